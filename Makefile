@@ -18,14 +18,16 @@ sweep: .venv/.runtime  ## run the default experiment and report on it
 	$(BIN)/python -m ddpbench sweep quick
 
 test: .venv/.dev  ## run all tests and checks
-	$(MAKE) check
-	@# Sweeps mostly wait for their ranks: a few run beside each other. What is held to times comes last, alone.
-	@$(PYTEST) -q -n $(TESTS_AT_ONCE) $(BY_FILE) --durations=15 -m 'not links and not alone and not framework'; most=$$?; \
+	@# Sweeps mostly wait for their ranks: a few run beside each other, and beside the checks. What is held to times comes
+	@# last, alone.
+	@$(MAKE) check & check=$$!; trap 'kill $$check 2> /dev/null' EXIT; \
+	$(PYTEST) -q -n $(TESTS_AT_ONCE) $(BY_FILE) --durations=15 -m 'not links and not alone and not framework'; most=$$?; \
 	if [ $$most = 2 ]; then exit 130; fi; \
+	wait $$check; checked=$$?; \
 	$(PYTEST) -q -n 2 $(BY_FILE) --durations=5 -m links; links=$$?; \
 	if [ $$links = 2 ]; then exit 130; fi; \
 	$(PYTEST) -q -m 'alone and not framework'; alone=$$?; \
-	exit $$((most || links || alone))
+	exit $$((checked || most || links || alone))
 
 frameworks: .venv-frameworks/.all  ## run the tests of the frameworks' strategies, in an environment of their own
 	.venv-frameworks/bin/python -m pytest --benchmark-disable -q -n 2 $(BY_FILE) --durations=10 -m '$(FRAMEWORK_TESTS)' $(FRAMEWORK_FILES)

@@ -75,7 +75,7 @@ for _ in range(2):
         if os.fork() == 0 and os.fork() == 0:
             while time.process_time() < {BURN_S}:
                 pass
-            os.write(write, b"1")
+            os.write(write, b"11")  # the process between reads, too
             time.sleep(60)
         os.read(read, 1)
         os._exit(0)
