@@ -17,6 +17,9 @@ help:  ## what there is
 sweep: .venv/.runtime  ## run the default experiment and report on it
 	$(BIN)/python -m ddpbench sweep quick
 
+# Tests start hundreds of processes, each of which would compile this package anew.
+test frameworks: export PYTHONDONTWRITEBYTECODE =
+
 test: .venv/.dev  ## run all tests and checks
 	@# Sweeps mostly wait for their ranks: a few run beside each other, and beside the checks. What is held to times comes
 	@# last, alone.

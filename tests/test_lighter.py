@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 LINES = """
 import sys, torch
 model = torch.nn.Linear(2, 1)
@@ -18,8 +20,50 @@ print(type(compiler).__name__, (before - model.weight).tolist())
 compiled = torch.compile(model, backend="eager")
 print(bool((compiled(torch.ones(1, 2)) == model(torch.ones(1, 2))).all()), type(compiler).__name__)
 """
+META_LINES = """
+import sys, torch
+torch.Generator().manual_seed(0)
+convolution = torch.nn.Conv2d(1, 4, 3)
+convolution(torch.ones(1, 1, 8, 8)).sum().backward()
+meta = sys.modules["torch._meta_registrations"]
+print(type(meta).__name__)
+if sys.argv[1] == "meta":
+    with torch.device("meta"):
+        print(list(torch.nn.Conv2d(1, 4, 3)(torch.ones(1, 1, 8, 8)).shape))
+else:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    with FakeTensorMode():
+        print(list(torch.nn.functional.conv2d(torch.ones(1, 1, 8, 8), torch.ones(4, 1, 3, 3)).shape))
+print(type(meta).__name__)
+"""
 
 
 def test_the_compiler_is_left_out_until_something_is_compiled() -> None:
     done = subprocess.run([sys.executable, "-c", LINES], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["_Late [[0.5, 0.5]]", "True module"]
+
+
+@pytest.mark.parametrize("kind", ["meta", "fake"])
+def test_what_operators_do_without_values_is_left_out_until_there_are_none(kind: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", META_LINES, kind], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ["_Late", "[1, 4, 6, 6]", "module"]
+
+
+SERVER_LINES = """
+import sys
+from ddpbench.spec import Case
+from ddpbench.worker import server
+server._preload()
+print(type(sys.modules["torch._dynamo"]).__name__, "torch.distributed.fsdp" in sys.modules)
+for name in ("pipeline", "fsdp"):
+    server._import_for(Case(workload="mlp:small", strategy=name, world_size=1))
+    replica = sys.modules[f"ddpbench.strategies.{name}.replica"]
+print(type(sys.modules["torch._dynamo"]).__name__, "ddpbench.strategies.zero1.replica" in sys.modules)
+"""
+
+
+def test_a_server_imports_what_its_cases_strategies_need() -> None:
+    done = subprocess.run([sys.executable, "-c", SERVER_LINES], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["_Late False", "_Late False"]

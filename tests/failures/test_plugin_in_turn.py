@@ -28,6 +28,7 @@ def repository(tmp_path: Path) -> Path:
     folder = tmp_path / "project"
     (folder / "tests").mkdir(parents=True)
     (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / ".gitignore").write_text("__pycache__/\n")
     git(folder, "init", "-q", "-b", "main")
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "empty")

@@ -2,7 +2,10 @@
 
 Figures are drawn as SVG; their PNG, which takes twice as long, is an empty file. torch's compiler, which takes a core
 over a second to import, is imported where something is compiled, and not by whoever builds an optimizer: all that
-torch wants of it until then is that functions be left uncompiled. And nothing is collected while torch is imported.
+torch wants of it until then is that functions be left uncompiled. What operators do to tensors without values, a
+quarter of what importing torch takes, is imported where there are such tensors. Nothing is collected while torch is
+imported. And a fork server imports what its cases' strategies need, and not what all strategies do, which takes another
+second.
 
 `tests/conftest.py` imports this, and puts it on PYTHONPATH for what tests start; not where ratios are measured.
 """
@@ -14,7 +17,9 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
+from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -22,13 +27,14 @@ from typing import Any
 PAINTS = "DDPBENCH_TEST_PAINTS"
 """Set in the environment of a test that looks at a PNG."""
 COMPILER = "torch._dynamo"
+META = "torch._meta_registrations"
 
 
 class _Late(ModuleType):
-    """torch's compiler before anything is compiled; asked for anything else it becomes the real one."""
+    """A module of torch's before it is used; asked for what it does not have until then it becomes the real one."""
 
     def __getattr__(self, name: str) -> Any:
-        load_compiler()
+        load(self.__name__)
         return getattr(self, name)
 
 
@@ -36,32 +42,77 @@ def _left_as_it_is(function: Any = None, *_: Any, **__: Any) -> Any:
     return function if function is not None else lambda decorated: decorated
 
 
-_UNTIL_THEN: dict[str, Any] = {
-    "disable": _left_as_it_is,
-    "graph_break": lambda *_, **__: None,
-    "trace_rules": SimpleNamespace(clear_lru_cache=lambda: None),
-    "utils": SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer"),
+class _NeverCompiled:
+    """What torch asks a module whether it is; until something is compiled, none is."""
+
+
+_UNTIL_THEN: dict[str, dict[str, Any]] = {
+    COMPILER: {
+        "OptimizedModule": _NeverCompiled,
+        "disable": _left_as_it_is,
+        "graph_break": lambda *_, **__: None,
+        "trace_rules": SimpleNamespace(clear_lru_cache=lambda: None),
+        "utils": SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer"),
+    },
+    META: {},
 }
-_real: list[Callable[[ModuleType], None]] = []
+"""What each late module has until then."""
+_real: dict[str, Callable[[ModuleType], None]] = {}
 _one_at_a_time = threading.RLock()
 
 
-def load_compiler() -> None:
-    """Makes the compiler the real one, if it is not."""
+def load(name: str) -> None:
+    """Makes a late module the real one, if it is not."""
     with _one_at_a_time:
-        module = sys.modules.get(COMPILER)
+        module = sys.modules.get(name)
         if not isinstance(module, _Late):
             return
+        if name != META:
+            load(META)  # in torch's own order
         module.__class__ = ModuleType
-        for name in _UNTIL_THEN:
-            del module.__dict__[name]
-        _real.pop()(module)
+        for own in _UNTIL_THEN[name]:
+            del module.__dict__[own]
+        _real.pop(name)(module)
 
 
 def _be_late(run: Callable[[ModuleType], None], module: ModuleType) -> None:
-    _real.append(run)
-    module.__dict__.update(_UNTIL_THEN)
+    _real[module.__name__] = run
+    module.__dict__.update(_UNTIL_THEN[module.__name__])
     module.__class__ = _Late
+
+
+def _be_late_with_generators(run: Callable[[ModuleType], None], module: ModuleType) -> None:
+    """One thing that it imports at its end does (`torch._prims.rng_prims`) is needed by whoever draws a number."""
+    from torch._C import _set_generator_metaclass
+    from torch._opaque_base import OpaqueBaseMeta
+
+    _set_generator_metaclass(OpaqueBaseMeta)
+    _be_late(run, module)
+
+
+def _load_for_fakes(run: Callable[[ModuleType], None], module: ModuleType) -> None:
+    run(module)
+    begin = module.FakeTensorMode.__init__
+
+    @wraps(begin)
+    def started(*arguments: Any, **options: Any) -> None:
+        load(META)
+        begin(*arguments, **options)
+
+    module.FakeTensorMode.__init__ = started
+
+
+def _load_for_meta(run: Callable[[ModuleType], None], module: ModuleType) -> None:
+    run(module)
+    begin = module.DeviceContext.__init__
+
+    @wraps(begin)
+    def started(self: Any, device: Any) -> None:
+        begin(self, device)
+        if self.device.type == "meta":
+            load(META)
+
+    module.DeviceContext.__init__ = started
 
 
 def _import_without_collecting(run: Callable[[ModuleType], None], module: ModuleType) -> None:
@@ -86,8 +137,30 @@ def _leave_unpainted(run: Callable[[ModuleType], None], module: ModuleType) -> N
     module.FigureCanvasAgg.print_png = print_png
 
 
+def _import_for_each_case(run: Callable[[ModuleType], None], module: ModuleType) -> None:
+    run(module)
+    own_modules, import_for = module._own_modules, module._import_for
+
+    def import_of_strategy(case: Any) -> None:
+        import_for(case)
+        strategy = type(module.ddpbench.strategies.load_strategy(case.strategy)).__module__.removesuffix(
+            ".strategy"
+        )
+        for name in own_modules():
+            if name == strategy or name.startswith(f"{strategy}."):
+                with suppress(ImportError):
+                    import_module(name)
+
+    module._own_modules = lambda: ()
+    module._import_for = import_of_strategy
+
+
 _CHANGED = {
     COMPILER: _be_late,
+    META: _be_late_with_generators,
+    "torch._subclasses.fake_tensor": _load_for_fakes,
+    "torch.utils._device": _load_for_meta,
+    "ddpbench.worker.server": _import_for_each_case,
     "matplotlib.backends.backend_agg": _leave_unpainted,
     "torch": _import_without_collecting,
 }
@@ -100,7 +173,7 @@ class Changed:
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name.startswith(f"{COMPILER}."):
-            load_compiler()
+            load(COMPILER)
         change = _CHANGED.get(name)
         spec = PathFinder.find_spec(name, path, target) if change else None
         if spec is None or spec.loader is None or change is None:

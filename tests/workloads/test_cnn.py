@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, Subset, default_collate
 
 from ddpbench.spec import Case
 from ddpbench.workloads import load_workload
@@ -48,6 +48,16 @@ def test_its_stages_in_a_row_are_the_model() -> None:
     for stage in model.stages():
         x = stage(x)
     assert torch.equal(x, model(images))
+
+
+def test_a_loader_takes_a_batch_at_once_and_gets_the_same_samples() -> None:
+    digits = read_digits()
+    seen = Subset(digits, [7, 1796, 3, 900])
+    (batch,) = DataLoader(seen, batch_size=4)
+    one_by_one = default_collate([digits[index] for index in (7, 1796, 3, 900)])
+    assert all(torch.equal(one, other) for one, other in zip(batch, one_by_one, strict=True))
+    with pytest.raises(IndexError):
+        digits.__getitems__([0, 1797])
 
 
 def test_it_learns_to_read_digits_that_it_has_not_seen() -> None:
