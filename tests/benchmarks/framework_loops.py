@@ -4,9 +4,12 @@
 
 `--loop ray_train` is started by plain `python`, since Ray starts the ranks, and `tf_mirrored` has one process at any
 world size. With `--against own` the other side is the same loop once more, with a model of its own: what the benchmark
-makes of no difference. The loops know nothing of the harness: a DataLoader and a clock of their own, and everything off
-that the strategy has off. Each side trains a model of its own, of the same size. Rank 0 writes the pairs of times of as
-many steps, and the loop's loss before and after, as JSON.
+makes of no difference. With `--against ddp` neither side is a loop: blocks of the strategy are in turn with blocks of
+`ddp`, which tells what the framework costs.
+
+The loops know nothing of the harness: a DataLoader and a clock of their own, and everything off that the strategy has
+off. Each side trains a model of its own, of the same size. Rank 0 writes the pairs of times of as many steps, and the
+second side's loss before and after, as JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,7 +32,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from ddpbench.spec import Case
 from ddpbench.strategies import load_strategy
 from ddpbench.worker.place import Place
-from ddpbench.worker.training.control import leave
+from ddpbench.worker.training.control import Control, leave
 from ddpbench.workloads import load_workload
 from tests.benchmarks.pairing import Harness, Steps, add_arguments, in_turn, pin, write
 
@@ -343,32 +346,63 @@ def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:
         global_batch=local_batch * asked.world_size,
     )
     harness = Harness(case, place)
-    own = loop.own(case)
-    losses = [own.loss()]
+    other = _bare_ddp(case, place, harness.control) if asked.against == "ddp" else loop.own(case)
+    losses = [other.loss()]
     steps = harness.steps_of(asked.block_seconds)
-    own.steps(steps)
+    other.steps(steps)
     alike = loop.own(case) if asked.against == "own" else None
     if alike is not None:
         alike.steps(steps)
     gc.freeze()  # as in a rank of a sweep: a collection does not walk all of torch
+    first = _blocks(harness) if alike is None else alike.steps
+    pairs = in_turn(first, other.steps, steps, harness.control, asked)
+    losses.append(other.loss())
+    if rank == 0:
+        write(pairs, asked.out, steps=steps, losses=losses)
+    leave(harness.control, borrowed=case.launcher != "local")
 
+
+def _blocks(harness: Harness) -> Steps:
     def block(steps: int) -> float:
         for _ in range(LEAD_IN - 1):  # a block begins with one more
             harness.loop.step()
         return harness.block(steps)
 
-    pairs = in_turn(block if alike is None else alike.steps, own.steps, steps, harness.control, asked)
-    losses.append(own.loss())
-    if rank == 0:
-        write(pairs, asked.out, steps=steps, losses=losses)
-    leave(harness.control, borrowed=case.launcher != "local")
+    return block
+
+
+def _bare_ddp(case: Case, place: Place, control: Control) -> Own:
+    """Return blocks of the strategy `ddp` in the same ranks, and the loss of its model."""
+    if not dist.is_initialized():  # TensorFlow has its own way to meet
+        dist.init_process_group("gloo")
+    strategy = load_strategy("ddp")
+    bare = replace(
+        case,
+        strategy="ddp",
+        algorithm=strategy.algorithm,
+        schedule=strategy.schedule,
+        options_json="{}",
+        backend="gloo",
+        launcher="local",
+        bucket_cap_mb="default",
+    )
+    ddp = Harness(bare, place, control)
+    workload = load_workload(case.workload)
+    dataset = workload.dataset(workload.options())
+    some = next(iter(DataLoader(dataset, batch_size=64)))
+
+    def loss() -> float:
+        with torch.no_grad():
+            return float(workload.loss(ddp.replica.job.model(some[0]), some[1]))
+
+    return Own(_blocks(ddp), loss)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--loop", choices=LOOPS, required=True)
     parser.add_argument("--world-size", type=int, required=True, help="replicas")
-    parser.add_argument("--against", choices=("strategy", "own"), default="strategy")
+    parser.add_argument("--against", choices=("strategy", "own", "ddp"), default="strategy")
     parser.add_argument("--workload", help="another than the loop's own")
     parser.add_argument("--local-batch", type=int, help="another than the loop's own")
     add_arguments(parser)

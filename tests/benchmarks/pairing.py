@@ -76,13 +76,17 @@ def pin(rank: int, cores: int = 1) -> None:
 
 
 class Harness:
-    """A case's strategy in this rank, as a launch of a sweep trains it, without a recorder; joins the other ranks."""
+    """A case's strategy in this rank, as a launch of a sweep trains it, without a recorder.
 
-    def __init__(self, case: Case, place: Place) -> None:
+    It joins the other ranks, unless it is given the control of one that has.
+    """
+
+    def __init__(self, case: Case, place: Place, control: Control | None = None) -> None:
         device = torch.device("cpu")
         self.training = Training(case, place, device)
         model = self.training.fresh_model()
-        self.control = meet(case, place, uses_backend=self.training.strategy.uses_backend, device=device)
+        uses_backend = self.training.strategy.uses_backend
+        self.control = control or meet(case, place, uses_backend=uses_backend, device=device)
         self.replica = self.training.replica(model, NullRecorder(), distributed=dist.is_initialized())
         self.batches = self.training.batches()
         self.loop = StepLoop(self.replica, self.batches, NullRecorder(), Heartbeat(bytearray(PAGE_BYTES), 0))

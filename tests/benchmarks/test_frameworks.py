@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.benchmarks.conftest import Say, by_python, torchrun
-from tests.benchmarks.ratio import paired_ratio
+from tests.benchmarks.ratio import Ratio, paired_ratio
 
 FRAMEWORKS = {
     "accelerate": "accelerate",
@@ -35,8 +36,20 @@ LAUNCHES = 12
 one process tell of that process alone. `--alike` shows it."""
 
 
+COSTS = [case for case in MEASURED if case != ("tf_mirrored", 2)]
+"""Whose blocks can be in turn with those of DDP: MirroredStrategy has its replicas in one process."""
+COSTS_SHOWN_TO_WORK = [("accelerate", 2)]
+COSTS_OF = ("--workload", "cnn:large", "--local-batch", 64)
+"""As in `experiments/frameworks.toml`."""
+LAUNCHES_OF_COSTS = 6
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     full = metafunc.config.getoption("--ratios", default=False)
+    if metafunc.function is test_what_a_framework_costs_over_bare_ddp:
+        cases = COSTS if full else COSTS_SHOWN_TO_WORK
+    else:
+        cases = MEASURED if full else SHOWN_TO_WORK + THOROUGH
     metafunc.parametrize(
         ("loop", "world"),
         [
@@ -47,7 +60,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                     *([pytest.mark.thorough] if case in THOROUGH else []),
                 ],
             )
-            for case in (MEASURED if full else SHOWN_TO_WORK + THOROUGH)
+            for case in cases
         ],
     )
 
@@ -60,30 +73,50 @@ def test_blocks_in_turn_with_a_loop_in_the_framework(
 
     It is over processes. Each adds pairs until it knows its own ratio to 0.8 %, of 20 to 60; after 15 s it stops.
     """
-    ratios = []
     against = "own" if request.config.getoption("--alike", default=False) else "strategy"
-    for number in range(LAUNCHES if full else 1):
-        out = tmp_path / f"pairs-{number}.json"
-        told = ("--loop", loop, "--world-size", world, "--against", against, "--out", out)
-        told = (*told, *(LONG if full else BRIEF))
-        if loop == "ray_train":
-            by_python("framework_loops.py", *told)
-        else:
-            torchrun("framework_loops.py", 1 if loop == "tf_mirrored" else world, *told)
-        found = json.loads(out.read_text(encoding="utf-8"))
-        pairs = [(one, other) for one, other in found["pairs"]]
-        assert all(one > 0 and other > 0 for one, other in pairs)
-        # The hand-written loop trains: from a guess's loss, down.
-        before, after = found["losses"]
-        assert before == pytest.approx(math.log(CLASSES.get(loop, 256)), rel=0.2)
-        assert after < 0.95 * before
-        ratios.append((paired_ratio(pairs).value, 1.0))
+    ratios = [process_ratio(loop, world, against, full, tmp_path) for _ in range(LAUNCHES if full else 1)]
     if full:
-        ratio = paired_ratio(ratios)
-        each = ", ".join(f"{one:.3f}" for one, _ in ratios)
-        interval = f"{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]"
+        ratio = paired_ratio([(one, 1.0) for one in ratios])
         side = "the same loop" if against == "own" else "strategy"
-        say(
-            f"{side} / loop written in it, {loop} at {world}: {interval}, within 0.97 to 1.03; by process {each}"
-        )
+        say(f"{side} / loop written in it, {loop} at {world}: {told(ratio, ratios)}, within 0.97 to 1.03")
         assert 0.97 <= ratio.low <= ratio.high <= 1.03
+
+
+@pytest.mark.multiprocess
+def test_what_a_framework_costs_over_bare_ddp(
+    loop: str, world: int, full: bool, say: Say, tmp_path: Path
+) -> None:
+    """Bound: the ratio of the framework's step time to DDP's, in the same processes, is known to 3 %."""
+    launches = LAUNCHES_OF_COSTS if full else 1
+    ratios = [process_ratio(loop, world, "ddp", full, tmp_path) for _ in range(launches)]
+    if full:
+        ratio = paired_ratio([(one, 1.0) for one in ratios])
+        say(f"step time over bare DDP's, {loop} at {world}: {told(ratio, ratios)}, known to 3 %")
+        assert ratio.half_width <= 0.03
+
+
+def process_ratio(loop: str, world: int, against: str, full: bool, folder: Path) -> float:
+    """Return the ratio of the two sides' times in ranks that are started for it."""
+    out = folder / "pairs.json"
+    words = ("--loop", loop, "--world-size", world, "--against", against, "--out", out)
+    words = (*words, *(COSTS_OF if against == "ddp" else ()), *(LONG if full else BRIEF))
+    if loop == "ray_train":
+        by_python("framework_loops.py", *words)
+    else:
+        torchrun("framework_loops.py", 1 if loop == "tf_mirrored" else world, *words)
+    found = json.loads(out.read_text(encoding="utf-8"))
+    out.unlink()
+    pairs = [(one, other) for one, other in found["pairs"]]
+    assert all(one > 0 and other > 0 for one, other in pairs)
+    # The second side trains: from a guess's loss, down.
+    before, after = found["losses"]
+    classes = 10 if against == "ddp" else CLASSES.get(loop, 256)
+    assert before == pytest.approx(math.log(classes), rel=0.2)
+    assert after < 0.95 * before
+    return paired_ratio(pairs).value
+
+
+def told(ratio: Ratio, ratios: Sequence[float]) -> str:
+    """Return a ratio with its interval, and each process's own."""
+    each = ", ".join(f"{one:.3f}" for one in ratios)
+    return f"{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}] (by process {each})"
