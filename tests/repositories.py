@@ -59,7 +59,6 @@ def begin_repository(folder: Path, *, sleep: float, experiment: str = EXPERIMENT
     (folder / "bench").mkdir(parents=True)
     (folder / "bench" / "step.toml").write_text(experiment)
     (folder / "bench" / "train.py").write_text(TRAIN.format(sleep=sleep))
-    (folder / ".gitignore").write_text("__pycache__/\n")
     git(folder, "init", "-q", "-b", "main")
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "fast")

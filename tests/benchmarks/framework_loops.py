@@ -4,8 +4,9 @@
 
 `--loop ray_train` is started by plain `python`, since Ray starts the ranks, and `tf_mirrored` has one process at any
 world size. With `--against own` the other side is the same loop once more, with a model of its own: what the benchmark
-makes of no difference. With `--against ddp` neither side is a loop: blocks of the strategy are in turn with blocks of
-`ddp`, which tells what the framework costs.
+makes of no difference. With `--against bare` neither side is a loop: blocks of the strategy are in turn with blocks of
+plain torch, `ddp` or, at one rank, `single`, which tells what the wrapper costs in a step; what a framework costs the
+whole process, such as threads of its own, is on both sides. `--against itself` has plain torch on both.
 
 The loops know nothing of the harness: a DataLoader and a clock of their own, and everything off that the strategy has
 off. Each side trains a model of its own, of the same size. Rank 0 writes the pairs of times of as many steps, and the
@@ -32,7 +33,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from ddpbench.spec import Case
 from ddpbench.strategies import load_strategy
 from ddpbench.worker.place import Place
-from ddpbench.worker.training.control import Control, leave
+from ddpbench.worker.training.control import leave
 from ddpbench.workloads import load_workload
 from tests.benchmarks.pairing import Harness, Steps, add_arguments, in_turn, pin, write
 
@@ -319,8 +320,9 @@ LOOPS = {
     "tf_multi_worker": Loop(strategy="tf_multi_worker", workload="cnn:large", local_batch=80),
 }
 """The loops. TensorFlow's steps take 4 to 6 ms, of which batches are no large part: they come to the two sides by
-different ways, torch's DataLoader, which takes 2 us a sample, and the iterators of tf.distribute, which take 0.2 ms a
-step for one device and 0.45 ms for two. In the steps of `mlp:small`, of 1 ms, the difference would be some percent."""
+different ways, torch's DataLoader, which takes all digits of a batch at once, and the iterators of tf.distribute, which
+take 0.2 ms a step for one device and 0.45 ms for two. In the steps of `mlp:small`, of 1 ms, the difference would be some
+percent."""
 
 
 def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:
@@ -345,9 +347,11 @@ def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:
         local_batch=local_batch,
         global_batch=local_batch * asked.world_size,
     )
-    harness = Harness(case, place)
-    other = _bare_ddp(case, place, harness.control) if asked.against == "ddp" else loop.own(case)
-    losses = [other.loss()]
+    bare = _plain_torch(case)
+    harness = Harness(bare if asked.against == "itself" else case, place)
+    wraps = asked.against in ("bare", "itself")
+    other = _own(Harness(bare, place, harness.control)) if wraps else loop.own(case)
+    losses, strategys = [other.loss()], [_loss(harness)]
     steps = harness.steps_of(asked.block_seconds)
     other.steps(steps)
     alike = loop.own(case) if asked.against == "own" else None
@@ -357,8 +361,9 @@ def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:
     first = _blocks(harness) if alike is None else alike.steps
     pairs = in_turn(first, other.steps, steps, harness.control, asked)
     losses.append(other.loss())
+    strategys.append(_loss(harness))
     if rank == 0:
-        write(pairs, asked.out, steps=steps, losses=losses)
+        write(pairs, asked.out, steps=steps, losses=losses, losses_of_strategy=strategys)
     leave(harness.control, borrowed=case.launcher != "local")
 
 
@@ -371,38 +376,43 @@ def _blocks(harness: Harness) -> Steps:
     return block
 
 
-def _bare_ddp(case: Case, place: Place, control: Control) -> Own:
-    """Return blocks of the strategy `ddp` in the same ranks, and the loss of its model."""
-    if not dist.is_initialized():  # TensorFlow has its own way to meet
-        dist.init_process_group("gloo")
-    strategy = load_strategy("ddp")
-    bare = replace(
+def _plain_torch(case: Case) -> Case:
+    """Return the same case without a framework."""
+    name = "ddp" if case.world_size > 1 else "single"
+    strategy = load_strategy(name)
+    return replace(
         case,
-        strategy="ddp",
+        strategy=name,
         algorithm=strategy.algorithm,
         schedule=strategy.schedule,
         options_json="{}",
-        backend="gloo",
-        launcher="local",
-        bucket_cap_mb="default",
+        backend="gloo" if strategy.uses_backend else "",
+        bucket_cap_mb="default" if strategy.uses_buckets else None,
     )
-    ddp = Harness(bare, place, control)
-    workload = load_workload(case.workload)
+
+
+def _own(harness: Harness) -> Own:
+    return Own(_blocks(harness), lambda: _loss(harness))
+
+
+def _loss(harness: Harness) -> float:
+    """Return the loss of the harness's model on the same samples at each call."""
+    training = harness.training
+    workload = training.workload
     dataset = workload.dataset(workload.options())
-    some = next(iter(DataLoader(dataset, batch_size=64)))
-
-    def loss() -> float:
-        with torch.no_grad():
-            return float(workload.loss(ddp.replica.job.model(some[0]), some[1]))
-
-    return Own(_blocks(ddp), loss)
+    inputs, targets = next(iter(DataLoader(dataset, batch_size=64)))
+    refresh = getattr(harness.replica, "refresh_model", None)
+    if refresh is not None:
+        refresh()
+    with torch.no_grad():
+        return float(workload.loss(harness.replica.job.model(inputs), targets))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--loop", choices=LOOPS, required=True)
     parser.add_argument("--world-size", type=int, required=True, help="replicas")
-    parser.add_argument("--against", choices=("strategy", "own", "ddp"), default="strategy")
+    parser.add_argument("--against", choices=("strategy", "own", "bare", "itself"), default="strategy")
     parser.add_argument("--workload", help="another than the loop's own")
     parser.add_argument("--local-batch", type=int, help="another than the loop's own")
     add_arguments(parser)

@@ -105,7 +105,7 @@ def processes_of(tag: str) -> list[psutil.Process]:
 def listing(folders: Iterable[Path]) -> set[Path]:
     """All files in these folders, but what Python keeps beside a module that it imports."""
     found = {path for folder in folders if folder.is_dir() for path in folder.rglob("*")}
-    return {path for path in found if "__pycache__" not in path.parts}
+    return {path for path in found if path.name != "__pycache__" and path.suffix != ".pyc"}
 
 
 def namespaces() -> set[str]:

@@ -42,13 +42,19 @@ def _left_as_it_is(function: Any = None, *_: Any, **__: Any) -> Any:
     return function if function is not None else lambda decorated: decorated
 
 
-class _NeverCompiled:
+class _AsTheRealOne(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        compiler = sys.modules[COMPILER]
+        return not isinstance(compiler, _Late) and isinstance(instance, compiler.OptimizedModule)
+
+
+class _Compiled(metaclass=_AsTheRealOne):
     """What torch asks a module whether it is; until something is compiled, none is."""
 
 
 _UNTIL_THEN: dict[str, dict[str, Any]] = {
     COMPILER: {
-        "OptimizedModule": _NeverCompiled,
+        "OptimizedModule": _Compiled,
         "disable": _left_as_it_is,
         "graph_break": lambda *_, **__: None,
         "trace_rules": SimpleNamespace(clear_lru_cache=lambda: None),
@@ -82,11 +88,13 @@ def _be_late(run: Callable[[ModuleType], None], module: ModuleType) -> None:
 
 
 def _be_late_with_generators(run: Callable[[ModuleType], None], module: ModuleType) -> None:
-    """One thing that it imports at its end does (`torch._prims.rng_prims`) is needed by whoever draws a number."""
-    from torch._C import _set_generator_metaclass
-    from torch._opaque_base import OpaqueBaseMeta
+    """It imports `torch._prims.rng_prims`, and what that does at its end is needed by whoever draws a number."""
+    import torch._C
 
-    _set_generator_metaclass(OpaqueBaseMeta)
+    if hasattr(torch._C, "_set_generator_metaclass"):  # older ones know no such thing
+        from torch._opaque_base import OpaqueBaseMeta
+
+        torch._C._set_generator_metaclass(OpaqueBaseMeta)
     _be_late(run, module)
 
 

@@ -259,7 +259,8 @@ def _commit_of(spec: SideSpec, folder: Path | None) -> str:
     where = folder or Path.cwd()
     if _top(where) is None:
         return ""
-    changed = git(where, "status", "--porcelain")
+    # What Python keeps beside a module that it imports, as it does when the side is measured, is no change.
+    changed = git(where, "status", "--porcelain", "--", ":/", ":(exclude,top,glob)**/__pycache__/**")
     return git(where, "rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
 
 

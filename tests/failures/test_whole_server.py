@@ -1,0 +1,42 @@
+"""The fork server as users have it: what all other tests start imports less (`tests/lighter`)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.failures.conftest import run_cli
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("whole_torch", "nothing_left_behind")]
+
+LINES = """
+import sys
+from ddpbench.worker import server
+server._preload()
+server._assert_forkable()
+own = list(server._own_modules())
+unnamed = [name for name in own if name not in sys.modules]
+compiler = sys.modules["torch._dynamo"]
+print(type(compiler).__name__, "torch._decomp" in sys.modules, len(own) > 60, unnamed)
+"""
+
+
+def test_it_imports_all_strategies_and_can_fork() -> None:
+    done = subprocess.run([sys.executable, "-c", LINES], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[0] == "module True True []"
+
+
+@pytest.mark.framework("accelerate")
+def test_a_framework_is_imported_besides_and_proved() -> None:
+    done = run_cli("verify", "--strategy", "accelerate", "--workload", "mlp:small", "--world-size", 2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 proved, 0 not, 0 skipped" in done.stdout
+
+
+def test_strategies_that_import_most_are_proved_in_it() -> None:
+    strategies = ("ddp", "zero1", "fsdp", "pipeline")
+    done = run_cli("verify", "--strategy", *strategies, "--workload", "mlp:small", "--world-size", 2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 proved, 0 not, 0 skipped" in done.stdout
