@@ -320,9 +320,9 @@ LOOPS = {
     "tf_multi_worker": Loop(strategy="tf_multi_worker", workload="cnn:large", local_batch=80),
 }
 """The loops. TensorFlow's steps take 4 to 6 ms, of which batches are no large part: they come to the two sides by
-different ways, torch's DataLoader, which takes all digits of a batch at once, and the iterators of tf.distribute, which
-take 0.2 ms a step for one device and 0.45 ms for two. In the steps of `mlp:small`, of 1 ms, the difference would be some
-percent."""
+different ways, torch's DataLoader, which takes all digits of a batch at once, and the iterators of tf.distribute,
+which take 0.2 ms a step for one device and 0.45 ms for two. In the steps of `mlp:small`, of 1 ms, the difference would
+be some percent."""
 
 
 def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:
