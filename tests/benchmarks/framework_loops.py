@@ -9,8 +9,8 @@ plain torch, `ddp` or, at one rank, `single`, which tells what the wrapper costs
 whole process, such as threads of its own, is on both sides. `--against itself` has plain torch on both.
 
 The loops know nothing of the harness: a DataLoader and a clock of their own, and everything off that the strategy has
-off. Each side trains a model of its own, of the same size. Rank 0 writes the pairs of times of as many steps, and the
-second side's loss before and after, as JSON.
+off. Each side trains a model of its own, of the same size. Rank 0 writes the pairs of times of as many steps, and
+the losses of the second side and of the strategy, before and after, as JSON.
 """
 
 from __future__ import annotations
@@ -351,7 +351,7 @@ def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:
     harness = Harness(bare if asked.against == "itself" else case, place)
     wraps = asked.against in ("bare", "itself")
     other = _own(Harness(bare, place, harness.control)) if wraps else loop.own(case)
-    losses, strategys = [other.loss()], [_loss(harness)]
+    losses, of_strategy = [other.loss()], [_loss(harness)]
     steps = harness.steps_of(asked.block_seconds)
     other.steps(steps)
     alike = loop.own(case) if asked.against == "own" else None
@@ -361,9 +361,9 @@ def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:
     first = _blocks(harness) if alike is None else alike.steps
     pairs = in_turn(first, other.steps, steps, harness.control, asked)
     losses.append(other.loss())
-    strategys.append(_loss(harness))
+    of_strategy.append(_loss(harness))
     if rank == 0:
-        write(pairs, asked.out, steps=steps, losses=losses, losses_of_strategy=strategys)
+        write(pairs, asked.out, steps=steps, losses=losses, losses_of_strategy=of_strategy)
     leave(harness.control, borrowed=case.launcher != "local")
 
 
