@@ -401,9 +401,7 @@ def _loss(harness: Harness) -> float:
     workload = training.workload
     dataset = workload.dataset(workload.options())
     inputs, targets = next(iter(DataLoader(dataset, batch_size=64)))
-    refresh = getattr(harness.replica, "refresh_model", None)
-    if refresh is not None:
-        refresh()
+    harness.replica.refresh_model()
     with torch.no_grad():
         return float(workload.loss(harness.replica.job.model(inputs), targets))
 
