@@ -27,6 +27,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="with --ratios, pair each framework's loop with itself: what the benchmark makes of no difference",
     )
+    parser.addoption(
+        "--keep",
+        type=Path,
+        metavar="FOLDER",
+        help="with --ratios, write every pair of each framework's case there",
+    )
 
 
 @pytest.fixture

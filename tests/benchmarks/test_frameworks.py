@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.conftest import Say, by_python, torchrun
-from tests.benchmarks.ratio import Ratio, paired_ratio
+from tests.benchmarks.kept_pairs import Launch, over_launches, write
+from tests.benchmarks.ratio import Ratio
 from tests.benchmarks.test_own_script import KEEPS_MEMORY
 
 FRAMEWORKS = {
@@ -75,11 +76,12 @@ def test_blocks_in_turn_with_a_loop_in_the_framework(
     It is over processes. Each adds pairs until it knows its own ratio to 0.8 %, of 20 to 60; after 15 s it stops.
     """
     against = "own" if request.config.getoption("--alike", default=False) else "strategy"
-    ratios = [process_ratio(loop, world, against, full, tmp_path) for _ in range(LAUNCHES if full else 1)]
+    launches = [measured(loop, world, against, full, tmp_path) for _ in range(LAUNCHES if full else 1)]
     if full:
-        ratio = paired_ratio([(one, 1.0) for one in ratios])
+        keep(launches, f"{loop}-{world}-{against}", request)
+        ratio = over_launches(launches)
         side = "the same loop" if against == "own" else "strategy"
-        say(f"{side} / loop written in it, {loop} at {world}: {told(ratio, ratios)}, within 0.97 to 1.03")
+        say(f"{side} / loop written in it, {loop} at {world}: {told(ratio, launches)}, within 0.97 to 1.03")
         assert 0.97 <= ratio.low <= ratio.high <= 1.03
 
 
@@ -97,20 +99,28 @@ def test_what_a_framework_costs_over_plain_torch(
     for name, value in KEEPS_MEMORY.items():
         monkeypatch.setenv(name, value)
     against = "itself" if request.config.getoption("--alike", default=False) else "bare"
-    launches = LAUNCHES_OF_COSTS if full else 1
-    ratios = [process_ratio(loop, world, against, full, tmp_path) for _ in range(launches)]
+    count = LAUNCHES_OF_COSTS if full else 1
+    launches = [measured(loop, world, against, full, tmp_path) for _ in range(count)]
     if full:
-        ratio = paired_ratio([(one, 1.0) for one in ratios])
+        keep(launches, f"{loop}-{world}-{against}", request)
+        ratio = over_launches(launches)
         side = "plain torch" if against == "itself" else loop
         known = f"known to {100 * ratio.half_width:.1f} % of at most 3"
         say(
-            f"step of {side} / of {'ddp' if world > 1 else 'single'}, {world}: {told(ratio, ratios)}, {known}"
+            f"step of {side} / of {'ddp' if world > 1 else 'single'}, {world}: {told(ratio, launches)}, {known}"
         )
         assert ratio.half_width <= 0.03
 
 
-def process_ratio(loop: str, world: int, against: str, full: bool, folder: Path) -> float:
-    """Return the ratio of the two sides' times in ranks that are started for it."""
+def keep(launches: Sequence[Launch], name: str, request: pytest.FixtureRequest) -> None:
+    """Write all pairs where `--keep` asks for it."""
+    folder: Path | None = request.config.getoption("--keep", default=None)
+    if folder is not None:
+        write(folder / f"{name}.csv", launches)
+
+
+def measured(loop: str, world: int, against: str, full: bool, folder: Path) -> Launch:
+    """Have both sides train in turn in ranks that are started for it."""
     out = folder / "pairs.json"
     plain = against in ("bare", "itself")
     words = ("--loop", loop, "--world-size", world, "--against", against, "--out", out)
@@ -129,10 +139,10 @@ def process_ratio(loop: str, world: int, against: str, full: bool, folder: Path)
     for before, after in (found[side] for side in sides):
         assert before == pytest.approx(math.log(classes), rel=0.2)
         assert after < 0.95 * before
-    return paired_ratio(pairs).value
+    return Launch(pairs, found["steps"])
 
 
-def told(ratio: Ratio, ratios: Sequence[float]) -> str:
+def told(ratio: Ratio, launches: Sequence[Launch]) -> str:
     """Return a ratio with its interval, and each process's own."""
-    each = ", ".join(f"{one:.3f}" for one in ratios)
+    each = ", ".join(f"{one.ratio:.3f}" for one in launches)
     return f"{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}] (by process {each})"

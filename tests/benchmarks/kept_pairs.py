@@ -1,0 +1,103 @@
+"""Pairs of blocks that a benchmark measured and that are kept, and what the documentation has to say by them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from tests.benchmarks.ratio import Ratio, paired_ratio
+from tests.kept import REPORTS
+
+COLUMNS = ("launch", "pair", "steps", "first_s", "second_s")
+"""A file's: seconds of a block of so many steps, of either side of the ratio."""
+WRAPPER_COSTS = REPORTS / "wrapper-costs"
+WRAPPERS = {
+    "fabric": "Lightning, `Fabric`",
+    "accelerate": "Accelerate",
+    "trainer": "Lightning, `Trainer`",
+    "hf_trainer": "HF Trainer",
+    "deepspeed": "DeepSpeed, ZeRO 1",
+    "ray_train": "Ray Train",
+    "tf_mirrored": "TF MirroredStrategy",
+    "tf_multi_worker": "TF MultiWorkerMirroredStrategy",
+}
+"""The loops of `framework_loops.py`, as the documentation calls them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What ranks that were started for it measured."""
+
+    pairs: Sequence[tuple[float, float]]
+    """Seconds of a block of either side."""
+    steps: int
+    """In a block."""
+
+    @property
+    def ratio(self) -> float:
+        """Of the two sides' times."""
+        return paired_ratio(self.pairs).value
+
+
+def over_launches(launches: Sequence[Launch]) -> Ratio:
+    """Return the ratio over launches, each of which counts once."""
+    return paired_ratio([(launch.ratio, 1.0) for launch in launches])
+
+
+def write(path: Path, launches: Sequence[Launch]) -> None:
+    """Keep all pairs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for number, launch in enumerate(launches):
+            for pair, (first, second) in enumerate(launch.pairs):
+                writer.writerow([number, pair, launch.steps, f"{first:.6f}", f"{second:.6f}"])
+
+
+def read(path: Path) -> list[Launch]:
+    """Return what `write` kept."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [
+        Launch([(float(row["first_s"]), float(row["second_s"])) for row in group], int(steps))
+        for (_, steps), group in groupby(rows, key=lambda row: (row["launch"], row["steps"]))
+    ]
+
+
+def wrapper_costs(folder: Path = WRAPPER_COSTS) -> dict[tuple[str, int], Ratio]:
+    """Return the step time of each framework's strategy over plain torch's, by loop and world size.
+
+    The loop `plain` is plain torch on both sides.
+    """
+    found = {}
+    for path in folder.glob("*.csv"):
+        loop, world, against = path.stem.split("-")
+        found["plain" if against == "itself" else loop, int(world)] = over_launches(read(path))
+    return found
+
+
+def sentences(costs: Mapping[tuple[str, int], Ratio]) -> list[str]:
+    """Return the rows of the documentation's table, and what stands below it."""
+    rows = [
+        f"| {name} | {_cell(costs.get((loop, 1)))} | {_cell(costs.get((loop, 2)))} |"
+        for loop, name in WRAPPERS.items()
+    ]
+    alike = " and ".join(_cell(costs["plain", world]) for world in (1, 2))
+    return [*rows, f"With `--alike` both sides are plain torch: {alike}."]
+
+
+def _cell(ratio: Ratio | None) -> str:
+    return "" if ratio is None else f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+
+
+def main() -> None:
+    """Print what the documentation has to say by the kept pairs."""
+    print(*sentences(wrapper_costs()), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
