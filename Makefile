@@ -5,6 +5,9 @@ PYTEST := $(BIN)/python -m pytest --benchmark-disable
 TESTS_AT_ONCE := 3
 FRAMEWORK_TESTS := framework
 FRAMEWORK_FILES := tests
+# Where tests are so marked: looking through all others takes a process 15 s.
+LINKS_IN = $(shell grep -rl 'mark\.links' tests --include='*.py')
+ALONE_IN = $(shell grep -rl 'mark\.alone' tests --include='*.py')
 BY_FILE := --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
@@ -27,9 +30,9 @@ test: .venv/.dev  ## run all tests and checks
 	$(PYTEST) -q -n $(TESTS_AT_ONCE) $(BY_FILE) --durations=15 -m 'not links and not alone and not framework'; most=$$?; \
 	if [ $$most = 2 ]; then exit 130; fi; \
 	wait $$check; checked=$$?; \
-	$(PYTEST) -q -n 2 $(BY_FILE) --durations=5 -m links; links=$$?; \
+	$(PYTEST) -q -n 2 $(BY_FILE) --durations=5 -m links $(LINKS_IN); links=$$?; \
 	if [ $$links = 2 ]; then exit 130; fi; \
-	$(PYTEST) -q -m 'alone and not framework'; alone=$$?; \
+	$(PYTEST) -q -m 'alone and not framework' $(ALONE_IN); alone=$$?; \
 	exit $$((checked || most || links || alone))
 
 frameworks: .venv-frameworks/.all  ## run the tests of the frameworks' strategies, in an environment of their own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+# Nothing that importing all tests makes is garbage.
+gc.disable()
 
 # A machine that others slow down is no flaw of a test's examples.
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -47,12 +51,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             for name in marker.args:
                 if reason := missing(name):
                     item.add_marker(pytest.mark.skip(reason=reason))
+        for name in ("links", "alone"):
+            if item.get_closest_marker(name) and f"mark.{name}" not in item.path.read_text(encoding="utf-8"):
+                raise pytest.UsageError(f"{item.nodeid}: `make test` looks for mark.{name} in its file")
     long = {item.path for item in items if item.get_closest_marker("multiprocess")}
     items.sort(key=lambda item: item.path not in long)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """One thread for what tests compute themselves: threads of several tests wait for each other on the cores."""
+    gc.freeze()
+    gc.enable()
     torch: Any = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)

@@ -21,7 +21,9 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [
         "torch",
-        "torch._dynamo",  # DDP imports it on first use
+        # torch's compiler whole, where `tests/lighter` leaves it for later: two ranks of five want it, each for over a
+        # second otherwise.
+        "torch._dynamo.utils",
         "torch.distributed",
         "torch.distributed.fsdp",
         "torch.distributed.optim",

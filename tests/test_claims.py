@@ -19,6 +19,7 @@ import ddpbench
 from ddpbench.analysis.overview.build import summarize
 from ddpbench.records import RunDir
 from ddpbench.report.summary_json import embedded_json
+from tests.benchmarks import kept_pairs
 from tests.claims import (
     Claim,
     Claims,
@@ -166,6 +167,10 @@ def covered_by(claims: Claims, readme: str) -> list[tuple[int, int]]:
         found = spans_of(row, readme)
         assert found, f"by its data the page of claims has to have this row: {row}"
         spans += found
+    for text in kept_pairs.sentences(kept_pairs.wrapper_costs()):
+        found = spans_of(text, readme)
+        assert found, f"by its pairs the page of frameworks has to say: {text}"
+        spans += found
     for text in claims.stated:
         found = spans_of(text, readme)
         assert found, f"the README says this no longer: {text}"
@@ -270,6 +275,9 @@ def test_faults_planted_in_the_readme_are_found() -> None:
         covered_by(CLAIMS, changed(README, "/cases.csv)", "/other.csv)"))
     with pytest.raises(AssertionError, match="says this no longer"):
         covered_by(replace(CLAIMS, stated=["half of what nobody said"]), README)
+    row = next(line for line in README.splitlines() if line.startswith("| DeepSpeed, ZeRO 1 | 1."))
+    with pytest.raises(AssertionError, match="by its pairs the page of frameworks has to say"):
+        covered_by(CLAIMS, changed(README, row, row.replace("1.", "1.9", 1)))
     planted = changed(README, "\n## Questions", "\nDDP is 41 % faster.\n\n## Questions")
     assert [text.partition(": ")[2] for text in unclaimed(planted, covered_by(CLAIMS, planted))] == ["'41 %'"]
     claim = Claim(

@@ -303,13 +303,14 @@ class Loop:
     workload: str = "gpt:nano"
     local_batch: int = 4
     torch: Callable[[Task], Steps] | None = None
-    """Makes the loop; None: it is TensorFlow's."""
+    """Makes the loop; None: it is TensorFlow's, or there is none."""
 
     def own(self, case: Case) -> Own:
         return in_torch(self.torch, case) if self.torch is not None else in_tensorflow(case)
 
 
 LOOPS = {
+    "ddp": Loop(strategy="ddp"),
     "accelerate": Loop(strategy="accelerate", torch=accelerate_steps),
     "fabric": Loop(strategy="lightning", options={"api": "fabric"}, torch=fabric_steps),
     "trainer": Loop(strategy="lightning", options={"api": "trainer"}, torch=trainer_steps),
@@ -319,10 +320,12 @@ LOOPS = {
     "tf_mirrored": Loop(strategy="tf_mirrored", workload="cnn:large", local_batch=80),
     "tf_multi_worker": Loop(strategy="tf_multi_worker", workload="cnn:large", local_batch=80),
 }
-"""The loops. TensorFlow's steps take 4 to 6 ms, of which batches are no large part: they come to the two sides by
-different ways, torch's DataLoader, which takes all digits of a batch at once, and the iterators of tf.distribute,
-which take 0.2 ms a step for one device and 0.45 ms for two. In the steps of `mlp:small`, of 1 ms, the difference would
-be some percent."""
+"""The loops; bare DDP has none: it is there for what it costs itself at one rank.
+
+TensorFlow's steps take 4 to 6 ms, of which batches are no large part: they come to the two sides by different ways,
+torch's DataLoader, which takes all digits of a batch at once, and the iterators of tf.distribute, which take 0.2 ms a
+step for one device and 0.45 ms for two. In the steps of `mlp:small`, of 1 ms, the difference would be some percent.
+"""
 
 
 def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:

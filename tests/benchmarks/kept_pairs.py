@@ -15,6 +15,7 @@ COLUMNS = ("launch", "pair", "steps", "first_s", "second_s")
 """A file's: seconds of a block of so many steps, of either side of the ratio."""
 WRAPPER_COSTS = REPORTS / "wrapper-costs"
 WRAPPERS = {
+    "ddp": "DDP",
     "fabric": "Lightning, `Fabric`",
     "accelerate": "Accelerate",
     "trainer": "Lightning, `Trainer`",

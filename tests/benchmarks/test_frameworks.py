@@ -38,8 +38,9 @@ LAUNCHES = 12
 one process tell of that process alone. `--alike` shows it."""
 
 
-COSTS = [case for case in MEASURED if case != ("tf_mirrored", 2)]
-"""Cases whose blocks can alternate with plain torch's: MirroredStrategy at 2 has both replicas in one process."""
+COSTS = [("ddp", 1), *(case for case in MEASURED if case != ("tf_mirrored", 2))]
+"""What DDP itself costs, which most frameworks wrap a model in at one rank too; and cases whose blocks can alternate
+with plain torch's: MirroredStrategy at 2 has both replicas in one process."""
 COSTS_SHOWN_TO_WORK = [("accelerate", 2)]
 COSTS_OF = ("--workload", "cnn:large", "--local-batch", 64)
 """What `experiments/frameworks.toml` trains, with its settings of malloc; batches come from a loader, on both sides."""
@@ -58,7 +59,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             pytest.param(
                 *case,
                 marks=[
-                    pytest.mark.framework(FRAMEWORKS[case[0]]),
+                    *([pytest.mark.framework(FRAMEWORKS[case[0]])] if case[0] in FRAMEWORKS else []),
                     *([pytest.mark.thorough] if case in THOROUGH else []),
                 ],
             )

@@ -173,12 +173,12 @@ def test_a_guilty_commit_is_found_on_real_ranks(repository: Path) -> None:
         commit_training(repository, f"after {number}", sleep=0.006, remark=number)
     out = repository.parent / "out"
     done = subprocess.run(
-        command("bisect", "bench/step.toml", "fast", "main", "--out", out, "--total", "1 min", "--json"),
+        command("bisect", "bench/step.toml", "fast", "main", "--out", out, "--total", "3 min", "--json"),
         cwd=repository,
         env=os.environ | {"PYTHONPATH": python_path(ROOT)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=420,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -3,9 +3,9 @@
 Figures are drawn as SVG; their PNG, which takes twice as long, is an empty file. torch's compiler, which takes a core
 over a second to import, is imported where something is compiled, and not by whoever builds an optimizer: all that
 torch wants of it until then is that functions be left uncompiled. What operators do to tensors without values, a
-quarter of what importing torch takes, is imported where there are such tensors. Nothing is collected while torch is
-imported. And a fork server imports what its cases' strategies need, and not what all strategies do, which takes another
-second.
+quarter of what importing torch takes, is imported where there are such tensors. Garbage is looked for less often, and
+not at all while torch is imported. And a fork server imports what its cases' strategies need, and not what all
+strategies do, which takes another second.
 
 `tests/conftest.py` imports this, and puts it on PYTHONPATH for what tests start; not where ratios are measured.
 """
@@ -98,18 +98,6 @@ def _be_late_with_generators(run: Callable[[ModuleType], None], module: ModuleTy
     _be_late(run, module)
 
 
-def _load_for_fakes(run: Callable[[ModuleType], None], module: ModuleType) -> None:
-    run(module)
-    begin = module.FakeTensorMode.__init__
-
-    @wraps(begin)
-    def started(*arguments: Any, **options: Any) -> None:
-        load(META)
-        begin(*arguments, **options)
-
-    module.FakeTensorMode.__init__ = started
-
-
 def _load_for_meta(run: Callable[[ModuleType], None], module: ModuleType) -> None:
     run(module)
     begin = module.DeviceContext.__init__
@@ -158,6 +146,8 @@ def _import_for_each_case(run: Callable[[ModuleType], None], module: ModuleType)
             if name == strategy or name.startswith(f"{strategy}."):
                 with suppress(ImportError):
                     import_module(name)
+        if case.strategy == "fsdp":  # its ranks' tensors ask for the compiler
+            load(COMPILER)
 
     module._own_modules = lambda: ()
     module._import_for = import_of_strategy
@@ -166,7 +156,6 @@ def _import_for_each_case(run: Callable[[ModuleType], None], module: ModuleType)
 _CHANGED = {
     COMPILER: _be_late,
     META: _be_late_with_generators,
-    "torch._subclasses.fake_tensor": _load_for_fakes,
     "torch.utils._device": _load_for_meta,
     "ddpbench.worker.server": _import_for_each_case,
     "matplotlib.backends.backend_agg": _leave_unpainted,
@@ -195,4 +184,5 @@ class Changed:
         return spec
 
 
+gc.set_threshold(50_000, 20, 100)
 sys.meta_path.insert(0, Changed)  # type: ignore[arg-type]

@@ -371,7 +371,8 @@ def _table() -> list[Column]:
             "links",
             "node_sent_bytes",
             "bytes",
-            "bytes per step over the link of the node that sends most",
+            "bytes per step over the link of the node that sends most; of its first rank, where ranks have links of "
+            "their own",
         ),
         *_number(
             "links",
