@@ -87,8 +87,7 @@ def sentences(costs: Mapping[tuple[str, int], Ratio]) -> list[str]:
         f"| {name} | {_cell(costs.get((loop, 1)))} | {_cell(costs.get((loop, 2)))} |"
         for loop, name in WRAPPERS.items()
     ]
-    alike = " and ".join(_cell(costs["plain", world]) for world in (1, 2))
-    return [*rows, f"With `--alike` both sides are plain torch: {alike}."]
+    return [*rows, f"With `--alike` both sides are DDP: {_cell(costs['plain', 2])}."]
 
 
 def _cell(ratio: Ratio | None) -> str:

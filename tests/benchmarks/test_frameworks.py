@@ -44,7 +44,9 @@ with plain torch's: MirroredStrategy at 2 has both replicas in one process."""
 COSTS_SHOWN_TO_WORK = [("accelerate", 2)]
 COSTS_OF = ("--workload", "cnn:large", "--local-batch", 64)
 """What `experiments/frameworks.toml` trains, with its settings of malloc; batches come from a loader, on both sides."""
-LAUNCHES_OF_COSTS = 8
+LAUNCHES_OF_COSTS = (8, 12)
+"""At least, and at most while the ratio is not known well enough."""
+KNOWN_TO = 0.03
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -100,8 +102,10 @@ def test_what_a_framework_costs_over_plain_torch(
     for name, value in KEEPS_MEMORY.items():
         monkeypatch.setenv(name, value)
     against = "itself" if request.config.getoption("--alike", default=False) else "bare"
-    count = LAUNCHES_OF_COSTS if full else 1
-    launches = [measured(loop, world, against, full, tmp_path) for _ in range(count)]
+    least, most = LAUNCHES_OF_COSTS if full else (1, 1)
+    launches = [measured(loop, world, against, full, tmp_path) for _ in range(least)]
+    while len(launches) < most and over_launches(launches).half_width > KNOWN_TO:
+        launches.append(measured(loop, world, against, full, tmp_path))
     if full:
         keep(launches, f"{loop}-{world}-{against}", request)
         ratio = over_launches(launches)
@@ -110,7 +114,7 @@ def test_what_a_framework_costs_over_plain_torch(
         say(
             f"step of {side} / of {'ddp' if world > 1 else 'single'}, {world}: {told(ratio, launches)}, {known}"
         )
-        assert ratio.half_width <= 0.03
+        assert ratio.half_width <= KNOWN_TO
 
 
 def keep(launches: Sequence[Launch], name: str, request: pytest.FixtureRequest) -> None:
