@@ -24,9 +24,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Nothing that importing all tests makes is garbage.
-gc.disable()
-
 # A machine that others slow down is no flaw of a test's examples.
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any speed")
@@ -41,7 +38,20 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = str(Path(lighter.__file__).parent)
         os.environ["PYTHONPATH"] = os.pathsep.join([folder, *([given] if given else [])])
     else:
-        sys.meta_path.remove(lighter.Changed)  # type: ignore[arg-type]
+        lighter.undo()
+    if config.getoption("--keep", default=None) and not config.getoption("--ratios", default=False):
+        raise pytest.UsageError("--keep is of use with --ratios alone")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Looks for no garbage while all tests are imported, where hardly any is, and not among what they are later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -51,20 +61,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             for name in marker.args:
                 if reason := missing(name):
                     item.add_marker(pytest.mark.skip(reason=reason))
-        for name in ("links", "alone"):
-            if item.get_closest_marker(name) and f"mark.{name}" not in item.path.read_text(encoding="utf-8"):
-                raise pytest.UsageError(f"{item.nodeid}: `make test` looks for mark.{name} in its file")
+        _UNFOUND.extend(
+            f"{item.nodeid}: `make test` looks for mark.{name} in its file"
+            for name in ("links", "alone")
+            if item.get_closest_marker(name) and f"mark.{name}" not in item.path.read_text(encoding="utf-8")
+        )
     long = {item.path for item in items if item.get_closest_marker("multiprocess")}
     items.sort(key=lambda item: item.path not in long)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """One thread for what tests compute themselves: threads of several tests wait for each other on the cores."""
-    gc.freeze()
-    gc.enable()
     torch: Any = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
+
+
+_UNFOUND: list[str] = []
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _marked_in_their_files() -> None:
+    """Fails where a test is marked from elsewhere: `make test` would run it nowhere."""
+    assert not _UNFOUND, "\n".join(_UNFOUND)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -21,8 +21,8 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [
         "torch",
-        # torch's compiler whole, where `tests/lighter` leaves it for later: two ranks of five want it, each for over a
-        # second otherwise.
+        # torch's compiler whole, which `tests/lighter` leaves for later: ranks with shards want it, and each would take
+        # over a second for it.
         "torch._dynamo.utils",
         "torch.distributed",
         "torch.distributed.fsdp",

@@ -44,7 +44,7 @@ class Launch:
 
 
 def over_launches(launches: Sequence[Launch]) -> Ratio:
-    """Return the ratio over launches, each of which counts once."""
+    """Return the ratio over launches, each of which counts once: it is one of the ratio's `pairs`."""
     return paired_ratio([(launch.ratio, 1.0) for launch in launches])
 
 
@@ -74,10 +74,13 @@ def wrapper_costs(folder: Path = WRAPPER_COSTS) -> dict[tuple[str, int], Ratio]:
 
     The loop `plain` is plain torch on both sides.
     """
-    found = {}
-    for path in folder.glob("*.csv"):
+    found: dict[tuple[str, int], Ratio] = {}
+    for path in sorted(folder.glob("*.csv")):
         loop, world, against = path.stem.split("-")
-        found["plain" if against == "itself" else loop, int(world)] = over_launches(read(path))
+        assert against == ("itself" if loop == "plain" else "bare"), (
+            f"{path.name} tells of another comparison"
+        )
+        found[loop, int(world)] = over_launches(read(path))
     return found
 
 
@@ -87,11 +90,11 @@ def sentences(costs: Mapping[tuple[str, int], Ratio]) -> list[str]:
         f"| {name} | {_cell(costs.get((loop, 1)))} | {_cell(costs.get((loop, 2)))} |"
         for loop, name in WRAPPERS.items()
     ]
-    return [*rows, f"With `--alike` both sides are DDP: {_cell(costs['plain', 2])}."]
+    return [*rows, f"With DDP on both sides the same measurement gives {_cell(costs['plain', 2])}"]
 
 
 def _cell(ratio: Ratio | None) -> str:
-    return "" if ratio is None else f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+    return "–" if ratio is None else f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
 
 
 def main() -> None:

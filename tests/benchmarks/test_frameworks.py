@@ -79,9 +79,11 @@ def test_blocks_in_turn_with_a_loop_in_the_framework(
     It is over processes. Each adds pairs until it knows its own ratio to 0.8 %, of 20 to 60; after 15 s it stops.
     """
     against = "own" if request.config.getoption("--alike", default=False) else "strategy"
-    launches = [measured(loop, world, against, full, tmp_path) for _ in range(LAUNCHES if full else 1)]
-    if full:
+    launches: list[Launch] = []
+    for _ in range(LAUNCHES if full else 1):
+        launches.append(measured(loop, world, against, full, tmp_path))
         keep(launches, f"{loop}-{world}-{against}", request)
+    if full:
         ratio = over_launches(launches)
         side = "the same loop" if against == "own" else "strategy"
         say(f"{side} / loop written in it, {loop} at {world}: {told(ratio, launches)}, within 0.97 to 1.03")
@@ -103,11 +105,11 @@ def test_what_a_framework_costs_over_plain_torch(
         monkeypatch.setenv(name, value)
     against = "itself" if request.config.getoption("--alike", default=False) else "bare"
     least, most = LAUNCHES_OF_COSTS if full else (1, 1)
-    launches = [measured(loop, world, against, full, tmp_path) for _ in range(least)]
-    while len(launches) < most and over_launches(launches).half_width > KNOWN_TO:
+    launches: list[Launch] = []
+    while len(launches) < least or (len(launches) < most and over_launches(launches).half_width > KNOWN_TO):
         launches.append(measured(loop, world, against, full, tmp_path))
+        keep(launches, f"{'plain' if against == 'itself' else loop}-{world}-{against}", request)
     if full:
-        keep(launches, f"{loop}-{world}-{against}", request)
         ratio = over_launches(launches)
         side = "plain torch" if against == "itself" else loop
         known = f"known to {100 * ratio.half_width:.1f} % of at most 3"
@@ -118,7 +120,7 @@ def test_what_a_framework_costs_over_plain_torch(
 
 
 def keep(launches: Sequence[Launch], name: str, request: pytest.FixtureRequest) -> None:
-    """Write all pairs where `--keep` asks for it."""
+    """Write the pairs of all launches so far where `--keep` asks for it."""
     folder: Path | None = request.config.getoption("--keep", default=None)
     if folder is not None:
         write(folder / f"{name}.csv", launches)

@@ -184,5 +184,12 @@ class Changed:
         return spec
 
 
+_THRESHOLD = gc.get_threshold()
 gc.set_threshold(50_000, 20, 100)
 sys.meta_path.insert(0, Changed)  # type: ignore[arg-type]
+
+
+def undo() -> None:
+    """Has this process do all again, where it has not begun to do less."""
+    sys.meta_path.remove(Changed)  # type: ignore[arg-type]
+    gc.set_threshold(*_THRESHOLD)

@@ -371,14 +371,14 @@ def _table() -> list[Column]:
             "links",
             "node_sent_bytes",
             "bytes",
-            "bytes per step over the link of the node that sends most; of its first rank, where ranks have links of "
-            "their own",
+            "bytes per step over the link of the node that sends most (where ranks have links of their own, of its "
+            "first rank)",
         ),
         *_number(
             "links",
             "node_received_bytes",
             "bytes",
-            "bytes per step to the node that receives most",
+            "bytes per step to the node that receives most (where ranks have links of their own, to its first rank)",
         ),
         *_number(
             "links",

@@ -1,0 +1,50 @@
+"""Kept pairs are whole, are what was measured, and are what the documentation says."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.kept_pairs import WRAPPER_COSTS, Launch, read, sentences, wrapper_costs, write
+from tests.benchmarks.test_frameworks import COSTS, KNOWN_TO, LAUNCHES_OF_COSTS
+
+
+def test_every_wrapper_s_cost_is_kept_and_known_as_well_as_is_said() -> None:
+    costs = wrapper_costs()
+    assert set(costs) == {*COSTS, ("plain", 2)}
+    least, most = LAUNCHES_OF_COSTS
+    for case, ratio in costs.items():
+        assert least <= ratio.pairs <= most, case
+        assert ratio.half_width <= KNOWN_TO, case
+
+
+@pytest.mark.parametrize("path", sorted(WRAPPER_COSTS.glob("*.csv")), ids=lambda path: path.stem)
+def test_each_launch_has_its_pairs(path: Path) -> None:
+    for launch in read(path):
+        assert 5 <= len(launch.pairs) <= 60
+        assert launch.steps >= 10
+        assert all(0.05 < seconds < 5 for pair in launch.pairs for seconds in pair)
+
+
+def test_pairs_are_read_as_they_were_written(tmp_path: Path) -> None:
+    launches = [Launch([(0.25, 0.2), (0.3, 0.25)], 10), Launch([(0.5, 0.4)], 10), Launch([(0.5, 0.5)], 12)]
+    write(tmp_path / "new" / "trainer-2-bare.csv", launches)
+    assert read(tmp_path / "new" / "trainer-2-bare.csv") == launches
+
+
+def test_a_changed_pair_changes_what_has_to_be_said(tmp_path: Path) -> None:
+    shutil.copytree(WRAPPER_COSTS, tmp_path / "kept")
+    assert sentences(wrapper_costs(tmp_path / "kept")) == sentences(wrapper_costs())
+    path = tmp_path / "kept" / "trainer-2-bare.csv"
+    first, *others = read(path)
+    write(path, [Launch([(2 * one, other) for one, other in first.pairs], first.steps), *others])
+    assert sentences(wrapper_costs(tmp_path / "kept")) != sentences(wrapper_costs())
+
+
+@pytest.mark.parametrize("name", ["trainer-2-strategy.csv", "trainer-2-itself.csv", "plain-2-bare.csv"])
+def test_pairs_of_another_comparison_are_refused(name: str, tmp_path: Path) -> None:
+    write(tmp_path / name, [Launch([(1.0, 1.0), (1.0, 1.1)], 10)])
+    with pytest.raises(AssertionError, match="another comparison"):
+        wrapper_costs(tmp_path)
