@@ -5,7 +5,7 @@ PYTEST := $(BIN)/python -m pytest --benchmark-disable
 TESTS_AT_ONCE := 3
 FRAMEWORK_TESTS := framework
 FRAMEWORK_FILES := tests
-# Files with tests marked so (tests/conftest.py holds marks to it): importing all others takes each process 8 s.
+# Files with tests marked so (tests/conftest.py holds marks to it): each process would import all others for nothing.
 LINKS_IN = $(shell grep -rl 'mark\.links' tests --include='*.py')
 ALONE_IN = $(shell grep -rl 'mark\.alone' tests --include='*.py')
 BY_FILE := --dist loadfile --no-loadscope-reorder
