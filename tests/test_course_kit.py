@@ -55,13 +55,12 @@ FRAMEWORK_OF_JOB = {name: FRAMEWORK.get(name) for name in JOBS}
 def case(*values: object, name: str, thorough: bool = False) -> object:
     """A case of a parametrized test, skipped where the script's framework is not here.
 
-    `thorough`: with a framework it takes longer than CI has. Without one it is beside those of the frameworks, where
-    CI has time for it.
+    `thorough`: it takes longer than CI has.
     """
     framework = FRAMEWORK.get(name)
     marks = [pytest.mark.framework(framework)] if framework else []
     if thorough:
-        marks.append(pytest.mark.thorough if framework else pytest.mark.framework)
+        marks.append(pytest.mark.thorough)
     return pytest.param(*values, marks=marks, id="-".join(map(str, values[:2])))
 
 
@@ -340,7 +339,7 @@ DOUBLE = (
 )
 
 
-@pytest.mark.framework
+@pytest.mark.thorough
 def test_in_float64_two_ranks_stay_with_one(tmp_path: Path, nothing_left_behind: None) -> None:
     """In float32 the last digits of sums grow into differences after some epochs, which are no fault of a script."""
     printed = []
@@ -433,7 +432,8 @@ PLANTED = [
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong", "old", "new"), [case(*planted, name=planted[0], thorough=True) for planted in PLANTED]
+    ("name", "wrong", "old", "new"),
+    [case(*planted, name=planted[0], thorough=number > 0) for number, planted in enumerate(PLANTED)],
 )
 def test_a_planted_wrong_is_seen(
     name: str,
@@ -458,9 +458,10 @@ FORGETS = ('        optimizer.load_state_dict(snapshot["optimizer"])', "        
     "edits",
     [
         pytest.param([], id="whole"),
-        pytest.param([FORGETS], id="without momentum", marks=(pytest.mark.framework, pytest.mark.thorough)),
+        pytest.param([FORGETS], id="without momentum"),
     ],
 )
+@pytest.mark.thorough
 def test_killed_it_goes_on_from_its_snapshot(
     edits: list[tuple[str, str]],
     tmp_path: Path,
@@ -562,7 +563,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.mark.slurm
 @pytest.mark.skipif(bool(missing()), reason=missing() or "Slurm is here")
-@pytest.mark.parametrize("name", [case(name, name=name, thorough=True) for name in JOBS])
+@pytest.mark.parametrize("name", [case(name, name=name, thorough=name != "ddp_torchrun") for name in JOBS])
 def test_a_job_trains_on_two_nodes(
     name: str,
     slurm: Cluster,

@@ -126,6 +126,7 @@ def test_disabled_it_only_sees_that_it_works(suite: Path) -> None:
     assert "1 passed" in done.stdout
 
 
+@pytest.mark.thorough
 def test_a_case_that_two_tests_measure_is_proved_once(suite: Path) -> None:
     """Each model that the proof makes is counted; the second test's ranks make those of its launches alone."""
     (suite / "tests" / "train.py").write_text(
@@ -145,6 +146,7 @@ def test_a_case_that_two_tests_measure_is_proved_once(suite: Path) -> None:
     assert both - first < first, "the second test did not"
 
 
+@pytest.mark.thorough
 def test_two_at_once_wait_for_each_other(suite: Path) -> None:
     """pytest-benchmark disables itself beside xdist; what still runs does not measure the other, and that is said."""
     done = run_pytest(suite, "-n", "2", "-k", "test_step and not typo")

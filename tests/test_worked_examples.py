@@ -53,7 +53,7 @@ def test_the_script_still_runs_by_itself(name: str) -> None:
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("example", ["own_workload", "own_script"])
+@pytest.mark.parametrize("example", [pytest.param("own_workload", marks=pytest.mark.thorough), "own_script"])
 def test_the_example_is_proved_and_measured(
     example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +67,7 @@ def test_the_example_is_proved_and_measured(
     assert (frame["flops_per_sample"] > 1e6).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.multiprocess
 def test_clipping_schedules_autocast_and_two_optimizers_are_proved_and_measured(tmp_path: Path) -> None:
     names = [f"{script(name, 'after')}:Measured" for name in SCRIPTS[1:]]

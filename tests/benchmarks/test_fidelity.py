@@ -53,8 +53,8 @@ MEASURED = {
 }
 """The cases that a ratio is promised of, as (strategy, replicas)."""
 SHOWN_TO_WORK = {
-    "test_blocks_in_turn_with_a_bare_loop": [("single", 1), ("ddp", 2), ("data_parallel", 2)],
-    "test_noting_a_step_costs_little": [("single", 1), ("master", 2), ("pipeline", 2)],
+    "test_blocks_in_turn_with_a_bare_loop": [("ddp", 2), ("data_parallel", 2)],
+    "test_noting_a_step_costs_little": [("pipeline", 2)],
     "test_launches_in_turn_with_torchrun": [("single", 1)],
 }
 """Without `--ratios`: each way through the scripts once. `ddp`'s launch is that of `test_the_cost_of_a_launch`."""

@@ -15,7 +15,10 @@ SETTINGS = ("budget.measured_s=0.05", "base.strategy=single", "base.world_size=1
 SMALL = ("--rounds", "3", *(word for text in SETTINGS for word in ("--set", text)))
 
 
-@pytest.mark.parametrize(("slower_ms", "minutes"), [(1.5, 3), (0.9, 8)], ids=["5 %", "3 %"])
+@pytest.mark.parametrize(
+    ("slower_ms", "minutes"),
+    [pytest.param(1.5, 3, id="5 %", marks=pytest.mark.thorough), pytest.param(0.9, 8, id="3 %")],
+)
 def test_a_planted_sleep_is_found(
     slower_ms: float, minutes: int, full: bool, say: Say, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""A hundredth of the campaign, and all that ever found a defect; `make campaign` tries the whole."""
+"""A hundredth of the campaign's inputs, and all that ever found a defect; `make campaign` tries the whole."""
 
 from __future__ import annotations
 
@@ -19,8 +19,15 @@ pytestmark = [
 ]
 
 
-def test_a_hundredth_of_the_campaign() -> None:
-    names = chosen(inputs_wanted=10, share_of_faults=0.01, seed=19)
+@pytest.mark.parametrize(
+    ("inputs_wanted", "share_of_faults"),
+    [
+        pytest.param(10, 0.0, id="inputs"),
+        pytest.param(0, 0.01, id="faults", marks=pytest.mark.thorough),
+    ],
+)
+def test_a_hundredth_of_the_campaign(inputs_wanted: int, share_of_faults: float) -> None:
+    names = chosen(inputs_wanted=inputs_wanted, share_of_faults=share_of_faults, seed=19)
     answers = run(names, jobs=1, isolated=True)
     assert sorted(answer["name"] for answer in answers) == sorted(names)
     assert not (wrong := {answer["name"]: answer["wrong"] for answer in answers if answer["wrong"]}), wrong

@@ -88,6 +88,7 @@ def test_a_sweeps_ranks_have_the_variables_from_their_start(experiment: Path, tm
     assert "TEST_WIDTH=5" in page
 
 
+@pytest.mark.thorough
 def test_torchruns_ranks_have_them_too(
     experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,7 +138,7 @@ def test_a_commit_that_does_not_work_is_named(repository: Path) -> None:
     assert not worker_processes()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.thorough)])
 def test_an_ended_comparison_leaves_nothing_and_keeps_its_rounds(
     repository: Path, number: signal.Signals
 ) -> None:
@@ -168,6 +168,7 @@ def test_an_ended_comparison_leaves_nothing_and_keeps_its_rounds(
     assert told["cases"][0]["rounds"] >= 2
 
 
+@pytest.mark.thorough
 def test_a_guilty_commit_is_found_on_real_ranks(repository: Path) -> None:
     for number in range(3):
         commit_training(repository, f"after {number}", sleep=0.006, remark=number)
@@ -185,9 +186,12 @@ def test_a_guilty_commit_is_found_on_real_ranks(repository: Path) -> None:
     told = json.loads(done.stdout)
     assert told["commits"] == [git(repository, "rev-parse", "main~3")]
     assert told["ratio"]["low"] > 1
-    assert all(one["verdict"] == "slow" for one in told["tried"])
+    verdicts = {one["verdict"] for one in told["tried"]}
+    assert "slow" in verdicts
+    assert "fast" not in verdicts  # one that time ran out for is undecided
 
 
+@pytest.mark.thorough
 def test_the_script_for_ci_gates(repository: Path) -> None:
     """What docs/ci has for people's own pipelines, run as it is."""
     programs = repository.parent / "bin"
@@ -216,6 +220,7 @@ def test_the_script_for_ci_gates(repository: Path) -> None:
         assert summary.read_text().startswith("**ddpbench**: 1 case")
 
 
+@pytest.mark.thorough
 def test_a_sides_code_comes_before_what_is_installed(repository: Path) -> None:
     """The package that an environment has, too, as after pip install of the change that is to be measured."""
     installed = repository.parent / "site-packages"

@@ -64,7 +64,7 @@ def await_launches(
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("launches", [0, 3])
+@pytest.mark.parametrize("launches", [pytest.param(0, marks=pytest.mark.thorough), 3])
 def test_a_killed_controller_leaves_nothing_and_resumes(
     write_experiment: Callable[..., Path], tmp_path: Path, launches: int
 ) -> None:
@@ -113,7 +113,7 @@ def test_a_sweep_killed_before_its_plan_stood_starts_afresh(
     assert run_cli("sweep", experiment, "--out", run).returncode == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
 def test_ctrl_c_says_how_to_resume(
     write_experiment: Callable[..., Path], tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -50,7 +50,10 @@ def test_every_launcher_carries_a_sweep(write_experiment: WriteExperiment, tmp_p
 
 
 @pytest.mark.usefixtures("no_base_case")
-@pytest.mark.parametrize("launcher", ["spawn", "torchrun", "mpiexec"])
+@pytest.mark.parametrize(
+    "launcher",
+    ["torchrun", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("spawn", "mpiexec"))],
+)
 def test_a_rank_that_fails_is_named_with_its_cause(
     write_experiment: WriteExperiment, tmp_path: Path, launcher: str
 ) -> None:
@@ -64,7 +67,7 @@ def test_a_rank_that_fails_is_named_with_its_cause(
 
 
 @pytest.mark.usefixtures("no_base_case")
-@pytest.mark.parametrize("launcher", ["torchrun", "mpiexec"])
+@pytest.mark.parametrize("launcher", [pytest.param("torchrun", marks=pytest.mark.thorough), "mpiexec"])
 def test_a_rank_that_is_killed_is_named_with_its_signal(
     write_experiment: WriteExperiment, tmp_path: Path, launcher: str
 ) -> None:
@@ -106,10 +109,10 @@ def test_a_rank_that_hangs_is_ended(write_experiment: WriteExperiment, tmp_path:
 @pytest.mark.parametrize(
     ("launcher", "number"),
     [
-        ("spawn", signal.SIGKILL),
         ("torchrun", signal.SIGKILL),
-        ("mpiexec", signal.SIGKILL),
-        ("torchrun", signal.SIGINT),
+        pytest.param("spawn", signal.SIGKILL, marks=pytest.mark.thorough),
+        pytest.param("mpiexec", signal.SIGKILL, marks=pytest.mark.thorough),
+        pytest.param("torchrun", signal.SIGINT, marks=pytest.mark.thorough),
     ],
 )
 def test_nothing_is_left_of_an_ended_sweep(

@@ -67,6 +67,7 @@ def test_a_sweep_compares_gloo_and_mpi(tmp_path: Path) -> None:
     assert segments() == []
 
 
+@pytest.mark.thorough
 def test_torchruns_ranks_form_mpis_world(tmp_path: Path) -> None:
     run = plan(written(tmp_path), tmp_path / "run", nodes=1, ranks=2)
     ended = await_all(agents([run], ranks=2))
@@ -74,6 +75,7 @@ def test_torchruns_ranks_form_mpis_world(tmp_path: Path) -> None:
     all_ok(run)
 
 
+@pytest.mark.thorough
 def test_mpiexecs_ranks_form_it_too(tmp_path: Path) -> None:
     """Its own process manager knows of as many ranks; a case may have fewer."""
     run = plan(written(tmp_path), tmp_path / "run", nodes=1, ranks=2)

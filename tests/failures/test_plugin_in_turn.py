@@ -76,6 +76,7 @@ def test_a_change_that_is_slower_than_its_commit_fails_its_test(repository: Path
     assert [line for line in changed if "__pycache__" not in line] == ["M tests/train.py"]
 
 
+@pytest.mark.thorough
 def test_a_faster_checkout_of_the_same_case_passes_from_a_folder_below(repository: Path) -> None:
     """The workload is the checkout's own, wherever in the repository pytest is started."""
     checkout = repository.parent / "checkout"
@@ -86,6 +87,7 @@ def test_a_faster_checkout_of_the_same_case_passes_from_a_folder_below(repositor
     assert f"base: {checkout} has uncommitted changes, and is measured as it is" in said
 
 
+@pytest.mark.thorough
 def test_another_interpreter_is_a_side_and_time_ends_it(repository: Path) -> None:
     words = (f"--ddpbench-baseline=python={sys.executable}", "--ddpbench-total=1 s", "--ddpbench-rounds=6")
     said = gate(repository, *words, code=1)

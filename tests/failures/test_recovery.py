@@ -66,6 +66,7 @@ def test_training_goes_on_where_its_last_snapshot_is(
     assert not list(run.glob("cases/*/launch-*/snapshots"))
 
 
+@pytest.mark.thorough
 def test_a_node_leaves_and_comes_back(write_experiment: WriteExperiment, tmp_path: Path) -> None:
     experiment = of_failures(write_experiment([workload("Sound")], rounds=1), ["leave"])
     run = tmp_path / "run"
@@ -83,6 +84,7 @@ def test_a_node_leaves_and_comes_back(write_experiment: WriteExperiment, tmp_pat
     assert row.after_samples_per_s > 0
 
 
+@pytest.mark.thorough
 def test_restarts_that_are_used_up_are_said(write_experiment: WriteExperiment, tmp_path: Path) -> None:
     """It fails at a step that every gang comes to."""
     experiment = of_failures(

@@ -94,6 +94,7 @@ def test_nodes_without_a_common_directory_send_their_records_to_the_leader(
     assert "share no clock" in (leads / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.thorough
 def test_a_node_with_too_few_slots_for_a_case_leads_it_without_a_rank(
     write_experiment: WriteExperiment, tmp_path: Path
 ) -> None:
@@ -125,6 +126,7 @@ def test_ranks_that_die_or_stop_are_named_and_the_next_launch_goes_on(
     assert {row["status"] for _, row in frame.iterrows() if row["strategy"] == "single"} == {"ok"}
 
 
+@pytest.mark.thorough
 def test_what_failed_is_done_again_only_where_that_is_asked_for(
     write_experiment: WriteExperiment, tmp_path: Path
 ) -> None:
@@ -147,6 +149,7 @@ def test_what_failed_is_done_again_only_where_that_is_asked_for(
     assert set(ddpbench.load(run)["status"]) == {"ok"}
 
 
+@pytest.mark.thorough
 def test_an_own_workload_that_does_not_work_is_refused_before_any_launch(
     write_experiment: WriteExperiment, tmp_path: Path
 ) -> None:
@@ -177,6 +180,7 @@ sys.meta_path.insert(0, Other)
 '''
 
 
+@pytest.mark.thorough
 def test_nodes_with_another_torch_or_another_copy_are_refused_by_name(
     write_experiment: WriteExperiment, tmp_path: Path
 ) -> None:
@@ -205,6 +209,7 @@ def test_nodes_with_another_torch_or_another_copy_are_refused_by_name(
     assert not list(tmp_path.glob("?/cases/*"))
 
 
+@pytest.mark.thorough
 def test_a_missing_copy_and_too_few_slots_are_refused(
     write_experiment: WriteExperiment, tmp_path: Path
 ) -> None:
@@ -242,7 +247,7 @@ def test_half_an_environment_is_refused_in_a_sentence(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.thorough), signal.SIGKILL])
 def test_an_ended_torchrun_leaves_nothing_and_the_other_node_ends_too(
     write_experiment: WriteExperiment, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -270,6 +275,7 @@ def test_an_ended_torchrun_leaves_nothing_and_the_other_node_ends_too(
         assert "was interrupted" in ended[0].told
 
 
+@pytest.mark.thorough
 def test_one_rank_of_one_launch_still_runs_under_torchrun(
     write_experiment: WriteExperiment, tmp_path: Path
 ) -> None:

@@ -39,6 +39,7 @@ def test_a_framework_is_imported_besides_and_proved() -> None:
     assert " proved, 0 not, " in done.stdout
 
 
+@pytest.mark.thorough
 def test_strategies_that_import_most_are_proved_in_it() -> None:
     strategies = ("zero1", "fsdp", "pipeline")
     done = run_cli("verify", "--strategy", *strategies, "--workload", "mlp:small", "--world-size", 2)

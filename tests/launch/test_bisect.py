@@ -53,12 +53,12 @@ class Machine:
 
 def test_the_guilty_commit_of_sixteen_is_named_in_nine_of_ten() -> None:
     right = 0
-    for seed in range(100):
+    for seed in range(48):
         guilty = seed % 16
         found = search("good", COMMITS, Machine(guilty, seed=seed).measure)
         right += found.commits == (COMMITS[guilty],)
         assert found.low < 1.08 < found.high or seed > 0
-    assert right >= 90, right
+    assert right >= 44, right
 
 
 def test_what_does_not_run_is_skipped() -> None:

@@ -197,6 +197,7 @@ def test_requeued_jobs_lose_and_repeat_nothing(
     )
 
 
+@pytest.mark.thorough
 def test_a_time_limit_ends_a_job_and_not_the_measurement(
     slurm: Cluster, write: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -242,6 +243,7 @@ def test_a_cancelled_job_stays_cancelled_until_the_command_comes_again(
     assert launches(out / "nodes-1") == {4}
 
 
+@pytest.mark.thorough
 def test_a_lost_node_is_waited_for(slurm: Cluster, write: Callable[..., Path], tmp_path: Path) -> None:
     out, mark = tmp_path / "run", tmp_path / "mark"
     experiment = write("WaitsWhileMarked", rounds=3, hang_timeout="10 min")
@@ -264,6 +266,7 @@ def test_a_lost_node_is_waited_for(slurm: Cluster, write: Callable[..., Path], t
     assert launches(out / "nodes-2") == {3}
 
 
+@pytest.mark.thorough
 def test_who_leaves_finds_the_jobs_again(slurm: Cluster, write: Callable[..., Path], tmp_path: Path) -> None:
     out = tmp_path / "run"
     asked = (write(rounds=4), "--nodes", "1", "--out", out)
@@ -283,6 +286,7 @@ def test_who_leaves_finds_the_jobs_again(slurm: Cluster, write: Callable[..., Pa
     assert jobs_of(out) == {1: [job_id]}
 
 
+@pytest.mark.thorough
 def test_a_job_whose_submission_was_never_noted_is_found(
     slurm: Cluster, write: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -444,8 +444,14 @@ SETUPS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("workload", ["mlp:small", "gpt:nano"])
-@pytest.mark.parametrize(("strategy", "options"), SETUPS)
+@pytest.mark.parametrize(
+    ("strategy", "options", "workload"),
+    [
+        pytest.param(strategy, options, workload, marks=[] if first else pytest.mark.thorough)
+        for number, (strategy, options) in enumerate(SETUPS)
+        for workload, first in (("mlp:small", number in (1, 2)), ("gpt:nano", number in (0, 3)))
+    ],
+)
 def test_hybrids_are_proved(strategy: str, options: dict[str, Any], workload: str) -> None:
     for found in run_ranks(proofs, 4, strategy, options, workload, ""):
         assert all(found.values())

@@ -118,6 +118,7 @@ def test_slow_data_is_called_input_bound_and_quick_data_is_not(tmp_path: Path) -
     assert inputs.loc[(quick, "loader"), "verdict"] != "input-bound"
 
 
+@pytest.mark.thorough
 def test_loader_workers_start_within_the_warm_up_and_end_with_the_rank(tmp_path: Path) -> None:
     run = sweep(tmp_path, "SlowData", "strategy = 'ddp'\nworld_size = 2\nloader_workers = 2\n")
     assert set(load(run)["status"]) == {"ok"}
@@ -136,6 +137,7 @@ def test_loader_workers_start_within_the_warm_up_and_end_with_the_rank(tmp_path:
         assert (start.ranks, start.run_id) == (2, plan.run_id)
 
 
+@pytest.mark.thorough
 def test_a_rank_killed_while_it_saves_leaves_no_files(tmp_path: Path) -> None:
     run = sweep(tmp_path, "KilledWhileSaving", "strategy = 'single'\ncheckpoint = true\n")
     outcome = read_launch(launches(run)["single"]).outcome

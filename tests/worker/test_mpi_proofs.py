@@ -11,7 +11,7 @@ from tests.failures.conftest import run_cli
 pytestmark = [pytest.mark.multiprocess]
 
 
-@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+@pytest.mark.parametrize("backend", [pytest.param("gloo", marks=pytest.mark.thorough), "mpi"])
 def test_gradients_are_those_of_one_process(backend: str) -> None:
     what = ["--strategy", "ddp", "master", "fsdp", "--workload", "mlp:small", "--world-size", "2"]
     result = run_cli("verify", *what, "--backend", backend, "--json")

@@ -155,7 +155,7 @@ def _evidence(values: _Values, scales: _Values, means: _Values) -> _Values:
 def _end(values: _Values, scales: _Values, middle: float, reach: float, limit: float) -> float | None:
     """Return where the interval ends on one side of the middle, the further out where there are several such places.
 
-    Looked for at `reach` times 1e-4 to 1e4, a tenth further each time, and between two of these by halving.
+    Looked for at `reach` times 1e-4 to 1e4, a tenth further each time, and between two of these ever closer.
     """
     steps = np.geomspace(1e-4, 1e4, 200) * reach
     inside = np.flatnonzero(_evidence(values, scales, middle + steps) < limit)
@@ -165,10 +165,11 @@ def _end(values: _Values, scales: _Values, middle: float, reach: float, limit: f
     if last + 1 == len(steps):
         return None
     near, far = middle + float(steps[last]), middle + float(steps[last + 1])
-    for _ in range(30):
-        half = (near + far) / 2
-        within = _evidence(values, scales, np.array([half]))[0] < limit
-        near, far = (half, far) if within else (near, half)
+    for _ in range(5):
+        between = np.linspace(near, far, 101)
+        within = np.flatnonzero(_evidence(values, scales, between[:-1]) < limit)
+        last = int(within[-1]) if len(within) else 0
+        near, far = float(between[last]), float(between[last + 1])
     return far
 
 
