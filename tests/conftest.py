@@ -66,6 +66,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             for name in ("links", "alone")
             if item.get_closest_marker(name) and f"mark.{name}" not in item.path.read_text(encoding="utf-8")
         )
+        if item.get_closest_marker("thorough"):
+            _UNFOUND.extend(
+                f"{item.nodeid}: `make thorough` runs it beside others, which mark.{name} forbids"
+                for name in ("links", "alone")
+                if item.get_closest_marker(name)
+            )
     long = {item.path for item in items if item.get_closest_marker("multiprocess")}
     items.sort(key=lambda item: item.path not in long)
 
@@ -82,7 +88,7 @@ _UNFOUND: list[str] = []
 
 @pytest.fixture(scope="session", autouse=True)
 def _marked_in_their_files() -> None:
-    """Fails where a test is marked from elsewhere: `make test` would run it nowhere."""
+    """Fails where a test has marks with which make would run it nowhere, or beside others."""
     assert not _UNFOUND, "\n".join(_UNFOUND)
 
 
