@@ -6,7 +6,8 @@
 world size. With `--against own` the other side is the same loop once more, with a model of its own: what the benchmark
 makes of no difference. With `--against bare` neither side is a loop: blocks of the strategy are in turn with blocks of
 plain torch, `ddp` or, at one rank, `single`, which tells what the wrapper costs in a step; what a framework costs the
-whole process, such as threads of its own, is on both sides. `--against itself` has plain torch on both.
+whole process, such as threads of its own, is on both sides. `--against ddp` has DDP there at one rank, too, and
+`--against itself` plain torch on both sides.
 
 The loops know nothing of the harness: a DataLoader and a clock of their own, and everything off that the strategy has
 off. Each side trains a model of its own, of the same size. Rank 0 writes the pairs of times of as many steps, and
@@ -328,6 +329,10 @@ step for one device and 0.45 ms for two. In the steps of `mlp:small`, of 1 ms, t
 """
 
 
+PLAIN_TORCH = ("bare", "ddp", "itself")
+"""What a strategy is held against where no loop is."""
+
+
 def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:
     """Be a rank in which both sides train in turn."""
     loop = LOOPS[asked.loop]
@@ -350,9 +355,9 @@ def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:
         local_batch=local_batch,
         global_batch=local_batch * asked.world_size,
     )
-    bare = _plain_torch(case)
+    bare = _plain_torch(case, "ddp" if asked.against == "ddp" or asked.world_size > 1 else "single")
     harness = Harness(bare if asked.against == "itself" else case, place)
-    wraps = asked.against in ("bare", "itself")
+    wraps = asked.against in PLAIN_TORCH
     other = _own(Harness(bare, place, harness.control)) if wraps else loop.own(case)
     losses, of_strategy = [other.loss()], [_loss(harness)]
     steps = harness.steps_of(asked.block_seconds)
@@ -379,9 +384,8 @@ def _blocks(harness: Harness) -> Steps:
     return block
 
 
-def _plain_torch(case: Case) -> Case:
-    """Return the same case without a framework."""
-    name = "ddp" if case.world_size > 1 else "single"
+def _plain_torch(case: Case, name: str) -> Case:
+    """Return the same case without a framework, under this strategy."""
     strategy = load_strategy(name)
     return replace(
         case,
@@ -413,7 +417,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--loop", choices=LOOPS, required=True)
     parser.add_argument("--world-size", type=int, required=True, help="replicas")
-    parser.add_argument("--against", choices=("strategy", "own", "bare", "itself"), default="strategy")
+    parser.add_argument("--against", choices=("strategy", "own", *PLAIN_TORCH), default="strategy")
     parser.add_argument("--workload", help="another than the loop's own")
     parser.add_argument("--local-batch", type=int, help="another than the loop's own")
     add_arguments(parser)

@@ -69,28 +69,39 @@ def read(path: Path) -> list[Launch]:
     ]
 
 
-def wrapper_costs(folder: Path = WRAPPER_COSTS) -> dict[tuple[str, int], Ratio]:
-    """Return the step time of each framework's strategy over plain torch's, by loop and world size.
+Cost = tuple[str, int, str]
+"""A loop, its world size, and what it is held against: `bare` torch, `ddp` at one rank, or `itself`."""
+
+
+def wrapper_costs(folder: Path = WRAPPER_COSTS) -> dict[Cost, Ratio]:
+    """Return the step time of each framework's strategy over plain torch's.
 
     The loop `plain` is plain torch on both sides.
     """
-    found: dict[tuple[str, int], Ratio] = {}
+    found: dict[Cost, Ratio] = {}
     for path in sorted(folder.glob("*.csv")):
         loop, world, against = path.stem.split("-")
-        assert against == ("itself" if loop == "plain" else "bare"), (
-            f"{path.name} tells of another comparison"
+        told = (
+            against == "itself" if loop == "plain" else against == "bare" or (world, against) == ("1", "ddp")
         )
-        found[loop, int(world)] = over_launches(read(path))
+        assert told, f"{path.name} tells of another comparison"
+        found[loop, int(world), against] = over_launches(read(path))
     return found
 
 
-def sentences(costs: Mapping[tuple[str, int], Ratio]) -> list[str]:
+def sentences(costs: Mapping[Cost, Ratio]) -> list[str]:
     """Return the rows of the documentation's table, and what stands below it."""
     rows = [
-        f"| {name} | {_cell(costs.get((loop, 1)))} | {_cell(costs.get((loop, 2)))} |"
+        f"| {name} | {' | '.join(_cell(costs.get((loop, *column))) for column in COLUMNS_OF_COSTS)} |"
         for loop, name in WRAPPERS.items()
     ]
-    return [*rows, f"With DDP on both sides the same measurement gives {_cell(costs['plain', 2])}"]
+    alike = [
+        f"{_cell(costs['plain', ranks, 'itself'])} at {told}" for ranks, told in ((1, "1 rank"), (2, "2"))
+    ]
+    return [*rows, f"With plain torch on both sides the same measurement gives {' and '.join(alike)}"]
+
+
+COLUMNS_OF_COSTS = ((1, "bare"), (1, "ddp"), (2, "bare"))
 
 
 def _cell(ratio: Ratio | None) -> str:

@@ -41,7 +41,9 @@ one process tell of that process alone. `--alike` shows it."""
 COSTS = [("ddp", 1), *(case for case in MEASURED if case != ("tf_mirrored", 2))]
 """What DDP itself costs, which most frameworks wrap a model in at one rank too; and cases whose blocks can alternate
 with plain torch's: MirroredStrategy at 2 has both replicas in one process."""
-COSTS_SHOWN_TO_WORK = [("accelerate", 2)]
+COSTS_OVER_DDP = ["fabric", "accelerate", "trainer", "hf_trainer", "deepspeed"]
+"""What has a model in DDP, or in its own of that kind, at one rank as well."""
+COSTS_SHOWN_TO_WORK = [("accelerate", 2, "bare")]
 COSTS_OF = ("--workload", "cnn:large", "--local-batch", 64)
 """What `experiments/frameworks.toml` trains, with its settings of malloc; batches come from a loader, on both sides."""
 LAUNCHES_OF_COSTS = (8, 12)
@@ -52,22 +54,19 @@ KNOWN_TO = 0.03
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     full = metafunc.config.getoption("--ratios", default=False)
     if metafunc.function is test_what_a_framework_costs_over_plain_torch:
-        cases = COSTS if full else COSTS_SHOWN_TO_WORK
+        all_costs = [*((*case, "bare") for case in COSTS), *((loop, 1, "ddp") for loop in COSTS_OVER_DDP)]
+        costs = all_costs if full else COSTS_SHOWN_TO_WORK
+        metafunc.parametrize(("loop", "world", "against"), [_marked(*case) for case in costs])
     else:
         cases = MEASURED if full else SHOWN_TO_WORK + THOROUGH
-    metafunc.parametrize(
-        ("loop", "world"),
-        [
-            pytest.param(
-                *case,
-                marks=[
-                    *([pytest.mark.framework(FRAMEWORKS[case[0]])] if case[0] in FRAMEWORKS else []),
-                    *([pytest.mark.thorough] if case in THOROUGH else []),
-                ],
-            )
-            for case in cases
-        ],
-    )
+        metafunc.parametrize(("loop", "world"), [_marked(*case) for case in cases])
+
+
+def _marked(loop: str, world: int, *against: str) -> object:
+    marks = [pytest.mark.framework(FRAMEWORKS[loop])] if loop in FRAMEWORKS else []
+    if (loop, world) in THOROUGH:
+        marks.append(pytest.mark.thorough)
+    return pytest.param(loop, world, *against, marks=marks)
 
 
 @pytest.mark.multiprocess
@@ -94,16 +93,21 @@ def test_blocks_in_turn_with_a_loop_in_the_framework(
 def test_what_a_framework_costs_over_plain_torch(
     loop: str,
     world: int,
+    against: str,
     full: bool,
     say: Say,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    """Bound: the ratio of its step time to that of DDP (one rank: of `single`) in the same processes, known to 3 %."""
+    """Bound: the ratio of its step time to that of plain torch in the same processes, known to 3 %.
+
+    Plain torch is DDP, or at one rank `single` where it is not held against DDP there too.
+    """
     for name, value in KEEPS_MEMORY.items():
         monkeypatch.setenv(name, value)
-    against = "itself" if request.config.getoption("--alike", default=False) else "bare"
+    if request.config.getoption("--alike", default=False):
+        against = "itself"
     least, most = LAUNCHES_OF_COSTS if full else (1, 1)
     launches: list[Launch] = []
     while len(launches) < least or (len(launches) < most and over_launches(launches).half_width > KNOWN_TO):
@@ -113,9 +117,8 @@ def test_what_a_framework_costs_over_plain_torch(
         ratio = over_launches(launches)
         side = "plain torch" if against == "itself" else loop
         known = f"known to {100 * ratio.half_width:.1f} % of at most 3"
-        say(
-            f"step of {side} / of {'ddp' if world > 1 else 'single'}, {world}: {told(ratio, launches)}, {known}"
-        )
+        plain = "ddp" if world > 1 or against == "ddp" else "single"
+        say(f"step of {side} / of {plain}, {world}: {told(ratio, launches)}, {known}")
         assert ratio.half_width <= KNOWN_TO
 
 
@@ -129,7 +132,7 @@ def keep(launches: Sequence[Launch], name: str, request: pytest.FixtureRequest) 
 def measured(loop: str, world: int, against: str, full: bool, folder: Path) -> Launch:
     """Have both sides train in turn in ranks that are started for it."""
     out = folder / "pairs.json"
-    plain = against in ("bare", "itself")
+    plain = against not in ("strategy", "own")
     words = ("--loop", loop, "--world-size", world, "--against", against, "--out", out)
     words = (*words, *(COSTS_OF if plain else ()), *(LONG if full else BRIEF))
     if loop == "ray_train":

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.kept_pairs import WRAPPER_COSTS, Launch, read, sentences, wrapper_costs, write
-from tests.benchmarks.test_frameworks import COSTS, KNOWN_TO, LAUNCHES_OF_COSTS
+from tests.benchmarks.test_frameworks import COSTS, COSTS_OVER_DDP, KNOWN_TO, LAUNCHES_OF_COSTS
 
 
 def test_every_wrapper_s_cost_is_kept_and_known_as_well_as_is_said() -> None:
     costs = wrapper_costs()
-    assert set(costs) == {*COSTS, ("plain", 2)}
+    over_ddp = {(loop, 1, "ddp") for loop in COSTS_OVER_DDP}
+    alike = {("plain", ranks, "itself") for ranks in (1, 2)}
+    assert set(costs) == {*((*case, "bare") for case in COSTS), *over_ddp, *alike}
     least, most = LAUNCHES_OF_COSTS
     for case, ratio in costs.items():
         assert least <= ratio.pairs <= most, case
@@ -43,7 +45,9 @@ def test_a_changed_pair_changes_what_has_to_be_said(tmp_path: Path) -> None:
     assert sentences(wrapper_costs(tmp_path / "kept")) != sentences(wrapper_costs())
 
 
-@pytest.mark.parametrize("name", ["trainer-2-strategy.csv", "trainer-2-itself.csv", "plain-2-bare.csv"])
+@pytest.mark.parametrize(
+    "name", ["trainer-2-strategy.csv", "trainer-2-itself.csv", "trainer-2-ddp.csv", "plain-2-bare.csv"]
+)
 def test_pairs_of_another_comparison_are_refused(name: str, tmp_path: Path) -> None:
     write(tmp_path / name, [Launch([(1.0, 1.0), (1.0, 1.1)], 10)])
     with pytest.raises(AssertionError, match="another comparison"):

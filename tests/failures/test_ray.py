@@ -43,6 +43,7 @@ def error_of(run: Path, strategy: str = "ddp") -> str:
     return str(error)
 
 
+@pytest.mark.thorough
 def test_a_rank_that_is_killed_is_named_with_its_signal(
     write_experiment: WriteExperiment, tmp_path: Path
 ) -> None:
@@ -63,7 +64,6 @@ def test_a_rank_that_fails_is_named_with_its_cause(write_experiment: WriteExperi
     assert "the forward pass is broken" in error, error
 
 
-@pytest.mark.thorough
 def test_a_ray_that_breaks_on_import_is_told_in_its_own_words(
     write_experiment: WriteExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
