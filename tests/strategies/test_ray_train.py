@@ -127,7 +127,7 @@ def records(run: Path, case: str, what: str = "launch-00") -> Any:
 @pytest.mark.multiprocess
 def test_a_sweep_proves_and_times_it_beside_ddp(tmp_path: Path, nothing_left_behind: None) -> None:
     experiment = tmp_path / "ray.toml"
-    axes = 'strategy = ["ddp", "ray_train"]\nworkload = ["mlp:small"]\nworld_size = [1, 2]'
+    axes = 'strategy = ["ddp", "ray_train"]\nworkload = ["mlp:small"]\nworld_size = [2]'
     experiment.write_text(SMALL.format(axes=axes, base=""), encoding="utf-8")
     run = tmp_path / "run"
     result = run_cli("sweep", experiment, "--out", run)
@@ -138,23 +138,21 @@ def test_a_sweep_proves_and_times_it_beside_ddp(tmp_path: Path, nothing_left_beh
         ("single", "local"), ("ddp", "local"), ("ray_train", "ray")
     }  # fmt: skip
     of_ray = frame[frame["strategy"] == "ray_train"]
-    assert len(of_ray) == 2
     # Its start is told in its parts, and Ray has a worker for it after a second at the earliest.
     parts = [name for name in frame if str(name).startswith("startup_") and "ci" not in str(name)]
     sums = of_ray[[name for name in parts if name != "startup_s"]].sum(axis=1)
     assert sums.to_list() == pytest.approx(of_ray["startup_s"].to_list())
     assert (of_ray["startup_process_s"] > 1).all()
-    two = of_ray[of_ray["world_size"] == 2]
-    assert (two["exposed_comm_s"] > 0).all()  # transfers were noted, by a hook
-    assert two["actual_bucket_bytes"].notna().all()
-    for case in of_ray["case_id"]:
-        told = records(run, case, "proof")[0].of(Proof)
-        assert {one.dtype for one in told} == {"float64", "float32"}
-        assert all(one.passed for one in told)
-    starts = [rank.last(RankStart) for rank in records(run, two.iloc[0]["case_id"])]
+    (row,) = of_ray.itertuples()
+    assert row.exposed_comm_s > 0  # transfers were noted, by a hook
+    assert of_ray["actual_bucket_bytes"].notna().all()
+    told = records(run, row.case_id, "proof")[0].of(Proof)
+    assert {one.dtype for one in told} == {"float64", "float32"}
+    assert all(one.passed for one in told)
+    starts = [rank.last(RankStart) for rank in records(run, row.case_id)]
     assert [start.threads for start in starts] == [1, 1]  # as the harness sets them, whatever Ray does
     assert [len(start.cores) for start in starts] == [1, 1]
-    assert all(rank.last(Met) for rank in records(run, two.iloc[0]["case_id"]))
+    assert all(rank.last(Met) for rank in records(run, row.case_id))
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "What does it take until the first step is made?" in page
     assert '<td data-title="Started by">Ray Train</td>' in page
