@@ -23,19 +23,19 @@ sweep: .venv/.runtime  ## run the default experiment and report on it
 # Tests start hundreds of processes, each of which would compile this package anew.
 test thorough frameworks: export PYTHONDONTWRITEBYTECODE =
 
-test: .venv/.dev  ## run all tests and checks
+test: .venv/.dev  ## run the checks, and all tests but the long ones and frameworks'
 	@# Sweeps mostly wait for their ranks: a few run beside each other, and beside the checks. What is held to times comes
 	@# last, alone.
 	@$(MAKE) check & check=$$!; trap 'kill $$check 2> /dev/null' EXIT; \
 	$(PYTEST) -q -n $(TESTS_AT_ONCE) $(BY_FILE) --durations=15 -m 'not links and not alone and not framework and not thorough'; most=$$?; \
 	if [ $$most = 2 ]; then exit 130; fi; \
 	wait $$check; checked=$$?; \
-	$(PYTEST) -q -n 2 $(BY_FILE) --durations=5 -m 'links and not thorough' $(LINKS_IN); links=$$?; \
+	$(PYTEST) -q -n 2 $(BY_FILE) --durations=5 -m links $(LINKS_IN); links=$$?; \
 	if [ $$links = 2 ]; then exit 130; fi; \
-	$(PYTEST) -q -m 'alone and not framework and not thorough' $(ALONE_IN); alone=$$?; \
+	$(PYTEST) -q -m 'alone and not framework' $(ALONE_IN); alone=$$?; \
 	exit $$((checked || most || links || alone))
 
-thorough: .venv/.dev  ## run the long tests that cross what `make test` tries one by one
+thorough: .venv/.dev  ## run the long tests that `make test` has no time for
 	$(PYTEST) -q -n $(TESTS_AT_ONCE) $(BY_FILE) --durations=10 -m 'thorough and not framework'
 
 frameworks: .venv-frameworks/.all  ## run the tests of the frameworks' strategies, in an environment of their own

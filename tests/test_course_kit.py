@@ -313,10 +313,12 @@ RUNS = [
     ),
     ("data_parallel", 1),
 ]
+ALSO = [one for one in RUNS if one[1] == 1 and one[0] != "data_parallel"]
+"""At one rank a script that is tried at two."""
 
 
 @pytest.mark.parametrize(
-    ("name", "ranks"), [case(*one, name=one[0], thorough=one[1] == 1 or one[0] in SLOW) for one in RUNS]
+    ("name", "ranks"), [case(*one, name=one[0], thorough=one in ALSO or one[0] in SLOW) for one in RUNS]
 )
 def test_it_prints_what_the_before_prints(
     name: str,

@@ -330,7 +330,7 @@ step for one device and 0.45 ms for two. In the steps of `mlp:small`, of 1 ms, t
 
 
 PLAIN_TORCH = ("bare", "ddp", "itself")
-"""What a strategy is held against where no loop is."""
+"""Values of `--against` where the other side is no loop."""
 
 
 def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:

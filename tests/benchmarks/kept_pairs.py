@@ -95,10 +95,11 @@ def sentences(costs: Mapping[Cost, Ratio]) -> list[str]:
         f"| {name} | {' | '.join(_cell(costs.get((loop, *column))) for column in COLUMNS_OF_COSTS)} |"
         for loop, name in WRAPPERS.items()
     ]
-    alike = [
-        f"{_cell(costs['plain', ranks, 'itself'])} at {told}" for ranks, told in ((1, "1 rank"), (2, "2"))
+    one, two = (_cell(costs["plain", ranks, "itself"]) for ranks in (1, 2))
+    return [
+        *rows,
+        f"With one process on both sides the same measurement gives {one}, with DDP at 2 ranks {two}",
     ]
-    return [*rows, f"With plain torch on both sides the same measurement gives {' and '.join(alike)}"]
 
 
 COLUMNS_OF_COSTS = ((1, "bare"), (1, "ddp"), (2, "bare"))

@@ -57,7 +57,7 @@ SHOWN_TO_WORK = {
     "test_noting_a_step_costs_little": [("pipeline", 2)],
     "test_launches_in_turn_with_torchrun": [("single", 1)],
 }
-"""Without `--ratios`: each way through the scripts once. `ddp`'s launch is that of `test_the_cost_of_a_launch`."""
+"""Without `--ratios`: the ways through the scripts that differ most; `test_the_cost_of_a_launch` launches `ddp`."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -55,7 +55,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     full = metafunc.config.getoption("--ratios", default=False)
     if metafunc.function is test_what_a_framework_costs_over_plain_torch:
         all_costs = [*((*case, "bare") for case in COSTS), *((loop, 1, "ddp") for loop in COSTS_OVER_DDP)]
-        costs = all_costs if full else COSTS_SHOWN_TO_WORK
+        if metafunc.config.getoption(
+            "--alike", default=False
+        ):  # plain torch on both sides, whatever the loop
+            costs = [("accelerate", ranks, "itself") for ranks in (1, 2)]
+        else:
+            costs = all_costs if full else COSTS_SHOWN_TO_WORK
         metafunc.parametrize(("loop", "world", "against"), [_marked(*case) for case in costs])
     else:
         cases = MEASURED if full else SHOWN_TO_WORK + THOROUGH
@@ -106,8 +111,6 @@ def test_what_a_framework_costs_over_plain_torch(
     """
     for name, value in KEEPS_MEMORY.items():
         monkeypatch.setenv(name, value)
-    if request.config.getoption("--alike", default=False):
-        against = "itself"
     least, most = LAUNCHES_OF_COSTS if full else (1, 1)
     launches: list[Launch] = []
     while len(launches) < least or (len(launches) < most and over_launches(launches).half_width > KNOWN_TO):

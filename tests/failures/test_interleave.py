@@ -186,12 +186,10 @@ def test_a_guilty_commit_is_found_on_real_ranks(repository: Path) -> None:
     told = json.loads(done.stdout)
     assert told["commits"] == [git(repository, "rev-parse", "main~3")]
     assert told["ratio"]["low"] > 1
-    verdicts = {one["verdict"] for one in told["tried"]}
-    assert "slow" in verdicts
-    assert "fast" not in verdicts  # one that time ran out for is undecided
+    assert "slow" in {one["verdict"] for one in told["tried"]}
+    assert all(one["verdict"] == "slow" or one["why"] == "undecided in its time" for one in told["tried"])
 
 
-@pytest.mark.thorough
 def test_the_script_for_ci_gates(repository: Path) -> None:
     """What docs/ci has for people's own pipelines, run as it is."""
     programs = repository.parent / "bin"
@@ -220,7 +218,6 @@ def test_the_script_for_ci_gates(repository: Path) -> None:
         assert summary.read_text().startswith("**ddpbench**: 1 case")
 
 
-@pytest.mark.thorough
 def test_a_sides_code_comes_before_what_is_installed(repository: Path) -> None:
     """The package that an environment has, too, as after pip install of the change that is to be measured."""
     installed = repository.parent / "site-packages"

@@ -455,7 +455,7 @@ workload = "mlp:small"
 local_batch = 4
 [axes]
 strategy = ["tf_mirrored", "tf_multi_worker"]
-world_size = [2]
+world_size = [{ranks}]
 [budget]
 rounds_min = 1
 rounds_max = 1
@@ -466,7 +466,8 @@ total = "20 min"
 
 @tensorflow
 @pytest.mark.multiprocess
-def test_a_sweep_measures_both_and_reports_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.thorough), 2])
+def test_a_sweep_measures_both_and_reports_them(ranks: int, tmp_path: Path) -> None:
     from ddpbench.analysis import load, summarize
     from ddpbench.launch.listener import Listener
     from ddpbench.launch.sweep.preparation import SweepRequest, prepare
@@ -475,16 +476,16 @@ def test_a_sweep_measures_both_and_reports_them(tmp_path: Path) -> None:
     from ddpbench.report import write_report
 
     path = tmp_path / "tensorflow.toml"
-    path.write_text(EXPERIMENT, encoding="utf-8")
+    path.write_text(EXPERIMENT.replace("{ranks}", str(ranks)), encoding="utf-8")
     run = RunDir(tmp_path / "run")
     Sweep(prepare(SweepRequest(experiment=path, out=run.path)), Listener()).run()
     table = load(run).set_index(["strategy", "world_size"])
     for strategy in STRATEGIES:
-        row = table.loc[(strategy, 2)]
+        row = table.loc[(strategy, ranks)]
         assert row["status"] == "ok", row["error"]
         parts = [row[f"{name}_time_s"] for name in ("data", "forward", "backward", "optimizer")]
         assert all(part > 0 for part in parts)
         assert math.isnan(row["comm_time_s"])
-    assert table.loc[("tf_multi_worker", 2)]["params_equal"]
+    assert ranks == 1 or table.loc[("tf_multi_worker", 2)]["params_equal"]
     page = write_report(summarize(run), run).read_text(encoding="utf-8")
     assert "It trains a Keras twin of the model" in page

@@ -155,7 +155,8 @@ def _evidence(values: _Values, scales: _Values, means: _Values) -> _Values:
 def _end(values: _Values, scales: _Values, middle: float, reach: float, limit: float) -> float | None:
     """Return where the interval ends on one side of the middle, the further out where there are several such places.
 
-    Looked for at `reach` times 1e-4 to 1e4, a tenth further each time, and between two of these ever closer.
+    Looked for at `reach` times 1e-4 to 1e4, a tenth further each time, and between two of these in
+    hundredths of the gap, five times, the outermost each time.
     """
     steps = np.geomspace(1e-4, 1e4, 200) * reach
     inside = np.flatnonzero(_evidence(values, scales, middle + steps) < limit)
