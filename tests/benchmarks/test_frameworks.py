@@ -55,9 +55,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     full = metafunc.config.getoption("--ratios", default=False)
     if metafunc.function is test_what_a_framework_costs_over_plain_torch:
         all_costs = [*((*case, "bare") for case in COSTS), *((loop, 1, "ddp") for loop in COSTS_OVER_DDP)]
-        if metafunc.config.getoption(
-            "--alike", default=False
-        ):  # plain torch on both sides, whatever the loop
+        alike = metafunc.config.getoption("--alike", default=False)
+        if alike:  # plain torch on both sides, whatever the loop
             costs = [("accelerate", ranks, "itself") for ranks in (1, 2)]
         else:
             costs = all_costs if full else COSTS_SHOWN_TO_WORK
