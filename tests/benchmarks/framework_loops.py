@@ -422,8 +422,8 @@ def main() -> None:
     parser.add_argument("--local-batch", type=int, help="another than the loop's own")
     add_arguments(parser)
     asked = parser.parse_args()
-    if asked.loop == "ddp" and asked.against != "bare":
-        parser.error("bare DDP has no loop of its own: --against bare")
+    if asked.loop == "ddp" and asked.against not in ("bare", "ddp"):
+        parser.error("bare DDP has no loop of its own: --against bare, or ddp for DDP on both sides")
     if load_strategy(LOOPS[asked.loop].strategy).launcher == "ray":
         from tests.benchmarks import framework_loops_ray
 

@@ -41,8 +41,8 @@ one process tell of that process alone. `--alike` shows it."""
 COSTS = [("ddp", 1), *(case for case in MEASURED if case != ("tf_mirrored", 2))]
 """What DDP itself costs, which most frameworks wrap a model in at one rank too; and cases whose blocks can alternate
 with plain torch's: MirroredStrategy at 2 has both replicas in one process."""
-COSTS_OVER_DDP = ["fabric", "accelerate", "trainer", "hf_trainer", "deepspeed"]
-"""What has a model in DDP, or in its own of that kind, at one rank as well."""
+COSTS_OVER_DDP = ["ddp", "fabric", "accelerate", "trainer", "hf_trainer", "deepspeed"]
+"""What has a model in DDP, or in its own of that kind, at one rank as well; and DDP itself, for no difference."""
 COSTS_SHOWN_TO_WORK = [("accelerate", 2, "bare")]
 COSTS_OF = ("--workload", "cnn:large", "--local-batch", 64)
 """What `experiments/frameworks.toml` trains, with its settings of malloc; batches come from a loader, on both sides."""
@@ -82,10 +82,12 @@ def test_blocks_in_turn_with_a_loop_in_the_framework(
     It is over processes. Each adds pairs until it knows its own ratio to 0.8 %, of 20 to 60; after 15 s it stops.
     """
     against = "own" if request.config.getoption("--alike", default=False) else "strategy"
+    name = f"{loop}-{world}-{against}"
+    refuse_kept(name, request)
     launches: list[Launch] = []
     for _ in range(LAUNCHES if full else 1):
         launches.append(measured(loop, world, against, full, tmp_path))
-        keep(launches, f"{loop}-{world}-{against}", request)
+        keep(launches, name, request)
     if full:
         ratio = over_launches(launches)
         side = "the same loop" if against == "own" else "strategy"
@@ -111,10 +113,12 @@ def test_what_a_framework_costs_over_plain_torch(
     for name, value in KEEPS_MEMORY.items():
         monkeypatch.setenv(name, value)
     least, most = LAUNCHES_OF_COSTS if full else (1, 1)
+    name = f"{'plain' if against == 'itself' else loop}-{world}-{against}"
+    refuse_kept(name, request)
     launches: list[Launch] = []
     while len(launches) < least or (len(launches) < most and over_launches(launches).half_width > KNOWN_TO):
         launches.append(measured(loop, world, against, full, tmp_path))
-        keep(launches, f"{'plain' if against == 'itself' else loop}-{world}-{against}", request)
+        keep(launches, name, request)
     if full:
         ratio = over_launches(launches)
         side = "plain torch" if against == "itself" else loop
@@ -122,6 +126,13 @@ def test_what_a_framework_costs_over_plain_torch(
         plain = "ddp" if world > 1 or against == "ddp" else "single"
         say(f"step of {side} / of {plain}, {world}: {told(ratio, launches)}, {known}")
         assert ratio.half_width <= KNOWN_TO
+
+
+def refuse_kept(name: str, request: pytest.FixtureRequest) -> None:
+    """Fail before anything is measured where pairs of this name are kept already: none is measured until it suits."""
+    folder: Path | None = request.config.getoption("--keep", default=None)
+    if folder is not None and (folder / f"{name}.csv").exists():
+        pytest.fail(f"{folder / name}.csv is there already: name another folder, or move it away")
 
 
 def keep(launches: Sequence[Launch], name: str, request: pytest.FixtureRequest) -> None:
