@@ -83,11 +83,12 @@ def test_blocks_in_turn_with_a_loop_in_the_framework(
     """
     against = "own" if request.config.getoption("--alike", default=False) else "strategy"
     name = f"{loop}-{world}-{against}"
-    refuse_kept(name, request)
+    folder = request.config.getoption("--keep", default=None)
+    refuse_kept(name, folder)
     launches: list[Launch] = []
     for _ in range(LAUNCHES if full else 1):
         launches.append(measured(loop, world, against, full, tmp_path))
-        keep(launches, name, request)
+        keep(launches, name, folder)
     if full:
         ratio = over_launches(launches)
         side = "the same loop" if against == "own" else "strategy"
@@ -114,11 +115,12 @@ def test_what_a_framework_costs_over_plain_torch(
         monkeypatch.setenv(name, value)
     least, most = LAUNCHES_OF_COSTS if full else (1, 1)
     name = f"{'plain' if against == 'itself' else loop}-{world}-{against}"
-    refuse_kept(name, request)
+    folder = request.config.getoption("--keep", default=None)
+    refuse_kept(name, folder)
     launches: list[Launch] = []
     while len(launches) < least or (len(launches) < most and over_launches(launches).half_width > KNOWN_TO):
         launches.append(measured(loop, world, against, full, tmp_path))
-        keep(launches, name, request)
+        keep(launches, name, folder)
     if full:
         ratio = over_launches(launches)
         side = "plain torch" if against == "itself" else loop
@@ -128,16 +130,14 @@ def test_what_a_framework_costs_over_plain_torch(
         assert ratio.half_width <= KNOWN_TO
 
 
-def refuse_kept(name: str, request: pytest.FixtureRequest) -> None:
+def refuse_kept(name: str, folder: Path | None) -> None:
     """Fail before anything is measured where pairs of this name are kept already: none is measured until it suits."""
-    folder: Path | None = request.config.getoption("--keep", default=None)
     if folder is not None and (folder / f"{name}.csv").exists():
         pytest.fail(f"{folder / name}.csv is there already: name another folder, or move it away")
 
 
-def keep(launches: Sequence[Launch], name: str, request: pytest.FixtureRequest) -> None:
-    """Write the pairs of all launches so far where `--keep` asks for it."""
-    folder: Path | None = request.config.getoption("--keep", default=None)
+def keep(launches: Sequence[Launch], name: str, folder: Path | None) -> None:
+    """Write the pairs of all launches so far where `--keep` names a folder."""
     if folder is not None:
         write(folder / f"{name}.csv", launches)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from tests.benchmarks.kept_pairs import WRAPPER_COSTS, Launch, read, sentences, wrapper_costs, write
-from tests.benchmarks.test_frameworks import COSTS, COSTS_OVER_DDP, KNOWN_TO, LAUNCHES_OF_COSTS
+from tests.benchmarks.test_frameworks import COSTS, COSTS_OVER_DDP, KNOWN_TO, LAUNCHES_OF_COSTS, refuse_kept
 
 
 def test_every_wrapper_s_cost_is_kept_and_known_as_well_as_is_said() -> None:
@@ -34,6 +35,13 @@ def test_pairs_are_read_as_they_were_written(tmp_path: Path) -> None:
     launches = [Launch([(0.25, 0.2), (0.3, 0.25)], 10), Launch([(0.5, 0.4)], 10), Launch([(0.5, 0.5)], 12)]
     write(tmp_path / "new" / "trainer-2-bare.csv", launches)
     assert read(tmp_path / "new" / "trainer-2-bare.csv") == launches
+
+
+@pytest.mark.parametrize(("name", "refused"), [("trainer-2-bare", True), ("trainer-3-bare", False)])
+def test_what_is_kept_is_not_measured_again(name: str, refused: bool) -> None:
+    refusal = pytest.raises(pytest.fail.Exception, match="is there already") if refused else nullcontext()
+    with refusal:
+        refuse_kept(name, WRAPPER_COSTS)
 
 
 def test_a_changed_pair_changes_what_has_to_be_said(tmp_path: Path) -> None:

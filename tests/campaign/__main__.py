@@ -28,10 +28,10 @@ def corpus() -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def chosen(*, inputs_wanted: int, share_of_faults: float, seed: int, with_corpus: bool = True) -> list[str]:
-    """Names of a campaign: the corpus, drawn inputs and faults, long ones first."""
+def chosen(*, inputs_wanted: int, share_of_faults: float, seed: int) -> list[str]:
+    """Names of a campaign: the corpus, then drawn inputs and faults, long ones first."""
     drawn = inputs.drawn(inputs_wanted, seed) if inputs_wanted else []
-    names = dict.fromkeys([*faults.drawn(share_of_faults, seed), *(corpus() if with_corpus else []), *drawn])
+    names = dict.fromkeys([*faults.drawn(share_of_faults, seed), *corpus(), *drawn])
     return sorted(names, key=lambda name: (not name.startswith("fault:"), not name.startswith("class:")))
 
 
