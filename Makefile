@@ -27,13 +27,14 @@ test: .venv/.dev  ## run the checks, and all tests but the long ones and framewo
 	@# Sweeps mostly wait for their ranks: a few run beside each other, and beside the checks. What is held to times comes
 	@# last, alone.
 	@$(MAKE) check & check=$$!; trap 'kill $$check 2> /dev/null' EXIT; \
-	$(PYTEST) -q -n $(TESTS_AT_ONCE) $(BY_FILE) --durations=15 -m 'not links and not alone and not framework and not thorough'; most=$$?; \
+	$(PYTEST) -q -n $(TESTS_AT_ONCE) $(BY_FILE) --durations=15 -m 'not links and not alone and not framework and not thorough and not gpu'; most=$$?; \
 	if [ $$most = 2 ]; then exit 130; fi; \
 	wait $$check; checked=$$?; \
 	$(PYTEST) -q -n 2 $(BY_FILE) --durations=5 -m links $(LINKS_IN); links=$$?; \
 	if [ $$links = 2 ]; then exit 130; fi; \
 	$(PYTEST) -q -m 'alone and not framework' $(ALONE_IN); alone=$$?; \
-	exit $$((checked || most || links || alone))
+	$(PYTEST) -q -m gpu tests/gpu; gpu=$$?; \
+	exit $$((checked || most || links || alone || gpu))
 
 thorough: .venv/.dev  ## run the long tests that `make test` has no time for
 	$(PYTEST) -q -n $(TESTS_AT_ONCE) $(BY_FILE) --durations=10 -m 'thorough and not framework'

@@ -30,7 +30,12 @@ settings.load_profile("any speed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Lets sweeps of tests run beside each other; one whose ratios are measured claims its cores."""
+    """Lets sweeps of tests run beside each other; one whose ratios are measured claims its cores.
+
+    A GPU is hidden from all tests but those of `-m gpu`: what others start would train on it, one rank at a time.
+    """
+    if config.getoption("markexpr") != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     if not config.getoption("--ratios", default=False):
         os.environ["DDPBENCH_SHARED_MACHINE"] = "1"
         # What tests start does less as well. Where ratios are measured, nothing does.

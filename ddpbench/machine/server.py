@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from ddpbench.errors import LaunchError, ServerGoneError, UnreadableError
 from ddpbench.guard import ENDING_S, descendants, is_stopped, kill_all
-from ddpbench.helper_process import child_environment
+from ddpbench.helper_process import IMPORTS_LATE, child_environment
 from ddpbench.machine.placement import applied
 from ddpbench.records import LaunchDir, LaunchRequest
 from ddpbench.records.files import open_to_append, read_end
@@ -33,6 +33,8 @@ STOPPED_LOOKS = 10
 
 Looks are counted and not seconds: whoever stops a whole job may stop this process between two of them.
 """
+_OWN_ENV = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+"""Where an import asks torch for GPUs, torch asks NVML: CUDA's own answer would leave CUDA of no use in the ranks."""
 _LOOK_S = 1.0
 _AS_KILLED = {signal.SIGKILL: ", as the kernel does where memory runs out: use a smaller batch or model"}
 """What a signal may mean of which a trial died."""
@@ -49,8 +51,15 @@ class ServerProcess:
     ) -> None:
         """`waiting` is called every second or so while it starts, is asked for ranks, or tries something."""
         self._waiting = waiting
+        self._env = env
+        self._log = log
+        self._start()
+
+    def _start(self, *, late_imports: bool = False) -> None:
+        """Starts the server, for good or in place of one that is ended, and waits until it is ready."""
+        self._late_imports = late_imports
         started = time.monotonic()
-        output = open_to_append(log)
+        output = open_to_append(self._log)
         ours, theirs = socket.socketpair()
         page_fd = os.memfd_create("ddpbench-heartbeat", os.MFD_CLOEXEC)
         os.ftruncate(page_fd, PAGE_BYTES)
@@ -63,17 +72,17 @@ class ServerProcess:
         self._pid = 0
         self._stopped = 0
         self._looked_at = started
-        self._log = log
         argv = [
             # -P and the path below: this package's own worker, whatever the working directory holds.
             *(sys.executable, "-P", "-m", "ddpbench.worker", "--serve"),
-            *(str(theirs.fileno()), str(page_fd), str(os.getpid()), str(log.parent.absolute())),
+            *(str(theirs.fileno()), str(page_fd), str(os.getpid()), str(self._log.parent.absolute())),
         ]
+        late = {IMPORTS_LATE: "1"} if late_imports else {}
         with output:
             # A session of its own: Ctrl-C reaches the controlling side alone, which ends ranks in order.
             self._process = subprocess.Popen(
                 argv,
-                env=applied(child_environment(str(Path.cwd())), env),
+                env=applied(child_environment(str(Path.cwd())), {**_OWN_ENV, **self._env, **late}),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -195,7 +204,13 @@ class ServerProcess:
                     self._pending = events[number + 1 :]
                     return
                 if event["event"] == "refused":
-                    raise LaunchError(event["reason"])
+                    if not event.get("imported") or self._late_imports:
+                        raise LaunchError(event["reason"])
+                    self._end()
+                    self._release()
+                    self._start(late_imports=True)
+                    self._ask(**request)
+                    return
 
     def launch(
         self,
@@ -350,11 +365,14 @@ class ServerProcess:
             kill_all([*descendants(self._process.pid), self._process.pid])
             self._process.wait()
 
+    def _release(self) -> None:
+        self._words.release()
+        self._page.close()
+
     def close(self) -> None:
         """Ends ranks and server, and waits for them."""
         self._end()
-        self._words.release()
-        self._page.close()
+        self._release()
 
     def __enter__(self) -> ServerProcess:
         return self

@@ -13,7 +13,8 @@ The first round's serves the proofs before, too. It talks over a socket it inher
                                 {"event": "exited", "rank": ..., "pid": ..., "code": ...,
                                  "cpu_s": the rank's, and that of what ranks had started and has ended since the
                                  exit told before}
-                                {"event": "refused", "reason": ...}
+                                {"event": "refused", "reason": ..., "imported": whether what it imported for this
+                                 case is why: another server, told to leave that to its ranks, can serve it}
 
 The end of the socket ends it. A guard stands between it and the controlling side: see `ddpbench.guard`.
 """
@@ -43,6 +44,7 @@ from typing import Any
 import ddpbench.strategies
 import ddpbench.workloads
 from ddpbench.guard import Traces, die_with_parent, end_descendants, guarded
+from ddpbench.helper_process import IMPORTS_LATE
 from ddpbench.last_words import flush
 from ddpbench.records import LaunchDir, LaunchRequest
 from ddpbench.records.files import open_to_append, write_anew
@@ -89,6 +91,8 @@ def _import_for(case: Case) -> None:
 
     The ranks of a launch say it better if that cannot be done.
     """
+    if IMPORTS_LATE in os.environ:
+        return
     modules = list(ddpbench.strategies.load_strategy(case.strategy).imports)
     if not ddpbench.workloads.is_import_path(case.workload):
         modules += ddpbench.workloads.load_workload(case.workload).imports
@@ -100,6 +104,9 @@ def _import_for(case: Case) -> None:
 
 class _UnforkableError(RuntimeError):
     """A fork of this process would hang."""
+
+    imported = False
+    """Whether that is so since the last import for a case."""
 
 
 def _assert_forkable() -> None:
@@ -171,14 +178,19 @@ class ForkServer:
                 else:
                     self._probe(Path(asked["path"]), asked)
             except _UnforkableError as error:
-                self._send(event="refused", reason=str(error))
+                self._send(event="refused", reason=str(error), imported=error.imported)
         return True
 
     def _launch(
         self, directory: LaunchDir, ranks: list[dict[str, Any]], request: LaunchRequest | None
     ) -> None:
-        _import_for((request or LaunchRequest.read(directory.request)).case)
         _assert_forkable()
+        _import_for((request or LaunchRequest.read(directory.request)).case)
+        try:
+            _assert_forkable()
+        except _UnforkableError as error:
+            error.imported = True
+            raise
         self._begin()
         pids: list[int] = []
         for number, rank in enumerate(ranks):

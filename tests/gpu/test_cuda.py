@@ -17,7 +17,7 @@ from ddpbench.measure.clock import CudaClock
 ROOT = Path(__file__).parents[2]
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and `pytest -m gpu`"),
 ]
 
 

@@ -49,8 +49,32 @@ def test_a_thread_that_a_workloads_import_started_refuses_the_fork(
         asked = {"do": "launch", "directory": "/none", "ranks": [{"env": {}}], "request": request.to_json()}
         ours.sendall(json.dumps(asked).encode() + b"\n")
         assert server.ForkServer(theirs, page, Traces(tmp_path))._receive()
-        assert json.loads(ours.recv(4096)) == {"event": "refused", "reason": "2 threads"}
+        assert json.loads(ours.recv(4096)) == {"event": "refused", "reason": "2 threads", "imported": True}
     assert [case.workload for case in imported] == ["hf:bert-tiny"]
+
+
+LEAVES_A_THREAD = """
+import sys, threading
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+sys.path.remove({folder!r})
+del sys.modules["transformers"]
+import transformers
+"""
+
+
+def test_what_leaves_a_thread_when_imported_is_imported_by_the_ranks(tmp_path: Path) -> None:
+    """On machines with GPUs some frameworks do: another fork server leaves them to its ranks, which train."""
+    (tmp_path / "transformers.py").write_text(LEAVES_A_THREAD.format(folder=str(tmp_path)), encoding="utf-8")
+    asked = ["verify", "--strategy", "single", "--workload", "hf:bert-tiny", "--world-size", "1"]
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "ddpbench", *asked],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "1 proved, 0 not" in done.stdout, done.stdout + done.stderr
 
 
 BURN_S = 0.3

@@ -27,6 +27,7 @@ from ddpbench.records import StepRecord
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 from ddpbench.spec import Case
 from ddpbench.strategies.trees import tensors
+from ddpbench.worker.device import device_of
 from ddpbench.worker.place import Place
 from ddpbench.worker.training.batches import in_memory
 from ddpbench.worker.training.training import StepLoop, Training
@@ -245,7 +246,7 @@ def profile_workload(case: Case, *, steps: int | None, cores: Sequence[int]) -> 
     os.sched_setaffinity(0, cores)
     torch.set_num_threads(case.threads_per_rank)
     alone = Place(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
-    device = torch.device("cuda", 0) if case.device == "cuda" else torch.device("cpu")
+    device = device_of(case)
     try:
         return {"profile": measure(Training(case, alone, device), steps).dumps()}
     except UnprofiledError as problem:

@@ -25,6 +25,7 @@ from ddpbench.records import (
 from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.records.writer import leave_forked
 from ddpbench.spec import OF_FRAMEWORKS, Case
+from ddpbench.worker.device import device_of
 from ddpbench.worker.place import Place
 from ddpbench.worker.rank.checkpoints import CheckpointError
 from ddpbench.worker.rank.measuring import Known, Measurement
@@ -98,7 +99,7 @@ class Rank:
     def _work(self, writer: RecordWriter, started_ns: int) -> None:
         self._pin()
         self.heartbeat.enter("building the model")
-        device = self._device()
+        device = device_of(self.case, self.place.local_rank)
         training = Training(self.case, self.place, device, self.request.round)
         model = training.fresh_model()
         # Numbers only: whoever kept the parameters themselves would keep a model whole that is sharded next.
@@ -165,12 +166,6 @@ class Rank:
         if self.place.cores:
             os.sched_setaffinity(0, self.place.cores)
         torch.set_num_threads(self.case.threads_per_rank)
-
-    def _device(self) -> torch.device:
-        if self.case.device != "cuda":
-            return torch.device("cpu")
-        torch.cuda.set_device(self.place.local_rank)
-        return torch.device("cuda", self.place.local_rank)
 
     def _prove(self, writer: RecordWriter, training: Training, control: Control) -> None:
         self.heartbeat.enter("proof")

@@ -27,6 +27,7 @@ from ddpbench.strategies import load_strategy
 from ddpbench.strategies.own_step import each_part
 from ddpbench.strategies.trees import describe, tensors
 from ddpbench.units import counted
+from ddpbench.worker.device import device_of
 from ddpbench.worker.place import Place
 from ddpbench.worker.training.batches import TooFewSamplesError
 from ddpbench.worker.training.precision import entered_autocasts, widest
@@ -71,7 +72,7 @@ def _inspect(case: Case, largest: Case | None) -> dict[str, Any]:
         raise _UnfitError(_import_sentence(error)) from error
     _check_options(workload, case.workload_options)
     alone = Place(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
-    device = torch.device("cuda", 0) if case.device == "cuda" else torch.device("cpu")
+    device = device_of(case)
     with _doing("its options or data"):
         training = Training(case, alone, device)
     with _doing("model()"):

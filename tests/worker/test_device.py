@@ -1,0 +1,28 @@
+"""The device of a case's rank, and that a rank on a CPU sees no GPU."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from ddpbench.spec import Case
+from ddpbench.worker.device import device_of
+
+
+def test_a_rank_on_a_cpu_hides_gpus_from_libraries_that_would_take_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert device_of(Case(workload="mlp:small", strategy="single", device="cpu")) == torch.device("cpu")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "-1"
+
+
+def test_a_rank_on_gpus_takes_that_of_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[int] = []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    assert device_of(Case(workload="mlp:small", strategy="ddp", device="cuda"), 1) == torch.device("cuda", 1)
+    assert chosen == [1]
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
