@@ -34,7 +34,8 @@ def profile_summary(path: Path) -> str:
     data = json.loads(path.read_text(encoding="utf-8"))
     step_s = sum(_mean(data[part]) for part in ("forward_s", "backward_s", "optimizer_s"))
     step = f"{format_number(1e3 * step_s)} ms a step of {data['local_batch']} samples"
-    return f"{data['workload']} on {data['device']}, {step} ({data['source']})"
+    of = f" in {data['precision']}" if data.get("precision", "full") != "full" else ""
+    return f"{data['workload']} on {data['device']}{of}, {step} ({data['source']})"
 
 
 def _mean(time: Any) -> float:

@@ -70,7 +70,11 @@ def test_the_lists_name_everything_and_fit(
     assert "gpt:SIZE a byte-level GPT" in flat
     assert "SIZE is nano, micro, mini, gopher-44m, small, medium, large or xl" in flat
     assert flat.count("a byte-level GPT") == 1
-    assert "replay:gpt-nano-cpu gpt:nano on cpu" in flat
+    assert "replay:gpt-nano-cpu gpt:nano on cpu, " in flat
+    assert (
+        "replay:gpt-small-h100 gpt:small on NVIDIA H100 80GB HBM3 in bf16, 21.4 ms a step of 16 samples"
+        in flat
+    )
 
 
 def test_the_lists_hold_what_an_experiment_may_name(capsys: pytest.CaptureFixture[str]) -> None:
