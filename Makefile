@@ -8,6 +8,7 @@ FRAMEWORK_FILES := tests
 # Files with tests marked so (tests/conftest.py holds marks to it): each process would import all others for nothing.
 LINKS_IN = $(shell grep -rl 'mark\.links' tests --include='*.py')
 ALONE_IN = $(shell grep -rl 'mark\.alone' tests --include='*.py')
+SHARED = $(if $(SHARE),--share $(SHARE))
 BY_FILE := --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
@@ -30,14 +31,17 @@ test: .venv/.dev  ## run the checks, and all tests but the long ones and framewo
 	$(PYTEST) -q -n $(TESTS_AT_ONCE) $(BY_FILE) --durations=15 -m 'not links and not alone and not framework and not thorough and not gpu'; most=$$?; \
 	if [ $$most = 2 ]; then exit 130; fi; \
 	wait $$check; checked=$$?; \
-	$(PYTEST) -q -n 2 $(BY_FILE) --durations=5 -m links $(LINKS_IN); links=$$?; \
+	$(PYTEST) -q -n 2 $(BY_FILE) --durations=5 -m 'links and not thorough' $(LINKS_IN); links=$$?; \
 	if [ $$links = 2 ]; then exit 130; fi; \
 	$(PYTEST) -q -m 'alone and not framework' $(ALONE_IN); alone=$$?; \
 	$(PYTEST) -q -m gpu tests/gpu; gpu=$$?; \
 	exit $$((checked || most || links || alone || gpu))
 
-thorough: .venv/.dev  ## run the long tests that `make test` has no time for
-	$(PYTEST) -q -n $(TESTS_AT_ONCE) $(BY_FILE) --durations=10 -m 'thorough and not framework'
+thorough: .venv/.dev  ## run the long tests that `make test` has no time for; SHARE=0/8: every eighth, from the first
+	@$(PYTEST) -q -n $(TESTS_AT_ONCE) $(BY_FILE) $(SHARED) --durations=10 -m 'thorough and not framework and not links'; most=$$?; \
+	if [ $$most = 2 ]; then exit 130; fi; \
+	$(PYTEST) -q -n 2 $(BY_FILE) $(SHARED) --durations=5 -m 'thorough and links' $(LINKS_IN); links=$$?; \
+	exit $$((most || (links && links != 5)))
 
 frameworks: .venv-frameworks/.all  ## run the tests of the frameworks' strategies, in an environment of their own
 	.venv-frameworks/bin/python -m pytest --benchmark-disable -q -n 2 $(BY_FILE) --durations=10 -m '$(FRAMEWORK_TESTS)' $(FRAMEWORK_FILES)

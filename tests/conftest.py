@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -29,6 +30,30 @@ settings.register_profile("any speed", deadline=None, suppress_health_check=[Hea
 settings.load_profile("any speed")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds `--share`."""
+    parser.addoption(
+        "--share", metavar="K/N", help="of the chosen tests every N-th, from the K-th (0 to N - 1) on"
+    )
+
+
+class Share:
+    """Of the tests that all else has chosen, every n-th."""
+
+    def __init__(self, text: str) -> None:
+        found = re.fullmatch(r"(\d+)/(\d+)", text)
+        if not found or int(found[1]) >= int(found[2]):
+            raise pytest.UsageError(f"--share {text}: give K/N, such as 0/8, K less than N")
+        self._first, self._of = int(found[1]), int(found[2])
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Chooses by name, so that parameters of one test and tests of one file fall to different shares."""
+        mine = set(sorted(item.nodeid for item in items)[self._first :: self._of])
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in mine])
+        items[:] = [item for item in items if item.nodeid in mine]
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Lets sweeps of tests run beside each other; one whose ratios are measured claims its cores.
 
@@ -44,6 +69,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([folder, *([given] if given else [])])
     else:
         lighter.undo()
+    if share := config.getoption("--share"):
+        config.pluginmanager.register(Share(share))
     if config.getoption("--keep", default=None) and not config.getoption("--ratios", default=False):
         raise pytest.UsageError("--keep is of use with --ratios alone")
 
@@ -71,12 +98,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             for name in ("links", "alone")
             if item.get_closest_marker(name) and f"mark.{name}" not in item.path.read_text(encoding="utf-8")
         )
-        if item.get_closest_marker("thorough"):
-            _UNFOUND.extend(
-                f"{item.nodeid}: `make thorough` runs it beside others, which mark.{name} forbids"
-                for name in ("links", "alone")
-                if item.get_closest_marker(name)
-            )
+        if item.get_closest_marker("thorough") and item.get_closest_marker("alone"):
+            _UNFOUND.append(f"{item.nodeid}: `make thorough` runs it beside others, which mark.alone forbids")
     long = {item.path for item in items if item.get_closest_marker("multiprocess")}
     items.sort(key=lambda item: item.path not in long)
 

@@ -55,7 +55,7 @@ FRAMEWORK_OF_JOB = {name: FRAMEWORK.get(name) for name in JOBS}
 def case(*values: object, name: str, thorough: bool = False) -> object:
     """A case of a parametrized test, skipped where the script's framework is not here.
 
-    `thorough`: it takes longer than CI has.
+    `thorough`: it takes longer than `make test` has.
     """
     framework = FRAMEWORK.get(name)
     marks = [pytest.mark.framework(framework)] if framework else []
@@ -302,7 +302,7 @@ def test_the_before_learns(before: Callable[..., Printed]) -> None:
     assert printed.epochs[-1][2] == printed.accuracy
 
 
-SLOW = {"deepspeed_zero"}
+SLOW = {"deepspeed_zero", "ddp_spawn"}
 """Whose script on two ranks takes a minute and more; its strategy has tests of its own."""
 RUNS = [
     *(

@@ -121,6 +121,7 @@ def test_an_axis(copy: Path) -> None:
     assert "channels_last=true" in carried_out(copy, *plan)
 
 
+@pytest.mark.thorough
 def test_a_report_section(copy: Path) -> None:
     report = copy / "ddpbench/report"
     text = block("A report section", "# ddpbench/report/sections/launch_counts.py")

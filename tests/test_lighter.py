@@ -40,11 +40,13 @@ print(type(meta).__name__)
 """
 
 
+@pytest.mark.thorough
 def test_the_compiler_is_left_out_until_something_is_compiled() -> None:
     done = subprocess.run([sys.executable, "-c", LINES], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["_Late [[0.5, 0.5]]", "True module", "False True"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["meta", "fake"])
 def test_operators_rules_for_tensors_without_values_are_imported_only_for_them(kind: str) -> None:
     done = subprocess.run(
@@ -66,6 +68,7 @@ for name in ("pipeline", "fsdp"):
 """
 
 
+@pytest.mark.thorough
 def test_a_server_imports_what_its_cases_strategies_need() -> None:
     done = subprocess.run([sys.executable, "-c", SERVER_LINES], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["_Late False", "_Late False", "module False"]

@@ -211,6 +211,7 @@ class Config:
         return self._given.get(name.removeprefix("--ddpbench-"), "file://kept")
 
 
+@pytest.mark.thorough
 def test_a_tests_own_group_leaves_the_measured_time(suite: Path) -> None:
     own = SUITE.replace(
         "@pytest.mark.parametrize", "@pytest.mark.benchmark(min_rounds=7)\n@pytest.mark.parametrize"

@@ -49,6 +49,7 @@ def searched(
     return told, commits, time.monotonic() - began
 
 
+@pytest.mark.thorough
 def test_a_slow_commit_of_sixteen_is_named(full: bool, say: Say, tmp_path: Path) -> None:
     """Bound: at least 9 of 10, of a step that takes 8 % longer from a random commit on; else a search of one.
 

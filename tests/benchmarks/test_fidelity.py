@@ -86,6 +86,7 @@ def test_blocks_in_turn_with_a_bare_loop(
         assert 0.98 <= ratio.low <= ratio.high <= 1.02
 
 
+@pytest.mark.thorough
 def test_noting_a_step_costs_little(strategy: str, world: int, full: bool, say: Say, tmp_path: Path) -> None:
     """Bound: instrumented / timed steps within 0.98 to 1.02, known to 2 % at least; each with a model of its own.
 
@@ -188,6 +189,7 @@ def server_environment(case: Case, folder: Path) -> dict[str, str]:
     return plan.server_env
 
 
+@pytest.mark.thorough
 def test_launches_in_turn_with_torchrun(
     strategy: str, world: int, full: bool, say: Say, tmp_path: Path
 ) -> None:
@@ -220,6 +222,7 @@ def test_launches_in_turn_with_torchrun(
         assert ratio.half_width <= 0.05
 
 
+@pytest.mark.thorough
 def test_the_cost_of_a_launch(full: bool, say: Say, tmp_path: Path) -> None:
     """Bound: a launch's cost outside its steps, its share of the server included, is a tenth of torchrun's.
 

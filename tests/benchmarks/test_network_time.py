@@ -90,7 +90,9 @@ def swept(folder: Path, name: str, full: bool) -> tuple[pd.DataFrame, tuple[floa
     return frame[frame["nodes"] == NODES].set_index("algorithm"), (min(rates), max(rates))
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize(
+    "name", [name if name == "master" else pytest.param(name, marks=pytest.mark.thorough) for name in SWEEPS]
+)
 def test_communication_takes_what_the_busiest_link_needs(
     name: str, full: bool, say: Say, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ meets that in every step (a thousand page faults, a tenth of its time) is chance
 sides shall have one and the same state of it."""
 
 
+@pytest.mark.thorough
 @pytest.mark.multiprocess
 def test_blocks_in_turn_with_the_scripts_own_epochs(full: bool, say: Say, tmp_path: Path) -> None:
     """Bound: the 95 % interval of harness / the script's own loop lies within 0.98 to 1.02.

@@ -15,9 +15,10 @@ SETTINGS = ("budget.measured_s=0.05", "base.strategy=single", "base.world_size=1
 SMALL = ("--rounds", "3", *(word for text in SETTINGS for word in ("--set", text)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("slower_ms", "minutes"),
-    [pytest.param(1.5, 3, id="5 %", marks=pytest.mark.thorough), pytest.param(0.9, 8, id="3 %")],
+    [pytest.param(1.5, 3, id="5 %"), pytest.param(0.9, 8, id="3 %")],
 )
 def test_a_planted_sleep_is_found(
     slower_ms: float, minutes: int, full: bool, say: Say, tmp_path: Path
@@ -32,6 +33,7 @@ def test_a_planted_sleep_is_found(
     assert found >= 9
 
 
+@pytest.mark.thorough
 def test_equal_sides_are_not_told_apart(full: bool, say: Say, tmp_path: Path) -> None:
     """Bound: at most 1 of 10 called different, each looked at after every round for two minutes."""
     apart, seen = 0, []

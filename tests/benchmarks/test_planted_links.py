@@ -29,7 +29,9 @@ PLANTS = {
 """Of each kind: the settings of both sides, and within how many minutes the new one is to be found."""
 
 
-@pytest.mark.parametrize("kind", PLANTS)
+@pytest.mark.parametrize(
+    "kind", [kind if kind == "bucket" else pytest.param(kind, marks=pytest.mark.thorough) for kind in PLANTS]
+)
 def test_what_is_planted_on_links_is_found(kind: str, full: bool, say: Say, tmp_path: Path) -> None:
     """Bound: at least 9 of 10 within that time.
 

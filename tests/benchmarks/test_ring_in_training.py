@@ -38,6 +38,7 @@ total = "15 min"
 BOUND = 1.08
 
 
+@pytest.mark.thorough
 def test_ddp_with_the_own_ring_takes_hardly_longer(full: bool, say: Say, tmp_path: Path) -> None:
     """Bound: ring, overlapped / plain DDP on gpt:micro, 4 nodes, 1 Gbit/s: at most 1.08 of its step time.
 

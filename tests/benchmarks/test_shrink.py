@@ -37,6 +37,7 @@ total = "15 min"
 """
 
 
+@pytest.mark.thorough
 def test_a_shrunk_job_takes_as_long(full: bool, say: Say, tmp_path: Path) -> None:
     """Bound: the 95 % interval of m = 1 / m = 4 lies within 0.97 to 1.03.
 

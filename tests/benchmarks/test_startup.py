@@ -54,6 +54,7 @@ def test_the_doctor_answers_soon(full: bool, say: Say) -> None:
         assert max(seen) < 5
 
 
+@pytest.mark.thorough
 @pytest.mark.multiprocess
 def test_a_sweep_spends_its_time_measuring(full: bool, say: Say, tmp_path: Path) -> None:
     """Bound: at least 70 % of the wall time of `quick` goes into warm-up and measured steps."""
@@ -81,6 +82,7 @@ def test_a_sweep_spends_its_time_measuring(full: bool, say: Say, tmp_path: Path)
         assert told["measured_share"] >= 0.70
 
 
+@pytest.mark.thorough
 def test_a_report_on_a_thousand_cases(full: bool, say: Say, tmp_path: Path) -> None:
     """Bound: under 10 s, process start included."""
     from tests.synthetic import write_run

@@ -79,6 +79,7 @@ def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return Measured(load(run), summarize(run).launches, machine["identity"])
 
 
+@pytest.mark.thorough
 @pytest.mark.benchmark(timer=TIMER)
 @pytest.mark.parametrize(("strategy", "world", "bucket"), CASES)
 def test_step(benchmark: Any, measured: Measured, strategy: str, world: int, bucket: str | None) -> None:

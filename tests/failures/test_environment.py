@@ -99,6 +99,7 @@ def test_torchruns_ranks_have_them_too(
     assert parameters(run) == EXPECTED
 
 
+@pytest.mark.thorough
 def test_a_rank_that_another_launcher_started_has_them_too(experiment: Path, tmp_path: Path) -> None:
     run = plan(experiment, tmp_path / "run", nodes=1, ranks=2)
     cases = json.loads((run / "plan.json").read_text(encoding="utf-8"))["cases"]

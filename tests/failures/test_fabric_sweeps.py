@@ -58,7 +58,7 @@ def host_network() -> tuple[set[str], list[str]]:
     return set(psutil.net_if_addrs()), sorted(path.name for path in named.iterdir()) if named.is_dir() else []
 
 
-@pytest.mark.parametrize("privileged", [True, False])
+@pytest.mark.parametrize("privileged", [pytest.param(True, marks=pytest.mark.thorough), False])
 def test_every_link_carries_what_the_algorithm_sends(
     experiment: Path, tmp_path: Path, privileged: bool
 ) -> None:

@@ -32,6 +32,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_a_slower_commit_is_found_and_gated(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = repository.parent / "out"
     code, told, said = compare(
@@ -83,6 +84,7 @@ def compare(folder: Path, *words: object) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.thorough
 def test_settings_are_sides_too_and_uncommitted_changes_are_said(repository: Path) -> None:
     (repository / "bench" / "train.py").write_text(TRAIN.format(sleep=0.002))
     code, told, said = compare(
@@ -138,7 +140,8 @@ def test_a_commit_that_does_not_work_is_named(repository: Path) -> None:
     assert not worker_processes()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_ended_comparison_leaves_nothing_and_keeps_its_rounds(
     repository: Path, number: signal.Signals
 ) -> None:
@@ -218,6 +221,7 @@ def test_the_script_for_ci_gates(repository: Path) -> None:
         assert summary.read_text().startswith("**ddpbench**: 1 case")
 
 
+@pytest.mark.thorough
 def test_a_sides_code_comes_before_what_is_installed(repository: Path) -> None:
     """The package that an environment has, too, as after pip install of the change that is to be measured."""
     installed = repository.parent / "site-packages"
@@ -244,6 +248,7 @@ def test_a_sides_code_comes_before_what_is_installed(repository: Path) -> None:
     assert case["verdict"] == "slower", case
 
 
+@pytest.mark.thorough
 def test_an_experiment_that_no_commit_has_is_measured_with_each_sides_own_code(repository: Path) -> None:
     (repository / "bench" / "other.toml").write_text(EXPERIMENT)
     code, told, said = compare(
@@ -273,6 +278,7 @@ def test_code_that_both_sides_would_share_is_refused(repository: Path) -> None:
     assert "which is not its own: put the experiment into the repository" in said
 
 
+@pytest.mark.thorough
 def test_sides_whose_cases_all_fail_are_told_as_such(repository: Path) -> None:
     (repository / "bench" / "train.py").write_text(
         TRAIN.format(sleep=0.002).replace("return nn.functional", "1 / 0\n        return nn.functional")

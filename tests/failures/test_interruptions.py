@@ -99,6 +99,7 @@ def test_a_killed_controller_leaves_nothing_and_resumes(
     assert finished(run) == after
 
 
+@pytest.mark.thorough
 def test_a_sweep_killed_before_its_plan_stood_starts_afresh(
     write_experiment: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -130,6 +131,7 @@ def test_ctrl_c_says_how_to_resume(
     assert "rounds so far; resume with" in (run / "cases.csv").read_text(encoding="utf-8")
 
 
+@pytest.mark.thorough
 def test_a_round_that_two_sessions_shared_is_made_up_for(
     write_experiment: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -162,6 +164,7 @@ def test_a_round_that_two_sessions_shared_is_made_up_for(
     assert json.loads((run / "plan.json").read_text(encoding="utf-8"))["launches"] == order
 
 
+@pytest.mark.thorough
 def test_a_run_of_another_machine_or_experiment_is_refused(
     write_experiment: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -244,6 +247,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.root
 def test_a_full_disk_loses_nothing(write_experiment: Callable[..., Path], small_disk: Path) -> None:
     experiment, run = write_experiment([workload("Sound")], rounds=3), small_disk / "run"

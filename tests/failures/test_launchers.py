@@ -49,10 +49,11 @@ def test_every_launcher_carries_a_sweep(write_experiment: WriteExperiment, tmp_p
     assert "What does it take until the first step is made?" in page
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("no_base_case")
 @pytest.mark.parametrize(
     "launcher",
-    ["torchrun", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("spawn", "mpiexec"))],
+    ["torchrun", "spawn", "mpiexec"],
 )
 def test_a_rank_that_fails_is_named_with_its_cause(
     write_experiment: WriteExperiment, tmp_path: Path, launcher: str
@@ -66,8 +67,9 @@ def test_a_rank_that_fails_is_named_with_its_cause(
     assert "the forward pass is broken" in error, error
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("no_base_case")
-@pytest.mark.parametrize("launcher", [pytest.param("torchrun", marks=pytest.mark.thorough), "mpiexec"])
+@pytest.mark.parametrize("launcher", ["torchrun", "mpiexec"])
 def test_a_rank_that_is_killed_is_named_with_its_signal(
     write_experiment: WriteExperiment, tmp_path: Path, launcher: str
 ) -> None:
@@ -92,6 +94,7 @@ def test_an_mpiexec_that_speaks_no_pmi_is_refused_before_anything_starts(
         launched.check_launcher("mpiexec")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("no_base_case")
 @pytest.mark.parametrize("launcher", ["torchrun"])
 def test_a_rank_that_hangs_is_ended(write_experiment: WriteExperiment, tmp_path: Path, launcher: str) -> None:
@@ -106,13 +109,14 @@ def test_a_rank_that_hangs_is_ended(write_experiment: WriteExperiment, tmp_path:
     assert "faulty.py" in row.error, row.error  # its stack tells where
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("launcher", "number"),
     [
         ("torchrun", signal.SIGKILL),
-        pytest.param("spawn", signal.SIGKILL, marks=pytest.mark.thorough),
-        pytest.param("mpiexec", signal.SIGKILL, marks=pytest.mark.thorough),
-        pytest.param("torchrun", signal.SIGINT, marks=pytest.mark.thorough),
+        ("spawn", signal.SIGKILL),
+        ("mpiexec", signal.SIGKILL),
+        ("torchrun", signal.SIGINT),
     ],
 )
 def test_nothing_is_left_of_an_ended_sweep(

@@ -56,6 +56,7 @@ def all_ok(run: Path) -> None:
     assert identity["mpi"].startswith("MPICH ")
 
 
+@pytest.mark.thorough
 def test_a_sweep_compares_gloo_and_mpi(tmp_path: Path) -> None:
     run = tmp_path / "run"
     done = run_cli("sweep", written(tmp_path, rounds=5), "--out", run)
@@ -152,6 +153,7 @@ def _rank_of_mpi(sweep: int) -> int:
     raise AssertionError("no rank of the sweep uses MPI")
 
 
+@pytest.mark.thorough
 @pytest.mark.root
 @pytest.mark.links
 def test_mpi_stays_on_emulated_links(tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ def test_another_interpreter_is_a_side_and_time_ends_it(repository: Path) -> Non
     assert "1 passed" in said
 
 
+@pytest.mark.thorough
 def test_what_the_base_cannot_run_is_measured_and_said(repository: Path) -> None:
     """As a test that is new, or a commit that lacks what it needs; a gate of nothing else is not passed."""
     said = gate(repository, "--ddpbench-baseline=ref=empty", "--ddpbench-rounds=3", code=1)

@@ -229,6 +229,7 @@ def test_an_interruption_leaves_nothing(tmp_path: Path) -> None:
     assert [name for name in left if not name.startswith("torchinductor")] == []  # torch's own cache
 
 
+@pytest.mark.thorough
 def test_replays_are_proved_under_every_strategy(tmp_path: Path) -> None:
     experiment(tmp_path)
     names = ("single", "master", "data_parallel", "independent", "ddp")

@@ -67,6 +67,7 @@ def test_two_static_agents_carry_out_a_plan_and_resume_it(
     assert [len(numbers) for numbers in by_session(run)] == [5, 1]  # in the order of sessions.json
 
 
+@pytest.mark.thorough
 def test_nodes_without_a_common_directory_send_their_records_to_the_leader(
     write_experiment: WriteExperiment, tmp_path: Path
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_node_with_too_few_slots_for_a_case_leads_it_without_a_rank(
     assert set(frame["status"]) == {"ok"}, frame[["case_id", "status", "error"]].to_string()
 
 
+@pytest.mark.thorough
 def test_ranks_that_die_or_stop_are_named_and_the_next_launch_goes_on(
     write_experiment: WriteExperiment, tmp_path: Path
 ) -> None:
@@ -247,7 +249,8 @@ def test_half_an_environment_is_refused_in_a_sentence(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.thorough), signal.SIGKILL])
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_ended_torchrun_leaves_nothing_and_the_other_node_ends_too(
     write_experiment: WriteExperiment, tmp_path: Path, number: signal.Signals
 ) -> None:

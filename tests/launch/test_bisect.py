@@ -51,6 +51,7 @@ class Machine:
         return Change(label="ddp", case=CASE, verdict=verdict, ratio=ratio, rounds=len(logs))  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
 def test_the_guilty_commit_of_sixteen_is_named_in_nine_of_ten() -> None:
     right = 0
     for seed in range(48):

@@ -268,6 +268,7 @@ def test_too_few_rounds_leave_points_without_intervals(tmp_path: Path) -> None:
     assert "nan" not in " ".join(texts(document, "td")).lower()
 
 
+@pytest.mark.thorough
 def test_a_thousand_cases_fit_a_page(tmp_path: Path) -> None:
     rows = []
     for batch in (2, 4, 8, 16, 32):

@@ -164,6 +164,7 @@ def test_all_sizes_become_one_report(slurm: Cluster, write: Callable[..., Path],
     assert "Queue waits are those of 2 jobs of this run" in pages.stdout, pages.stderr
 
 
+@pytest.mark.thorough
 def test_requeued_jobs_lose_and_repeat_nothing(
     slurm: Cluster, write: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -221,6 +222,7 @@ def test_a_time_limit_ends_a_job_and_not_the_measurement(
     assert len(jobs_of(out)[1]) == 2
 
 
+@pytest.mark.thorough
 def test_a_cancelled_job_stays_cancelled_until_the_command_comes_again(
     slurm: Cluster, write: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -397,6 +399,7 @@ def test_what_slurm_never_gives_is_refused_and_nothing_stays(
     assert not slurm.ask("squeue", "-h")
 
 
+@pytest.mark.thorough
 def test_an_account_that_is_refused_is_said_while_the_job_waits(
     slurm: Cluster, write: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -424,6 +427,7 @@ def test_slurm_away_is_said(tmp_path: Path, write: Callable[..., Path], slurm: C
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.thorough
 def test_nodes_with_disks_of_their_own(slurm: Cluster, write: Callable[..., Path], tmp_path: Path) -> None:
     """Each node has a folder that the other does not see, nor the login; somebody cancels the first job."""
     run = tmp_path / "run"

@@ -147,6 +147,7 @@ def test_a_rank_killed_while_it_saves_leaves_no_files(tmp_path: Path) -> None:
     assert not launches(run)["single"].checkpoints().exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.root
 def test_a_full_disk_fails_the_case_with_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     if os.geteuid() != 0:

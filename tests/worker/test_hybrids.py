@@ -40,6 +40,7 @@ hang_timeout = "30 s"
 """
 
 
+@pytest.mark.thorough
 def test_hybrids_count_the_job_s_samples_once_and_hold_what_they_say(tmp_path: Path) -> None:
     path = tmp_path / "hybrids.toml"
     path.write_text(EXPERIMENT, encoding="utf-8")
