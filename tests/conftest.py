@@ -160,3 +160,19 @@ def whole_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = str(Path(lighter.__file__).parent)
     kept = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", folder)]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(kept))
+
+
+@pytest.fixture
+def two_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For tests of a report's second process, which all others do without: fails where none was asked for anything."""
+    from ddpbench.helper_process import Beside
+
+    asked: list[object] = []
+    ask = Beside.ask
+    monkeypatch.setenv(lighter.SHARES, "1")
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(
+        Beside, "ask", lambda self, work, question: asked.append(work) or ask(self, work, question)
+    )
+    yield
+    assert asked, "one process did all"

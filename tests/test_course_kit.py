@@ -302,8 +302,8 @@ def test_the_before_learns(before: Callable[..., Printed]) -> None:
     assert printed.epochs[-1][2] == printed.accuracy
 
 
-SLOW = {"deepspeed_zero", "ddp_spawn"}
-"""Whose script on two ranks takes a minute and more; its strategy has tests of its own."""
+SLOW = {"accelerate_launch", "ddp_spawn", "deepspeed_zero", "fabric_ddp", "ray_train"}
+"""Whose script on two ranks is tried thoroughly alone: its strategy has tests of its own."""
 RUNS = [
     *(
         (name, ranks)

@@ -33,14 +33,19 @@ STOPPED_LOOKS = 10
 
 Looks are counted and not seconds: whoever stops a whole job may stop this process between two of them.
 """
-_OWN_ENV = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-"""Where an import asks torch for GPUs, torch asks NVML: CUDA's own answer would leave CUDA of no use in the ranks."""
 _LOOK_S = 1.0
 _AS_KILLED = {signal.SIGKILL: ", as the kernel does where memory runs out: use a smaller batch or model"}
 """What a signal may mean of which a trial died."""
 _TAIL_BYTES = 1 << 16
 _HEARD_BYTES = 1 << 12
 """Heard at once. With room for more in a buffer, each message would leave another page of the heap touched."""
+
+
+_import_late: set[str] = set()
+"""Environments in which an import for a case left a server that could not fork: later servers leave imports to ranks.
+
+So the launches of all rounds import alike, and the proofs before them find out.
+"""
 
 
 class ServerProcess:
@@ -53,18 +58,25 @@ class ServerProcess:
         self._waiting = waiting
         self._env = env
         self._log = log
-        self._start()
+        self._kind = json.dumps(dict(env), sort_keys=True)
+        self.start_s = 0.0
+        self._page_fd = os.memfd_create("ddpbench-heartbeat", os.MFD_CLOEXEC)
+        os.ftruncate(self._page_fd, PAGE_BYTES)
+        self._page = mmap.mmap(self._page_fd, PAGE_BYTES)
+        self._words = memoryview(self._page).cast("Q")
+        try:
+            self._start()
+        except BaseException:
+            self._leave_page()
+            raise
 
-    def _start(self, *, late_imports: bool = False) -> None:
-        """Starts the server, for good or in place of one that is ended, and waits until it is ready."""
-        self._late_imports = late_imports
+    def _start(self) -> None:
+        """Starts the server, or another one in place of one that was ended, and waits until it is ready."""
+        self._imports_late = self._kind in _import_late
         started = time.monotonic()
         output = open_to_append(self._log)
         ours, theirs = socket.socketpair()
-        page_fd = os.memfd_create("ddpbench-heartbeat", os.MFD_CLOEXEC)
-        os.ftruncate(page_fd, PAGE_BYTES)
-        self._page = mmap.mmap(page_fd, PAGE_BYTES)
-        self._words = memoryview(self._page).cast("Q")
+        shared = theirs.fileno(), self._page_fd
         self._connection = ours
         self._received = b""
         self._pending: list[dict[str, Any]] = []
@@ -75,28 +87,27 @@ class ServerProcess:
         argv = [
             # -P and the path below: this package's own worker, whatever the working directory holds.
             *(sys.executable, "-P", "-m", "ddpbench.worker", "--serve"),
-            *(str(theirs.fileno()), str(page_fd), str(os.getpid()), str(self._log.parent.absolute())),
+            *(*map(str, shared), str(os.getpid()), str(self._log.parent.absolute())),
         ]
-        late = {IMPORTS_LATE: "1"} if late_imports else {}
+        late = {IMPORTS_LATE: "1"} if self._imports_late else {}
         with output:
             # A session of its own: Ctrl-C reaches the controlling side alone, which ends ranks in order.
             self._process = subprocess.Popen(
                 argv,
-                env=applied(child_environment(str(Path.cwd())), {**_OWN_ENV, **self._env, **late}),
+                env=applied(child_environment(str(Path.cwd())), {**self._env, **late}),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                pass_fds=(theirs.fileno(), page_fd),
+                pass_fds=shared,
                 start_new_session=True,
             )
         theirs.close()
-        os.close(page_fd)
         try:
             self._await_ready()
         except BaseException:
-            self.close()
+            self._end()
             raise
-        self.start_s = time.monotonic() - started
+        self.start_s += time.monotonic() - started
 
     def _await_ready(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -116,8 +127,8 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """The server's process id; its guard's is another."""
-        return self._pid
+        """The server's process id; its guard's is another, and this one's until the server is born."""
+        return self._pid or self._process.pid
 
     def events(self, timeout_s: float) -> list[dict[str, Any]]:
         """Return what the server says within this time, as soon as it says something.
@@ -168,7 +179,7 @@ class ServerProcess:
     @property
     def is_stopped(self) -> bool:
         """Whether the server is stopped: ranks go on, but none is started and no end of one is heard of."""
-        return is_stopped(self._pid or self._process.pid)  # until it is born, its guard is all there is
+        return is_stopped(self.pid)  # until it is born, its guard is all there is
 
     def give_up_stopped(self) -> NoReturn:
         """Ends a server that is stopped, and its ranks.
@@ -176,7 +187,7 @@ class ServerProcess:
         Raises:
             ServerGoneError: always.
         """
-        pid = self._pid or self._process.pid
+        pid = self.pid
         kill_all([pid])  # its guard hears of this, and does the rest
         self._end()
         raise ServerGoneError(
@@ -204,11 +215,11 @@ class ServerProcess:
                     self._pending = events[number + 1 :]
                     return
                 if event["event"] == "refused":
-                    if not event.get("imported") or self._late_imports:
+                    if not event["imported"] or self._imports_late:
                         raise LaunchError(event["reason"])
+                    _import_late.add(self._kind)
                     self._end()
-                    self._release()
-                    self._start(late_imports=True)
+                    self._start()
                     self._ask(**request)
                     return
 
@@ -365,14 +376,16 @@ class ServerProcess:
             kill_all([*descendants(self._process.pid), self._process.pid])
             self._process.wait()
 
-    def _release(self) -> None:
-        self._words.release()
-        self._page.close()
-
     def close(self) -> None:
         """Ends ranks and server, and waits for them."""
         self._end()
-        self._release()
+        self._leave_page()
+
+    def _leave_page(self) -> None:
+        if not self._page.closed:
+            self._words.release()
+            self._page.close()
+            os.close(self._page_fd)
 
     def __enter__(self) -> ServerProcess:
         return self

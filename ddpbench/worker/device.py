@@ -18,5 +18,10 @@ def device_of(case: Case, local_rank: int = 0) -> torch.device:
     if case.device == "cuda":
         torch.cuda.set_device(local_rank)
         return torch.device("cuda", local_rank)
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    hide_gpus()
     return torch.device("cpu")
+
+
+def hide_gpus() -> None:
+    """Hides all GPUs from whatever of this process looks for one from here on."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"

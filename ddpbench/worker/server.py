@@ -61,6 +61,7 @@ _PRELOADED = (
     "ddpbench.worker.rank.rank",
 )
 
+_ASKS_DRIVER = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 _HEARD_BYTES = 1 << 12
 """Heard at once. With room for more in a buffer, each message would leave another page of the heap touched."""
@@ -91,15 +92,29 @@ def _import_for(case: Case) -> None:
 
     The ranks of a launch say it better if that cannot be done.
     """
-    if IMPORTS_LATE in os.environ:
-        return
     modules = list(ddpbench.strategies.load_strategy(case.strategy).imports)
     if not ddpbench.workloads.is_import_path(case.workload):
         modules += ddpbench.workloads.load_workload(case.workload).imports
-    with contextlib.suppress(Exception):  # a library too old for another raises whatever it likes
+    with (
+        contextlib.suppress(Exception),
+        _asking_no_gpu(),
+    ):  # a library too old for another raises whatever it likes
         for module in modules:
             if module not in sys.modules:
                 importlib.import_module(module)
+
+
+@contextlib.contextmanager
+def _asking_no_gpu() -> Iterator[None]:
+    """Where an import asks torch for GPUs, torch asks their driver: CUDA, once asked, is of no use in forks."""
+    given = os.environ.get(_ASKS_DRIVER)
+    os.environ[_ASKS_DRIVER] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_ASKS_DRIVER]
+        if given is not None:
+            os.environ[_ASKS_DRIVER] = given
 
 
 class _UnforkableError(RuntimeError):
@@ -134,6 +149,7 @@ class ForkServer:
         self._ranks: dict[int, int] = {}  # pid -> rank
         self._received = b""
         self._told_s = 0.0
+        self._imports_late = os.environ.pop(IMPORTS_LATE, None) is not None  # of no concern to ranks
 
     def serve(self) -> None:
         """Works until the connection ends."""
@@ -185,7 +201,8 @@ class ForkServer:
         self, directory: LaunchDir, ranks: list[dict[str, Any]], request: LaunchRequest | None
     ) -> None:
         _assert_forkable()
-        _import_for((request or LaunchRequest.read(directory.request)).case)
+        if not self._imports_late:
+            _import_for((request or LaunchRequest.read(directory.request)).case)
         try:
             _assert_forkable()
         except _UnforkableError as error:

@@ -15,6 +15,7 @@ from ddpbench.records.plan import read_plan
 from tests.synthetic import write_run
 
 
+@pytest.mark.usefixtures("two_processes")
 @pytest.mark.parametrize("works", [True, False])
 def test_two_readers_see_what_one_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, works: bool) -> None:
     write_run(tmp_path / "run", 9)
@@ -22,7 +23,6 @@ def test_two_readers_see_what_one_sees(tmp_path: Path, monkeypatch: pytest.Monke
     plan = read_plan(run)
     alone = read_cases(run, plan)
     monkeypatch.setattr(reading, "WORTH_SHARING", 2)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     if not works:  # the other process ends at once, without an answer
         monkeypatch.setattr(sys, "executable", "/bin/false")
     shared = reading.read_cases_of(run, plan)

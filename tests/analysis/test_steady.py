@@ -195,6 +195,7 @@ def test_the_flag_comes_from_the_timed_steps_not_from_the_warm_up(tmp_path: Path
     assert (turned.launches[0].steady, turned.launches[0].flags) == (False, ("not steady",))
 
 
+@pytest.mark.usefixtures("two_processes")
 def test_two_readers_judge_all_launches_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A change that only the whole run shows is found whoever read it."""
     run = RunDir(tmp_path / "run")
@@ -208,7 +209,6 @@ def test_two_readers_judge_all_launches_together(tmp_path: Path, monkeypatch: py
         write_launch(run, case, 0, [RankLaunch(blocks=[down])])
     alone = [case.launches[0].steady for case in read_cases(run, read_plan(run))]
     monkeypatch.setattr(reading, "WORTH_SHARING", 2)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     assert [case.launches[0].steady for case in reading.read_cases_of(run, read_plan(run))] == alone
     halves = [
         case.launches[0].steady for half in (cases[:3], cases[3:]) for case in _alone(tmp_path, half, run)

@@ -140,8 +140,7 @@ def test_a_commit_that_does_not_work_is_named(repository: Path) -> None:
     assert not worker_processes()
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.thorough)])
 def test_an_ended_comparison_leaves_nothing_and_keeps_its_rounds(
     repository: Path, number: signal.Signals
 ) -> None:

@@ -49,11 +49,10 @@ def test_every_launcher_carries_a_sweep(write_experiment: WriteExperiment, tmp_p
     assert "What does it take until the first step is made?" in page
 
 
-@pytest.mark.thorough
 @pytest.mark.usefixtures("no_base_case")
 @pytest.mark.parametrize(
     "launcher",
-    ["torchrun", "spawn", "mpiexec"],
+    ["torchrun", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("spawn", "mpiexec"))],
 )
 def test_a_rank_that_fails_is_named_with_its_cause(
     write_experiment: WriteExperiment, tmp_path: Path, launcher: str
@@ -109,14 +108,13 @@ def test_a_rank_that_hangs_is_ended(write_experiment: WriteExperiment, tmp_path:
     assert "faulty.py" in row.error, row.error  # its stack tells where
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("launcher", "number"),
     [
         ("torchrun", signal.SIGKILL),
-        ("spawn", signal.SIGKILL),
-        ("mpiexec", signal.SIGKILL),
-        ("torchrun", signal.SIGINT),
+        pytest.param("spawn", signal.SIGKILL, marks=pytest.mark.thorough),
+        pytest.param("mpiexec", signal.SIGKILL, marks=pytest.mark.thorough),
+        pytest.param("torchrun", signal.SIGINT, marks=pytest.mark.thorough),
     ],
 )
 def test_nothing_is_left_of_an_ended_sweep(

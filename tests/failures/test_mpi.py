@@ -56,10 +56,10 @@ def all_ok(run: Path) -> None:
     assert identity["mpi"].startswith("MPICH ")
 
 
-@pytest.mark.thorough
-def test_a_sweep_compares_gloo_and_mpi(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=pytest.mark.thorough)])
+def test_a_sweep_compares_gloo_and_mpi(tmp_path: Path, rounds: int) -> None:
     run = tmp_path / "run"
-    done = run_cli("sweep", written(tmp_path, rounds=5), "--out", run)
+    done = run_cli("sweep", written(tmp_path, rounds=rounds), "--out", run)
     assert done.returncode == 0, done.stderr
     all_ok(run)
     page = (run / "report.html").read_text(encoding="utf-8")

@@ -67,7 +67,6 @@ def test_two_static_agents_carry_out_a_plan_and_resume_it(
     assert [len(numbers) for numbers in by_session(run)] == [5, 1]  # in the order of sessions.json
 
 
-@pytest.mark.thorough
 def test_nodes_without_a_common_directory_send_their_records_to_the_leader(
     write_experiment: WriteExperiment, tmp_path: Path
 ) -> None:
@@ -106,7 +105,6 @@ def test_a_node_with_too_few_slots_for_a_case_leads_it_without_a_rank(
     assert set(frame["status"]) == {"ok"}, frame[["case_id", "status", "error"]].to_string()
 
 
-@pytest.mark.thorough
 def test_ranks_that_die_or_stop_are_named_and_the_next_launch_goes_on(
     write_experiment: WriteExperiment, tmp_path: Path
 ) -> None:

@@ -51,15 +51,15 @@ class Machine:
         return Change(label="ddp", case=CASE, verdict=verdict, ratio=ratio, rounds=len(logs))  # type: ignore[arg-type]
 
 
-@pytest.mark.thorough
-def test_the_guilty_commit_of_sixteen_is_named_in_nine_of_ten() -> None:
+@pytest.mark.parametrize("searches", [16, pytest.param(48, marks=pytest.mark.thorough)])
+def test_the_guilty_commit_of_sixteen_is_named_in_nine_of_ten(searches: int) -> None:
     right = 0
-    for seed in range(48):
+    for seed in range(searches):
         guilty = seed % 16
         found = search("good", COMMITS, Machine(guilty, seed=seed).measure)
         right += found.commits == (COMMITS[guilty],)
         assert found.low < 1.08 < found.high or seed > 0
-    assert right >= 44, right
+    assert right >= 0.9 * searches, right
 
 
 def test_what_does_not_run_is_skipped() -> None:

@@ -5,7 +5,7 @@ over a second to import, is imported where something is compiled, and not by who
 torch wants of it until then is that functions be left uncompiled. What operators do to tensors without values, a
 quarter of what importing torch takes, is imported where there are such tensors. Garbage is looked for less often, and
 not at all while torch is imported. And a fork server imports what its cases' strategies need, and not what all
-strategies do, which takes another second.
+strategies do, which takes another second. And a report is made by one process, beside which others' tests run.
 
 `tests/conftest.py` imports this, and puts it on PYTHONPATH for what tests start; not where ratios are measured.
 """
@@ -26,6 +26,8 @@ from typing import Any
 
 PAINTS = "DDPBENCH_TEST_PAINTS"
 """Set in the environment of a test that looks at a PNG."""
+SHARES = "DDPBENCH_TEST_SHARES"
+"""Set in the environment of a test of a report's second process."""
 COMPILER = "torch._dynamo"
 META = "torch._meta_registrations"
 
@@ -133,6 +135,12 @@ def _leave_unpainted(run: Callable[[ModuleType], None], module: ModuleType) -> N
     module.FigureCanvasAgg.print_png = print_png
 
 
+def _work_alone(run: Callable[[ModuleType], None], module: ModuleType) -> None:
+    run(module)
+    second_core = module.second_core
+    module.second_core = lambda: SHARES in os.environ and second_core()
+
+
 def _import_for_each_case(run: Callable[[ModuleType], None], module: ModuleType) -> None:
     run(module)
     own_modules, import_for = module._own_modules, module._import_for
@@ -157,6 +165,7 @@ _CHANGED = {
     COMPILER: _be_late,
     META: _be_late_with_generators,
     "torch.utils._device": _load_for_meta,
+    "ddpbench.helper_process": _work_alone,
     "ddpbench.worker.server": _import_for_each_case,
     "matplotlib.backends.backend_agg": _leave_unpainted,
     "torch": _import_without_collecting,

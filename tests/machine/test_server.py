@@ -35,6 +35,7 @@ def connected() -> Iterator[Connected]:
     client._looked_at = 0.0
     client._waiting = lambda: None
     client._log = Path("/nonexistent/server.log")
+    client._kind, client._imports_late = "{}", False
     with ours, theirs:
         yield client, theirs
 
@@ -92,9 +93,44 @@ def test_half_a_line_waits_for_its_other_half(connected: Connected) -> None:
 
 def test_a_refusal_is_an_error_with_its_reason(connected: Connected) -> None:
     client, server = connected
-    say(server, {"event": "refused", "reason": "the fork server has 2 threads"})
+    say(server, {"event": "refused", "reason": "the fork server has 2 threads", "imported": False})
     with pytest.raises(LaunchError, match="2 threads"):
         client._ask(do="launch")
+
+
+def test_a_server_that_an_import_spoilt_is_replaced_once_by_one_that_does_not_import(
+    connected: Connected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, server = connected
+    spoilt = {"event": "refused", "reason": "the fork server has 2 threads", "imported": True}
+    answers: list[list[dict[str, object]]] = [[{"event": "started", "pids": [7]}], [spoilt]]
+    others: list[socket.socket] = []
+    done: list[str] = []
+    ours = client._connection
+
+    def start() -> None:
+        done.append("start")
+        client._imports_late = client._kind in server_module._import_late
+        client._connection, theirs = socket.socketpair()
+        say(theirs, *answers.pop(0))
+        others.extend((theirs, client._connection))
+
+    monkeypatch.setattr(server_module, "_import_late", set())
+    monkeypatch.setattr(client, "_end", lambda: done.append("end"))
+    monkeypatch.setattr(client, "_start", start)
+    say(server, spoilt)
+    client._ask(do="launch", directory="x")
+    assert (client.pids, done) == ((7,), ["end", "start"])
+    assert server.recv(4096) == others[0].recv(4096) == b'{"do": "launch", "directory": "x"}\n'
+    assert server_module._import_late == {"{}"}
+
+    client._imports_late = False  # as if another environment's
+    say(others[0], spoilt)
+    with pytest.raises(LaunchError, match="2 threads"):
+        client._ask(do="launch")
+    assert done == ["end", "start", "end", "start"]
+    for one in (ours, *others):
+        one.close()
 
 
 def test_a_server_that_stays_stopped_is_ended_and_named(

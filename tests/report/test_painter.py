@@ -15,12 +15,14 @@ from ddpbench.report.draw.canvas import Sheet, themed
 from ddpbench.report.draw.painter import WORTH_SHARING, Painter, draw_all
 from ddpbench.report.draw.style import on_dark
 from ddpbench.report.parts import Picture, Table
+from tests.lighter import sitecustomize as lighter
 from tests.synthetic import write_run
 
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setenv(lighter.SHARES, "1")
 
 
 def second_process() -> Beside:

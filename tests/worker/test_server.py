@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -72,9 +73,30 @@ def test_what_leaves_a_thread_when_imported_is_imported_by_the_ranks(tmp_path: P
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
         text=True,
+        timeout=120,
         check=False,
     )
     assert "1 proved, 0 not" in done.stdout, done.stdout + done.stderr
+
+
+def test_ranks_have_no_variable_that_is_the_servers_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it imports, torch asks the driver for GPUs; what the user has set of that is as it was afterwards."""
+    seen: list[str | None] = []
+    noting = SimpleNamespace(import_module=lambda _: seen.append(os.environ.get(server._ASKS_DRIVER)))
+    monkeypatch.setattr(server, "importlib", noting)
+    monkeypatch.delitem(sys.modules, "transformers", raising=False)
+    for given in (None, "0"):
+        if given is not None:
+            monkeypatch.setenv(server._ASKS_DRIVER, given)
+        server._import_for(Case(workload="hf:bert-tiny", strategy="single"))
+        assert os.environ.get(server._ASKS_DRIVER) == given
+    assert set(seen) == {"1"}
+    monkeypatch.setenv(server.IMPORTS_LATE, "1")
+    with mmap.mmap(-1, PAGE_BYTES) as page, socket.socket() as connection:
+        server.ForkServer(connection, page, Traces(tmp_path))
+    assert server.IMPORTS_LATE not in os.environ
 
 
 BURN_S = 0.3

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ddpbench.spec import Case
+from ddpbench.worker.device import hide_gpus
 from ddpbench.worker.place import Place
 from ddpbench.worker.training.training import Training
 
@@ -19,6 +20,7 @@ def gradient_order(case: Case) -> dict[str, Any]:
     On torch's meta device, where no number is computed; a workload that cannot go there is run on the CPU.
     """
     problem = ""
+    hide_gpus()
     for device in ("meta", "cpu"):
         try:
             return {"gradients": _order(case, torch.device(device))}

@@ -66,13 +66,13 @@ def inspect_workload(case: Case, largest: Case | None = None) -> dict[str, Any]:
 
 def _inspect(case: Case, largest: Case | None) -> dict[str, Any]:
     began = time.perf_counter()
+    device = device_of(case)  # first: an own module may look for a GPU when it is imported
     try:
         workload = load_workload(case.workload)
     except ImportError as error:
         raise _UnfitError(_import_sentence(error)) from error
     _check_options(workload, case.workload_options)
     alone = Place(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
-    device = device_of(case)
     with _doing("its options or data"):
         training = Training(case, alone, device)
     with _doing("model()"):
