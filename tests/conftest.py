@@ -150,7 +150,7 @@ def violating() -> Iterator[None]:
 
 @pytest.fixture
 def painted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of the PNG files: all others draw the same figures as SVG alone."""
+    """For tests that look at figures: all others lay the same ones out, and write none."""
     monkeypatch.setenv(lighter.PAINTS, "1")
 
 

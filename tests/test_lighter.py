@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import pytest
+
+from ddpbench.report.draw.canvas import Sheet, draw
+from ddpbench.report.parts import Picture, Table
+from tests.lighter import sitecustomize as lighter
 
 LINES = """
 import sys, torch
@@ -71,3 +76,31 @@ for name in ("pipeline", "fsdp"):
 def test_a_server_imports_what_its_cases_strategies_need() -> None:
     done = subprocess.run([sys.executable, "-c", SERVER_LINES], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["_Late False", "_Late False", "module False"]
+
+
+def test_a_figure_is_laid_out_and_written_only_for_who_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    laid_out: list[Sheet] = []
+
+    def paint(sheet: Sheet) -> None:
+        laid_out.append(sheet)
+        sheet.figure.add_axes((0.2, 0.2, 0.7, 0.7)).plot([0, 1], [0, 1])
+
+    table = Table(caption="", columns=(), rows=())
+    picture = Picture(
+        file_name="a",
+        heading="",
+        caption="",
+        alt="",
+        table=table,
+        width_in=2.0,
+        height_in=1.0,
+        paint=paint,
+        missing={},
+    )
+    empty = draw(picture)
+    monkeypatch.setenv(lighter.PAINTS, "1")
+    whole = draw(picture)
+    assert len(laid_out) == 2
+    assert (len(empty.png), whole.png[:4]) == (0, b"\x89PNG")
+    roots = [ElementTree.fromstring(one.svg) for one in (empty, whole)]
+    assert [len(list(root.iter())) > 10 for root in roots] == [False, True]

@@ -12,6 +12,7 @@ import pytest
 from ddpbench.analysis import summarize
 from ddpbench.records import RunDir
 from ddpbench.report import write_report
+from tests.lighter import sitecustomize as lighter
 from tests.report.handmade import bucket_comparisons, handmade_summary
 from tests.synthetic import write_everything
 
@@ -42,14 +43,18 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     summary = handmade_summary(comparisons=bucket_comparisons())
-    return write_report(summary, RunDir(tmp_path_factory.mktemp("run"))).as_uri()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(lighter.PAINTS, "1")
+        return write_report(summary, RunDir(tmp_path_factory.mktemp("run"))).as_uri()
 
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A report in which every section has its figure, from records."""
     run = write_everything(tmp_path_factory.mktemp("whole") / "run")
-    return write_report(summarize(run), run).as_uri()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(lighter.PAINTS, "1")
+        return write_report(summarize(run), run).as_uri()
 
 
 @pytest.fixture

@@ -173,6 +173,7 @@ def test_what_logs_and_hosts_say_does_nothing(opened: Open) -> None:
     assert page.evaluate("document.scripts.length") == 1
 
 
+@pytest.mark.usefixtures("painted")
 def test_a_strangers_run_acts_nowhere(opened: Open, tmp_path: Path) -> None:
     """Whatever it says in names, texts and logs; the page's own script, style and pictures still work."""
     page = opened(url=write_report(hostile_summary(), RunDir(tmp_path)).as_uri())

@@ -140,6 +140,7 @@ def test_one_rank_and_independent_ones_join_the_panel_of_each_fabric(summary: Ru
     assert [row.case.world_size for row in ladder.rows] == [1, 2, 4, 8, 16]
 
 
+@pytest.mark.usefixtures("painted")
 def test_the_network_is_drawn_with_its_formulas_behind(summary: RunSummary) -> None:
     section = network.section(summary, rows_of(summary))
     assert section is not None
@@ -181,6 +182,7 @@ def test_a_run_without_emulated_links_has_no_such_sections(tmp_path: Path) -> No
     assert label_of(rows_of(found)) == ()
 
 
+@pytest.mark.usefixtures("painted")
 def test_step_time_by_bandwidth_and_by_what_else_varies(summary: RunSummary) -> None:
     section = links.section(summary, rows_of(summary))
     assert section is not None

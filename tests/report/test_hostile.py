@@ -11,6 +11,7 @@ import pytest
 
 from ddpbench.records import RunDir
 from ddpbench.report import write_report
+from tests.lighter.sitecustomize import PAINTS
 from tests.report.hostile import ATTACK, hostile_summary
 from tests.report.reading import Read, read
 
@@ -19,7 +20,9 @@ SCRIPT = Path(__file__).parents[2] / "ddpbench/report/page.js"
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Read:
-    page = write_report(hostile_summary(), RunDir(tmp_path_factory.mktemp("hostile")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(PAINTS, "1")
+        page = write_report(hostile_summary(), RunDir(tmp_path_factory.mktemp("hostile")))
     return read(page.read_text(encoding="utf-8"))
 
 
@@ -53,6 +56,7 @@ def test_no_figure_holds_a_script(hostile: Read) -> None:
     assert figures
     for figure in figures:
         elements = list(ET.fromstring(unquote(figure.partition(",")[2])).iter())
+        assert len(elements) > 20
         assert not {"script", "foreignObject", "a", "iframe"} & {
             one.tag.rpartition("}")[2] for one in elements
         }

@@ -92,6 +92,7 @@ def test_the_table_holds_every_parameter_point_and_residual(summary: RunSummary)
     assert by_size["8"].key == pytest.approx(100 / amdahl_ms(8), rel=0.01)
 
 
+@pytest.mark.usefixtures("painted")
 def test_the_page_shows_the_figure_and_equal_summaries_give_equal_bytes(
     summary: RunSummary, tmp_path: Path
 ) -> None:

@@ -269,6 +269,7 @@ def test_too_few_rounds_leave_points_without_intervals(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("painted")
 def test_a_thousand_cases_fit_a_page(tmp_path: Path) -> None:
     rows = []
     for batch in (2, 4, 8, 16, 32):
