@@ -22,8 +22,6 @@ from typing import Any, BinaryIO
 
 CODE_FIRST = "DDPBENCH_CODE_FIRST"
 """A variable with folders whose code comes before any other: a side of a comparison."""
-IMPORTS_LATE = "DDPBENCH_IMPORTS_LATE"
-"""Set for a fork server that leaves it to its ranks to import what their case needs."""
 
 
 def child_environment(*more: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from ddpbench.machine.disturbance import NoiseWatch, oom_kills
 from ddpbench.machine.judge import conclude
 from ddpbench.machine.launched import START_S, LaunchedRanks
 from ddpbench.machine.seen import POLL_S, STACKS_S, Seen
-from ddpbench.machine.server import ServerProcess
+from ddpbench.machine.server import ASKED, ServerProcess
 from ddpbench.records import LaunchOutcome, LaunchRequest, RunDir
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.spec import TargetLoss
@@ -95,7 +95,7 @@ class LaunchRunner:
         start_s = START_S.get(plan.case.launcher, 0.0)
         seen = Seen(ranks=len(plan.ranks), alive_at=start, still_s=still_s, start_s=start_s)
         try:
-            asked = {"DDPBENCH_ASKED_NS": str(time.perf_counter_ns())}
+            asked = {ASKED: str(time.perf_counter_ns())}
             server.launch([rank.env | asked for rank in plan.ranks], directory)
             self._watch(server, seen, noise, on_pulse, lost)
         except ServerGoneError as error:

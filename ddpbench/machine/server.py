@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from ddpbench.errors import LaunchError, ServerGoneError, UnreadableError
 from ddpbench.guard import ENDING_S, descendants, is_stopped, kill_all
-from ddpbench.helper_process import IMPORTS_LATE, child_environment
+from ddpbench.helper_process import child_environment
 from ddpbench.machine.placement import applied
 from ddpbench.records import LaunchDir, LaunchRequest
 from ddpbench.records.files import open_to_append, read_end
@@ -28,6 +28,8 @@ from ddpbench.records.heartbeat import PAGE_BYTES, Pulse, read_pulse
 from ddpbench.spec import Case
 
 START_TIMEOUT_S = 120.0
+ASKED = "DDPBENCH_ASKED_NS"
+"""When a rank's launch was asked for, told in its environment."""
 STOPPED_LOOKS = 10
 """So often in a row, a second apart, a server is found stopped before it is given up.
 
@@ -41,11 +43,16 @@ _HEARD_BYTES = 1 << 12
 """Heard at once. With room for more in a buffer, each message would leave another page of the heap touched."""
 
 
-_import_late: set[str] = set()
-"""Environments in which an import for a case left a server that could not fork: later servers leave imports to ranks.
+_spoiling: set[tuple[str, str]] = set()
+"""Strategies, with a workload, for which a server that had imported what they need could not fork any more.
 
-So the launches of all rounds import alike, and the proofs before them find out.
+That is so by what is installed here. Their ranks import for themselves from then on: those of all rounds, where a proof
+comes before them.
 """
+
+
+class _SpoiltError(LaunchError):
+    """A server cannot fork since it has imported what a case needs."""
 
 
 class ServerProcess:
@@ -58,8 +65,7 @@ class ServerProcess:
         self._waiting = waiting
         self._env = env
         self._log = log
-        self._kind = json.dumps(dict(env), sort_keys=True)
-        self.start_s = 0.0
+        started = time.monotonic()
         self._page_fd = os.memfd_create("ddpbench-heartbeat", os.MFD_CLOEXEC)
         os.ftruncate(self._page_fd, PAGE_BYTES)
         self._page = mmap.mmap(self._page_fd, PAGE_BYTES)
@@ -69,11 +75,10 @@ class ServerProcess:
         except BaseException:
             self._leave_page()
             raise
+        self.start_s = time.monotonic() - started
 
     def _start(self) -> None:
         """Starts the server, or another one in place of one that was ended, and waits until it is ready."""
-        self._imports_late = self._kind in _import_late
-        started = time.monotonic()
         output = open_to_append(self._log)
         ours, theirs = socket.socketpair()
         shared = theirs.fileno(), self._page_fd
@@ -83,18 +88,17 @@ class ServerProcess:
         self.pids: tuple[int, ...] = ()
         self._pid = 0
         self._stopped = 0
-        self._looked_at = started
+        self._looked_at = time.monotonic()
         argv = [
             # -P and the path below: this package's own worker, whatever the working directory holds.
             *(sys.executable, "-P", "-m", "ddpbench.worker", "--serve"),
             *(*map(str, shared), str(os.getpid()), str(self._log.parent.absolute())),
         ]
-        late = {IMPORTS_LATE: "1"} if self._imports_late else {}
         with output:
             # A session of its own: Ctrl-C reaches the controlling side alone, which ends ranks in order.
             self._process = subprocess.Popen(
                 argv,
-                env=applied(child_environment(str(Path.cwd())), {**self._env, **late}),
+                env=applied(child_environment(str(Path.cwd())), self._env),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -107,7 +111,6 @@ class ServerProcess:
         except BaseException:
             self._end()
             raise
-        self.start_s += time.monotonic() - started
 
     def _await_ready(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -127,7 +130,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """The server's process id; its guard's is another, and this one's until the server is born."""
+        """The server's process id; until it is born, that of its guard."""
         return self._pid or self._process.pid
 
     def events(self, timeout_s: float) -> list[dict[str, Any]]:
@@ -215,13 +218,9 @@ class ServerProcess:
                     self._pending = events[number + 1 :]
                     return
                 if event["event"] == "refused":
-                    if not event["imported"] or self._imports_late:
-                        raise LaunchError(event["reason"])
-                    _import_late.add(self._kind)
-                    self._end()
-                    self._start()
-                    self._ask(**request)
-                    return
+                    if event["imported"]:
+                        raise _SpoiltError(event["reason"])
+                    raise LaunchError(event["reason"])
 
     def launch(
         self,
@@ -235,12 +234,25 @@ class ServerProcess:
         """
         self._page[:] = bytes(PAGE_BYTES)  # or an earlier launch's counts would pass for this one's
         ranks = [{"env": dict(env)} for env in envs]
-        self._ask(
-            do="launch",
-            directory=str(directory.path.absolute()),
-            ranks=ranks,
-            request=None if request is None else request.to_json(),
-        )
+        given = None if request is None else request.to_json()
+        case = (request or LaunchRequest.read(directory.request)).case
+        needs = case.strategy, case.workload
+        asked = {
+            "do": "launch",
+            "directory": str(directory.path.absolute()),
+            "ranks": ranks,
+            "request": given,
+        }
+        try:
+            self._ask(**asked, imports=needs not in _spoiling)
+        except _SpoiltError:
+            _spoiling.add(needs)
+            self._end()
+            self._start()
+            for rank in ranks:
+                if ASKED in rank["env"]:  # what the first server did is no part of their start
+                    rank["env"][ASKED] = str(time.perf_counter_ns())
+            self._ask(**asked, imports=False)
 
     def probe(self, folder: Path) -> dict[str, Any]:
         """Return what a rank with torch finds on this machine; see `ddpbench.worker.probe`.

@@ -3,7 +3,8 @@
 The first round's serves the proofs before, too. It talks over a socket it inherits, a JSON object a line:
 
     from the controlling side   {"do": "launch", "directory": ..., "ranks": [{"env": {...}}, ...],
-                                 "request": {...} or null for the one in the directory}
+                                 "request": {...} or null for the one in the directory,
+                                 "imports": whether to import first what its case needs}
                                 {"do": "probe", "path": ..., "case": {...} or null, "profile": {...} or null,
                                  "workload": a name or null, "order": whether the case's gradients are asked for,
                                  "largest": the case of the same workload whose ranks' data are looked at, or null}
@@ -14,7 +15,7 @@ The first round's serves the proofs before, too. It talks over a socket it inher
                                  "cpu_s": the rank's, and that of what ranks had started and has ended since the
                                  exit told before}
                                 {"event": "refused", "reason": ..., "imported": whether what it imported for this
-                                 case is why: another server, told to leave that to its ranks, can serve it}
+                                 case is why: another server that leaves that to its ranks can serve it}
 
 The end of the socket ends it. A guard stands between it and the controlling side: see `ddpbench.guard`.
 """
@@ -44,7 +45,6 @@ from typing import Any
 import ddpbench.strategies
 import ddpbench.workloads
 from ddpbench.guard import Traces, die_with_parent, end_descendants, guarded
-from ddpbench.helper_process import IMPORTS_LATE
 from ddpbench.last_words import flush
 from ddpbench.records import LaunchDir, LaunchRequest
 from ddpbench.records.files import open_to_append, write_anew
@@ -77,11 +77,14 @@ def _own_modules() -> Iterator[str]:
 def _preload() -> float:
     start = time.perf_counter()
     gc.disable()  # collections while importing take a seventh of the time, and find nothing
-    for module in _PRELOADED:
-        importlib.import_module(module)
-    for module in _own_modules():
-        with contextlib.suppress(ImportError):  # of what only a newer torch has: its strategy's check says so
+    with _asking_no_gpu():
+        for module in _PRELOADED:
             importlib.import_module(module)
+        for module in _own_modules():
+            with contextlib.suppress(
+                ImportError
+            ):  # of what only a newer torch has: its strategy's check says so
+                importlib.import_module(module)
     gc.enable()
     gc.freeze()  # a collection in a rank would walk all of torch, and copy its pages
     return time.perf_counter() - start
@@ -112,7 +115,7 @@ def _asking_no_gpu() -> Iterator[None]:
     try:
         yield
     finally:
-        del os.environ[_ASKS_DRIVER]
+        os.environ.pop(_ASKS_DRIVER, None)
         if given is not None:
             os.environ[_ASKS_DRIVER] = given
 
@@ -149,7 +152,6 @@ class ForkServer:
         self._ranks: dict[int, int] = {}  # pid -> rank
         self._received = b""
         self._told_s = 0.0
-        self._imports_late = os.environ.pop(IMPORTS_LATE, None) is not None  # of no concern to ranks
 
     def serve(self) -> None:
         """Works until the connection ends."""
@@ -190,6 +192,7 @@ class ForkServer:
                         LaunchDir(Path(asked["directory"])),
                         asked["ranks"],
                         None if given is None else LaunchRequest.from_json(given),
+                        imports=asked["imports"],
                     )
                 else:
                     self._probe(Path(asked["path"]), asked)
@@ -198,10 +201,15 @@ class ForkServer:
         return True
 
     def _launch(
-        self, directory: LaunchDir, ranks: list[dict[str, Any]], request: LaunchRequest | None
+        self,
+        directory: LaunchDir,
+        ranks: list[dict[str, Any]],
+        request: LaunchRequest | None,
+        *,
+        imports: bool,
     ) -> None:
         _assert_forkable()
-        if not self._imports_late:
+        if imports:
             _import_for((request or LaunchRequest.read(directory.request)).case)
         try:
             _assert_forkable()

@@ -400,6 +400,7 @@ def test_flags_of_two_runs_are_refused_in_turn_and_those_of_measuring_for_two_ru
         assert said in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("painted")
 def test_the_page_shows_both_sides_launches_and_loads_nothing(tmp_path: Path) -> None:
     odd = replace(DDP, workload="<script>alert(1)</script>")
     runs = [made(tmp_path / name, {odd: step, DDP: 30}) for name, step in (("a", 40), ("b", 60))]

@@ -346,6 +346,7 @@ def test_the_command_writes_markdown_and_json(
     assert "cannot be written" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("painted")
 def test_the_page_shows_every_case_and_loads_nothing(tmp_path: Path) -> None:
     odd = replace(DDP, workload="<script>alert(1)</script>")
     for number, factor in enumerate(drifted(3, 10)):

@@ -1,12 +1,11 @@
 """What tests start does less of what they do not look at, and shows the same.
 
-Figures are laid out and not written: their SVG is empty, their PNG an empty file, which halves the time of a report.
-torch's compiler, which takes a core
-over a second to import, is imported where something is compiled, and not by whoever builds an optimizer: all that
-torch wants of it until then is that functions be left uncompiled. What operators do to tensors without values, a
-quarter of what importing torch takes, is imported where there are such tensors. Garbage is looked for less often, and
-not at all while torch is imported. And a fork server imports what its cases' strategies need, and not what all
-strategies do, which takes another second. And a report is made by one process, beside which others' tests run.
+Figures are laid out and not written: their SVG and PNG are empty, which halves the time of a report. torch's
+compiler, which takes a core over a second to import, is imported where something is compiled, and not by whoever
+builds an optimizer: all that torch wants of it until then is that functions be left uncompiled. What operators do to
+tensors without values, a quarter of what importing torch takes, is imported where there are such tensors. Garbage is
+looked for less often, and not at all while torch is imported. A fork server imports what its cases' strategies need,
+and not what all strategies do, which takes another second. A report is made by one process: the other core has tests.
 
 `tests/conftest.py` imports this, and puts it on PYTHONPATH for what tests start; not where ratios are measured.
 """
@@ -22,6 +21,7 @@ from contextlib import suppress
 from functools import wraps
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
+from io import StringIO
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -146,6 +146,9 @@ def _leave_empty(run: Callable[[ModuleType], None], module: ModuleType) -> None:
             write(self, file, **options)
             return
         width, height = (72 * inches for inches in self.figure.get_size_inches())
+        renderer = module.RendererSVG(width, height, StringIO())
+        with renderer._draw_disabled():
+            self.figure.draw(renderer)
         size = f'width="{width:g}pt" height="{height:g}pt" viewBox="0 0 {width:g} {height:g}"'
         file.write(f'<svg xmlns="http://www.w3.org/2000/svg" {size}><defs></defs></svg>'.encode())
 

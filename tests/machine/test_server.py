@@ -16,7 +16,10 @@ import pytest
 
 from ddpbench.errors import LaunchError, ServerGoneError
 from ddpbench.machine import server as server_module
-from ddpbench.machine.server import STOPPED_LOOKS, ServerProcess
+from ddpbench.machine.server import ASKED, STOPPED_LOOKS, ServerProcess
+from ddpbench.records import LaunchDir, LaunchRequest
+from ddpbench.records.heartbeat import PAGE_BYTES
+from ddpbench.spec import Case
 
 Connected = tuple[ServerProcess, socket.socket]
 
@@ -35,7 +38,6 @@ def connected() -> Iterator[Connected]:
     client._looked_at = 0.0
     client._waiting = lambda: None
     client._log = Path("/nonexistent/server.log")
-    client._kind, client._imports_late = "{}", False
     with ours, theirs:
         yield client, theirs
 
@@ -98,37 +100,49 @@ def test_a_refusal_is_an_error_with_its_reason(connected: Connected) -> None:
         client._ask(do="launch")
 
 
-def test_a_server_that_an_import_spoilt_is_replaced_once_by_one_that_does_not_import(
+def test_a_server_that_an_import_spoilt_is_replaced_by_one_that_does_not_import(
     connected: Connected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, server = connected
     spoilt = {"event": "refused", "reason": "the fork server has 2 threads", "imported": True}
-    answers: list[list[dict[str, object]]] = [[{"event": "started", "pids": [7]}], [spoilt]]
     others: list[socket.socket] = []
     done: list[str] = []
     ours = client._connection
+    case = Case(workload="hf:bert-tiny", strategy="lightning")
 
     def start() -> None:
         done.append("start")
-        client._imports_late = client._kind in server_module._import_late
         client._connection, theirs = socket.socketpair()
-        say(theirs, *answers.pop(0))
+        say(theirs, {"event": "started", "pids": [7]})
         others.extend((theirs, client._connection))
 
-    monkeypatch.setattr(server_module, "_import_late", set())
+    def launch() -> None:
+        request = LaunchRequest(case=case, purpose="measure")
+        client.launch([{ASKED: "5", "RANK": "0"}], LaunchDir(Path("/none")), request)
+
+    def asked(of: socket.socket) -> tuple[bool, int]:
+        said = json.loads(of.recv(1 << 16))
+        return said["imports"], int(said["ranks"][0]["env"][ASKED])
+
+    monkeypatch.setattr(server_module, "_spoiling", set())
+    monkeypatch.setattr(client, "_page", bytearray(PAGE_BYTES), raising=False)
     monkeypatch.setattr(client, "_end", lambda: done.append("end"))
     monkeypatch.setattr(client, "_start", start)
     say(server, spoilt)
-    client._ask(do="launch", directory="x")
+    launch()
     assert (client.pids, done) == ((7,), ["end", "start"])
-    assert server.recv(4096) == others[0].recv(4096) == b'{"do": "launch", "directory": "x"}\n'
-    assert server_module._import_late == {"{}"}
-
-    client._imports_late = False  # as if another environment's
-    say(others[0], spoilt)
-    with pytest.raises(LaunchError, match="2 threads"):
-        client._ask(do="launch")
-    assert done == ["end", "start", "end", "start"]
+    assert asked(server) == (True, 5)
+    imports, moment = asked(others[0])
+    assert not imports
+    assert moment > 5, "its start is counted from when the second server was there"
+    say(others[0], {"event": "started", "pids": [8]})
+    launch()
+    assert asked(others[0]) == (False, 5), "the next launch knows"
+    case = Case(workload="hf:bert-tiny", strategy="single")
+    say(others[0], {"event": "started", "pids": [9]})
+    launch()
+    assert asked(others[0]) == (True, 5), "others go on as they did"
+    assert done == ["end", "start"]
     for one in (ours, *others):
         one.close()
 

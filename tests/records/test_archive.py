@@ -190,6 +190,7 @@ def test_nothing_to_pack_is_said(tmp_path: Path) -> None:
         pack(RunDir(tmp_path))
 
 
+@pytest.mark.usefixtures("painted")
 def test_pack_then_report_on_a_checkout_gives_the_same_page(
     run: RunDir, capsys: pytest.CaptureFixture[str]
 ) -> None:

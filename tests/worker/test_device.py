@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from ddpbench.spec import Case
 from ddpbench.worker.device import device_of
+from ddpbench.worker.verify.arrival import gradient_order
+from ddpbench.worker.verify.inspection import inspect_workload
 
 
 def test_a_rank_on_a_cpu_hides_gpus_from_libraries_that_would_take_one(
@@ -26,3 +31,16 @@ def test_a_rank_on_gpus_takes_that_of_its_place(monkeypatch: pytest.MonkeyPatch)
     assert device_of(Case(workload="mlp:small", strategy="ddp", device="cuda"), 1) == torch.device("cuda", 1)
     assert chosen == [1]
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
+
+
+@pytest.mark.parametrize("look", [inspect_workload, gradient_order])
+def test_an_own_module_is_imported_once_gpus_are_hidden(
+    look: Callable[[Case], dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    module = tmp_path / f"own_{look.__name__}.py"
+    module.write_text(
+        "import os\nraise ImportError('seen: ' + os.environ['CUDA_VISIBLE_DEVICES'])\n", "utf-8"
+    )
+    case = Case(workload=f"{module}:Mine", strategy="single", device="cpu")
+    assert "seen: -1" in look(case)["problem"]

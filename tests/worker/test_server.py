@@ -20,6 +20,7 @@ from ddpbench.records import LaunchRequest
 from ddpbench.records.heartbeat import PAGE_BYTES
 from ddpbench.spec import Case
 from ddpbench.worker import server
+from ddpbench.workloads import load_workload
 
 
 def test_a_torch_that_cannot_be_imported_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +48,13 @@ def test_a_thread_that_a_workloads_import_started_refuses_the_fork(
     ours, theirs = socket.socketpair()
     with ours, theirs, mmap.mmap(-1, PAGE_BYTES) as page:
         request = LaunchRequest(case=Case(workload="hf:bert-tiny", strategy="single"), purpose="measure")
-        asked = {"do": "launch", "directory": "/none", "ranks": [{"env": {}}], "request": request.to_json()}
+        asked = {
+            "do": "launch",
+            "directory": "/none",
+            "ranks": [{"env": {}}],
+            "request": request.to_json(),
+            "imports": True,
+        }
         ours.sendall(json.dumps(asked).encode() + b"\n")
         assert server.ForkServer(theirs, page, Traces(tmp_path))._receive()
         assert json.loads(ours.recv(4096)) == {"event": "refused", "reason": "2 threads", "imported": True}
@@ -79,24 +86,21 @@ def test_what_leaves_a_thread_when_imported_is_imported_by_the_ranks(tmp_path: P
     assert "1 proved, 0 not" in done.stdout, done.stdout + done.stderr
 
 
-def test_ranks_have_no_variable_that_is_the_servers_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_while_a_server_imports_torch_asks_the_driver_for_gpus_and_ranks_ask_as_ever(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """While it imports, torch asks the driver for GPUs; what the user has set of that is as it was afterwards."""
     seen: list[str | None] = []
     noting = SimpleNamespace(import_module=lambda _: seen.append(os.environ.get(server._ASKS_DRIVER)))
     monkeypatch.setattr(server, "importlib", noting)
-    monkeypatch.delitem(sys.modules, "transformers", raising=False)
+    needed = load_workload("hf:bert-tiny").imports
+    for name in needed:
+        monkeypatch.delitem(sys.modules, name, raising=False)
     for given in (None, "0"):
         if given is not None:
             monkeypatch.setenv(server._ASKS_DRIVER, given)
         server._import_for(Case(workload="hf:bert-tiny", strategy="single"))
         assert os.environ.get(server._ASKS_DRIVER) == given
-    assert set(seen) == {"1"}
-    monkeypatch.setenv(server.IMPORTS_LATE, "1")
-    with mmap.mmap(-1, PAGE_BYTES) as page, socket.socket() as connection:
-        server.ForkServer(connection, page, Traces(tmp_path))
-    assert server.IMPORTS_LATE not in os.environ
+    assert seen == ["1"] * (2 * len(needed))
 
 
 BURN_S = 0.3
@@ -109,6 +113,7 @@ import json, mmap, os, socket, sys, time
 from pathlib import Path
 from ddpbench.guard import Traces, adopt_orphans
 from ddpbench.worker import server
+from ddpbench.workloads import load_workload
 adopt_orphans()
 ours, theirs = socket.socketpair()
 one = server.ForkServer(theirs, mmap.mmap(-1, {PAGE_BYTES}), Traces(Path({str(tmp_path)!r})))
