@@ -81,9 +81,8 @@ def _preload() -> float:
         for module in _PRELOADED:
             importlib.import_module(module)
         for module in _own_modules():
-            with contextlib.suppress(
-                ImportError
-            ):  # of what only a newer torch has: its strategy's check says so
+            # Of what only a newer torch has a strategy's check says so.
+            with contextlib.suppress(ImportError):
                 importlib.import_module(module)
     gc.enable()
     gc.freeze()  # a collection in a rank would walk all of torch, and copy its pages
@@ -98,10 +97,8 @@ def _import_for(case: Case) -> None:
     modules = list(ddpbench.strategies.load_strategy(case.strategy).imports)
     if not ddpbench.workloads.is_import_path(case.workload):
         modules += ddpbench.workloads.load_workload(case.workload).imports
-    with (
-        contextlib.suppress(Exception),
-        _asking_no_gpu(),
-    ):  # a library too old for another raises whatever it likes
+    # A library too old for another raises whatever it likes.
+    with contextlib.suppress(Exception), _asking_no_gpu():
         for module in modules:
             if module not in sys.modules:
                 importlib.import_module(module)
@@ -121,13 +118,10 @@ def _asking_no_gpu() -> Iterator[None]:
 
 
 class _UnforkableError(RuntimeError):
-    """A fork of this process would hang."""
-
-    imported = False
-    """Whether that is so since the last import for a case."""
+    """A fork of this process would hang: why, and whether that is so since what was imported for a case."""
 
 
-def _assert_forkable() -> None:
+def _assert_forkable(*, imported: bool = False) -> None:
     """Refuses to fork a process with threads or a CUDA context: it gives ranks that hang.
 
     Raises:
@@ -137,9 +131,11 @@ def _assert_forkable() -> None:
 
     threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208
     if threads != 1:
-        raise _UnforkableError(f"the fork server has {threads} threads; something imported at start made one")
+        reason = f"the fork server has {threads} threads; something imported at start made one"
+        raise _UnforkableError(reason, imported)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        raise _UnforkableError("the fork server has a CUDA context; something imported at start made it")
+        reason = "the fork server has a CUDA context; something imported at start made it"
+        raise _UnforkableError(reason, imported)
 
 
 class ForkServer:
@@ -197,7 +193,8 @@ class ForkServer:
                 else:
                     self._probe(Path(asked["path"]), asked)
             except _UnforkableError as error:
-                self._send(event="refused", reason=str(error), imported=error.imported)
+                reason, imported = error.args
+                self._send(event="refused", reason=reason, imported=imported)
         return True
 
     def _launch(
@@ -211,11 +208,7 @@ class ForkServer:
         _assert_forkable()
         if imports:
             _import_for((request or LaunchRequest.read(directory.request)).case)
-        try:
-            _assert_forkable()
-        except _UnforkableError as error:
-            error.imported = True
-            raise
+            _assert_forkable(imported=True)
         self._begin()
         pids: list[int] = []
         for number, rank in enumerate(ranks):

@@ -1,6 +1,6 @@
 """What tests start does less of what they do not look at, and shows the same.
 
-Figures are laid out and not written: their SVG and PNG are empty, which halves the time of a report. torch's
+Figures are laid out and not written: their SVG and PNG are empty: writing is much of a report's time. torch's
 compiler, which takes a core over a second to import, is imported where something is compiled, and not by whoever
 builds an optimizer: all that torch wants of it until then is that functions be left uncompiled. What operators do to
 tensors without values, a quarter of what importing torch takes, is imported where there are such tensors. Garbage is

@@ -35,9 +35,9 @@ def test_a_thread_that_a_workloads_import_started_refuses_the_fork(
 ) -> None:
     imported: list[Case] = []
 
-    def forkable() -> None:
+    def forkable(**told: bool) -> None:
         if imported:
-            raise server._UnforkableError("2 threads")
+            raise server._UnforkableError("2 threads", told["imported"])
 
     def fork() -> int:
         raise AssertionError("forked with a thread")
@@ -71,7 +71,7 @@ import transformers
 
 
 def test_what_leaves_a_thread_when_imported_is_imported_by_the_ranks(tmp_path: Path) -> None:
-    """On machines with GPUs some frameworks do: another fork server leaves them to its ranks, which train."""
+    """Some do, by what is installed beside them: another fork server leaves them to its ranks, which train."""
     (tmp_path / "transformers.py").write_text(LEAVES_A_THREAD.format(folder=str(tmp_path)), encoding="utf-8")
     asked = ["verify", "--strategy", "single", "--workload", "hf:bert-tiny", "--world-size", "1"]
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
