@@ -10,7 +10,10 @@ LINKS_IN = $(shell grep -rl 'mark\.links' tests --include='*.py')
 ALONE_IN = $(shell grep -rl 'mark\.alone' tests --include='*.py')
 SHARED = $(if $(SHARE),--share $(SHARE))
 BY_FILE := --dist loadfile --no-loadscope-reorder
-PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
+# Byte code of all that is installed takes pip most of its time: what is imported has it from its first import on.
+PIP := $(BIN)/python -m pip install --no-compile --disable-pip-version-check -q -c constraints.txt
+IMPORTED := import torch._dynamo, torch.distributed.fsdp, ddpbench.report.page, matplotlib.backends.backend_agg, matplotlib.backends.backend_svg
+IMPORTED_OF_FRAMEWORKS := accelerate deepspeed lightning ray.train.torch tensorflow transformers
 
 .PHONY: sweep test thorough frameworks bench campaign soak check docs clean help
 .DEFAULT_GOAL := help
@@ -81,6 +84,7 @@ clean:  ## remove the environments
 .venv/.runtime: .venv/bin/python pyproject.toml constraints.txt
 	$(PIP) torch
 	$(PIP) -e .
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -c '$(IMPORTED)'
 	@touch $@
 
 .venv/.dev: .venv/.runtime
@@ -91,4 +95,7 @@ clean:  ## remove the environments
 	@test -x .venv-frameworks/bin/python || $(PYTHON) -m venv .venv-frameworks
 	$(subst .venv,.venv-frameworks,$(PIP)) torch
 	$(subst .venv,.venv-frameworks,$(PIP)) -e '.[dev,frameworks]'
+	@# What tests have many processes import at once; one that does not import here is told of by its tests.
+	@for name in $(IMPORTED_OF_FRAMEWORKS); do \
+		PYTHONDONTWRITEBYTECODE= .venv-frameworks/bin/python -c "import $$name" > /dev/null 2>&1; done; true
 	@touch $@

@@ -94,6 +94,7 @@ def test_a_column(copy: Path) -> None:
     assert told == "float64\n"
 
 
+@pytest.mark.thorough
 def test_an_axis(copy: Path) -> None:
     spec = copy / "ddpbench/spec"
     insert(

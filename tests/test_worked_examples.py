@@ -53,7 +53,8 @@ def test_the_script_still_runs_by_itself(name: str) -> None:
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("example", [pytest.param("own_workload", marks=pytest.mark.thorough), "own_script"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("example", ["own_workload", "own_script"])
 def test_the_example_is_proved_and_measured(
     example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -192,6 +192,7 @@ def test_a_guilty_commit_is_found_on_real_ranks(repository: Path) -> None:
     assert all(one["verdict"] == "slow" or one["why"] == "undecided in its time" for one in told["tried"])
 
 
+@pytest.mark.thorough
 def test_the_script_for_ci_gates(repository: Path) -> None:
     """What docs/ci has for people's own pipelines, run as it is."""
     programs = repository.parent / "bin"

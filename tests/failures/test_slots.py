@@ -31,6 +31,7 @@ def with_worlds(experiment: Path, worlds: list[int]) -> Path:
     return experiment
 
 
+@pytest.mark.thorough
 def test_two_static_agents_carry_out_a_plan_and_resume_it(
     write_experiment: WriteExperiment, tmp_path: Path
 ) -> None:
