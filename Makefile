@@ -12,8 +12,8 @@ SHARED = $(if $(SHARE),--share $(SHARE))
 BY_FILE := --dist loadfile --no-loadscope-reorder
 # Byte code of all that is installed takes pip most of its time: what is imported has it from its first import on.
 PIP := $(BIN)/python -m pip install --no-compile --disable-pip-version-check -q -c constraints.txt
-IMPORTED := import torch._dynamo, torch.distributed.fsdp, ddpbench.report.page, matplotlib.backends.backend_agg, matplotlib.backends.backend_svg
-IMPORTED_OF_FRAMEWORKS := accelerate deepspeed lightning ray.train.torch tensorflow transformers
+IMPORTED := ddpbench.report.page, matplotlib.backends.backend_agg, matplotlib.backends.backend_svg, pyroute2, torch.distributed.checkpoint, torch.distributed.run
+IMPORTED_OF_FRAMEWORKS := accelerate deepspeed lightning ray.train.torch tensorflow transformers.trainer
 
 .PHONY: sweep test thorough frameworks bench campaign soak check docs clean help
 .DEFAULT_GOAL := help
@@ -24,8 +24,8 @@ help:  ## what there is
 sweep: .venv/.runtime  ## run the default experiment and report on it
 	$(BIN)/python -m ddpbench sweep quick
 
-# Tests start hundreds of processes, each of which would compile this package anew.
-test thorough frameworks: export PYTHONDONTWRITEBYTECODE =
+# Each of the many processes would compile this package anew, and what pip left uncompiled.
+export PYTHONDONTWRITEBYTECODE =
 
 test: .venv/.dev  ## run the checks, and all tests but the long ones and frameworks'
 	@# Sweeps mostly wait for their ranks: a few run beside each other, and beside the checks. What is held to times comes
@@ -84,7 +84,7 @@ clean:  ## remove the environments
 .venv/.runtime: .venv/bin/python pyproject.toml constraints.txt
 	$(PIP) torch
 	$(PIP) -e .
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -c '$(IMPORTED)'
+	$(BIN)/python -c 'import $(IMPORTED); from ddpbench.worker.server import preload; preload()'
 	@touch $@
 
 .venv/.dev: .venv/.runtime
@@ -97,5 +97,5 @@ clean:  ## remove the environments
 	$(subst .venv,.venv-frameworks,$(PIP)) -e '.[dev,frameworks]'
 	@# What tests have many processes import at once; one that does not import here is told of by its tests.
 	@for name in $(IMPORTED_OF_FRAMEWORKS); do \
-		PYTHONDONTWRITEBYTECODE= .venv-frameworks/bin/python -c "import $$name" > /dev/null 2>&1; done; true
+		timeout 300 .venv-frameworks/bin/python -c "import $$name" > /dev/null 2>&1; done; true
 	@touch $@

@@ -64,7 +64,7 @@ SERVER_LINES = """
 import sys
 from ddpbench.spec import Case
 from ddpbench.worker import server
-server._preload()
+server.preload()
 print(type(sys.modules["torch._dynamo"]).__name__, "torch.distributed.fsdp" in sys.modules)
 for name in ("pipeline", "fsdp"):
     server._import_for(Case(workload="mlp:small", strategy=name, world_size=1))

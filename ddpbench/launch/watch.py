@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 
 from ddpbench.errors import ServerGoneError
 from ddpbench.guard import is_stopped
@@ -79,7 +80,8 @@ class LaunchRunner:
         )
         request.write(directory.request)
         started_utc = utc_now()
-        noise = NoiseWatch(
+        watch = partial(
+            NoiseWatch,
             plan.cores,
             lambda: [
                 pid for pid in server.pids if pid != server.pid
@@ -88,6 +90,7 @@ class LaunchRunner:
             # A fork server tells of them with the ranks' ends.
             helpers=plan.case.loader_workers > 0 and isinstance(server, LaunchedRanks),
         )
+        noise = watch()
         oom_before = oom_kills()
         start = time.monotonic()
         recovers = plan.case.recovery != "off"
@@ -96,7 +99,9 @@ class LaunchRunner:
         seen = Seen(ranks=len(plan.ranks), alive_at=start, still_s=still_s, start_s=start_s)
         try:
             asked = {ASKED: str(time.perf_counter_ns())}
-            server.launch([rank.env | asked for rank in plan.ranks], directory)
+            if server.launch([rank.env | asked for rank in plan.ranks], directory):
+                noise, start = watch(), time.monotonic()
+                seen.alive_at = start
             self._watch(server, seen, noise, on_pulse, lost)
         except ServerGoneError as error:
             server.signal_ranks(signal.SIGKILL)

@@ -201,8 +201,10 @@ class LaunchedRanks:
         """Never asked: see `is_stopped`."""
         raise ServerGoneError(f"{self._launcher} was stopped")
 
-    def launch(self, envs: Sequence[Mapping[str, str]], directory: LaunchDir) -> None:
+    def launch(self, envs: Sequence[Mapping[str, str]], directory: LaunchDir) -> bool:
         """Starts the launcher, and by it a rank for each environment; their request is in the directory.
+
+        Returns False: nothing that is no part of the launch comes before.
 
         Raises:
             LaunchError: it cannot be started.
@@ -252,6 +254,7 @@ class LaunchedRanks:
             except OSError as error:
                 raise LaunchError(f"{self._launcher} cannot be started: {error.strerror}") from None
         self._ranks = len(envs)
+        return False
 
     def events(self, timeout_s: float) -> list[dict[str, Any]]:
         """Return the ends of all ranks once the launcher has ended; nothing before."""

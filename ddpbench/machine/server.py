@@ -26,6 +26,7 @@ from ddpbench.records import LaunchDir, LaunchRequest
 from ddpbench.records.files import open_to_append, read_end
 from ddpbench.records.heartbeat import PAGE_BYTES, Pulse, read_pulse
 from ddpbench.spec import Case
+from ddpbench.workloads import is_import_path
 
 START_TIMEOUT_S = 120.0
 ASKED = "DDPBENCH_ASKED_NS"
@@ -44,7 +45,7 @@ _HEARD_BYTES = 1 << 12
 
 
 _spoiling: set[tuple[str, str]] = set()
-"""Strategies, with a workload, for which a server that had imported what they need could not fork any more.
+"""Strategies, with a workload of the table or none, for which a server with what they need could not fork any more.
 
 That is so by what is installed here. Their ranks import for themselves from then on: those of all rounds, where a proof
 comes before them.
@@ -227,16 +228,17 @@ class ServerProcess:
         envs: Sequence[Mapping[str, str]],
         directory: LaunchDir,
         request: LaunchRequest | None = None,
-    ) -> None:
+    ) -> bool:
         """Forks a rank for each environment; `events` tells of their ends, counting them from 0.
 
-        Without a `request` the ranks read the one in the directory.
+        Without a `request` the ranks read the one in the directory. Returns whether another server had to be started
+        for them first: what came before is no part of their launch.
         """
         self._page[:] = bytes(PAGE_BYTES)  # or an earlier launch's counts would pass for this one's
         ranks = [{"env": dict(env)} for env in envs]
         given = None if request is None else request.to_json()
         case = (request or LaunchRequest.read(directory.request)).case
-        needs = case.strategy, case.workload
+        needs = case.strategy, "" if is_import_path(case.workload) else case.workload
         asked = {
             "do": "launch",
             "directory": str(directory.path.absolute()),
@@ -245,6 +247,7 @@ class ServerProcess:
         }
         try:
             self._ask(**asked, imports=needs not in _spoiling)
+            return False
         except _SpoiltError:
             _spoiling.add(needs)
             self._end()
@@ -253,6 +256,7 @@ class ServerProcess:
                 if ASKED in rank["env"]:  # what the first server did is no part of their start
                     rank["env"][ASKED] = str(time.perf_counter_ns())
             self._ask(**asked, imports=False)
+            return True
 
     def probe(self, folder: Path) -> dict[str, Any]:
         """Return what a rank with torch finds on this machine; see `ddpbench.worker.probe`.

@@ -74,7 +74,8 @@ def _own_modules() -> Iterator[str]:
             yield module.name
 
 
-def _preload() -> float:
+def preload() -> float:
+    """Import what ranks of all cases do, and return how long that took, seconds."""
     start = time.perf_counter()
     gc.disable()  # collections while importing take a seventh of the time, and find nothing
     with _asking_no_gpu():
@@ -129,13 +130,12 @@ def _assert_forkable(*, imported: bool = False) -> None:
     """
     import torch
 
+    made = f"something imported {'for a case' if imported else 'at start'} made"
     threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208
     if threads != 1:
-        reason = f"the fork server has {threads} threads; something imported at start made one"
-        raise _UnforkableError(reason, imported)
+        raise _UnforkableError(f"the fork server has {threads} threads; {made} one", imported)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        reason = "the fork server has a CUDA context; something imported at start made it"
-        raise _UnforkableError(reason, imported)
+        raise _UnforkableError(f"the fork server has a CUDA context; {made} it", imported)
 
 
 class ForkServer:
@@ -157,7 +157,7 @@ class ForkServer:
         signal.signal(signal.SIGCHLD, _note_signal)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         self._send(event="born", pid=os.getpid())
-        self._send(event="ready", import_s=_preload())
+        self._send(event="ready", import_s=preload())
         with selectors.DefaultSelector() as selector:
             selector.register(self._connection, selectors.EVENT_READ)
             selector.register(wake_read, selectors.EVENT_READ)

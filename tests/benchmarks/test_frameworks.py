@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.conftest import Say, by_python, torchrun
-from tests.benchmarks.kept_pairs import Launch, over_launches, write
+from tests.benchmarks.kept_pairs import Launch, note_machine, over_launches, write
 from tests.benchmarks.ratio import Ratio
 from tests.benchmarks.test_own_script import KEEPS_MEMORY
 
@@ -131,9 +131,17 @@ def test_what_a_framework_costs_over_plain_torch(
 
 
 def refuse_kept(name: str, folder: Path | None) -> None:
-    """Fail before anything is measured where pairs of this name are kept already: none is measured until it suits."""
-    if folder is not None and (folder / f"{name}.csv").exists():
+    """Fail before anything is measured where pairs of this name are kept already: none is measured until it suits.
+
+    So it does where those that are kept there are another machine's.
+    """
+    if folder is None:
+        return
+    if (folder / f"{name}.csv").exists():
         pytest.fail(f"{folder / name}.csv is there already: name another folder, or move it away")
+    if any(folder.glob("*.csv")) and not (folder / "machine.json").exists():
+        pytest.fail(f"{folder} does not say which machine its pairs are of: name another folder")
+    note_machine(folder, set(FRAMEWORKS.values()))
 
 
 def keep(launches: Sequence[Launch], name: str, folder: Path | None) -> None:

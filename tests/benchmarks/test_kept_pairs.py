@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+import torch
 
-from tests.benchmarks.kept_pairs import WRAPPER_COSTS, Launch, read, sentences, wrapper_costs, write
-from tests.benchmarks.test_frameworks import COSTS, COSTS_OVER_DDP, KNOWN_TO, LAUNCHES_OF_COSTS, refuse_kept
+from ddpbench.errors import IdentityError
+from tests.benchmarks.kept_pairs import (
+    BARE_LOOPS,
+    WRAPPER_COSTS,
+    Launch,
+    bare_loops,
+    read,
+    sentences,
+    wrapper_costs,
+    write,
+)
+from tests.benchmarks.test_frameworks import (
+    COSTS,
+    COSTS_OVER_DDP,
+    KNOWN_TO,
+    LAUNCHES_OF_COSTS,
+    refuse_kept,
+)
 
 
 def test_every_wrapper_s_cost_is_kept_and_known_as_well_as_is_said() -> None:
@@ -23,7 +40,11 @@ def test_every_wrapper_s_cost_is_kept_and_known_as_well_as_is_said() -> None:
         assert ratio.half_width <= KNOWN_TO, case
 
 
-@pytest.mark.parametrize("path", sorted(WRAPPER_COSTS.glob("*.csv")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    sorted([*WRAPPER_COSTS.glob("*.csv"), *BARE_LOOPS.glob("*.csv")]),
+    ids=lambda path: f"{path.parent.name} {path.stem}",
+)
 def test_each_launch_has_its_pairs(path: Path) -> None:
     for launch in read(path):
         assert 5 <= len(launch.pairs) <= 60
@@ -37,11 +58,24 @@ def test_pairs_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert read(tmp_path / "new" / "trainer-2-bare.csv") == launches
 
 
-@pytest.mark.parametrize(("name", "refused"), [("trainer-2-bare", True), ("trainer-3-bare", False)])
-def test_what_is_kept_is_not_measured_again(name: str, refused: bool) -> None:
-    refusal = pytest.raises(pytest.fail.Exception, match="is there already") if refused else nullcontext()
-    with refusal:
-        refuse_kept(name, WRAPPER_COSTS)
+def test_what_is_kept_is_not_measured_again_and_says_where_it_was(tmp_path: Path) -> None:
+    refuse_kept("trainer-2-bare", None)
+    refuse_kept("trainer-2-bare", tmp_path / "new")
+    write(tmp_path / "new" / "trainer-2-bare.csv", [Launch([(1.0, 1.0), (1.0, 1.1)], 10)])
+    with pytest.raises(pytest.fail.Exception, match="is there already"):
+        refuse_kept("trainer-2-bare", tmp_path / "new")
+    refuse_kept("trainer-3-bare", tmp_path / "new")
+    machine = tmp_path / "new" / "machine.json"
+    told = json.loads(machine.read_text(encoding="utf-8"))
+    assert told["identity"]["torch"] == torch.__version__
+    assert told["context"]["started_utc"]
+    told["identity"]["cpu"] = "another"
+    machine.write_text(json.dumps(told), encoding="utf-8")
+    with pytest.raises(IdentityError, match="cpu: 'another' there"):
+        refuse_kept("trainer-3-bare", tmp_path / "new")
+    machine.unlink()
+    with pytest.raises(pytest.fail.Exception, match="does not say which machine"):
+        refuse_kept("trainer-3-bare", tmp_path / "new")
 
 
 def test_a_changed_pair_changes_what_has_to_be_said(tmp_path: Path) -> None:
@@ -60,3 +94,6 @@ def test_pairs_of_another_comparison_are_refused(name: str, tmp_path: Path) -> N
     write(tmp_path / name, [Launch([(1.0, 1.0), (1.0, 1.1)], 10)])
     with pytest.raises(AssertionError, match="another comparison"):
         wrapper_costs(tmp_path)
+    if "strategy" not in name:
+        with pytest.raises(AssertionError, match="another comparison"):
+            bare_loops(tmp_path)

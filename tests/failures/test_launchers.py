@@ -32,8 +32,8 @@ def with_launchers(experiment: Path, launchers: list[str]) -> Path:
 @pytest.mark.parametrize(
     "launchers",
     [
-        ["local", "torchrun"],
-        pytest.param(["local", "spawn", "mpiexec"], marks=pytest.mark.thorough),
+        ["local", "spawn", "mpiexec"],
+        pytest.param(["local", "torchrun"], marks=pytest.mark.thorough),
     ],
     ids=" ".join,
 )

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("whole_torch", "
 LINES = """
 import sys
 from ddpbench.worker import server
-server._preload()
+server.preload()
 server._assert_forkable()
 own = list(server._own_modules())
 unnamed = [name for name in own if name not in sys.modules]

@@ -1,11 +1,12 @@
 """What tests start does less of what they do not look at, and shows the same.
 
-Figures are laid out and not written: their SVG and PNG are empty: writing is much of a report's time. torch's
-compiler, which takes a core over a second to import, is imported where something is compiled, and not by whoever
-builds an optimizer: all that torch wants of it until then is that functions be left uncompiled. What operators do to
-tensors without values, a quarter of what importing torch takes, is imported where there are such tensors. Garbage is
-looked for less often, and not at all while torch is imported. A fork server imports what its cases' strategies need,
-and not what all strategies do, which takes another second. A report is made by one process: the other core has tests.
+Figures are laid out and not written, so that their SVG and PNG are empty: writing is much of a report's time. What has
+a form for a phone is laid out in one of the two, by its words: both forms of every kind meet many runs. torch's
+compiler, which takes a core over a second to import, is imported where something is compiled, and not by whoever builds
+an optimizer: all that torch wants of it until then is that functions be left uncompiled. What operators do to tensors
+without values, a quarter of what importing torch takes, is imported where there are such tensors. Garbage is looked for
+less often, and not at all while torch is imported. A fork server imports what its cases' strategies need, and not what
+all strategies do, which takes another second. A report is made by one process: the other core has tests.
 
 `tests/conftest.py` imports this, and puts it on PYTHONPATH for what tests start; not where ratios are measured.
 """
@@ -18,12 +19,14 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import wraps
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from io import StringIO
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from zlib import crc32
 
 PAINTS = "DDPBENCH_TEST_PAINTS"
 """Set in the environment of a test that looks at a figure."""
@@ -145,14 +148,46 @@ def _leave_empty(run: Callable[[ModuleType], None], module: ModuleType) -> None:
         if PAINTS in os.environ:
             write(self, file, **options)
             return
+        self.figure.dpi = 72  # as it does itself
         width, height = (72 * inches for inches in self.figure.get_size_inches())
         renderer = module.RendererSVG(width, height, StringIO())
         with renderer._draw_disabled():
             self.figure.draw(renderer)
-        size = f'width="{width:g}pt" height="{height:g}pt" viewBox="0 0 {width:g} {height:g}"'
-        file.write(f'<svg xmlns="http://www.w3.org/2000/svg" {size}><defs></defs></svg>'.encode())
+        file.write(_blank(width, height))
 
     module.FigureCanvasSVG.print_svg = print_svg
+
+
+def _blank(width: float, height: float) -> bytes:
+    size = f'width="{width:g}pt" height="{height:g}pt" viewBox="0 0 {width:g} {height:g}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><defs></defs></svg>'.encode()
+
+
+def _draw_one_form(run: Callable[[ModuleType], None], module: ModuleType) -> None:
+    run(module)
+    draw_both = module.draw
+
+    @wraps(draw_both)
+    def draw(picture: Any) -> Any:
+        if PAINTS in os.environ or picture.narrow is None:
+            return draw_both(picture)
+        if crc32(f"{picture.file_name} {picture.heading} {picture.alt}".encode()) % 2:
+            narrow = module.themed(_blank(*(72 * inches for inches in picture.narrow_in)))
+            return replace(draw_both(replace(picture, narrow=None)), narrow=narrow)
+        with module.drawing():
+            narrow = module.narrow_form(picture)
+        blank = module.themed(_blank(72 * picture.width_in, 72 * picture.height_in))
+        kinds = sorted(picture.wanted.figures | {"png"})
+        return module.Drawn(
+            narrow=narrow,
+            svg=blank,
+            png=b"",
+            width=round(picture.width_in * 100),
+            height=round(picture.height_in * 100),
+            files={f"figures/{picture.file_name}.{kind}": blank if kind == "svg" else b"" for kind in kinds},
+        )
+
+    module.draw = draw
 
 
 def _work_alone(run: Callable[[ModuleType], None], module: ModuleType) -> None:
@@ -187,6 +222,7 @@ _CHANGED = {
     "torch.utils._device": _load_for_meta,
     "ddpbench.helper_process": _work_alone,
     "ddpbench.worker.server": _import_for_each_case,
+    "ddpbench.report.draw.canvas": _draw_one_form,
     "matplotlib.backends.backend_agg": _leave_unpainted,
     "matplotlib.backends.backend_svg": _leave_empty,
     "torch": _import_without_collecting,

@@ -116,9 +116,9 @@ def test_a_server_that_an_import_spoilt_is_replaced_by_one_that_does_not_import(
         say(theirs, {"event": "started", "pids": [7]})
         others.extend((theirs, client._connection))
 
-    def launch() -> None:
+    def launch() -> bool:
         request = LaunchRequest(case=case, purpose="measure")
-        client.launch([{ASKED: "5", "RANK": "0"}], LaunchDir(Path("/none")), request)
+        return client.launch([{ASKED: "5", "RANK": "0"}], LaunchDir(Path("/none")), request)
 
     def asked(of: socket.socket) -> tuple[bool, int]:
         said = json.loads(of.recv(1 << 16))
@@ -129,14 +129,14 @@ def test_a_server_that_an_import_spoilt_is_replaced_by_one_that_does_not_import(
     monkeypatch.setattr(client, "_end", lambda: done.append("end"))
     monkeypatch.setattr(client, "_start", start)
     say(server, spoilt)
-    launch()
+    assert launch(), "what came before is no part of the launch"
     assert (client.pids, done) == ((7,), ["end", "start"])
     assert asked(server) == (True, 5)
     imports, moment = asked(others[0])
     assert not imports
     assert moment > 5, "its start is counted from when the second server was there"
     say(others[0], {"event": "started", "pids": [8]})
-    launch()
+    assert not launch()
     assert asked(others[0]) == (False, 5), "the next launch knows"
     case = Case(workload="hf:bert-tiny", strategy="single")
     say(others[0], {"event": "started", "pids": [9]})

@@ -8,10 +8,12 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from ddpbench.errors import ServerGoneError
 from ddpbench.guard import Traces
@@ -62,7 +64,9 @@ def test_a_thread_that_a_workloads_import_started_refuses_the_fork(
 
 
 LEAVES_A_THREAD = """
-import sys, threading
+import os, sys, threading
+with open({processes!r}, "a") as file:
+    print(os.getpid(), file=file)
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 sys.path.remove({folder!r})
 del sys.modules["transformers"]
@@ -72,7 +76,9 @@ import transformers
 
 def test_what_leaves_a_thread_when_imported_is_imported_by_the_ranks(tmp_path: Path) -> None:
     """Some do, by what is installed beside them: another fork server leaves them to its ranks, which train."""
-    (tmp_path / "transformers.py").write_text(LEAVES_A_THREAD.format(folder=str(tmp_path)), encoding="utf-8")
+    processes = tmp_path / "processes"
+    module = LEAVES_A_THREAD.format(folder=str(tmp_path), processes=str(processes))
+    (tmp_path / "transformers.py").write_text(module, encoding="utf-8")
     asked = ["verify", "--strategy", "single", "--workload", "hf:bert-tiny", "--world-size", "1"]
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
@@ -84,6 +90,29 @@ def test_what_leaves_a_thread_when_imported_is_imported_by_the_ranks(tmp_path: P
         check=False,
     )
     assert "1 proved, 0 not" in done.stdout, done.stdout + done.stderr
+    server, rank = processes.read_text(encoding="utf-8").split()
+    assert server != rank
+
+
+@pytest.mark.parametrize("imported", [False, True])
+def test_a_process_with_a_thread_or_a_context_is_not_forked(
+    monkeypatch: pytest.MonkeyPatch, imported: bool
+) -> None:
+    left = threading.Event()
+    thread = threading.Thread(target=left.wait, daemon=True)
+    thread.start()
+    when = "for a case" if imported else "at start"
+    with pytest.raises(server._UnforkableError, match=f"threads; something imported {when}") as told:
+        server._assert_forkable(imported=imported)
+    assert told.value.args[1] is imported
+    left.set()
+    thread.join()
+    monkeypatch.setattr(os, "listdir", lambda _: ["1"])
+    server._assert_forkable(imported=imported)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with pytest.raises(server._UnforkableError, match=f"CUDA context; something imported {when}") as told:
+        server._assert_forkable(imported=imported)
+    assert told.value.args[1] is imported
 
 
 def test_while_a_server_imports_torch_asks_the_driver_for_gpus_and_ranks_ask_as_ever(
@@ -100,7 +129,10 @@ def test_while_a_server_imports_torch_asks_the_driver_for_gpus_and_ranks_ask_as_
             monkeypatch.setenv(server._ASKS_DRIVER, given)
         server._import_for(Case(workload="hf:bert-tiny", strategy="single"))
         assert os.environ.get(server._ASKS_DRIVER) == given
-    assert seen == ["1"] * (2 * len(needed))
+        server.preload()
+        assert os.environ.get(server._ASKS_DRIVER) == given
+    assert len(seen) > 2 * len(needed)
+    assert set(seen) == {"1"}
 
 
 BURN_S = 0.3
@@ -113,7 +145,6 @@ import json, mmap, os, socket, sys, time
 from pathlib import Path
 from ddpbench.guard import Traces, adopt_orphans
 from ddpbench.worker import server
-from ddpbench.workloads import load_workload
 adopt_orphans()
 ours, theirs = socket.socketpair()
 one = server.ForkServer(theirs, mmap.mmap(-1, {PAGE_BYTES}), Traces(Path({str(tmp_path)!r})))

@@ -275,7 +275,7 @@ def draw(picture: Picture) -> Drawn:
             word.set_visible(False)
         body = Bbox.from_extents(0, below, picture.width_in, below + picture.height_in)
         svg = slim(themed(saved(figure, "svg", part=body)))
-        narrow = _narrow(picture) if picture.narrow is not None else b""
+        narrow = narrow_form(picture) if picture.narrow is not None else b""
     return Drawn(
         narrow=narrow,
         svg=svg,
@@ -297,8 +297,8 @@ def _unsaid(picture: Picture) -> str:
     )
 
 
-def _narrow(picture: Picture) -> bytes:
-    """Draws what a phone shows: SVG alone, for the PNG is the full figure's."""
+def narrow_form(picture: Picture) -> bytes:
+    """Draws what a phone shows, within `drawing`: SVG alone, for the PNG is the full figure's."""
     from matplotlib.figure import Figure
 
     assert picture.narrow is not None

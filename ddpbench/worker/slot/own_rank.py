@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from ddpbench.errors import ServerGoneError, UnreadableError
@@ -49,12 +50,14 @@ class OwnRank:
             for stale in (self._directory.records(rank), self._directory.log(rank)):
                 stale.unlink(missing_ok=True)
         self._server = slot.server(early_env(request.case))
-        self._noise = NoiseWatch(
+        watch = partial(
+            NoiseWatch,
             sorted(set(watched)) if self._speaks_for_host else (),
             lambda: self._server.pids,
             shared_machine=slot.shared_machine,
             helpers=False,  # the server tells of them with the rank's end
         )
+        self._noise = watch()
         per_node = sum(1 for one in members if one.node == own.node)
         env = {
             **early_env(request.case),
@@ -69,7 +72,8 @@ class OwnRank:
             **placed[rank].env,
         }
         try:
-            self._server.launch([env], self._directory, request)
+            if self._server.launch([env], self._directory, request):
+                self._noise = watch()
         except ServerGoneError as error:
             self._gone = str(error)
         self._tell()

@@ -1,0 +1,60 @@
+"""What counts as a launch: from when its ranks were asked for, of a server that can fork them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from ddpbench.launch import watch
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.plan import plan_launch
+from ddpbench.machine.hardware import read_hardware
+from ddpbench.machine.server import ServerProcess
+from ddpbench.records import RunDir
+from ddpbench.spec import Case
+
+ASKING_S, TRAINING_S = 3.0, 10.0
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_what_another_server_took_to_start_is_no_part_of_a_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anew: bool
+) -> None:
+    clock = SimpleNamespace(s=100.0)
+    begun: list[float] = []
+    found: dict[str, Any] = {}
+
+    def launch(*_: object) -> bool:
+        clock.s += ASKING_S
+        return anew
+
+    def watched(_runner: object, _server: object, seen: Any, noise: Any, *_: object) -> None:
+        found.update(alive_at=seen.alive_at, noise_from=noise.begun)
+        clock.s += TRAINING_S
+
+    def note(*_: object, **__: object) -> Any:
+        begun.append(clock.s)
+        return SimpleNamespace(begun=clock.s, stop=lambda _: None)
+
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: clock.s, perf_counter_ns=lambda: 0))
+    monkeypatch.setattr(watch, "NoiseWatch", note)
+    monkeypatch.setattr(watch, "conclude", lambda *_, **told: told)
+    monkeypatch.setattr(watch.LaunchRunner, "_watch", watched)
+    run, case = RunDir(tmp_path), Case(workload="mlp:small", strategy="single")
+    plan = plan_launch(
+        case,
+        "measure",
+        0,
+        directory=run.launch(case.case_id, "measure"),
+        hardware=read_hardware(),
+        catalog=TableCatalog(),
+    )
+    server = cast(ServerProcess, SimpleNamespace(launch=launch, pids=(), pid=0))
+    runner = watch.LaunchRunner(run, hang_timeout_s=1, hang_setting="", shared=False)
+    told = cast(Any, runner.run_launch(server, plan, measured_s=0.1, server_share_s=0.0))
+    began = 100.0 + (ASKING_S if anew else 0)
+    assert told["wall_s"] == TRAINING_S + (0 if anew else ASKING_S)
+    assert found == {"alive_at": began, "noise_from": began}
