@@ -95,24 +95,30 @@ def input_key(case: Case) -> Key:
 
 
 def input_groups(cases: Sequence[CaseRun]) -> list[InputGroup]:
-    """Return every measured case in its group, in the plan's order of groups; Holm's correction within a group."""
+    """Return every measured case in its group, in the plan's order of groups; all are judged as one family."""
     groups: dict[Key, list[CaseRun]] = {}
     for run in cases:
         if run.status == "ok" and run.timings:
             groups.setdefault(input_key(run.case), []).append(run)
-    return [_group(members) for members in groups.values()]
-
-
-def _group(members: list[CaseRun]) -> InputGroup:
-    members = sorted(members, key=lambda run: (run.case.data != "memory", run.case.loader_workers))
-    twin = next((run for run in members if run.case.data == "memory"), None)
-    pairs = {
-        run.case_id: found
-        for run in members
-        if twin is not None and run is not twin and (found := compare(run.timings, twin.timings)) is not None
-    }
-    judged = judge_all(pairs)
-    return InputGroup(members=tuple(_member(run, twin, judged.get(run.case_id)) for run in members))
+    ordered = [
+        sorted(members, key=lambda run: (run.case.data != "memory", run.case.loader_workers))
+        for members in groups.values()
+    ]
+    twins = [next((run for run in members if run.case.data == "memory"), None) for members in ordered]
+    judged = judge_all(
+        {
+            run.case_id: found
+            for members, twin in zip(ordered, twins, strict=True)
+            for run in members
+            if twin is not None
+            and run is not twin
+            and (found := compare(run.timings, twin.timings)) is not None
+        }
+    )
+    return [
+        InputGroup(members=tuple(_member(run, twin, judged.get(run.case_id)) for run in members))
+        for members, twin in zip(ordered, twins, strict=True)
+    ]
 
 
 def _member(run: CaseRun, twin: CaseRun | None, judged: Judgement | None) -> InputCase:

@@ -22,21 +22,25 @@ class PrecisionGroup:
 
 
 def precision_groups(cases: Sequence[CaseRun]) -> list[PrecisionGroup]:
-    """Return every group of measured cases that has full precision and others; Holm's correction within a group."""
+    """Return every group of measured cases that has full precision and others; all are judged as one family."""
     groups: dict[Key, list[CaseRun]] = {}
     for run in cases:
         if run.status == "ok" and run.timings:
             groups.setdefault(grouping.alike(run.case, but=("precision",)), []).append(run)
     found: list[PrecisionGroup] = []
-    for members in groups.values():
-        members.sort(key=lambda run: ORDER.index(run.case.precision))
-        full, *others = members
-        if full.case.precision != "full" or not others:
-            continue
-        pairs = {
-            run.case_id: pair for run in others if (pair := compare(run.timings, full.timings)) is not None
+    several = [
+        sorted(members, key=lambda run: ORDER.index(run.case.precision)) for members in groups.values()
+    ]
+    held = [(full, others) for full, *others in several if full.case.precision == "full" and others]
+    judged = judge_all(
+        {
+            run.case_id: pair
+            for full, others in held
+            for run in others
+            if (pair := compare(run.timings, full.timings)) is not None
         }
-        judged = judge_all(pairs)
+    )
+    for full, others in held:
         kept = tuple((run, judged[run.case_id]) for run in others if run.case_id in judged)
         found.append(PrecisionGroup(full=full, others=kept))
     return found

@@ -20,7 +20,11 @@ def add_parser(commands: Any) -> None:
     )
     flags.run_dir(parser)
     parser.add_argument(
-        "--format", required=True, choices=["csv", "openmetrics", "parquet", "pytest-benchmark"], dest="kind"
+        "--format",
+        required=True,
+        choices=["csv", "openmetrics", "parquet", "pytest-benchmark"],
+        dest="kind",
+        help="csv and parquet are tables; the others have a run's cases alone",
     )
     parser.add_argument(
         "--table",

@@ -15,7 +15,7 @@ def add_parser(commands: Any) -> None:
     """Adds the subcommand."""
     parser = commands.add_parser(
         "init",
-        help="write the class that makes a training script a workload",
+        help="print, or insert, the class that makes a training script a workload",
         description="Read a training script, without running it, and print the class Measured that makes it a "
         "workload. What the script does not show is a line with `...` and a comment that says what belongs there.",
     )

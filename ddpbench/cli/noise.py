@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> None:
         type=flags.number("--measured", "MEASURED_S"),
         default=1.0,
         metavar="SECONDS",
-        help="timed steps of a launch (default: 1)",
+        help="how long the steps of a launch are timed, in seconds (default: 1)",
     )
     parser.add_argument(
         "--within",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import get_args
 
-from ddpbench.records import Address, LaunchOutcome, RunDir, Status, read_launch
+from ddpbench.records import Address, Block, LaunchOutcome, LaunchRecords, RunDir, Status, read_launch
 from ddpbench.records.rundir import Purpose
 from ddpbench.spec import Case
 
@@ -22,7 +22,8 @@ def finished_launches(
 ) -> tuple[dict[Key, LaunchOutcome], set[Key]]:
     """Return the outcomes earlier sessions left in a run, and which of those launches have damaged records.
 
-    A folder that holds another launch's records is none of a finished launch.
+    A folder that holds another launch's records is none of a finished launch. One that ended well and lacks a rank's
+    timed steps is damaged too: no report takes its numbers.
     """
     outcomes: dict[Key, LaunchOutcome] = {}
     damaged: set[Key] = set()
@@ -36,9 +37,20 @@ def finished_launches(
                 continue
             key = (case_id, outcome.purpose, outcome.round)
             outcomes[key] = outcome
-            if records.damage or (records.left_out and len(records.ranks) < len(outcome.exit_codes)):
+            if (
+                records.damage
+                or (records.left_out and len(records.ranks) < len(outcome.exit_codes))
+                or (purpose == "measure" and outcome.status == "ok" and not _timed(records))
+            ):
                 damaged.add(key)
     return outcomes, damaged
+
+
+def _timed(records: LaunchRecords) -> bool:
+    """Return whether every rank of a launch recorded timed steps."""
+    assert records.outcome is not None
+    timed = sum(any(block.phase == "timed" for block in rank.of(Block)) for rank in records.ranks)
+    return timed >= len(records.outcome.exit_codes)
 
 
 class Endings:

@@ -87,6 +87,7 @@ class ServerProcess:
         self._received = b""
         self._pending: list[dict[str, Any]] = []
         self.pids: tuple[int, ...] = ()
+        self._has: set[tuple[str, str]] = set()
         self._pid = 0
         self._stopped = 0
         self._looked_at = time.monotonic()
@@ -198,7 +199,13 @@ class ServerProcess:
             f"the fork server (process {pid}) was stopped, by SIGSTOP or a debugger, and did not go on: it was ended"
         )
 
-    def _ask(self, **request: Any) -> None:
+    def _ask(self, **request: Any) -> dict[str, Any]:
+        """Return what the server answers: that ranks have started, or that it has imported something.
+
+        Raises:
+            LaunchError: it refuses, because it cannot fork.
+            ServerGoneError: it is gone, or does not answer.
+        """
         try:
             self._connection.sendall(json.dumps(request).encode() + b"\n")
         except OSError:
@@ -217,7 +224,9 @@ class ServerProcess:
                     self.pids = tuple(event["pids"])
                     # A rank that failed at once may have ended already: that is for the next to hear.
                     self._pending = events[number + 1 :]
-                    return
+                    return event
+                if event["event"] == "imported":
+                    return event
                 if event["event"] == "refused":
                     if event["imported"]:
                         raise _SpoiltError(event["reason"])
@@ -231,32 +240,35 @@ class ServerProcess:
     ) -> bool:
         """Forks a rank for each environment; `events` tells of their ends, counting them from 0.
 
-        Without a `request` the ranks read the one in the directory. Returns whether another server had to be started
-        for them first: what came before is no part of their launch.
+        Without a `request` the ranks read the one in the directory. Returns whether the server had to import something
+        for them first, or to be replaced: what came before is no part of their launch.
         """
         self._page[:] = bytes(PAGE_BYTES)  # or an earlier launch's counts would pass for this one's
-        ranks = [{"env": dict(env)} for env in envs]
-        given = None if request is None else request.to_json()
         case = (request or LaunchRequest.read(directory.request)).case
+        ranks = [{"env": dict(env)} for env in envs]
+        anew = self._prepared(case)
+        if anew:
+            for rank in ranks:
+                if ASKED in rank["env"]:
+                    rank["env"][ASKED] = str(time.perf_counter_ns())
+        given = None if request is None else request.to_json()
+        self._ask(do="launch", directory=str(directory.path.absolute()), ranks=ranks, request=given)
+        return anew
+
+    def _prepared(self, case: Case) -> bool:
+        """Have a server import what a case's ranks need, unless that would spoil it; return whether it was any work."""
         needs = case.strategy, "" if is_import_path(case.workload) else case.workload
-        asked = {
-            "do": "launch",
-            "directory": str(directory.path.absolute()),
-            "ranks": ranks,
-            "request": given,
-        }
-        try:
-            self._ask(**asked, imports=needs not in _spoiling)
+        if needs in _spoiling or needs in self._has:
             return False
+        try:
+            imported = self._ask(do="import", case=case.to_json())
         except _SpoiltError:
             _spoiling.add(needs)
             self._end()
             self._start()
-            for rank in ranks:
-                if ASKED in rank["env"]:  # what the first server did is no part of their start
-                    rank["env"][ASKED] = str(time.perf_counter_ns())
-            self._ask(**asked, imports=False)
             return True
+        self._has.add(needs)
+        return bool(imported["new"])
 
     def probe(self, folder: Path) -> dict[str, Any]:
         """Return what a rank with torch finds on this machine; see `ddpbench.worker.probe`.

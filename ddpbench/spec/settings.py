@@ -70,7 +70,7 @@ class Base(BaseModel, extra="forbid", frozen=True):
     checkpoint: Annotated[bool, Field(strict=True)] = False
     """Also time checkpoints of model and optimizer in every launch."""
     checkpoint_dir: str = ""
-    """Folder for the timed checkpoints, which are deleted afterwards; the run directory if empty."""
+    """Folder for timed checkpoints and the snapshots of `recovery`, which are deleted; the run directory if empty."""
     recovery: Recovery = "off"
     """Also train with snapshots in every launch and have this fail, once, at a planned step: torchrun starts all ranks
     anew. SIGKILL, SIGSTOP and exception befall the last rank, snapshot kills rank 0 while it writes one, agent is

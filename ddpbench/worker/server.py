@@ -2,14 +2,15 @@
 
 The first round's serves the proofs before, too. It talks over a socket it inherits, a JSON object a line:
 
-    from the controlling side   {"do": "launch", "directory": ..., "ranks": [{"env": {...}}, ...],
-                                 "request": {...} or null for the one in the directory,
-                                 "imports": whether to import first what its case needs}
+    from the controlling side   {"do": "import", "case": {...}}: what its ranks need
+                                {"do": "launch", "directory": ..., "ranks": [{"env": {...}}, ...],
+                                 "request": {...} or null for the one in the directory}
                                 {"do": "probe", "path": ..., "case": {...} or null, "profile": {...} or null,
                                  "workload": a name or null, "order": whether the case's gradients are asked for,
                                  "largest": the case of the same workload whose ranks' data are looked at, or null}
     to it                       {"event": "born", "pid": ...}
                                 {"event": "ready", "import_s": ...}
+                                {"event": "imported", "new": whether something was not there yet}
                                 {"event": "started", "pids": [...]}
                                 {"event": "exited", "rank": ..., "pid": ..., "code": ...,
                                  "cpu_s": the rank's, and that of what ranks had started and has ended since the
@@ -90,11 +91,12 @@ def preload() -> float:
     return time.perf_counter() - start
 
 
-def _import_for(case: Case) -> None:
-    """Imports what a case's strategy and workload of the table need.
+def _import_for(case: Case) -> bool:
+    """Imports what a case's strategy and workload of the table need; returns whether something was not there yet.
 
     The ranks of a launch say it better if that cannot be done.
     """
+    new = False
     modules = list(ddpbench.strategies.load_strategy(case.strategy).imports)
     if not ddpbench.workloads.is_import_path(case.workload):
         modules += ddpbench.workloads.load_workload(case.workload).imports
@@ -102,7 +104,9 @@ def _import_for(case: Case) -> None:
     with contextlib.suppress(Exception), _asking_no_gpu():
         for module in modules:
             if module not in sys.modules:
+                new = True
                 importlib.import_module(module)
+    return new
 
 
 @contextlib.contextmanager
@@ -188,8 +192,12 @@ class ForkServer:
                         LaunchDir(Path(asked["directory"])),
                         asked["ranks"],
                         None if given is None else LaunchRequest.from_json(given),
-                        imports=asked["imports"],
                     )
+                elif asked["do"] == "import":
+                    _assert_forkable()
+                    new = _import_for(Case.from_json(asked["case"]))
+                    _assert_forkable(imported=True)
+                    self._send(event="imported", new=new)
                 else:
                     self._probe(Path(asked["path"]), asked)
             except _UnforkableError as error:
@@ -202,13 +210,8 @@ class ForkServer:
         directory: LaunchDir,
         ranks: list[dict[str, Any]],
         request: LaunchRequest | None,
-        *,
-        imports: bool,
     ) -> None:
         _assert_forkable()
-        if imports:
-            _import_for((request or LaunchRequest.read(directory.request)).case)
-            _assert_forkable(imported=True)
         self._begin()
         pids: list[int] = []
         for number, rank in enumerate(ranks):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 
@@ -10,7 +11,11 @@ ENTERED_NS = time.perf_counter_ns()
 """When this process began to be ddpbench's: a rank imports this file first, as its `__mp_main__`."""
 
 
-def _rank(number: int, count: int, words: list[str]) -> None:
+def _rank(number: int, count: int, words: list[str], parent: int) -> None:
+    from ddpbench.guard import die_with_parent
+
+    # torch's own bond is SIGINT, which may be ignored, and comes after its import: the parent may be gone by then
+    die_with_parent(parent, signal.SIGTERM)
     os.environ["DDPBENCH_BEGAN_NS"] = str(ENTERED_NS)
     os.environ |= {"RANK": str(number), "WORLD_SIZE": str(count), "LOCAL_RANK": str(number)}
     sys.argv = ["ddpbench.worker", *words]
@@ -24,7 +29,8 @@ def main() -> None:
     import torch.multiprocessing
 
     count, *words = sys.argv[1:]
-    torch.multiprocessing.spawn(_rank, args=(int(count), words), nprocs=int(count))  # type: ignore[attr-defined, no-untyped-call]
+    asked = int(count), words, os.getpid()
+    torch.multiprocessing.spawn(_rank, args=asked, nprocs=int(count))  # type: ignore[attr-defined, no-untyped-call]
 
 
 if __name__ == "__main__":

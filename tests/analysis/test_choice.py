@@ -90,6 +90,25 @@ def test_a_number_of_ranks_with_one_case_does_not_decide_where_another_has_sever
     four = case_of("ddp", 4)
     (found,) = choices(tmp_path, {SINGLE: times(10), DDP: times(12), MASTER: times(15), four: times(11)})
     assert (found.chosen.case, found.best) == (DDP, True)
+    assert [run.case for run in found.alone] == [four]
+    (found,) = choices(tmp_path / "alone", {SINGLE: times(10), DDP: times(12), four: times(11)})
+    assert (found.chosen.case, found.alone) == (four, ())
+
+
+def test_numbers_of_ranks_share_the_error_in_all_panels(tmp_path: Path) -> None:
+    """That two ranks train more than four is shown at 5 %, and not where three comparisons share these."""
+    fewer = {DDP: times(5.8, EVEN), MASTER: times(15)}
+    more = {case_of("ddp", 4): times(12, ODD), case_of("master", 4): times(15)}
+    steps = {SINGLE: times(3.5)} | fewer | more
+    (found,) = choices(tmp_path, steps)
+    assert (found.world, found.slower_worlds) == (2, (4,))
+    mlp = {"workload": "mlp:small"}
+    other = {case_of("single", 1, **mlp): times(3.5)}
+    for world in (2, 4, 8):
+        other |= {case_of("ddp", world, **mlp): times(12 * world)}
+        other |= {case_of("master", world, **mlp): times(15 * world)}
+    both = choices(tmp_path / "both", steps | other)
+    assert {(one.chosen.case.workload, one.world) for one in both} >= {(DDP.workload, 4)}
 
 
 def test_a_gain_needs_five_rounds_of_both(tmp_path: Path) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpbench.analysis.scaling.laws import Laws, fit_laws
+from ddpbench.analysis.scaling.laws import KNEE_CUT, Laws, _knee, fit_laws
 from ddpbench.analysis.scaling.speedups import SpeedupCurve
-from ddpbench.analysis.statistics.stats import Timing
+from ddpbench.analysis.statistics.stats import Interval, Timing
 
 BASE_RATE = 100.0
 
@@ -291,3 +293,26 @@ def test_with_every_world_size_in_every_round_the_interval_is_that_of_one_fit_a_
     half = 2.3646 * np.std(singles, ddof=1) / math.sqrt(8)  # t(0.975, 7), from a printed table
     assert interval.high - interval.value == pytest.approx(half, rel=0.25)
     assert interval.value == pytest.approx(np.mean(singles), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "knee", "end"),
+    [
+        (0.53, 0.51, 0.56, None, "(53 % at the end)."),
+        (0.53, 0.31, 0.74, None, "(53 % at the end); intervals do not rule out less."),
+        (0.53, None, None, None, "(53 % at the end); intervals do not rule out less."),
+        (0.47, 0.44, 0.49, 2, "trains alone."),
+        (0.47, 0.31, 0.74, 2, "trains alone; the interval does not rule out half."),
+        (0.47, None, None, 2, "trains alone; the interval does not rule out half."),
+    ],
+)
+def test_what_added_ranks_bring_is_said_as_surely_as_it_is_known(
+    value: float, low: float | None, high: float | None, knee: int | None, end: str
+) -> None:
+    assert KNEE_CUT == 0.5
+    points: Any = [
+        SimpleNamespace(world_size=2, marginal=Interval(value=0.9, low=0.8, high=1.0)),
+        SimpleNamespace(world_size=4, marginal=Interval(value=value, low=low, high=high)),
+    ]
+    found, words = _knee(points)
+    assert (found, words[-len(end) :]) == (knee, end)

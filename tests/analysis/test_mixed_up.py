@@ -174,6 +174,20 @@ def test_a_rank_of_another_launch_is_left_out_and_its_launch_fails(
     assert finished_launches(run, [DDP], RUN_ID)[1] == {(DDP.case_id, "measure", 2)}
 
 
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_rank_whose_records_are_gone_is_measured_again_when_asked(run: RunDir, emptied: bool) -> None:
+    """The report sends its reader to --retry-failed."""
+    assert finished_launches(run, [SINGLE, DDP], RUN_ID)[1] == set()
+    path = launch(run, DDP, 2) / "rank-00001.attempt-0.jsonl"
+    path.unlink()
+    if emptied:
+        path.touch()
+    (failure,) = summarize(run).failures
+    assert "its records hold no timed steps of every rank" in failure.reason
+    assert "--retry-failed" in failure.reason
+    assert finished_launches(run, [SINGLE, DDP], RUN_ID)[1] == {(DDP.case_id, "measure", 2)}
+
+
 def test_a_launch_of_another_run_is_left_out(run: RunDir, tmp_path: Path) -> None:
     other = a_run(tmp_path / "other", ddp_ms=40)
     for path in other.cases.rglob("*.json*"):

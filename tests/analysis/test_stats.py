@@ -1,4 +1,4 @@
-"""Intervals, paired comparisons, Holm and verdicts, against tables, scipy.stats and numbers by hand."""
+"""Intervals, paired comparisons, corrections and verdicts, against tables, scipy.stats and numbers by hand."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import math
 import statistics
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from ddpbench.analysis.statistics.stats import (
@@ -16,7 +14,6 @@ from ddpbench.analysis.statistics.stats import (
     Timing,
     compare,
     half_width,
-    holm_levels,
     judge,
     judge_all,
     samples_rate,
@@ -157,25 +154,6 @@ def test_nothing_to_compare() -> None:
     assert (alone.half_width(), alone.p_value, alone.rounds) == (None, None, 1)
 
 
-def test_holm_s_levels_on_the_example_of_r_s_p_adjust() -> None:
-    # R: p.adjust(c(.01, .04, .03, .005), "holm") is .03 .06 .06 .02: the first and last are below .05
-    levels = holm_levels([0.01, 0.04, 0.03, 0.005])
-    assert levels == pytest.approx([0.05 / 3, 0.05 / 2, 0.05 / 2, 0.05 / 4])
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
-def test_holm_rejects_as_adjusted_p_values_do(p_values: list[float]) -> None:
-    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    adjusted = [0.0] * len(p_values)
-    worst = 0.0
-    for place, index in enumerate(order):
-        worst = max(worst, (len(p_values) - place) * p_values[index])
-        adjusted[index] = worst
-    for p, level, corrected in zip(p_values, holm_levels(p_values), adjusted, strict=True):
-        if abs(corrected - 0.05) > 1e-9:
-            assert (p <= level) == (corrected <= 0.05)
-
-
 def comparison(low_percent: float, high_percent: float, rounds: int = 5) -> Comparison:
     """One whose 95 % interval of the time ratio, minus 1, runs from low to high."""
     low, high = math.log1p(low_percent / 100), math.log1p(high_percent / 100)
@@ -218,8 +196,15 @@ def test_ten_comparisons_make_one_of_them_less_sure() -> None:
     borderline = comparison(0.2, 6.0)
     assert judge(borderline).verdict == "slower"
     alike = {f"other {number}": comparison(-3.0, 3.0) for number in range(9)}
-    judged = judge_all({"it": borderline, **alike})["it"]
+    every = judge_all({"it": borderline, **alike})
+    judged = every["it"]
     assert judged.verdict == "unresolved"
+    same = math.log(1.03 / 0.97) / 2 * t_quantile(0.9975, 4) / t_quantile(0.975, 4)
+    for name in alike:  # all intervals hold at once, not only those that show a difference
+        low, high = every[name].ratio.low, every[name].ratio.high
+        assert low is not None
+        assert high is not None
+        assert math.log(high / low) / 2 == pytest.approx(same)
     # its interval is drawn at 1 - 0.05/10
     log_half = (math.log(1.06) - math.log(1.002)) / 2 * t_quantile(0.9975, 4) / t_quantile(0.975, 4)
     assert judged.ratio.low == pytest.approx(math.sqrt(1.06 * 1.002) / math.exp(log_half))

@@ -110,6 +110,24 @@ def test_a_root_begins_with_its_first_other() -> None:
     assert step.network_s == {0: pytest.approx(60e-9)}
 
 
+def test_network_time_is_that_of_all_steps_where_few_transfer() -> None:
+    ranks = {
+        rank: RankSteps(
+            [StepRecord(step=n, start_ns=100 * n, end_ns=100 * n + 100, spans=()) for n in range(8)],
+            [
+                CommRecord(step=n, bucket=0, op="all_reduce", bytes=8, start_ns=100 * n, end_ns=100 * n + 90)
+                for n in (3, 7)
+            ],
+        )
+        for rank in range(2)
+    }
+    step = breakdown([ranks], 2)
+    assert step is not None
+    assert step.comm_s == pytest.approx(22.5e-9)
+    assert step.network_s == {0: pytest.approx(22.5e-9)}
+    assert step.window_s == {0: pytest.approx(100e-9)}
+
+
 def test_a_gather_whose_messages_are_buffered_is_no_waiting() -> None:
     # Sixteen nodes: workers hand over at 100 and are done at 438 by their own record; the root drains its link until
     # 1594. Their scatter, handed over at 438, begins when the root turns to it.

@@ -135,15 +135,16 @@ def test_nothing_is_left_of_an_ended_sweep(
         stderr=subprocess.DEVNULL,
         cwd=ROOT,
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not any(
         "launch-00" in str(path) for path in (tmp_path / "run").glob("cases/*/launch-00/rank-*.jsonl")
     ):
         assert time.monotonic() < deadline
+        assert sweep.poll() is None, "it ended by itself"
         time.sleep(0.05)
     assert worker_processes()
     sweep.send_signal(number)
-    sweep.wait(30)
+    sweep.wait(60)
     deadline = time.monotonic() + 20
     while left := [one for one in started() if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]:
         assert time.monotonic() < deadline, left

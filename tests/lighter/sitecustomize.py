@@ -200,8 +200,8 @@ def _import_for_each_case(run: Callable[[ModuleType], None], module: ModuleType)
     run(module)
     own_modules, import_for = module._own_modules, module._import_for
 
-    def import_of_strategy(case: Any) -> None:
-        import_for(case)
+    def import_of_strategy(case: Any) -> Any:
+        new = import_for(case)
         strategy = type(module.ddpbench.strategies.load_strategy(case.strategy)).__module__.removesuffix(
             ".strategy"
         )
@@ -211,6 +211,7 @@ def _import_for_each_case(run: Callable[[ModuleType], None], module: ModuleType)
                     import_module(name)
         if case.strategy == "fsdp":  # its ranks' tensors ask for the compiler
             load(COMPILER)
+        return new
 
     module._own_modules = lambda: ()
     module._import_for = import_of_strategy

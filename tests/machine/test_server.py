@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -112,6 +113,7 @@ def test_a_server_that_an_import_spoilt_is_replaced_by_one_that_does_not_import(
 
     def start() -> None:
         done.append("start")
+        client._has = set()
         client._connection, theirs = socket.socketpair()
         say(theirs, {"event": "started", "pids": [7]})
         others.extend((theirs, client._connection))
@@ -120,28 +122,37 @@ def test_a_server_that_an_import_spoilt_is_replaced_by_one_that_does_not_import(
         request = LaunchRequest(case=case, purpose="measure")
         return client.launch([{ASKED: "5", "RANK": "0"}], LaunchDir(Path("/none")), request)
 
-    def asked(of: socket.socket) -> tuple[bool, int]:
-        said = json.loads(of.recv(1 << 16))
-        return said["imports"], int(said["ranks"][0]["env"][ASKED])
+    def asked(of: socket.socket) -> list[tuple[str, bool]]:
+        """What was asked for, and of ranks whether their start is counted from a later moment."""
+        lines = of.recv(1 << 16).decode().splitlines()
+        return [
+            (said["do"], any(int(rank["env"][ASKED]) > 5 for rank in said.get("ranks", ())))
+            for said in map(json.loads, lines)
+        ]
 
     monkeypatch.setattr(server_module, "_spoiling", set())
+    monkeypatch.setattr(client, "_has", set(), raising=False)
     monkeypatch.setattr(client, "_page", bytearray(PAGE_BYTES), raising=False)
     monkeypatch.setattr(client, "_end", lambda: done.append("end"))
     monkeypatch.setattr(client, "_start", start)
     say(server, spoilt)
     assert launch(), "what came before is no part of the launch"
     assert (client.pids, done) == ((7,), ["end", "start"])
-    assert asked(server) == (True, 5)
-    imports, moment = asked(others[0])
-    assert not imports
-    assert moment > 5, "its start is counted from when the second server was there"
+    assert asked(server) == [("import", False)]
+    assert asked(others[0]) == [("launch", True)]
     say(others[0], {"event": "started", "pids": [8]})
     assert not launch()
-    assert asked(others[0]) == (False, 5), "the next launch knows"
+    assert asked(others[0]) == [("launch", False)], "the next launch knows"
     case = Case(workload="hf:bert-tiny", strategy="single")
+    say(others[0], {"event": "imported", "new": True})
+    later = threading.Timer(0.2, say, (others[0], {"event": "started", "pids": [9]}))
+    later.start()
+    assert launch(), "nor is what it imports"
+    later.join()
+    assert asked(others[0]) == [("import", False), ("launch", True)]
     say(others[0], {"event": "started", "pids": [9]})
-    launch()
-    assert asked(others[0]) == (True, 5), "others go on as they did"
+    assert not launch()
+    assert asked(others[0]) == [("launch", False)], "it has it now"
     assert done == ["end", "start"]
     for one in (ours, *others):
         one.close()

@@ -41,26 +41,40 @@ def test_a_thread_that_a_workloads_import_started_refuses_the_fork(
         if imported:
             raise server._UnforkableError("2 threads", told["imported"])
 
+    monkeypatch.setattr(server, "_import_for", imported.append)
+    monkeypatch.setattr(server, "_assert_forkable", forkable)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, mmap.mmap(-1, PAGE_BYTES) as page:
+        asked = {"do": "import", "case": Case(workload="hf:bert-tiny", strategy="single").to_json()}
+        ours.sendall(json.dumps(asked).encode() + b"\n")
+        assert server.ForkServer(theirs, page, Traces(tmp_path))._receive()
+        assert json.loads(ours.recv(4096)) == {"event": "refused", "reason": "2 threads", "imported": True}
+    assert [case.workload for case in imported] == ["hf:bert-tiny"]
+
+
+def test_a_launch_is_refused_where_a_process_cannot_be_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unforkable(*, imported: bool = False) -> None:
+        raise server._UnforkableError("2 threads", imported)
+
     def fork() -> int:
         raise AssertionError("forked with a thread")
 
-    monkeypatch.setattr(server, "_import_for", imported.append)
-    monkeypatch.setattr(server, "_assert_forkable", forkable)
+    monkeypatch.setattr(server, "_assert_forkable", unforkable)
     monkeypatch.setattr(os, "fork", fork)
     ours, theirs = socket.socketpair()
     with ours, theirs, mmap.mmap(-1, PAGE_BYTES) as page:
-        request = LaunchRequest(case=Case(workload="hf:bert-tiny", strategy="single"), purpose="measure")
+        request = LaunchRequest(case=Case(workload="mlp:small", strategy="single"), purpose="measure")
         asked = {
             "do": "launch",
             "directory": "/none",
             "ranks": [{"env": {}}],
             "request": request.to_json(),
-            "imports": True,
         }
         ours.sendall(json.dumps(asked).encode() + b"\n")
         assert server.ForkServer(theirs, page, Traces(tmp_path))._receive()
-        assert json.loads(ours.recv(4096)) == {"event": "refused", "reason": "2 threads", "imported": True}
-    assert [case.workload for case in imported] == ["hf:bert-tiny"]
+        assert json.loads(ours.recv(4096)) == {"event": "refused", "reason": "2 threads", "imported": False}
 
 
 LEAVES_A_THREAD = """

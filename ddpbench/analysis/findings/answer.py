@@ -293,6 +293,10 @@ def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
         if one.slower_worlds:
             worlds = listed([str(world) for world in one.slower_worlds])
             told.append(f"{worlds} ranks are slower{places.where(one)}")
+    for one in choices:
+        for run in one.alone:
+            name = called(run, [*places.family, run])
+            told.append(f"not compared: {name} at {counted(run.case.world_size, 'rank')}{places.where(one)}")
     if places.total > 1 and (without := [one for one in choices if one.gain is None]):
         told.append(f"no base case: {listed_apart([places.of(one) for one in without])}")
     unranked: dict[str, list[str]] = {}

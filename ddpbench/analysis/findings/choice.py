@@ -2,13 +2,14 @@
 
 Of cases that cannot be told apart the fastest is luck, so the reference (DDP) is used unless it is shown to be slower.
 Who is slower is `families.py`'s to say.
-Cases that train on another path are not ranked. A panel's largest number of ranks decides, unless a smaller one
-trains measurably more samples per second.
+Cases that train on another path are not ranked. A panel's largest number of ranks decides at which several can be
+ranked, or any if there is none such, unless a smaller one trains measurably more samples per second: the 5 % are
+divided among all numbers of ranks that are held against it, in all panels. A larger one with one case is told beside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddpbench.analysis.findings.families import Families
@@ -37,6 +38,8 @@ class Choice:
     """Samples/s over the base case's; None where that was not run beside it."""
     slower_worlds: tuple[int, ...]
     """Larger numbers of ranks that train measurably fewer samples per second."""
+    alone: tuple[CaseRun, ...]
+    """Cases at larger numbers of ranks, each of which could be ranked with no other there."""
     below_base: tuple[CaseRun, ...]
     """The others that are shown to train fewer samples per second than one rank."""
     doubt: Judgement | None
@@ -83,7 +86,10 @@ def planned_panels(cases: Sequence[CaseRun]) -> list[Case]:
 def choices_of(cases: Sequence[CaseRun]) -> list[Choice]:
     """Return a choice for each panel that allows one: some aggregate there on cores of their own."""
     compared = Families(cases)
-    found = [_choice(members, cases, compared) for members in fair_panels(cases)]
+    panels = [(members, _families(members)) for members in fair_panels(cases)]
+    smaller = sum(len(families) - 1 for _, families in panels if families)
+    alpha = ALPHA / max(1, smaller)
+    found = [_choice(members, families, cases, compared, alpha) for members, families in panels]
     return [one for one in found if one is not None]
 
 
@@ -98,19 +104,28 @@ def _rankable(members: Sequence[CaseRun]) -> dict[int, list[CaseRun]]:
     return {world: [run for run in able if run.case.world_size == world] for world in worlds}
 
 
-def _choice(members: Sequence[CaseRun], every: Sequence[CaseRun], compared: Families) -> Choice | None:
-    families = _rankable(members)
-    several = {world: family for world, family in families.items() if len(family) > 1}
-    picks = [
-        pick for family in (several or families).values() if (pick := _pick(family, compared)) is not None
-    ]
+def _families(members: Sequence[CaseRun]) -> dict[int, list[CaseRun]]:
+    """Return what may be chosen at each number of ranks, the largest first: of several there, where there are."""
+    rankable = _rankable(members)
+    return {world: family for world, family in rankable.items() if len(family) > 1} or rankable
+
+
+def _choice(
+    members: Sequence[CaseRun],
+    families: Mapping[int, Sequence[CaseRun]],
+    every: Sequence[CaseRun],
+    compared: Families,
+    alpha: float,
+) -> Choice | None:
+    """Return what to use of a panel; a smaller number of ranks trains more where the level `alpha` shows it."""
+    picks = [pick for family in families.values() if (pick := _pick(family, compared)) is not None]
     if not picks:
         return None
     taken, slower = picks[0], []
     for pick in picks[1:]:
         faster = compare(pick[0].timings, taken[0].timings)
         enough = faster is not None and faster.paired and faster.rounds >= MIN_ROUNDS
-        low = faster.rate_ratio().low if faster is not None and enough else None
+        low = faster.rate_ratio(alpha).low if faster is not None and enough else None
         if low is not None and low > 1:
             slower.append(taken[0].case.world_size)
             taken = pick
@@ -126,6 +141,11 @@ def _choice(members: Sequence[CaseRun], every: Sequence[CaseRun], compared: Fami
         standings=found,
         gain=gain.rate_ratio() if gain is not None and gain.paired and gain.rounds >= MIN_ROUNDS else None,
         slower_worlds=tuple(slower),
+        alone=tuple(
+            family[0]
+            for world, family in _rankable(members).items()
+            if world > chosen.case.world_size and world not in families
+        ),
         below_base=tuple(_below(base, [run for run in ranked if run is not chosen])),
         doubt=max(
             (

@@ -1,9 +1,9 @@
 """Verdicts on an experiment's claims: its pairs of cases, each compared within rounds, and a sentence on all of them.
 
 Which pairs decide a claim was said before anything was measured (`spec/claims.py`), so that they are a family of their
-own: each is compared as any two cases are, and the 5 % are divided among them (Bonferroni). Holm's larger levels are
-for tests of one hypothesis, no difference; here the intervals also decide on leads and margins, so that all of them
-have to hold at once. A lead that is claimed is tested by giving it away: as much is added to the faster one's time.
+own: each is compared as any two cases are, and the 5 % are divided among them (Bonferroni), as the intervals, which
+also decide on leads and margins, all have to hold at once. A lead that is claimed is tested by giving it away: as much
+is added to the faster one's time.
 
 - `faster` holds where the interval lies on its side of the lead, and does not where it lies on the other; nor where
   any lead was claimed, and the whole interval lies within the margin of all verdicts, 1 included.

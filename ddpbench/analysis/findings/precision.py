@@ -17,7 +17,7 @@ from ddpbench.analysis.precisions import PrecisionGroup, precision_groups
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Judgement
 from ddpbench.analysis.summary import Finding
-from ddpbench.units import counted
+from ddpbench.units import counted, format_at_most
 
 
 def precision_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
@@ -59,4 +59,4 @@ def _words(judged: Judgement) -> str:
         return f"is {longer(ratio)} slower"
     if judged.verdict == "equivalent":
         return f"is equivalent within {MARGIN_WORDS}"
-    return f"cannot be told apart (up to {100 * (judged.bound or 0):.1f} %)"
+    return f"cannot be told apart (up to {format_at_most(judged.bound or 0)})"

@@ -216,7 +216,7 @@ def _breakdowns(cases: Sequence[Instrumented]) -> list[Breakdown | None]:
     by_launch = noted.means_s(lengths * _divided(covered), owner)
     steps_s = noted.means_s(noted.steps[:, 3] - noted.steps[:, 2], noted.steps[:, 0])
     windows_s: list[float] = noted.windows_s().tolist()
-    under_way = moved.under_way_s() if moved is not None else {}
+    under_way = moved.under_way_s(noted.steps_of_a_rank()) if moved is not None else {}
     sizes = moved.moved() if moved is not None else {}
     spans = noted.spans_s()
     dropped, whole = (
@@ -322,8 +322,13 @@ class _Noted:
         whole_ns = np.maximum.reduceat(self.steps[:, 3], firsts) - np.minimum.reduceat(
             self.steps[:, 2], firsts
         )
+        found: NDArray[np.float64] = whole_ns / self.steps_of_a_rank() / 1e9
+        return found
+
+    def steps_of_a_rank(self) -> NDArray[np.float64]:
+        """Return of each launch how many steps a rank noted, the mean over those that noted any."""
         ranks = [sum(bool(noted.steps) for noted in launch.values()) for launch in self.launches]
-        found: NDArray[np.float64] = whole_ns / (np.bincount(self.launch_of) / ranks) / 1e9
+        found: NDArray[np.float64] = np.bincount(self.launch_of, minlength=len(self.launches)) / ranks
         return found
 
     def spans_s(self) -> list[dict[str, float]]:

@@ -83,22 +83,20 @@ class Transfers:
                 total.ranks = max(total.ranks, taking_part)
         return found
 
-    def under_way_s(self) -> dict[int, float]:
-        """By launch: the union of all transfers over all ranks, over the number of steps; none across hosts."""
+    def under_way_s(self, steps: NDArray[np.float64]) -> dict[int, float]:
+        """By launch: the union of all transfers over all ranks, over its number of `steps`; none across hosts."""
         intervals: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-        steps: defaultdict[int, set[int]] = defaultdict(set)
-        columns = (self.launch, self.step, self.begins, self.ends, self.one_clock)
-        for launch, step, begin, end, known in zip(*(each.tolist() for each in columns), strict=True):
+        columns = (self.launch, self.begins, self.ends, self.one_clock)
+        for launch, begin, end, known in zip(*(each.tolist() for each in columns), strict=True):
             if known:
                 intervals[launch].append((begin, end))
-                steps[launch].add(step)
         found: dict[int, float] = {}
         for launch, every in intervals.items():
             total, reached = 0, min(begin for begin, _ in every)
             for begin, end in sorted(every):
                 total += max(0, end - max(begin, reached))
                 reached = max(reached, end)
-            found[launch] = total / len(steps[launch]) / 1e9
+            found[launch] = total / float(steps[launch]) / 1e9
         return found
 
 

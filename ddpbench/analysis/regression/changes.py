@@ -37,7 +37,6 @@ from ddpbench.analysis.statistics.stats import (
     Interval,
     Timing,
     deviation,
-    holm_levels,
     judged,
     step_time,
     t_quantile,
@@ -214,8 +213,8 @@ def changes_of(
 ) -> Changes:
     """Return what may be said of each case of two sides.
 
-    All verdicts of a comparison are right with confidence `1 - alpha` together: by Holm where it is looked at once, by
-    Bonferroni where sides were measured in turn, for there it may end at any time.
+    All verdicts of a comparison are right with confidence `1 - alpha` together, and so are its intervals (Bonferroni):
+    Holm's larger levels are for tests of no difference, and these intervals also say what is equivalent.
 
     Args:
         base: the side that is held against.
@@ -395,14 +394,13 @@ def _apart(
     """Judge cases of two sessions or more a side: launches' variance, and that from session to session."""
     compared = {index: across(a.timings, b.timings, drift) for index, (a, b) in asked.items()}
     enough = {
-        index: p
+        index
         for index, one in compared.items()
-        if one.rounds >= MIN_ROUNDS and (p := one.p_value) is not None
+        if one.rounds >= MIN_ROUNDS and one.standard_error is not None
     }
-    levels = dict(zip(enough, holm_levels(list(enough.values()), alpha), strict=True))
+    level = alpha / max(1, len(enough))
     found: dict[int, _Told] = {}
     for index, one in compared.items():
-        level = levels.get(index, alpha)
         error = one.standard_error if index in enough else None
         told = _told(one.rounds, one.time_ratio(level), margin, MIN_ROUNDS)
         if not any(within(run.timings).scatter.value for run in asked[index]) and not told.reason:

@@ -12,7 +12,7 @@ import numpy as np
 from ddpbench.analysis.scaling.jackknife import Estimated
 from ddpbench.analysis.scaling.model import EXACT, Law, Model
 from ddpbench.analysis.statistics.stats import ALPHA, Interval
-from ddpbench.units import counted
+from ddpbench.units import counted, format_at_most
 
 Goodness = Literal["within error", "beyond error", "undetermined"]
 _PARAMETERS: Mapping[Law, tuple[str, ...]] = {
@@ -60,7 +60,9 @@ class Fit:
         off = f"off by {_percent(residual)} at most, at {counted(size, 'rank')}"
         if self.goodness == "within error":
             hidden = (
-                "" if self.unseen is None else f"; a misfit of up to {_percent(self.unseen)} would go unseen"
+                ""
+                if self.unseen is None
+                else f"; a misfit of up to {format_at_most(self.unseen)} would go unseen"
             )
             return f"{off}{hidden}"
         if self.goodness == "beyond error":

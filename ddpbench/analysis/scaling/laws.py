@@ -166,7 +166,7 @@ def _knee(points: Sequence[LawPoint]) -> tuple[int | None, str]:
         knee = before
         sure = (
             ""
-            if marginal.high is None or marginal.high < KNEE_CUT
+            if marginal.high is not None and marginal.high < KNEE_CUT
             else "; the interval does not rule out half"
         )
         words.append(
@@ -175,9 +175,11 @@ def _knee(points: Sequence[LawPoint]) -> tuple[int | None, str]:
         )
         break
     else:
+        shown = all(p.marginal.low is not None and p.marginal.low >= KNEE_CUT for p in points)
         words.append(
             f"Up to {largest} ranks every added rank brings at least {100 * KNEE_CUT:g} % of what one rank trains "
-            f"({100 * points[-1].marginal.value:.0f} % at the end)."
+            f"({100 * points[-1].marginal.value:.0f} % at the end)"
+            f"{'' if shown else '; intervals do not rule out less'}."
         )
     return knee, " ".join(words)
 

@@ -5,7 +5,7 @@ say what would have been seen. A change is resolved where a comparison shows it 
 confidence of the comparison. There are three ways to compare, and each has its own interval:
 
 in turn        `ddpbench compare --interleave`: rounds are pairs, and the comparison may end after any of them
-in one sweep   two cases of a sweep: rounds are pairs, and their number is fixed
+in one sweep   two cases of a sweep: rounds are pairs, and their number is taken as fixed
 two runs       `ddpbench compare BASE NEW`: launches, and the drift between sessions
 """
 

@@ -7,7 +7,7 @@ launches that one session ran in turn, and for no others (`pairs`). Sources:
 
 - Hoefler & Belli, "Scientific Benchmarking of Parallel Computing Systems", SC'15: rules 3 and 4 (totals for
   costs, no averaged ratios), 5 (intervals), 7 (compare by intervals or tests, not by means alone).
-- Holm, "A simple sequentially rejective multiple test procedure", Scand. J. Statist. 6 (1979).
+- Dunn, "Multiple comparisons among means", J. Am. Stat. Assoc. 56 (1961): a level divided among intervals.
 - Welch, "The generalization of 'Student's' problem", Biometrika 34 (1947).
 - Fieller, J. R. Statist. Soc. B 16 (1954): the interval of a ratio of two means.
 - Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987): equivalence by two one-sided tests, here at half of 5 %.
@@ -273,29 +273,12 @@ def _mean_log(timings: Sequence[Timing]) -> float:
     return math.fsum(math.log(timing.sample_s) for timing in timings) / len(timings)
 
 
-def holm_levels(p_values: Sequence[float], alpha: float = ALPHA) -> list[float]:
-    """Return the level at which to draw each comparison's interval, so that it excludes 0 exactly if Holm rejects.
-
-    In order of p, the i-th of K hypotheses (from 0) is tested at alpha/(K-i) until one is not rejected; that
-    one and all after it keep its level.
-    """
-    levels = [alpha] * len(p_values)
-    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    level, stopped = alpha, False
-    for place, index in enumerate(order):
-        if not stopped:
-            level = alpha / (len(order) - place)
-            stopped = p_values[index] > level
-        levels[index] = level
-    return levels
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
     """What a comparison may be said to show.
 
-    `ratio` is A's step time over B's with the interval the verdict was taken from, Holm's where there were
-    several. `small`: resolved, and the whole interval lies inside the margin. `beyond`: resolved, and
+    `ratio` is A's step time over B's with the interval the verdict was taken from, Bonferroni's where there
+    were several. `small`: resolved, and the whole interval lies inside the margin. `beyond`: resolved, and
     the whole interval lies outside it. `bound`: the largest difference, as a fraction, that the interval
     does not rule out. `rounds` are those shared by both, and 0 where there are not two.
     """
@@ -353,15 +336,17 @@ def _enough(comparison: Comparison, min_rounds: int) -> bool:
 def judge_all(
     comparisons: Mapping[str, Comparison], *, margin: float = MARGIN, min_rounds: int = MIN_ROUNDS
 ) -> dict[str, Judgement]:
-    """Judges one family of comparisons, by name, with Holm's correction over those that have enough rounds."""
-    enough = {
-        name: p
-        for name, comparison in comparisons.items()
-        if _enough(comparison, min_rounds) and (p := comparison.p_value) is not None
-    }
-    levels = dict(zip(enough, holm_levels(list(enough.values())), strict=True))
+    """Judges one family of comparisons, by name: the 5 % are divided among those that have enough rounds (Bonferroni).
+
+    Intervals hold at once, then, and so does what is said of margins. Holm's larger levels would do for tests of no
+    difference alone.
+    """
+    enough = sum(
+        _enough(comparison, min_rounds) and comparison.p_value is not None
+        for comparison in comparisons.values()
+    )
     return {
-        name: judge(comparison, alpha=levels.get(name, ALPHA), margin=margin, min_rounds=min_rounds)
+        name: judge(comparison, alpha=ALPHA / max(1, enough), margin=margin, min_rounds=min_rounds)
         for name, comparison in comparisons.items()
     }
 

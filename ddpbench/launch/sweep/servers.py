@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
+from ddpbench.machine.placement import early_env
 from ddpbench.machine.server import ServerProcess
 from ddpbench.spec import PlannedCase
 
@@ -90,7 +91,5 @@ class LastingServers(Servers):
 
 def launches_of_one_server(entry: PlannedCase, todo: Sequence[PlannedCase]) -> int:
     """Return how many launches of a round share this one's fork server: those of the same environment."""
-    return sum(
-        other.case.threads_per_rank == entry.case.threads_per_rank and other.case.launcher == "local"
-        for other in todo
-    )
+    env = early_env(entry.case)
+    return sum(other.case.launcher == "local" and early_env(other.case) == env for other in todo)
