@@ -214,6 +214,7 @@ def deepspeed_steps(task: Task) -> Steps:
         "train_micro_batch_size_per_gpu": task.loader.batch_size,
         "zero_optimization": {"stage": 1},
         "zero_allow_untested_optimizer": True,
+        "gradient_clipping": 0.0,  # 1.0 unless told
         "steps_per_print": sys.maxsize,
         "timers": {"throughput": {"enabled": False}},
     }

@@ -13,4 +13,4 @@ class LightningOptions(OverDdpOptions, extra="forbid", frozen=True):
     api: Literal["trainer", "fabric"] = "trainer"
     """Train by `Trainer.fit`, whose loop is Lightning's, or by a loop of one's own with `Fabric`."""
     barebones: bool = False
-    """Tell the Trainer to leave out whatever may cost time (`Trainer(barebones=True)`)."""
+    """Tell the Trainer to leave out whatever may cost time (`Trainer(barebones=True)`): here that is off anyway."""
