@@ -60,6 +60,14 @@ def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL, *, tol
         os._exit(1)
 
 
+def signal_name(number: int) -> str:
+    """Return a signal's name, such as `SIGKILL`; real-time signals have numbers alone."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def adopt_orphans() -> None:
     """Makes this process the parent of all beneath it whose own parents end, instead of the system's first process."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)

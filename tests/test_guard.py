@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.guard import is_stopped
+from ddpbench.guard import is_stopped, signal_name
 from tests.processes import alive
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what the guard asks for is Linux's")
@@ -234,3 +234,7 @@ def test_who_looks_whether_a_process_is_stopped_goes_with_it() -> None:
         process.terminate()
         assert process.communicate(timeout=30)[1] == ""
     assert not alive([watcher])
+
+
+def test_a_signal_has_its_name_or_its_number() -> None:
+    assert [signal_name(number) for number in (9, 15, 40)] == ["SIGKILL", "SIGTERM", "signal 40"]

@@ -16,9 +16,9 @@ from ddpbench.machine.judge import conclude
 from ddpbench.machine.launched import START_S, LaunchedRanks
 from ddpbench.machine.seen import POLL_S, STACKS_S, Seen
 from ddpbench.machine.server import ASKED, ServerProcess
-from ddpbench.records import LaunchOutcome, LaunchRequest, RunDir
+from ddpbench.records import LaunchDir, LaunchOutcome, LaunchRequest, RunDir
 from ddpbench.records.heartbeat import Pulse
-from ddpbench.spec import TargetLoss
+from ddpbench.spec import Case, TargetLoss
 from ddpbench.units import utc_now
 
 RESTART_S = 40.0
@@ -106,13 +106,14 @@ class LaunchRunner:
         except ServerGoneError as error:
             server.signal_ranks(signal.SIGKILL)
             seen.server_gone = str(error)
+        except BaseException:
+            server.signal_ranks(signal.SIGKILL)  # their server may serve others after this
+            _remove_checkpoints(plan.case, directory)
+            raise
         server.pids = ()
         wall_s = time.monotonic() - start
         directory.rendezvous.unlink(missing_ok=True)
-        if (
-            plan.case.checkpoint or plan.case.recovery != "off"
-        ):  # what a rank that was killed could not remove
-            shutil.rmtree(directory.checkpoints(plan.case.checkpoint_dir), ignore_errors=True)
+        _remove_checkpoints(plan.case, directory)
         return conclude(
             directory,
             request,
@@ -173,3 +174,9 @@ class LaunchRunner:
                 server.signal_ranks(signal.SIGUSR1, (server.pids[rank],))
         time.sleep(STACKS_S)
         seen.explain_hang(stopped, self._hang_timeout_s, self._hang_setting)
+
+
+def _remove_checkpoints(case: Case, directory: LaunchDir) -> None:
+    """Removes what a rank that was killed could not."""
+    if case.checkpoint or case.recovery != "off":
+        shutil.rmtree(directory.checkpoints(case.checkpoint_dir), ignore_errors=True)

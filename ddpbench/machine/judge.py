@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
 from ddpbench.errors import LaunchError, UnreadableError
+from ddpbench.guard import signal_name
 from ddpbench.machine.launched import RESTARTS
 from ddpbench.machine.seen import Seen
 from ddpbench.records import (
@@ -126,7 +126,7 @@ def _rank_killed(records: LaunchRecords, seen: Seen, *, oom: bool) -> Verdict | 
     killed = seen.first_bad
     if killed is None or seen.codes[killed] >= 0:
         return None
-    name = signal.Signals(-seen.codes[killed]).name
+    name = signal_name(-seen.codes[killed])
     pulse = seen.pulse(killed)
     where = f"in {pulse.phase} after {pulse.steps} steps"
     if oom and name == "SIGKILL":

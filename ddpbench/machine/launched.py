@@ -14,7 +14,6 @@ import os
 import shlex
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from ddpbench.errors import LaunchError, MachineError, ServerGoneError
 from ddpbench.guard import descendants, die_with_parent, kill_all
 from ddpbench.helper_process import child_environment
 from ddpbench.machine.placement import applied
+from ddpbench.machine.ports import free_port
 from ddpbench.records import LaunchDir
 from ddpbench.records.files import open_to_append, write_anew
 from ddpbench.records.heartbeat import (
@@ -233,7 +233,7 @@ class LaunchedRanks:
         env |= {RANKS_VARIABLE: table, "PYTHONUNBUFFERED": "1"}
         env.setdefault("OMP_NUM_THREADS", "1")  # torchrun says so, and sets it
         if self._launcher not in ("torchrun", "ray"):  # which name a place themselves
-            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         parent = os.getpid()
         line = (
             elastic_command(self._case, gangs, worker)
@@ -365,9 +365,3 @@ def _pages(launcher: str) -> str:
     """Return the folder of a launcher's pages, and of what goes with them."""
     usual = tempfile.gettempdir()
     return "/tmp" if launcher == "ray" and len(usual) > _SHORT and Path("/tmp").is_dir() else usual
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from ddpbench.errors import LaunchError, ServerGoneError, UnreadableError
-from ddpbench.guard import ENDING_S, descendants, is_stopped, kill_all
+from ddpbench.guard import ENDING_S, descendants, is_stopped, kill_all, signal_name
 from ddpbench.helper_process import child_environment
 from ddpbench.machine.placement import applied
 from ddpbench.records import LaunchDir, LaunchRequest
@@ -37,7 +37,9 @@ STOPPED_LOOKS = 10
 Looks are counted and not seconds: whoever stops a whole job may stop this process between two of them.
 """
 _LOOK_S = 1.0
-_AS_KILLED = {signal.SIGKILL: ", as the kernel does where memory runs out: use a smaller batch or model"}
+_AS_KILLED: dict[int, str] = {
+    signal.SIGKILL: ", as the kernel does where memory runs out: use a smaller batch or model"
+}
 """What a signal may mean of which a trial died."""
 _TAIL_BYTES = 1 << 16
 _HEARD_BYTES = 1 << 12
@@ -341,7 +343,7 @@ class ServerProcess:
         if code is None:
             return {"problem": f"{case.workload}: {what} did not end within {timeout_s:.0f} s{last}"}
         ended = (
-            f"killed it by {signal.Signals(-code).name}{_AS_KILLED.get(signal.Signals(-code), '')}"
+            f"killed it by {signal_name(-code)}{_AS_KILLED.get(-code, '')}"
             if code < 0
             else f"ended its process (exit code {code}), and it must come back"
         )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from ddpbench.guard import adopt_orphans, descendants, die_with_parent, kill_all
+from ddpbench.machine.ports import free_port
 
 LAST_CALL_S = 5
 """How long nodes wait for more once the fewest are there, where nodes come and go; torchrun's own is 30 s."""
@@ -32,9 +32,7 @@ class Agents:
     ) -> None:
         """`fewest` agents are enough to train; each starts its ranks anew so many times."""
         self._count, self._folder = count, folder
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         nodes = str(count) if fewest == count else f"{fewest}:{count}"
         self._line = [
             *(sys.executable, "-P", "-m", "ddpbench.worker.agent"),

@@ -1,4 +1,4 @@
-"""Where checkpoints go: a directory that is none is refused before anything starts; the case carries it."""
+"""Where checkpoints go, and what may lie where a run goes: refused before anything starts; the case carries it."""
 
 from __future__ import annotations
 
@@ -40,3 +40,16 @@ def test_cases_of_before_keep_their_ids() -> None:
     for name in ("evaluation", "checkpoint", "checkpoint_dir", "data", "precision"):
         del data[name]
     assert Case.from_json(data).case_id == case.case_id
+
+
+def test_what_a_killed_sweep_left_is_in_nobodys_way_and_other_files_are(tmp_path: Path) -> None:
+    left = tmp_path / "run"
+    left.mkdir()
+    for name in (".tmp-x1", ".torchinductor"):
+        (left / name).mkdir()
+    for name in (".lock", ".probe.json.new"):
+        (left / name).touch()
+    assert prepare(request(tmp_path, "")).plan.runnable
+    (left / "thesis.new").touch()
+    with pytest.raises(OutputError, match="holds other files"):
+        prepare(request(tmp_path, ""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -58,3 +59,30 @@ def test_what_another_server_took_to_start_is_no_part_of_a_launch(
     began = 100.0 + (ASKING_S if anew else 0)
     assert told["wall_s"] == TRAINING_S + (0 if anew else ASKING_S)
     assert found == {"alive_at": began, "noise_from": began}
+
+
+def test_an_interrupted_launch_leaves_neither_ranks_nor_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server may serve others afterwards, and only a resume would look into its folder."""
+    run, case = RunDir(tmp_path), Case(workload="mlp:small", strategy="single", checkpoint=True)
+    directory = run.launch(case.case_id, "measure")
+    sent: list[int] = []
+
+    def interrupted(*_: object) -> None:
+        directory.checkpoints("").mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watch.LaunchRunner, "_watch", interrupted)
+    plan = plan_launch(
+        case, "measure", 0, directory=directory, hardware=read_hardware(), catalog=TableCatalog()
+    )
+    server = cast(
+        ServerProcess, SimpleNamespace(launch=lambda *_: False, pids=(), pid=0, signal_ranks=sent.append)
+    )
+    runner = watch.LaunchRunner(run, hang_timeout_s=1, hang_setting="", shared=False)
+    with pytest.raises(KeyboardInterrupt):
+        runner.run_launch(server, plan, measured_s=0.1, server_share_s=0.0)
+    assert sent == [signal.SIGKILL]
+    assert not directory.checkpoints("").exists()
+    assert directory.path.exists()

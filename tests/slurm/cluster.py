@@ -45,6 +45,7 @@ MessageTimeout=5
 BatchStartTimeout=10
 EpilogMsgTime=0
 JobRequeue=1
+FirstJobId={port}
 {nodes}
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=EXCLUSIVE
 PartitionName=short Nodes=n1 MaxTime=30 State=UP OverSubscribe=EXCLUSIVE

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import platform
 import resource
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +20,7 @@ from typing import Any
 
 import psutil
 
+from ddpbench.guard import signal_name
 from ddpbench.helper_process import child_environment
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.machine.hardware import Hardware, read_hardware
@@ -58,8 +57,7 @@ class Reply:
             if lines:
                 return lines[-1]
         if self.code is not None and self.code < 0:
-            with contextlib.suppress(ValueError):
-                return f"ended by {signal.Signals(-self.code).name}"
+            return f"ended by {signal_name(-self.code)}"
         return f"exit code {self.code}" if self.code is not None else "no answer"
 
 
