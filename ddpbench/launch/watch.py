@@ -100,6 +100,9 @@ class LaunchRunner:
         try:
             asked = {ASKED: str(time.perf_counter_ns())}
             if server.launch([rank.env | asked for rank in plan.ranks], directory):
+                server_share_s += (
+                    time.monotonic() - start
+                )  # it was its server's start, and no part of the launch
                 noise, start = watch(), time.monotonic()
                 seen.alive_at = start
             self._watch(server, seen, noise, on_pulse, lost)
@@ -108,6 +111,7 @@ class LaunchRunner:
             seen.server_gone = str(error)
         except BaseException:
             server.signal_ranks(signal.SIGKILL)  # their server may serve others after this
+            server.pids = ()
             _remove_checkpoints(plan.case, directory)
             raise
         server.pids = ()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 import socket
 
-_NOT_GIVEN_AWAY = range(20_000, 32_000)
-"""Below the ports that Linux gives to whoever asks for any (32768 and up), and above those of services."""
+_NOT_GIVEN_AWAY = range(20_000, 30_000)
+"""Below the ports that Linux, unless told otherwise, gives to whoever asks for any, and above those of services."""
 _TRIES = 50
 
 
 def free_port() -> int:
-    """Return a port that nothing uses, and that nobody gets who asks for any: who is to use it imports torch first."""
+    """Return a port that nothing uses, and that nobody is given: who is to use it imports torch first."""
     for port in random.SystemRandom().sample(_NOT_GIVEN_AWAY, _TRIES):
         if (found := _bound(port)) is not None:
             return found

@@ -201,13 +201,22 @@ class ServerProcess:
             f"the fork server (process {pid}) was stopped, by SIGSTOP or a debugger, and did not go on: it was ended"
         )
 
-    def _ask(self, **request: Any) -> dict[str, Any]:
-        """Return what the server answers: that ranks have started, or that it has imported something.
+    def _ask(self, awaited: str, **request: Any) -> dict[str, Any]:
+        """Return what the server answers: the event that is `awaited`. Without an answer it serves nobody any more.
 
         Raises:
             LaunchError: it refuses, because it cannot fork.
             ServerGoneError: it is gone, or does not answer.
         """
+        try:
+            return self._answer(awaited, request)
+        except LaunchError:
+            raise
+        except BaseException:  # the answer would be taken for the next one's
+            self._end()
+            raise
+
+    def _answer(self, awaited: str, request: dict[str, Any]) -> dict[str, Any]:
         try:
             self._connection.sendall(json.dumps(request).encode() + b"\n")
         except OSError:
@@ -222,12 +231,10 @@ class ServerProcess:
             self._waiting()
             events = self._hear(_LOOK_S)
             for number, event in enumerate(events):
-                if event["event"] == "started":
-                    self.pids = tuple(event["pids"])
+                if event["event"] == awaited:
+                    self.pids = tuple(event.get("pids", ()))
                     # A rank that failed at once may have ended already: that is for the next to hear.
                     self._pending = events[number + 1 :]
-                    return event
-                if event["event"] == "imported":
                     return event
                 if event["event"] == "refused":
                     if event["imported"]:
@@ -254,7 +261,9 @@ class ServerProcess:
                 if ASKED in rank["env"]:
                     rank["env"][ASKED] = str(time.perf_counter_ns())
         given = None if request is None else request.to_json()
-        self._ask(do="launch", directory=str(directory.path.absolute()), ranks=ranks, request=given)
+        self._ask(
+            "started", do="launch", directory=str(directory.path.absolute()), ranks=ranks, request=given
+        )
         return anew
 
     def _prepared(self, case: Case) -> bool:
@@ -263,7 +272,7 @@ class ServerProcess:
         if needs in _spoiling or needs in self._has:
             return False
         try:
-            imported = self._ask(do="import", case=case.to_json())
+            imported = self._ask("imported", do="import", case=case.to_json())
         except _SpoiltError:
             _spoiling.add(needs)
             self._end()
@@ -362,6 +371,7 @@ class ServerProcess:
     ) -> int | None:
         """Has a rank write `path`; returns its exit code, or None where it had to be killed when time was up."""
         self._ask(
+            "started",
             do="probe",
             path=str(path.absolute()),
             case=case,

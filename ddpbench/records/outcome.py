@@ -35,7 +35,7 @@ class LaunchOutcome:
     """How a launch ended, written once by the controlling side when all its ranks are gone.
 
     `wall_s` runs from the request to the last rank's end; `measured_s` is its part spent in warm-up and
-    measured steps; `server_s` this launch's share of its fork server's start.
+    measured steps; `server_s` this launch's share of its fork server's start, and all of what that imported for it.
     """
 
     kind: Literal["launch"] = "launch"

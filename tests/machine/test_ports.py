@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import socket
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +11,7 @@ from ddpbench.machine.ports import _NOT_GIVEN_AWAY, free_port
 
 
 def test_nobody_who_asks_for_any_port_gets_it() -> None:
-    given = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
-    assert max(_NOT_GIVEN_AWAY) < int(given[0])
+    assert max(_NOT_GIVEN_AWAY) < 32768  # the lowest that Linux gives away, unless told otherwise
     port = free_port()
     assert port in _NOT_GIVEN_AWAY
     with socket.socket() as use:

@@ -51,24 +51,27 @@ class _AskedToWaitError(Exception):
     """What this test's `waiting` raises."""
 
 
-def test_only_who_waits_for_the_server_itself_shows_life_beside(connected: Connected) -> None:
+def test_only_who_waits_for_the_server_itself_shows_life_beside(
+    connected: Connected, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While a rank runs its watcher tells how it goes: an older state told beside would hide its steps."""
 
     def waiting() -> None:
         raise _AskedToWaitError
 
     client, _ = connected
+    monkeypatch.setattr(client, "_end", lambda: None)
     client._waiting = waiting
     assert client.events(0.0) == []
     with pytest.raises(_AskedToWaitError):
-        client._ask(do="probe")
+        client._ask("started", do="probe")
 
 
 def test_a_rank_that_ends_before_its_start_is_told_is_not_lost(connected: Connected) -> None:
     client, server = connected
     ended = {"event": "exited", "rank": 1, "pid": 8, "code": 1, "cpu_s": 0.1}
     say(server, {"event": "started", "pids": [7, 8]}, ended)
-    client._ask(do="launch")
+    client._ask("started", do="launch")
     assert client.pids == (7, 8)
     assert [event["rank"] for event in client.events(0.0)] == [1]
     assert client.events(0.0) == []
@@ -78,7 +81,7 @@ def test_a_rank_that_was_given_up_is_not_heard_of_in_the_next_launch(connected: 
     client, server = connected
     late = {"event": "exited", "rank": 0, "pid": 3, "code": -9, "cpu_s": 0.1}
     say(server, {"event": "started", "pids": [7]}, late)
-    client._ask(do="launch")
+    client._ask("started", do="launch")
     assert client.events(0.0) == []
     own = {**late, "pid": 7, "code": 0}
     say(server, late, own)
@@ -98,7 +101,25 @@ def test_a_refusal_is_an_error_with_its_reason(connected: Connected) -> None:
     client, server = connected
     say(server, {"event": "refused", "reason": "the fork server has 2 threads", "imported": False})
     with pytest.raises(LaunchError, match="2 threads"):
-        client._ask(do="launch")
+        client._ask("started", do="launch")
+
+
+@pytest.mark.parametrize("what", ["launch", "import"])
+def test_a_server_whose_answer_nobody_waited_for_serves_no_more(
+    connected: Connected, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Its answer would be taken for that of the next launch, whose ranks it is not about."""
+    client, _ = connected
+    ended: list[bool] = []
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client, "_waiting", interrupted, raising=False)
+    monkeypatch.setattr(client, "_end", lambda: ended.append(True))
+    with pytest.raises(KeyboardInterrupt):
+        client._ask("started" if what == "launch" else "imported", do=what)
+    assert ended == [True]
 
 
 def test_a_server_that_an_import_spoilt_is_replaced_by_one_that_does_not_import(
@@ -173,7 +194,7 @@ def test_a_server_that_stays_stopped_is_ended_and_named(
             for _ in range(STOPPED_LOOKS - 1):
                 assert client.events(0.0) == []
         with pytest.raises(ServerGoneError, match=rf"process {stopped.pid}\) was stopped, by SIGSTOP"):
-            client._ask(do="launch")
+            client._ask("started", do="launch")
         assert stopped.wait() == -signal.SIGKILL
 
 
