@@ -535,17 +535,24 @@ def false_alarms(base: tuple[int, float, float], new: tuple[int, float, float], 
     return wrong
 
 
-def test_of_ten_cases_at_the_margin_one_is_called_equivalent_in_at_most_5_per_cent_of_families() -> None:
-    """Every one is slower by the margin; Holm's level of the last would call one equivalent in one family of six."""
+@pytest.mark.parametrize(
+    ("longer", "wrongly"),
+    [(MARGIN, {"equivalent"}), (0.0, {"faster", "slower"})],
+    ids=["at the margin", "equal"],
+)
+def test_of_ten_alike_cases_one_is_called_otherwise_in_at_most_5_per_cent_of_families(
+    longer: float, wrongly: set[str]
+) -> None:
+    """At the margin Holm's level of the last would call one equivalent in one family of six."""
     wrong, families, drift = 0, 400, 0.0032
     for _ in range(families):
         asked: dict[int, Any] = {}
         for index in range(10):
             base, new = (sessions((20,), drift, 0.01) for _ in range(2))
-            slower = [replace(one, time_s=(1 + MARGIN) * one.time_s) for one in new]
+            slower = [replace(one, time_s=(1 + longer) * one.time_s) for one in new]
             asked[index] = [SimpleNamespace(timings=slower), SimpleNamespace(timings=base)]
         told = _apart(asked, drift, MARGIN, ALPHA)
-        wrong += any(one.verdict == "equivalent" for one in told.values())
+        wrong += any(one.verdict in wrongly for one in told.values())
     share = wrong / families
     assert share - 2.58 * math.sqrt(share * (1 - share) / families) <= ALPHA, share
 
