@@ -20,7 +20,6 @@ from tests.kept import REPORTS
 COLUMNS = ("launch", "pair", "steps", "first_s", "second_s")
 """A file's: seconds of a block of so many steps, of either side of the ratio."""
 WRAPPER_COSTS = REPORTS / "wrapper-costs"
-BARE_LOOPS = REPORTS / "bare-loops"
 WRAPPERS = {
     "ddp": "DDP",
     "fabric": "Lightning, `Fabric`",
@@ -96,28 +95,6 @@ def note_machine(folder: Path, frameworks: Iterable[str]) -> None:
     path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
-def bare_loops(folder: Path = BARE_LOOPS) -> dict[tuple[str, int], Ratio]:
-    """Return the step time of each framework's strategy over that of a loop written by hand in the framework."""
-    found: dict[tuple[str, int], Ratio] = {}
-    for path in sorted(folder.glob("*.csv")):
-        loop, world, against = path.stem.split("-")
-        assert against == "strategy", f"{path.name} tells of another comparison"
-        found[loop, int(world)] = over_launches(read(path))
-    return found
-
-
-def sentence_on_loops(ratios: Mapping[tuple[str, int], Ratio]) -> str:
-    """Return what the documentation says of them."""
-    values = [ratio.value for ratio in ratios.values()]
-    lowest = min(ratios, key=lambda case: ratios[case].low)
-    highest = max(ratios, key=lambda case: ratios[case].high)
-    return (
-        f"{len(ratios)} cases: {min(values):.3f} to {max(values):.3f}; the lowest end of an interval is "
-        f"{ratios[lowest].low:.3f} (`{lowest[0]}` at {lowest[1]}), the highest {ratios[highest].high:.3f} "
-        f"(`{highest[0]}` at {highest[1]})"
-    )
-
-
 Cost = tuple[str, int, str]
 """A loop, its world size, and what it is held against: `bare` torch, `ddp` at one rank, or `itself`."""
 
@@ -160,7 +137,7 @@ def _cell(ratio: Ratio | None) -> str:
 
 def main() -> None:
     """Print what the documentation has to say by the kept pairs."""
-    print(*sentences(wrapper_costs()), sentence_on_loops(bare_loops()), sep="\n")
+    print(*sentences(wrapper_costs()), sep="\n")
 
 
 if __name__ == "__main__":

@@ -11,10 +11,8 @@ import torch
 
 from ddpbench.errors import IdentityError
 from tests.benchmarks.kept_pairs import (
-    BARE_LOOPS,
     WRAPPER_COSTS,
     Launch,
-    bare_loops,
     read,
     sentences,
     wrapper_costs,
@@ -40,11 +38,7 @@ def test_every_wrapper_s_cost_is_kept_and_known_as_well_as_is_said() -> None:
         assert ratio.half_width <= KNOWN_TO, case
 
 
-@pytest.mark.parametrize(
-    "path",
-    sorted([*WRAPPER_COSTS.glob("*.csv"), *BARE_LOOPS.glob("*.csv")]),
-    ids=lambda path: f"{path.parent.name} {path.stem}",
-)
+@pytest.mark.parametrize("path", sorted(WRAPPER_COSTS.glob("*.csv")), ids=lambda path: path.stem)
 def test_each_launch_has_its_pairs(path: Path) -> None:
     for launch in read(path):
         assert 5 <= len(launch.pairs) <= 60
@@ -94,6 +88,3 @@ def test_pairs_of_another_comparison_are_refused(name: str, tmp_path: Path) -> N
     write(tmp_path / name, [Launch([(1.0, 1.0), (1.0, 1.1)], 10)])
     with pytest.raises(AssertionError, match="another comparison"):
         wrapper_costs(tmp_path)
-    if "strategy" not in name:
-        with pytest.raises(AssertionError, match="another comparison"):
-            bare_loops(tmp_path)
