@@ -81,14 +81,20 @@ clean:  ## remove the environments
 		{ rm -rf .venv; echo "this Python cannot make environments; on Debian: apt-get install python3-venv"; exit 1; }
 
 # torch first and alone: another package's range must never choose its build.
-.venv/.runtime: .venv/bin/python pyproject.toml constraints.txt
+.venv/.packages: .venv/bin/python pyproject.toml constraints.txt
 	$(PIP) torch
 	$(PIP) -e .
+	@touch $@
+
+.venv/.runtime: .venv/.packages
 	$(BIN)/python -c 'import $(IMPORTED); from ddpbench.worker.server import preload; preload()'
 	@touch $@
 
-.venv/.dev: .venv/.runtime
-	$(PIP) -e '.[dev]'
+# What is there already is imported while the rest is installed.
+.venv/.dev: .venv/.packages
+	@$(MAKE) --no-print-directory .venv/.runtime & imported=$$!; \
+	$(PIP) -e '.[dev]'; installed=$$?; \
+	wait $$imported && exit $$installed
 	@touch $@
 
 .venv-frameworks/.all: pyproject.toml constraints.txt

@@ -86,6 +86,7 @@ def passes(copy: Path, paths: Iterable[str], *more: str) -> None:
     carried_out(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--benchmark-disable", *more, *paths)
 
 
+@pytest.mark.thorough
 def test_a_column(copy: Path) -> None:
     columns = copy / "ddpbench/analysis/table/columns.py"
     insert(columns, END_OF_COLUMNS, block("A column", "launch_wall_s"))

@@ -73,6 +73,7 @@ for name in ("pipeline", "fsdp"):
 """
 
 
+@pytest.mark.thorough
 def test_a_server_imports_what_its_cases_strategies_need() -> None:
     done = subprocess.run([sys.executable, "-c", SERVER_LINES], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["_Late False", "_Late False", "module False"]

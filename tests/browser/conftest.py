@@ -44,7 +44,7 @@ def browser() -> Iterator[Any]:
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     summary = handmade_summary(comparisons=bucket_comparisons())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(lighter.PAINTS, "1")
+        patch.setenv(lighter.PAINTS, "svg")
         return write_report(summary, RunDir(tmp_path_factory.mktemp("run"))).as_uri()
 
 
@@ -53,7 +53,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A report in which every section has its figure, from records."""
     run = write_everything(tmp_path_factory.mktemp("whole") / "run")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(lighter.PAINTS, "1")
+        patch.setenv(lighter.PAINTS, "svg")
         return write_report(summarize(run), run).as_uri()
 
 

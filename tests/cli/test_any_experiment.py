@@ -137,7 +137,7 @@ def _no_ranks() -> Iterator[None]:
         yield
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(documents())
 @example(("quick", {"budget": {"hang_timeout": 1e-9}}))
 @example(("quick", {"budget": {"rounds_max": 10**9}}))

@@ -57,11 +57,9 @@ def test_every_launcher_carries_a_sweep(
     assert "What does it take until the first step is made?" in page
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("no_base_case")
-@pytest.mark.parametrize(
-    "launcher",
-    ["torchrun", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("spawn", "mpiexec"))],
-)
+@pytest.mark.parametrize("launcher", ["torchrun", "spawn", "mpiexec"])
 def test_a_rank_that_fails_is_named_with_its_cause(
     write_experiment: WriteExperiment, tmp_path: Path, launcher: str
 ) -> None:

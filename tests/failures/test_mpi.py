@@ -98,7 +98,7 @@ def test_mpiexecs_ranks_form_it_too(tmp_path: Path) -> None:
     all_ok(run)
 
 
-@pytest.mark.parametrize("killed", ["rank", "sweep"])
+@pytest.mark.parametrize("killed", ["rank", pytest.param("sweep", marks=pytest.mark.thorough)])
 def test_a_kill_leaves_nothing_in_shared_memory(tmp_path: Path, killed: str) -> None:
     run = tmp_path / "run"
     path = written(tmp_path, rounds=5)

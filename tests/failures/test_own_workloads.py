@@ -175,7 +175,9 @@ with ServerProcess({"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}, folder
 """
 
 
-@pytest.mark.parametrize("killed", ["controller", "guard", "server"])
+@pytest.mark.parametrize(
+    "killed", ["controller", pytest.param("guard", marks=pytest.mark.thorough), "server"]
+)
 def test_whoever_is_killed_nothing_is_left(tmp_path: Path, nothing_left_behind: None, killed: str) -> None:
     """Not even what left its process group, its session and its parent, nor its names in shared memory."""
     notes, run = tmp_path / "notes", tmp_path / "run"

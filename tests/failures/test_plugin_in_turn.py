@@ -61,6 +61,7 @@ def gate(folder: Path, *words: str, code: int) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.thorough
 def test_a_change_that_is_slower_than_its_commit_fails_its_test(repository: Path) -> None:
     saved = repository.parent / "now.json"
     said = gate(repository, "--ddpbench-baseline=ref=fast", f"--benchmark-json={saved}", code=1)

@@ -47,7 +47,8 @@ def launches(run: Path) -> dict[str, LaunchDir]:
 def test_training_goes_on_where_its_last_snapshot_is(
     write_experiment: WriteExperiment, tmp_path: Path, kinds: list[str]
 ) -> None:
-    experiment = of_failures(write_experiment([workload("Dropping")], rounds=1), kinds)
+    agents = 2 if "agent" in kinds else 1
+    experiment = of_failures(write_experiment([workload("Dropping")], rounds=1), kinds, agents=agents)
     run = tmp_path / "run"
     result = run_cli("sweep", experiment, "--out", run)
     assert result.returncode == 0, result

@@ -106,6 +106,7 @@ def test_a_node_with_too_few_slots_for_a_case_leads_it_without_a_rank(
     assert set(frame["status"]) == {"ok"}, frame[["case_id", "status", "error"]].to_string()
 
 
+@pytest.mark.thorough
 def test_ranks_that_die_or_stop_are_named_and_the_next_launch_goes_on(
     write_experiment: WriteExperiment, tmp_path: Path
 ) -> None:

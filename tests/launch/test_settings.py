@@ -70,6 +70,7 @@ def test_threads_strong_scaling_float64_and_loader_workers(
         assert start.threads == 2
 
 
+@pytest.mark.thorough
 def test_random_and_batch_normalised_models_are_not_called_wrong(tmp_path: Path) -> None:
     run = sweep(
         tmp_path,

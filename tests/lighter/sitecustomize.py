@@ -29,7 +29,7 @@ from typing import Any
 from zlib import crc32
 
 PAINTS = "DDPBENCH_TEST_PAINTS"
-"""Set in the environment of a test that looks at a figure."""
+"""Set in the environment of a test that looks at a figure: `1`, or `svg` where it does not look at PNG."""
 SHARES = "DDPBENCH_TEST_SHARES"
 """Set in the environment of a test of a report's second process."""
 COMPILER = "torch._dynamo"
@@ -133,7 +133,7 @@ def _leave_unpainted(run: Callable[[ModuleType], None], module: ModuleType) -> N
 
     @wraps(paint)
     def print_png(*arguments: Any, **options: Any) -> None:
-        if PAINTS in os.environ:
+        if os.environ.get(PAINTS) == "1":
             paint(*arguments, **options)
 
     module.FigureCanvasAgg.print_png = print_png

@@ -50,6 +50,7 @@ def paint_a_line(sheet: Sheet, number: int) -> None:
     axes.plot([0, number], [0, 1])
 
 
+@pytest.mark.thorough
 def test_a_page_is_the_same_whoever_draws(tmp_path: Path, painted: None) -> None:
     write_run(tmp_path / "run", 8)
     summary = summarize(RunDir(tmp_path / "run"))

@@ -319,6 +319,7 @@ def test_who_detaches_is_told_how_to_come_back(
     assert "nodes-1/report.html" in told
 
 
+@pytest.mark.thorough
 def test_a_sweep_within_a_job_has_srun_for_a_launcher(
     slurm: Cluster, write: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -114,6 +114,15 @@ def plant(wrong: str) -> None:
             return right(self, inputs[rank::ranks], targets[rank::ranks])
 
         AccelerateReplica.gradients_of = again  # type: ignore[method-assign]
+    elif wrong == "is a batch behind":
+        newest = AccelerateReplica.gradients_of
+
+        def behind(self: Any, *batch: Any) -> Any:
+            before = vars(self).get("before", batch)
+            self.before = batch  # type: ignore[attr-defined]
+            return newest(self, *before)
+
+        AccelerateReplica.gradients_of = behind  # type: ignore[method-assign]
     elif wrong == "does not wrap":
         from accelerate import Accelerator
 

@@ -56,7 +56,9 @@ DISTRIBUTED = [*DDP, "master"]
 
 every_setup = pytest.mark.parametrize("setup", SETUPS)
 every_ddp = pytest.mark.parametrize("setup", DDP)
-every_world = pytest.mark.parametrize("world_size", WORLD_SIZES)
+every_world = pytest.mark.parametrize(
+    "world_size", [*WORLD_SIZES[:-1], pytest.param(WORLD_SIZES[-1], marks=pytest.mark.thorough)]
+)
 
 
 @cache

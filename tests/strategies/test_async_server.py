@@ -38,7 +38,7 @@ TRANSPORTS = ("rpc", "p2p")
 GRADIENT_BYTES = 8 * sum(each.numel() for each in make_model().parameters() if each.requires_grad)
 
 every_transport = pytest.mark.parametrize("transport", TRANSPORTS)
-every_world = pytest.mark.parametrize("world_size", [2, 3, 4])
+every_world = pytest.mark.parametrize("world_size", [2, 3, pytest.param(4, marks=pytest.mark.thorough)])
 
 
 @dataclass

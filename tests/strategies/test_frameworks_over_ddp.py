@@ -123,6 +123,7 @@ def test_bf16_is_proved_and_is_the_frameworks_own(way: str) -> None:
         ("trainer", "drops a sample", "mlp:small", {"gradients, same shards", "gradients, whole batch"}),
         ("trainer", "hooks stay", f"{OWN}:Clipped", {"update, same gradients", "parameters, same samples"}),
         ("accelerate", "shards again", "mlp:small", {"gradients, same shards", "gradients, whole batch"}),
+        ("accelerate", "is a batch behind", "mlp:small", {"parameters, same samples"}),
         (
             *("accelerate", "does not wrap", "mlp:small"),
             {"gradients, same shards", "gradients, whole batch", "final replicas"},

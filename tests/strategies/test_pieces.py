@@ -220,7 +220,9 @@ def assert_equal(own: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]
 
 def cases() -> list[Any]:
     row = [("pipeline", world, order) for world in WORLD_SIZES for order in ORDERS]
-    return row + [("branches", world, "") for world in WORLD_SIZES]
+    row += [("branches", world, "") for world in WORLD_SIZES]
+    largest = max(WORLD_SIZES)
+    return [pytest.param(*one, marks=pytest.mark.thorough) if one[1] == largest else one for one in row]
 
 
 def runs(kind: str, world_size: int, order: str) -> tuple[list[tuple[Seen, Seen]], Seen]:

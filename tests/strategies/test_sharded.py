@@ -34,7 +34,9 @@ SETUPS: dict[str, tuple[str, dict[str, Any], str, torch.dtype]] = {
 WORLD_SIZES = (2, 3, 4)
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4}
 
-every_world = pytest.mark.parametrize("world_size", WORLD_SIZES)
+every_world = pytest.mark.parametrize(
+    "world_size", [*WORLD_SIZES[:-1], pytest.param(WORLD_SIZES[-1], marks=pytest.mark.thorough)]
+)
 every_setup = pytest.mark.parametrize("setup", SETUPS)
 every_fsdp = pytest.mark.parametrize("setup", [name for name in SETUPS if name.startswith("fsdp")])
 every_zero1 = pytest.mark.parametrize("setup", [name for name in SETUPS if name.startswith("zero1")])

@@ -69,7 +69,10 @@ def buckets_of(_rank: int, _processes: int, shrink: int, cap: Any, unused: bool)
     return seen, dist._DEFAULT_FIRST_BUCKET_BYTES
 
 
-@pytest.mark.parametrize(("cap", "unused"), [("default", False), ("default", True), (5.0, False)])
+@pytest.mark.parametrize(
+    ("cap", "unused"),
+    [pytest.param("default", False, marks=pytest.mark.thorough), ("default", True), (5.0, False)],
+)
 def test_buckets_hold_the_same_parameters_when_shrunk(cap: Any, unused: bool) -> None:
     (whole, first), *_ = run_ranks(buckets_of, 1, 1, cap, unused)
     (shrunk, afterwards), *_ = run_ranks(buckets_of, 1, 4, cap, unused)

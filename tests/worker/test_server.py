@@ -88,6 +88,7 @@ import transformers
 """
 
 
+@pytest.mark.thorough
 def test_what_leaves_a_thread_when_imported_is_imported_by_the_ranks(tmp_path: Path) -> None:
     """Some do, by what is installed beside them: another fork server leaves them to its ranks, which train."""
     processes = tmp_path / "processes"

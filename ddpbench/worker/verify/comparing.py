@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +13,7 @@ import torch
 from ddpbench.measure.blocks import Control
 from ddpbench.records import Compared, Proof
 from ddpbench.strategies import Replica
+from ddpbench.strategies.trees import cast
 from ddpbench.worker.training.precision import Precision, roundoff_of
 from ddpbench.worker.training.training import Training
 
@@ -97,6 +98,20 @@ class Rank(Protocol):
     def gradient(self, model: torch.nn.Module, shard: Any, precision: Precision) -> Tensors: ...
     def agreed(self, value: float) -> float: ...
     def average(self, values: Tensors) -> Tensors: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A step's batch, as a rank draws it."""
+
+    own: tuple[Any, Any]
+    """This rank's inputs and targets."""
+    shards: Sequence[Any]
+    """Those of all ranks that train."""
+
+    def cast(self, dtype: torch.dtype) -> Drawn:
+        """Return the same samples in this number type."""
+        return Drawn(cast(self.own, dtype), [cast(shard, dtype) for shard in self.shards])
 
 
 class Comparer:
@@ -193,14 +208,18 @@ class Comparer:
         """Seeds what a step draws, alike wherever this shard's is computed."""
         torch.manual_seed(self.training.case.seed + 1 + shard)
 
-    def gradient(self, model: torch.nn.Module, shard: int) -> Tensors:
-        """Return one process's gradient over a shard."""
+    def gradient(self, model: torch.nn.Module, shard: int, shards: Sequence[Any] | None = None) -> Tensors:
+        """Return one process's gradient over a shard, of the first batch unless others are given."""
         self.seed(shard)
-        return self.prover.gradient(model, self.shards[shard], self.precision)
+        return self.prover.gradient(model, (self.shards if shards is None else shards)[shard], self.precision)
 
-    def average(self, model: torch.nn.Module) -> Tensors:
-        """Return the mean over shards of each shard's gradient, from the same state and seeds, in this process."""
-        return mean(self.gradient(model, number) for number in range(len(self.shards)))
+    def average(self, model: torch.nn.Module, shards: Sequence[Any] | None = None) -> Tensors:
+        """Return the mean over shards of each shard's gradient, from the same state and seeds, in this process.
+
+        They are those of the first batch unless others are given.
+        """
+        count = len(self.shards if shards is None else shards)
+        return mean(self.gradient(model, number, shards) for number in range(count))
 
     def own_gradients(self, replica: Replica) -> Tensors:
         """Return what the strategy aggregated, without the loss's scale."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,12 +12,13 @@ import torch.distributed as dist
 
 from ddpbench.measure.recorder import NullRecorder
 from ddpbench.records import Proof
-from ddpbench.strategies import Promise, Replica
+from ddpbench.strategies import Promise, Replica, Strategy
 from ddpbench.strategies.base import CompensatedReplica, OrderedReplica, PeriodicReplica
 from ddpbench.strategies.trees import concatenate
 from ddpbench.worker.training.training import all_equal, checksum
 from ddpbench.worker.verify.comparing import (
     Comparer,
+    Drawn,
     Tensors,
     has_batch_statistics,
     mean,
@@ -34,8 +35,21 @@ of all vectors: PowerSGD sends the largest part of a matrix first, and the rest 
 MOST_STEPS_APART = 100
 
 
-def compare(comparer: Comparer, inputs: Any, targets: Any) -> Iterator[Proof]:
-    """Trains a fresh model on this rank's batch, and holds it against one process, as the strategy promises."""
+def follows_updates(strategy: Strategy[Any]) -> bool:
+    """Return whether the steps after an update are compared as well, on batches of their own.
+
+    Where ranks hold different things, that they are equal says nothing of those steps. A framework's own loop may
+    change alike on all ranks what they are made with, such as the learning rate, or train on the batch before; and of
+    an optimizer of its own a first update does not tell the momentum.
+    """
+    return not strategy.replicas_equal or bool(strategy.framework)
+
+
+def compare(comparer: Comparer, own: tuple[Any, Any], later: Sequence[Drawn]) -> Iterator[Proof]:
+    """Train a fresh model on this rank's batch, and hold it against one process, as the strategy promises.
+
+    `later` are the batches of the last steps, one each; none where they train on the first once more.
+    """
     prover, training, precision = comparer.prover, comparer.training, comparer.precision
     strategy = training.strategy
     promise: Promise = strategy.promise(training.options)
@@ -43,12 +57,15 @@ def compare(comparer: Comparer, inputs: Any, targets: Any) -> Iterator[Proof]:
     equal = all_equal(checksum(model), prover.control, prover.processes)
     yield comparer.proof("initial state", 0.0 if equal else math.inf, 0.0)
     reference = copy.deepcopy(model) if promise != "nothing" else model
-    comparer.settle_scale(model, (inputs, targets))
+    comparer.settle_scale(model, own)
     distributed = dist.is_initialized() and strategy.uses_backend
     replica = training.replica(model, NullRecorder(), distributed=distributed, precision=precision)
     comparer.allow_for(replica)
-    batch = (inputs, targets) if replica.draws else (None, None)
-    yield from _CHECKS[promise](comparer, replica, reference, batch)
+    batch = own if replica.draws else (None, None)
+    if promise == "gradients":
+        yield from _gradients(comparer, replica, reference, batch, later)
+    else:
+        yield from _CHECKS[promise](comparer, replica, reference, batch)
     replica.close()
 
 
@@ -61,7 +78,7 @@ def _nothing(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
 
 
 def _gradients(
-    comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any
+    comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any, later: Sequence[Drawn]
 ) -> Iterator[Proof]:
     prover, precision = comparer.prover, comparer.precision
     comparer.seed(prover.rank)
@@ -74,11 +91,7 @@ def _gradients(
     precision.update(replica)
     training, before = comparer.training, trained(reference)
     updates = training.case.compute == "real" and precision.name == "full"
-    # Where ranks hold different things, that they are equal says nothing of the steps that follow. A framework's own
-    # loop may change alike on all ranks what the steps that follow are made with, such as the learning rate; and of an
-    # optimizer of its own a first update does not tell the momentum.
-    apart = not training.strategy.replicas_equal or bool(training.strategy.framework)
-    follows = updates and apart and not comparer.draws_random_numbers(reference)
+    follows = updates and bool(later) and not comparer.draws_random_numbers(reference)
     trainee = copy.deepcopy(reference) if follows else reference
     optimizer = training.make_optimizer(trainee.parameters())
     made = 1
@@ -95,13 +108,14 @@ def _gradients(
             made += 1
         after = replica.own_parameters()
         yield comparer.change("update, same gradients", before, after, trained(reference))
-    for _ in range(FINAL_STEPS - 1):
-        replica.gradients_of(*batch)
+    drawn = [each.own if replica.draws else batch for each in later] or [batch] * (FINAL_STEPS - 1)
+    for following in drawn:
+        replica.gradients_of(*following)
         precision.update(replica)
         prover.on_step()
     if follows:
-        for _ in range(made + FINAL_STEPS - 1):
-            _apply(trainee, comparer.average(trainee), optimizer)
+        for shards in [*[comparer.shards] * made, *(each.shards for each in later)]:
+            _apply(trainee, comparer.average(trainee, shards), optimizer)
         after = replica.own_parameters()
         yield comparer.change("parameters, same samples", before, after, trained(trainee))
     yield from _final(comparer, replica)
@@ -292,7 +306,6 @@ def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
 
 _CHECKS: dict[Promise, Callable[[Comparer, Replica, torch.nn.Module, Any], Iterator[Proof]]] = {
     "nothing": _nothing,
-    "gradients": _gradients,
     "delayed": _delayed,
     "averaged": _averaged,
     "ordered": _ordered,

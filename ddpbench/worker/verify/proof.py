@@ -14,9 +14,9 @@ from ddpbench.records import Costs, Proof
 from ddpbench.strategies.trees import cast, chunk, map_tensors, tensors
 from ddpbench.worker.training.precision import FULL, Precision, entered_autocasts, widest
 from ddpbench.worker.training.training import Training
-from ddpbench.worker.verify.comparing import Comparer, Tensors, dense, not_compared
+from ddpbench.worker.verify.comparing import Comparer, Drawn, Tensors, dense, not_compared
 from ddpbench.worker.verify.own_steps import prove_own_steps
-from ddpbench.worker.verify.promises import compare
+from ddpbench.worker.verify.promises import FINAL_STEPS, compare, follows_updates
 from ddpbench.workloads import is_import_path
 
 
@@ -39,13 +39,15 @@ class Prover:
         case's autocast if it has one.
         """
         self.training.check_even(self.control)
-        inputs, targets = next(self.training.batches())
+        batches = self.training.batches()
+        inputs, targets = next(batches)
         shards = self._shards((inputs, targets))
         if self.training.workload.owns_step:
             yield from prove_own_steps(self, inputs, [shard[0] for shard in shards])
             # Its steps may differ, as of two networks in turn: one step's operations stand for no other.
             yield Costs(flops_per_sample=None, dataset_samples=self.training.dataset_samples)
             return
+        later = [self._drawn(next(batches)) for _ in range(FINAL_STEPS - 1)] if self._compares_later() else []
         own = self._own_autocast(shards[0])
         dtypes = [torch.float64, torch.float32]
         if self.training.dtype not in dtypes:
@@ -56,13 +58,21 @@ class Prover:
             yield not_compared("gradients, same shards", "float64", reason)
         for dtype in dtypes:
             precision = FULL if dtype == torch.float64 else self.training.precision
-            parts = [cast(shard, dtype) for shard in shards]
+            first = Drawn((inputs, targets), shards).cast(dtype)
             # Autocast leaves float64 as it is.
-            comparer = Comparer(self, dtype, precision, parts, "" if dtype == torch.float64 else own)
-            yield from compare(comparer, *cast((inputs, targets), dtype))
+            comparer = Comparer(self, dtype, precision, first.shards, "" if dtype == torch.float64 else own)
+            yield from compare(comparer, first.own, [drawn.cast(dtype) for drawn in later])
         yield Costs(
             flops_per_sample=self._flops(inputs, targets), dataset_samples=self.training.dataset_samples
         )
+
+    def _compares_later(self) -> bool:
+        """Return whether steps on further batches are compared, which then need their samples."""
+        strategy = self.training.strategy
+        return strategy.promise(self.training.options) == "gradients" and follows_updates(strategy)
+
+    def _drawn(self, batch: tuple[Any, Any]) -> Drawn:
+        return Drawn(batch, self._shards(batch))
 
     def _shards(self, batch: tuple[Any, Any]) -> list[Any]:
         """Return the parts of a step's batch that have a mean loss of their own, on every rank.

@@ -106,13 +106,13 @@ class HfTrainerReplica(DdpInsideReplica):
         from transformers.utils import logging
 
         replica, job = self, self.job
-        logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+        logging.set_verbosity_error()
 
-        class Arguments(TrainingArguments):
+        class Arguments(TrainingArguments):  # type: ignore[misc]
             # Or a folder is made for what is saved.
             should_save = property(lambda _: False)
 
-        class Mine(Trainer):
+        class Mine(Trainer):  # type: ignore[misc]
             loss_is_scaled_for_ga = False
 
             def get_train_dataloader(self) -> Any:
@@ -124,7 +124,7 @@ class HfTrainerReplica(DdpInsideReplica):
                 replica._losses.append(loss.detach())
                 return loss
 
-        class Halfway(TrainerCallback):
+        class Halfway(TrainerCallback):  # type: ignore[misc]
             def on_train_begin(self, *_: Any, **__: Any) -> None:
                 replica._watch()
 
