@@ -12,6 +12,9 @@ whole process, such as threads of its own, is on both sides. `--against ddp` has
 The loops know nothing of the harness: a DataLoader and a clock of their own, and everything off that the strategy has
 off. Each side trains a model of its own, of the same size. Rank 0 writes the pairs of times of as many steps, and
 the losses of the second side and of the strategy, before and after, as JSON.
+
+The model that a process makes first may train a percent slower than the next one, by where its memory lies:
+`--other-first` changes which of the two sides that is.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from ddpbench.spec import Case
 from ddpbench.strategies import load_strategy
 from ddpbench.worker.place import Place
-from ddpbench.worker.training.control import leave
+from ddpbench.worker.training.control import leave, meet
 from ddpbench.workloads import load_workload
 from tests.benchmarks.pairing import Harness, Steps, add_arguments, in_turn, pin, write
 
@@ -357,9 +360,16 @@ def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:
         global_batch=local_batch * asked.world_size,
     )
     bare = _plain_torch(case, "ddp" if asked.against == "ddp" or asked.world_size > 1 else "single")
-    harness = Harness(bare if asked.against == "itself" else case, place)
-    wraps = asked.against in PLAIN_TORCH
-    other = _own(Harness(bare, place, harness.control)) if wraps else loop.own(case)
+    measured = bare if asked.against == "itself" else case
+    uses_backend = load_strategy(measured.strategy).uses_backend
+    control = meet(measured, place, uses_backend=uses_backend, device=torch.device("cpu"))
+
+    def make_other() -> Own:
+        return _own(Harness(bare, place, control)) if asked.against in PLAIN_TORCH else loop.own(case)
+
+    other = make_other() if asked.other_first else None
+    harness = Harness(measured, place, control)
+    other = make_other() if other is None else other
     losses, of_strategy = [other.loss()], [_loss(harness)]
     steps = harness.steps_of(asked.block_seconds)
     other.steps(steps)
@@ -421,6 +431,7 @@ def main() -> None:
     parser.add_argument("--against", choices=("strategy", "own", *PLAIN_TORCH), default="strategy")
     parser.add_argument("--workload", help="another than the loop's own")
     parser.add_argument("--local-batch", type=int, help="another than the loop's own")
+    parser.add_argument("--other-first", action="store_true", help="make the other side's model first")
     add_arguments(parser)
     asked = parser.parse_args()
     if asked.loop == "ddp" and asked.against not in ("bare", "ddp"):
