@@ -13,6 +13,7 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 # Byte code of all that is installed takes pip most of its time: what is imported has it from its first import on.
 PIP := $(BIN)/python -m pip install --no-compile --disable-pip-version-check -q -c constraints.txt
 IMPORTED := ddpbench.report.page, matplotlib.backends.backend_agg, matplotlib.backends.backend_svg, pyroute2, torch.distributed.checkpoint, torch.distributed.run
+IMPORT := $(BIN)/python -c 'import $(IMPORTED); from ddpbench.worker.server import preload; preload()'
 IMPORTED_OF_FRAMEWORKS := accelerate deepspeed lightning ray.train.torch tensorflow transformers.trainer
 
 .PHONY: sweep test thorough frameworks bench campaign soak check docs clean help
@@ -87,15 +88,15 @@ clean:  ## remove the environments
 	@touch $@
 
 .venv/.runtime: .venv/.packages
-	$(BIN)/python -c 'import $(IMPORTED); from ddpbench.worker.server import preload; preload()'
+	$(IMPORT)
 	@touch $@
 
 # What is there already is imported while the rest is installed.
 .venv/.dev: .venv/.packages
-	@$(MAKE) --no-print-directory .venv/.runtime & imported=$$!; \
-	$(PIP) -e '.[dev]'; installed=$$?; \
-	wait $$imported && exit $$installed
-	@touch $@
+	@$(IMPORT) & imported=$$!; $(PIP) -e '.[dev]' & installed=$$!; \
+	trap 'kill $$imported $$installed 2> /dev/null; exit 130' INT TERM HUP; \
+	wait $$installed && wait $$imported
+	@touch .venv/.runtime $@
 
 .venv-frameworks/.all: pyproject.toml constraints.txt
 	@test -x .venv-frameworks/bin/python || $(PYTHON) -m venv .venv-frameworks

@@ -367,13 +367,17 @@ def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:
     def make_other() -> Own:
         return _own(Harness(bare, place, control)) if asked.against in PLAIN_TORCH else loop.own(case)
 
+    def make_alike() -> Own | None:
+        return loop.own(case) if asked.against == "own" else None
+
     other = make_other() if asked.other_first else None
-    harness = Harness(measured, place, control)
+    alike = make_alike()
+    harness = Harness(measured, place, control) if alike is None else None
     other = make_other() if other is None else other
+    harness = Harness(measured, place, control) if harness is None else harness
     losses, of_strategy = [other.loss()], [_loss(harness)]
     steps = harness.steps_of(asked.block_seconds)
     other.steps(steps)
-    alike = loop.own(case) if asked.against == "own" else None
     if alike is not None:
         alike.steps(steps)
     gc.freeze()  # as in a rank of a sweep: a collection does not walk all of torch

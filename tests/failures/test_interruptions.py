@@ -114,7 +114,7 @@ def test_a_sweep_killed_before_its_plan_stood_starts_afresh(
     assert run_cli("sweep", experiment, "--out", run).returncode == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_says_how_to_resume(
     write_experiment: Callable[..., Path], tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -279,7 +279,7 @@ def test_two_ranks_of_a_sound_one_are_proved_and_measured(
 @pytest.mark.parametrize(
     ("name", "purpose", "said"),
     [
-        ("EndlesslyTheSame", "proof", "all 2 ranks were given the same first batch"),
+        ("EndlesslyTheSame", "proof", "all 2 ranks were given the same batch"),
         ("Uneven", "proof", "a pass has 16 batches on rank 0 and 12 on rank 1"),
         ("UnevenUntold", "measure", "on rank 0 and 12 on rank 1"),
         ("UsedUp", "measure", "the data are exhausted after pass 1"),

@@ -202,7 +202,6 @@ def test_a_profile_is_measured_and_replayed(tmp_path: Path) -> None:
     assert "1 proved, 0 not, 0 skipped" in proved.stdout
 
 
-@pytest.mark.thorough
 def test_an_interruption_leaves_nothing(tmp_path: Path) -> None:
     out = tmp_path / "profile.json"
     process = subprocess.Popen(

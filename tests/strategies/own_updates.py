@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -47,3 +48,59 @@ class Dropping(Clipped):
 
     def before_update(self, model: nn.Module) -> None:
         pass
+
+
+class _Routing(nn.Module):
+    """Sends a batch through one of two layers, by what is in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.common = nn.Linear(6, 8)
+        self.rare, self.usual = nn.Linear(8, 1), nn.Linear(8, 1)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.common(inputs))
+        found: torch.Tensor = self.rare(hidden) if bool(inputs[0, 0] > 0) else self.usual(hidden)
+        return found
+
+
+class Routed(Dropping):
+    """Has parameters that the first batch reaches, and no other; its optimizer remembers."""
+
+    def model(self) -> nn.Module:
+        return _Routing()
+
+    def loader(self, rank: int, world_size: int, batch: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        generator = torch.Generator().manual_seed(rank)
+        inputs = torch.randn(4, batch, 6, generator=generator)
+        inputs[:, :, 0] = -1
+        inputs[0, :, 0] = 1
+        return [(each, each.sum(1, keepdim=True)) for each in inputs]
+
+    def optimizer(self, parameters: Any) -> Any:
+        return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+class _InTheSameMemory:
+    """Four batches, each where the one before was."""
+
+    def __init__(self, rank: int, batch: int) -> None:
+        self._rank, self._batch = rank, batch
+
+    def __len__(self) -> int:
+        return 4
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        generator = torch.Generator().manual_seed(self._rank)
+        inputs, targets = torch.empty(self._batch, 6), torch.empty(self._batch, 1)
+        for _ in range(len(self)):
+            inputs.copy_(torch.randn(self._batch, 6, generator=generator))
+            targets.copy_(inputs.sum(1, keepdim=True))
+            yield inputs, targets
+
+
+class Refilled(Clipped):
+    """Has a loader whose next batch takes the place of the last one."""
+
+    def loader(self, rank: int, world_size: int, batch: int) -> _InTheSameMemory:
+        return _InTheSameMemory(rank, batch)

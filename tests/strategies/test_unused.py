@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 from tests.ranks import run_ranks
+from tests.strategies import own_updates
+from tests.strategies.proving import broken, case_of, proofs
 from tests.strategies.training import build
 
 pytestmark = pytest.mark.ranks
@@ -120,3 +122,10 @@ def test_the_master_serves_each_dtype_in_turn() -> None:
         torch.testing.assert_close(single, mean.float(), rtol=1e-6, atol=0)
         torch.testing.assert_close(double, mean, rtol=1e-12, atol=0)
         assert transfers == [(0, "gather", 8), (1, "scatter", 8), (2, "gather", 16), (3, "scatter", 16)]
+
+
+@pytest.mark.parametrize("name", ["Routed", "Refilled"])
+def test_a_proof_s_later_batches_may_reach_less_and_lie_where_the_first_did(name: str) -> None:
+    for (found,) in run_ranks(proofs, 2, [case_of("fsdp", 2, f"{own_updates.__file__}:{name}")]):
+        assert "parameters, same samples" in {proof.compared for proof in found}
+        assert not broken(found)

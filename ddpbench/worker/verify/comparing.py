@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -220,6 +220,21 @@ class Comparer:
         """
         count = len(self.shards if shards is None else shards)
         return mean(self.gradient(model, number, shards) for number in range(count))
+
+    def average_reached(self, model: torch.nn.Module, shards: Sequence[Any], without: Set[str]) -> Tensors:
+        """Return that mean, without the parameters that no shard reaches and the strategy leaves out.
+
+        `without` names all that this rank's update left out; what another's shard has reached is not left out there.
+        """
+        reached: set[str] = set()
+
+        def noted() -> Iterator[Tensors]:
+            for number in range(len(shards)):
+                yield self.gradient(model, number, shards)
+                reached.update(name for name, each in model.named_parameters() if each.grad is not None)
+
+        found = mean(noted())
+        return {name: value for name, value in found.items() if name in reached or name not in without}
 
     def own_gradients(self, replica: Replica) -> Tensors:
         """Return what the strategy aggregated, without the loss's scale."""

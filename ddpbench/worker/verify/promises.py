@@ -109,13 +109,16 @@ def _gradients(
         after = replica.own_parameters()
         yield comparer.change("update, same gradients", before, after, trained(reference))
     drawn = [each.own if replica.draws else batch for each in later] or [batch] * (FINAL_STEPS - 1)
+    left_out = [idle] * made
     for following in drawn:
         replica.gradients_of(*following)
+        left_out.append(replica.unused())
         precision.update(replica)
         prover.on_step()
     if follows:
-        for shards in [*[comparer.shards] * made, *(each.shards for each in later)]:
-            _apply(trainee, comparer.average(trainee, shards), optimizer)
+        batches = [*[comparer.shards] * made, *(each.shards for each in later)]
+        for shards, without in zip(batches, left_out, strict=True):
+            _apply(trainee, comparer.average_reached(trainee, shards, without), optimizer)
         after = replica.own_parameters()
         yield comparer.change("parameters, same samples", before, after, trained(trainee))
     yield from _final(comparer, replica)

@@ -40,7 +40,7 @@ class Prover:
         """
         self.training.check_even(self.control)
         batches = self.training.batches()
-        inputs, targets = next(batches)
+        inputs, targets = _kept(next(batches))
         shards = self._shards((inputs, targets))
         if self.training.workload.owns_step:
             yield from prove_own_steps(self, inputs, [shard[0] for shard in shards])
@@ -72,6 +72,8 @@ class Prover:
         return strategy.promise(self.training.options) == "gradients" and follows_updates(strategy)
 
     def _drawn(self, batch: tuple[Any, Any]) -> Drawn:
+        self.on_step()  # whoever waits for a slow loader is alive
+        batch = _kept(batch)
         return Drawn(batch, self._shards(batch))
 
     def _shards(self, batch: tuple[Any, Any]) -> list[Any]:
@@ -129,7 +131,7 @@ class Prover:
         if all(_equal(first, other) for other in others):
             who = "replicas" if self.training.strategy.whole_batches else "ranks"
             raise ValueError(
-                f"all {len(shares)} {who} were given the same first batch, so that they would not train on different "
+                f"all {len(shares)} {who} were given the same batch, so that they would not train on different "
                 "data: an iterable dataset or a loader has to shard by rank itself (RANK and WORLD_SIZE say whose "
                 "share; dataset(rank, world_size) and loader(rank, world_size, batch) are told)"
             )
@@ -223,6 +225,12 @@ class Prover:
             loss = training.workload.loss(model(cast(inputs, training.dtype)), cast(targets, training.dtype))
             loss.backward()  # type: ignore[no-untyped-call]
         return float(counter.get_total_flops())
+
+
+def _kept(batch: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Return a copy: a loader may put its next batch in the same memory."""
+    kept: tuple[Any, Any] = map_tensors(torch.clone, batch)
+    return kept
 
 
 def _equal(own: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
