@@ -4,10 +4,9 @@ Figures are laid out and not written, so that their SVG and PNG are empty: writi
 a form for a phone is laid out in one of the two, by its words: both forms of every kind meet many runs. torch's
 compiler, which takes a core over a second to import, is imported where something is compiled, and not by whoever builds
 an optimizer: all that torch wants of it until then is that functions be left uncompiled. What operators do to tensors
-without values, a quarter of what importing torch takes, is imported where there are such tensors; torch's functions are
-looked up as they are called, which takes a tenth less. Garbage is looked for less often, and not at all while torch is
-imported. A fork server imports what its cases' strategies need, and not what all strategies do, which takes another
-second. A report is made by one process: the other core has tests.
+without values, a quarter of what importing torch takes, is imported where there are such tensors. Garbage is looked for
+less often, and not at all while torch is imported. A fork server imports what its cases' strategies need, and not what
+all strategies do, which takes another second. A report is made by one process: the other core has tests.
 
 `tests/conftest.py` imports this, and puts it on PYTHONPATH for what tests start; not where ratios are measured.
 """
@@ -119,13 +118,11 @@ def _load_for_meta(run: Callable[[ModuleType], None], module: ModuleType) -> Non
 
 
 def _import_without_collecting(run: Callable[[ModuleType], None], module: ModuleType) -> None:
-    collects, flags = gc.isenabled(), sys.getdlopenflags()
+    collects = gc.isenabled()
     gc.disable()
-    sys.setdlopenflags(os.RTLD_LAZY)
     try:
         run(module)
     finally:
-        sys.setdlopenflags(flags)
         if collects:
             gc.enable()
 
