@@ -13,7 +13,7 @@ The loops know nothing of the harness: a DataLoader and a clock of their own, an
 off. Each side trains a model of its own, of the same size. Rank 0 writes the pairs of times of as many steps, and
 the losses of the second side and of the strategy, before and after, as JSON.
 
-The model that a process makes first may train a percent slower than the next one, by where its memory lies:
+The model that a process makes first may train a percent slower than the next one, probably by where its memory lies:
 `--other-first` changes which of the two sides that is.
 """
 
