@@ -367,27 +367,29 @@ def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:
     def make_other() -> Own:
         return _own(Harness(bare, place, control)) if asked.against in PLAIN_TORCH else loop.own(case)
 
-    def make_alike() -> Own | None:
-        return loop.own(case) if asked.against == "own" else None
+    def make_first() -> Harness | Own:
+        return loop.own(case) if asked.against == "own" else Harness(measured, place, control)
 
-    other = make_other() if asked.other_first else None
-    alike = make_alike()
-    harness = Harness(measured, place, control) if alike is None else None
-    other = make_other() if other is None else other
-    harness = Harness(measured, place, control) if harness is None else harness
+    if asked.other_first:
+        other = make_other()
+        first = make_first()
+    else:
+        first = make_first()
+        other = make_other()
+    harness = first if isinstance(first, Harness) else Harness(measured, place, control)
     losses, of_strategy = [other.loss()], [_loss(harness)]
     steps = harness.steps_of(asked.block_seconds)
     other.steps(steps)
-    if alike is not None:
-        alike.steps(steps)
+    if isinstance(first, Own):
+        first.steps(steps)
     gc.freeze()  # as in a rank of a sweep: a collection does not walk all of torch
-    first = _blocks(harness) if alike is None else alike.steps
-    pairs = in_turn(first, other.steps, steps, harness.control, asked)
+    blocks = _blocks(first) if isinstance(first, Harness) else first.steps
+    pairs = in_turn(blocks, other.steps, steps, control, asked)
     losses.append(other.loss())
     of_strategy.append(_loss(harness))
     if rank == 0:
         write(pairs, asked.out, steps=steps, losses=losses, losses_of_strategy=of_strategy)
-    leave(harness.control, borrowed=case.launcher != "local")
+    leave(control, borrowed=case.launcher != "local")
 
 
 def _blocks(harness: Harness) -> Steps:

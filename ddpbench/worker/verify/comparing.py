@@ -124,9 +124,15 @@ class Comparer:
         precision: Precision,
         shards: Sequence[Any],
         own_autocast: str = "",
+        *,
+        later: Sequence[Drawn] = (),
     ) -> None:
-        """`own_autocast` is the type of one that the workload's loss enters itself: bf16, fp16, or none."""
+        """`own_autocast` is the type of one that the workload's loss enters itself: bf16, fp16, or none.
+
+        `later` are the batches of a proof's last steps, one each; none where they train on the first once more.
+        """
         self.prover, self.dtype, self.precision, self.shards = prover, dtype, precision, shards
+        self.later = later
         self.training = prover.training
         name = str(dtype).removeprefix("torch.")
         self.name = name if precision.name == "full" else f"{name}, {precision.name} autocast"
@@ -213,16 +219,12 @@ class Comparer:
         self.seed(shard)
         return self.prover.gradient(model, (self.shards if shards is None else shards)[shard], self.precision)
 
-    def average(self, model: torch.nn.Module, shards: Sequence[Any] | None = None) -> Tensors:
-        """Return the mean over shards of each shard's gradient, from the same state and seeds, in this process.
-
-        They are those of the first batch unless others are given.
-        """
-        count = len(self.shards if shards is None else shards)
-        return mean(self.gradient(model, number, shards) for number in range(count))
+    def average(self, model: torch.nn.Module) -> Tensors:
+        """Return the mean over shards of each shard's gradient, from the same state and seeds, in this process."""
+        return mean(self.gradient(model, number) for number in range(len(self.shards)))
 
     def average_reached(self, model: torch.nn.Module, shards: Sequence[Any], without: Set[str]) -> Tensors:
-        """Return that mean, without the parameters that no shard reaches and the strategy leaves out.
+        """Return that mean over these shards, without the parameters that none reaches and the strategy leaves out.
 
         `without` names all that this rank's update left out; what another's shard has reached is not left out there.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
@@ -18,7 +18,6 @@ from ddpbench.strategies.trees import concatenate
 from ddpbench.worker.training.training import all_equal, checksum
 from ddpbench.worker.verify.comparing import (
     Comparer,
-    Drawn,
     Tensors,
     has_batch_statistics,
     mean,
@@ -45,11 +44,8 @@ def follows_updates(strategy: Strategy[Any]) -> bool:
     return not strategy.replicas_equal or bool(strategy.framework)
 
 
-def compare(comparer: Comparer, own: tuple[Any, Any], later: Sequence[Drawn]) -> Iterator[Proof]:
-    """Train a fresh model on this rank's batch, and hold it against one process, as the strategy promises.
-
-    `later` are the batches of the last steps, one each; none where they train on the first once more.
-    """
+def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
+    """Train a fresh model on this rank's batch, and hold it against one process, as the strategy promises."""
     prover, training, precision = comparer.prover, comparer.training, comparer.precision
     strategy = training.strategy
     promise: Promise = strategy.promise(training.options)
@@ -62,10 +58,7 @@ def compare(comparer: Comparer, own: tuple[Any, Any], later: Sequence[Drawn]) ->
     replica = training.replica(model, NullRecorder(), distributed=distributed, precision=precision)
     comparer.allow_for(replica)
     batch = own if replica.draws else (None, None)
-    if promise == "gradients":
-        yield from _gradients(comparer, replica, reference, batch, later)
-    else:
-        yield from _CHECKS[promise](comparer, replica, reference, batch)
+    yield from _CHECKS[promise](comparer, replica, reference, batch)
     replica.close()
 
 
@@ -78,9 +71,9 @@ def _nothing(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
 
 
 def _gradients(
-    comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any, later: Sequence[Drawn]
+    comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any
 ) -> Iterator[Proof]:
-    prover, precision = comparer.prover, comparer.precision
+    prover, precision, later = comparer.prover, comparer.precision, comparer.later
     comparer.seed(prover.rank)
     replica.gradients_of(*batch)
     prover.on_step()
@@ -309,6 +302,7 @@ def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
 
 _CHECKS: dict[Promise, Callable[[Comparer, Replica, torch.nn.Module, Any], Iterator[Proof]]] = {
     "nothing": _nothing,
+    "gradients": _gradients,
     "delayed": _delayed,
     "averaged": _averaged,
     "ordered": _ordered,

@@ -60,8 +60,10 @@ class Prover:
             precision = FULL if dtype == torch.float64 else self.training.precision
             first = Drawn((inputs, targets), shards).cast(dtype)
             # Autocast leaves float64 as it is.
-            comparer = Comparer(self, dtype, precision, first.shards, "" if dtype == torch.float64 else own)
-            yield from compare(comparer, first.own, [drawn.cast(dtype) for drawn in later])
+            autocast = "" if dtype == torch.float64 else own
+            following = [drawn.cast(dtype) for drawn in later]
+            comparer = Comparer(self, dtype, precision, first.shards, autocast, later=following)
+            yield from compare(comparer, first.own)
         yield Costs(
             flops_per_sample=self._flops(inputs, targets), dataset_samples=self.training.dataset_samples
         )
