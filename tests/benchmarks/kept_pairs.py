@@ -14,7 +14,7 @@ from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.identity import check_identity, machine_record
 from ddpbench.strategies.frameworks.installed import versions
 from ddpbench.worker.probe import describe
-from tests.benchmarks.ratio import Ratio, paired_ratio
+from tests.benchmarks.ratio import Ratio, middle_ratio, paired_ratio
 from tests.kept import REPORTS
 
 COLUMNS = ("launch", "pair", "steps", "first_s", "second_s")
@@ -45,8 +45,8 @@ class Launch:
 
     @property
     def ratio(self) -> float:
-        """Of the two sides' times."""
-        return paired_ratio(self.pairs).value
+        """Of the two sides' times: the pairs' middle one."""
+        return middle_ratio(self.pairs)
 
 
 def over_launches(launches: Sequence[Launch]) -> Ratio:

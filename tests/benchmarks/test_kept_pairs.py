@@ -18,6 +18,7 @@ from tests.benchmarks.kept_pairs import (
     wrapper_costs,
     write,
 )
+from tests.benchmarks.ratio import middle_ratio, paired_ratio
 from tests.benchmarks.test_frameworks import (
     COSTS,
     COSTS_OVER_DDP,
@@ -88,3 +89,15 @@ def test_pairs_of_another_comparison_are_refused(name: str, tmp_path: Path) -> N
     write(tmp_path / name, [Launch([(1.0, 1.0), (1.0, 1.1)], 10)])
     with pytest.raises(AssertionError, match="another comparison"):
         wrapper_costs(tmp_path)
+
+
+def test_a_launch_s_ratio_is_moved_little_by_bursts_and_exact_without() -> None:
+    alike = [(1.02 * 0.2, 0.2)] * 21
+    assert middle_ratio(alike) == pytest.approx(1.02)
+    burst = [
+        (first * (1.6 if number in {3, 4, 11} else 1), second) for number, (first, second) in enumerate(alike)
+    ]
+    assert middle_ratio(burst) == pytest.approx(1.02, rel=0.002)
+    assert paired_ratio(burst).value > 1.06
+    assert middle_ratio([(other, first) for first, other in burst]) == pytest.approx(1 / middle_ratio(burst))
+    assert middle_ratio([(1.0, 2.0)]) == 0.5
