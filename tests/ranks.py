@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
+_SERVER = forkserver.ForkServer()
+"""Not Python's own, of which a process has one: that forks what it was started with, by a test of loaders say."""
+_SERVER.set_forkserver_preload(
     [
         "torch",
         # torch's compiler whole, which `tests/lighter` leaves for later: ranks with shards want it, and each would take
@@ -31,6 +33,8 @@ _CONTEXT.set_forkserver_preload(
         "pytest",  # a child imports the parent's main module
         "tests.strategies.training",
         "tests.strategies.sharding",
+        "ddpbench.analysis.read.overlap",  # with pandas, for a second: what ranks call is in modules that judge them
+        "ddpbench.worker.rank.rank",
         # Where they are installed; else the server goes on without.
         "accelerate",
         "lightning.pytorch",
@@ -50,7 +54,8 @@ def run_ranks(function: Callable[..., Any], processes: int, *arguments: Any) -> 
         patch.setenv("OPENBLAS_NUM_THREADS", "1")
         patch.setenv("OMP_NUM_THREADS", "1")
         folder = Path(name)
-        forkserver.ensure_running()
+        patch.setattr(forkserver, "connect_to_new_process", _SERVER.connect_to_new_process)
+        _SERVER.ensure_running()
         ranks = [
             _CONTEXT.Process(target=_be_rank, args=(function, rank, processes, folder, arguments))
             for rank in range(processes)
