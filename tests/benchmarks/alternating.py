@@ -2,8 +2,9 @@
 
     torchrun --nproc-per-node 2 tests/benchmarks/alternating.py --strategy ddp --workload gpt:nano --out FILE
 
-Or, with `--against timed`, blocks of instrumented steps and of timed ones, each with a model of its own. Rank 0 writes
-the pairs of block times as JSON. Which of a pair goes first alternates, so that drift cancels.
+Or, with `--against timed`, blocks of instrumented steps and of timed ones, each with a model of its own; with
+`--against itself` of timed ones on both sides, what the benchmark makes of no difference. Rank 0 writes the pairs of
+block times as JSON. Which of a pair goes first alternates, so that drift cancels.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch.distributed as dist
 
 from ddpbench.measure.blocks import Stepper, run_block
 from ddpbench.measure.clock import HostClock
-from ddpbench.measure.recorder import StepRecorder
+from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 from ddpbench.spec import Case
 from ddpbench.worker.place import Place
@@ -35,7 +36,7 @@ NOTED = ("master", "pipeline")
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--strategy", choices=[*BARE, *NOTED], required=True)
-    parser.add_argument("--against", choices=["bare", "timed"], default="bare")
+    parser.add_argument("--against", choices=["bare", "timed", "itself"], default="bare")
     parser.add_argument("--workload", required=True)
     parser.add_argument("--options", default="{}", help="of the strategy, as JSON")
     parser.add_argument("--local-batch", type=int, default=4)
@@ -46,7 +47,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     if arguments.strategy in NOTED and arguments.against == "bare":
-        parser.error(f"a bare loop has no {arguments.strategy}: use --against timed")
+        parser.error(f"a bare loop has no {arguments.strategy}: use --against timed or itself")
     rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     place = Place(rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=())
     if arguments.strategy != "data_parallel":
@@ -62,8 +63,10 @@ def main() -> None:
         global_batch=arguments.local_batch * arguments.world_size,
     )
     harness = Harness(case, place)
-    timed = arguments.against == "timed"
-    sides = (instrumented(harness), harness.block) if timed else (harness.block, bare(harness))
+    if arguments.against == "bare":
+        sides = harness.block, bare(harness)
+    else:
+        sides = another(harness, noting=arguments.against == "timed"), harness.block
     gc.freeze()  # as in a rank of a sweep: a collection does not walk all of torch
     steps = harness.steps_of(arguments.block_seconds)
     pairs = in_turn(*sides, steps, harness.control, arguments)
@@ -96,24 +99,25 @@ def bare(harness: Harness) -> Steps:
     return block
 
 
-def instrumented(harness: Harness) -> Steps:
-    """Return blocks of steps that note their spans and transfers, of another model like the first."""
+def another(harness: Harness, *, noting: bool) -> Steps:
+    """Return blocks of steps of another model like the first, which note their spans and transfers if asked to."""
     clock, training = HostClock(), harness.training
-    recorder, numbers = StepRecorder(clock), itertools.count()
+    kept, numbers = StepRecorder(clock), itertools.count()
+    recorder: Recorder = kept if noting else NullRecorder()
     replica = training.replica(training.fresh_model(), recorder, distributed=dist.is_initialized())
     loop = StepLoop(replica, harness.batches, recorder, Heartbeat(bytearray(PAGE_BYTES), 0))
 
-    def step() -> None:
-        recorder.begin_step(next(numbers))
+    def noted_step() -> None:
+        kept.begin_step(next(numbers))
         loop.step()
-        recorder.end_step()
+        kept.end_step()
 
-    stepper = Stepper(step, harness.samples, clock, harness.control)
+    stepper = Stepper(noted_step if noting else loop.step, harness.samples, clock, harness.control)
     run_block(stepper, 30, 0, "warmup")
 
     def block(steps: int) -> float:
-        found = run_block(stepper, steps, 0, "instrumented")
-        assert recorder.records()
+        found = run_block(stepper, steps, 0, "instrumented" if noting else "timed")
+        assert bool(kept.records()) == noting
         return (found.end_ns - found.start_ns) / 1e9
 
     return block

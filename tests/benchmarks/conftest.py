@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--alike",
         action="store_true",
-        help="with --ratios, pair each framework's loop with itself: what the benchmark makes of no difference",
+        help="with --ratios, pair loops, or timed steps, with themselves: what a benchmark makes of no difference",
     )
     parser.addoption(
         "--keep",
