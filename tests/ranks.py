@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -11,15 +12,17 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from importlib.util import find_spec
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+ROOT = Path(__file__).parents[1]
 _CONTEXT = multiprocessing.get_context("forkserver")
 _SERVER = forkserver.ForkServer()
-"""Not Python's own, of which a process has one: that forks what it was started with, by a test of loaders say."""
+"""Our own: Python's, one a process, may have been started without torch before, by a test of loader workers say."""
 _SERVER.set_forkserver_preload(
     [
         "torch",
@@ -33,8 +36,10 @@ _SERVER.set_forkserver_preload(
         "pytest",  # a child imports the parent's main module
         "tests.strategies.training",
         "tests.strategies.sharding",
-        "ddpbench.analysis.read.overlap",  # with pandas, for a second: what ranks call is in modules that judge them
         "ddpbench.worker.rank.rank",
+        # Brings pandas, a second: ranks' functions are in modules of tests that import it. Where pyarrow is installed,
+        # pandas brings a thread as well, and each rank has to import it itself.
+        *([] if find_spec("pyarrow") else ["ddpbench.analysis.read.overlap"]),
         # Where they are installed; else the server goes on without.
         "accelerate",
         "lightning.pytorch",
@@ -55,7 +60,8 @@ def run_ranks(function: Callable[..., Any], processes: int, *arguments: Any) -> 
         patch.setenv("OMP_NUM_THREADS", "1")
         folder = Path(name)
         patch.setattr(forkserver, "connect_to_new_process", _SERVER.connect_to_new_process)
-        _SERVER.ensure_running()
+        with contextlib.chdir(ROOT):  # from elsewhere it would find no tests to import, and say nothing
+            _SERVER.ensure_running()
         ranks = [
             _CONTEXT.Process(target=_be_rank, args=(function, rank, processes, folder, arguments))
             for rank in range(processes)
