@@ -3,29 +3,25 @@
     torchrun --nproc-per-node 2 tests/benchmarks/alternating.py --strategy ddp --workload gpt:nano --out FILE
 
 Or, with `--against timed`, blocks of instrumented steps and of timed ones, each with a model of its own; with
-`--against itself` of timed ones on both sides, what the benchmark makes of no difference. Rank 0 writes the pairs of
-block times as JSON. Which of a pair goes first alternates, so that drift cancels.
+`--against itself` of timed ones on both sides, what the benchmark makes of no difference. `--timed-first` has the
+timed side's model made first: the first may train a percent slower. Rank 0 writes the pairs of block times as JSON.
+Which of a pair goes first alternates, so that drift cancels.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import itertools
 import os
 import time
 
 import torch
-import torch.distributed as dist
 
-from ddpbench.measure.blocks import Stepper, run_block
 from ddpbench.measure.clock import HostClock
-from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
-from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
+from ddpbench.measure.recorder import StepRecorder
 from ddpbench.spec import Case
 from ddpbench.worker.place import Place
 from ddpbench.worker.training.control import leave
-from ddpbench.worker.training.training import StepLoop
 from tests.benchmarks.pairing import Harness, Steps, add_arguments, in_turn, pin, write
 
 BARE = ("single", "ddp", "data_parallel")
@@ -41,8 +37,12 @@ def main() -> None:
     parser.add_argument("--options", default="{}", help="of the strategy, as JSON")
     parser.add_argument("--local-batch", type=int, default=4)
     parser.add_argument(
-        "--world-size", type=int, required=True, help="replicas; data_parallel has them in one process"
+        "--world-size",
+        type=int,
+        required=True,
+        help="replicas, of pipeline its ranks; data_parallel has them in one process",
     )
+    parser.add_argument("--timed-first", action="store_true", help="make the timed side's model first")
     add_arguments(parser)
     arguments = parser.parse_args()
 
@@ -62,11 +62,19 @@ def main() -> None:
         local_batch=arguments.local_batch,
         global_batch=arguments.local_batch * arguments.world_size,
     )
-    harness = Harness(case, place)
     if arguments.against == "bare":
+        harness = Harness(case, place)
         sides = harness.block, bare(harness)
     else:
-        sides = another(harness, noting=arguments.against == "timed"), harness.block
+        kept = StepRecorder(HostClock()) if arguments.against == "timed" else None
+        if arguments.timed_first:
+            harness = Harness(case, place)
+            other = Harness(case, place, harness.control, kept)
+        else:
+            other = Harness(case, place, kept=kept)
+            harness = Harness(case, place, other.control)
+        sides = other.block, harness.block
+        other.steps_of(arguments.block_seconds)
     gc.freeze()  # as in a rank of a sweep: a collection does not walk all of torch
     steps = harness.steps_of(arguments.block_seconds)
     pairs = in_turn(*sides, steps, harness.control, arguments)
@@ -95,30 +103,6 @@ def bare(harness: Harness) -> Steps:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         return time.perf_counter() - start
-
-    return block
-
-
-def another(harness: Harness, *, noting: bool) -> Steps:
-    """Return blocks of steps of another model like the first, which note their spans and transfers if asked to."""
-    clock, training = HostClock(), harness.training
-    kept, numbers = StepRecorder(clock), itertools.count()
-    recorder: Recorder = kept if noting else NullRecorder()
-    replica = training.replica(training.fresh_model(), recorder, distributed=dist.is_initialized())
-    loop = StepLoop(replica, harness.batches, recorder, Heartbeat(bytearray(PAGE_BYTES), 0))
-
-    def noted_step() -> None:
-        kept.begin_step(next(numbers))
-        loop.step()
-        kept.end_step()
-
-    stepper = Stepper(noted_step if noting else loop.step, harness.samples, clock, harness.control)
-    run_block(stepper, 30, 0, "warmup")
-
-    def block(steps: int) -> float:
-        found = run_block(stepper, steps, 0, "instrumented" if noting else "timed")
-        assert bool(kept.records()) == noting
-        return (found.end_ns - found.start_ns) / 1e9
 
     return block
 

@@ -25,7 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--alike",
         action="store_true",
-        help="with --ratios, pair loops, or timed steps, with themselves: what a benchmark makes of no difference",
+        help="with --ratios, pair frameworks' loops (-k a_loop, -k costs) or timed steps (-k noting) with "
+        "themselves: what a benchmark makes of no difference",
     )
     parser.addoption(
         "--keep",

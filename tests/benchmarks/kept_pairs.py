@@ -20,6 +20,7 @@ from tests.kept import REPORTS
 COLUMNS = ("launch", "pair", "steps", "first_s", "second_s")
 """A file's: seconds of a block of so many steps, of either side of the ratio."""
 WRAPPER_COSTS = REPORTS / "wrapper-costs"
+BARE_LOOPS = REPORTS / "bare-loops"
 WRAPPERS = {
     "ddp": "DDP",
     "fabric": "Lightning, `Fabric`",
@@ -52,6 +53,12 @@ class Launch:
 def over_launches(launches: Sequence[Launch]) -> Ratio:
     """Return the ratio over launches, each of which counts once: it is one of the ratio's `pairs`."""
     return paired_ratio([(launch.ratio, 1.0) for launch in launches])
+
+
+def told(ratio: Ratio, launches: Sequence[Launch]) -> str:
+    """Return a ratio with its interval, and each launch's own."""
+    each = ", ".join(f"{one.ratio:.3f}" for one in launches)
+    return f"{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}] (by launch {each})"
 
 
 def write(path: Path, launches: Sequence[Launch]) -> None:
@@ -115,6 +122,51 @@ def wrapper_costs(folder: Path = WRAPPER_COSTS) -> dict[Cost, Ratio]:
     return found
 
 
+Loop = tuple[str, int]
+"""A loop written by hand in a framework, and its world size."""
+
+
+def bare_loops(folder: Path = BARE_LOOPS) -> dict[Loop, Ratio]:
+    """Return the step time of each framework's strategy over that of a loop written by hand in it."""
+    found: dict[Loop, Ratio] = {}
+    for path in sorted(folder.glob("*.csv")):
+        loop, world, against = path.stem.split("-")
+        assert against == "strategy", f"{path.name} tells of another comparison"
+        found[loop, int(world)] = over_launches(read(path))
+    return found
+
+
+LOOP_BOUNDS = (0.97, 1.03)
+"""A strategy's step time over that of a loop written by hand in the framework: its interval has to lie within."""
+
+
+def is_bounded(ratio: Ratio) -> bool:
+    """Return whether such a ratio's interval does."""
+    low, high = LOOP_BOUNDS
+    return low <= ratio.low <= ratio.high <= high
+
+
+def beyond(loops: Mapping[Loop, Ratio]) -> dict[Loop, Ratio]:
+    """Return those whose interval does not."""
+    return {loop: ratio for loop, ratio in loops.items() if not is_bounded(ratio)}
+
+
+def sentence_on_loops(loops: Mapping[Loop, Ratio]) -> str:
+    """Return what the documentation says of them."""
+    values = sorted(ratio.value for ratio in loops.values())
+    lowest = min(loops, key=lambda loop: loops[loop].low)
+    highest = max(loops, key=lambda loop: loops[loop].high)
+    outside = [
+        f"**`{loop}` at {ranks}, {ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]**"
+        for (loop, ranks), ratio in beyond(loops).items()
+    ]
+    return (
+        f"{len(loops)} cases: {values[0]:.4f} to {values[-1]:.4f}; the lowest end of an interval is "
+        f"{loops[lowest].low:.4f} (`{lowest[0]}` at {lowest[1]}), the highest {loops[highest].high:.4f} "
+        f"(`{highest[0]}` at {highest[1]}); outside the bound: {', '.join(outside) or 'none'}"
+    )
+
+
 def sentences(costs: Mapping[Cost, Ratio]) -> list[str]:
     """Return the rows of the documentation's table, and what stands below it."""
     rows = [
@@ -138,6 +190,7 @@ def _cell(ratio: Ratio | None) -> str:
 def main() -> None:
     """Print what the documentation has to say by the kept pairs."""
     print(*sentences(wrapper_costs()), sep="\n")
+    print(sentence_on_loops(bare_loops()))
 
 
 if __name__ == "__main__":

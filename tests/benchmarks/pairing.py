@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import math
 import os
@@ -16,7 +17,7 @@ import torch.distributed as dist
 
 from ddpbench.measure.blocks import Control, Stepper, run_block
 from ddpbench.measure.clock import HostClock
-from ddpbench.measure.recorder import NullRecorder
+from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 from ddpbench.spec import Case
 from ddpbench.worker.place import Place
@@ -76,26 +77,38 @@ def pin(rank: int, cores: int = 1) -> None:
 
 
 class Harness:
-    """A case's strategy in this rank, as a launch of a sweep trains it, without a recorder.
+    """A case's strategy in this rank, as a launch of a sweep trains it, with a recorder of instrumented steps or none.
 
     It joins the other ranks, unless it is given the control of one that has.
     """
 
-    def __init__(self, case: Case, place: Place, control: Control | None = None) -> None:
+    def __init__(
+        self, case: Case, place: Place, control: Control | None = None, kept: StepRecorder | None = None
+    ) -> None:
+        recorder: Recorder = kept or NullRecorder()
         device = torch.device("cpu")
         self.training = Training(case, place, device)
         model = self.training.fresh_model()
         uses_backend = self.training.strategy.uses_backend
         self.control = control or meet(case, place, uses_backend=uses_backend, device=device)
-        self.replica = self.training.replica(model, NullRecorder(), distributed=dist.is_initialized())
+        self.replica = self.training.replica(model, recorder, distributed=dist.is_initialized())
         self.batches = self.training.batches()
-        self.loop = StepLoop(self.replica, self.batches, NullRecorder(), Heartbeat(bytearray(PAGE_BYTES), 0))
+        self.loop = StepLoop(self.replica, self.batches, recorder, Heartbeat(bytearray(PAGE_BYTES), 0))
         self.samples = case.global_batch // place.processes
-        self._stepper = Stepper(self.loop.step, self.samples, HostClock(), self.control)
+        self._kept, self._numbers = kept, itertools.count()
+        step = self._noted_step if kept else self.loop.step
+        self._stepper = Stepper(step, self.samples, HostClock(), self.control)
+
+    def _noted_step(self) -> None:
+        assert self._kept is not None
+        self._kept.begin_step(next(self._numbers))
+        self.loop.step()
+        self._kept.end_step()
 
     def block(self, steps: int) -> float:
-        """Return how long a timed block took, seconds."""
-        block = run_block(self._stepper, steps, 0, "timed")
+        """Return how long a block of timed or instrumented steps took, seconds."""
+        block = run_block(self._stepper, steps, 0, "timed" if self._kept is None else "instrumented")
+        assert self._kept is None or self._kept.records()
         return (block.end_ns - block.start_ns) / 1e9
 
     def steps_of(self, block_s: float) -> int:

@@ -41,8 +41,8 @@ def paired_ratio(pairs: Sequence[tuple[float, float]]) -> Ratio:
 def middle_ratio(pairs: Sequence[tuple[float, float]]) -> float:
     """The middle of the pairs' ratios on the logarithm: their pseudo-median (Hodges and Lehmann, 1963).
 
-    It is the median of all means of two, one with itself as well. As good as the mean where noise is normal, and moved
-    less by bursts of another's work, which last for some blocks and hit the sides alike.
+    It is the median of all means of two, one with itself as well. Nearly as precise as the mean where noise is normal,
+    and moved less by bursts that hit either side as often. What one side does in a few blocks alone is mostly left out.
     """
     logs = [math.log(first / second) for first, second in pairs]
     means = [(one + other) / 2 for one, other in combinations_with_replacement(logs, 2)]

@@ -10,8 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.conftest import Say, by_python, torchrun
-from tests.benchmarks.kept_pairs import Launch, note_machine, over_launches, write
-from tests.benchmarks.ratio import Ratio
+from tests.benchmarks.kept_pairs import (
+    LOOP_BOUNDS,
+    Launch,
+    is_bounded,
+    note_machine,
+    over_launches,
+    told,
+    write,
+)
 from tests.benchmarks.test_own_script import KEEPS_MEMORY
 
 FRAMEWORKS = {
@@ -83,8 +90,8 @@ def test_blocks_in_turn_with_a_loop_in_the_framework(
 ) -> None:
     """Bound: the 95 % interval of strategy / hand-written loop lies within 0.97 to 1.03.
 
-    It is over processes. Each adds pairs until it knows its own ratio to 0.8 %, of 20 to 60; after 15 s it stops. In
-    every other one the loop's model is made first. Processes are added while the interval is wider than 1.25 % to
+    It is over processes. Each adds pairs until their mean is known to 0.8 %, of 20 to 60; after 15 s it stops. In every
+    other one the loop's model is made first. Processes are added while the interval is wider than 1.25 % to
     either side, from 12 to 20.
     """
     against = "own" if request.config.getoption("--alike", default=False) else "strategy"
@@ -103,8 +110,9 @@ def test_blocks_in_turn_with_a_loop_in_the_framework(
     if full:
         ratio = over_launches(launches)
         side = "the same loop" if against == "own" else "strategy"
-        say(f"{side} / loop written in it, {loop} at {world}: {told(ratio, launches)}, within 0.97 to 1.03")
-        assert 0.97 <= ratio.low <= ratio.high <= 1.03
+        bounds = "within {} to {}".format(*LOOP_BOUNDS)
+        say(f"{side} / loop written in it, {loop} at {world}: {told(ratio, launches)}, {bounds}")
+        assert is_bounded(ratio)
 
 
 @pytest.mark.multiprocess
@@ -190,9 +198,3 @@ def measured(loop: str, world: int, against: str, full: bool, folder: Path, *, o
         assert before == pytest.approx(math.log(classes), rel=0.2)
         assert after < 0.95 * before
     return Launch(pairs, found["steps"])
-
-
-def told(ratio: Ratio, launches: Sequence[Launch]) -> str:
-    """Return a ratio with its interval, and each process's own."""
-    each = ", ".join(f"{one.ratio:.3f}" for one in launches)
-    return f"{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}] (by process {each})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -11,9 +12,13 @@ import torch
 
 from ddpbench.errors import IdentityError
 from tests.benchmarks.kept_pairs import (
+    BARE_LOOPS,
     WRAPPER_COSTS,
     Launch,
+    bare_loops,
+    beyond,
     read,
+    sentence_on_loops,
     sentences,
     wrapper_costs,
     write,
@@ -22,10 +27,15 @@ from tests.benchmarks.ratio import middle_ratio, paired_ratio
 from tests.benchmarks.test_frameworks import (
     COSTS,
     COSTS_OVER_DDP,
+    FRAMEWORKS,
     KNOWN_TO,
+    LAUNCHES,
     LAUNCHES_OF_COSTS,
+    LOOP_KNOWN_TO,
+    MEASURED,
     refuse_kept,
 )
+from tests.kept import REPORTS
 
 
 def test_every_wrapper_s_cost_is_kept_and_known_as_well_as_is_said() -> None:
@@ -39,7 +49,26 @@ def test_every_wrapper_s_cost_is_kept_and_known_as_well_as_is_said() -> None:
         assert ratio.half_width <= KNOWN_TO, case
 
 
-@pytest.mark.parametrize("path", sorted(WRAPPER_COSTS.glob("*.csv")), ids=lambda path: path.stem)
+LOOPS_KEPT = [case for case in MEASURED if FRAMEWORKS[case[0]] != "tensorflow"]
+BEYOND = {("hf_trainer", 1)}
+"""Cases whose interval leaves the bound, and of which the documentation says so."""
+
+
+def test_every_framework_s_own_loop_is_kept_and_said_to_be_beyond_its_bounds_where_it_is() -> None:
+    loops = bare_loops()
+    assert set(loops) == set(LOOPS_KEPT)
+    for case, ratio in loops.items():
+        assert LAUNCHES[0] <= ratio.pairs <= LAUNCHES[1], case
+        assert ratio.pairs == LAUNCHES[1] or ratio.half_width <= LOOP_KNOWN_TO, case
+    assert set(beyond(loops)) == BEYOND
+    method = (REPORTS.parent / "docs/method.md").read_text(encoding="utf-8")
+    assert sentence_on_loops(loops) in method, sentence_on_loops(loops)
+
+
+KEPT_PAIRS = [path for folder in (WRAPPER_COSTS, BARE_LOOPS) for path in sorted(folder.glob("*.csv"))]
+
+
+@pytest.mark.parametrize("path", KEPT_PAIRS, ids=lambda path: path.stem)
 def test_each_launch_has_its_pairs(path: Path) -> None:
     for launch in read(path):
         assert 5 <= len(launch.pairs) <= 60
@@ -101,3 +130,5 @@ def test_a_launch_s_ratio_is_moved_little_by_bursts_and_exact_without() -> None:
     assert paired_ratio(burst).value > 1.06
     assert middle_ratio([(other, first) for first, other in burst]) == pytest.approx(1 / middle_ratio(burst))
     assert middle_ratio([(1.0, 2.0)]) == 0.5
+    # Of 0, 0 and 3 the means of two are 0, 0, 0, 1.5, 1.5 and 3.
+    assert middle_ratio([(1.0, 1.0), (1.0, 1.0), (math.e**3, 1.0)]) == pytest.approx(math.e**0.75)
