@@ -13,13 +13,6 @@ from ddpbench.records import CommRecord, StepRecord
 from ddpbench.records.operations import OPERATIONS
 
 
-class Later(Protocol):
-    """What is known of a step's parts, not worked out yet."""
-
-    def note(self, recorder: Recorder) -> None:
-        """Notes the parts, when no step's time is counted."""
-
-
 class Recorder(Protocol):
     """What strategies and the loop note their parts with."""
 
@@ -38,9 +31,6 @@ class Recorder(Protocol):
 
     def add_span(self, name: str, start: Mark, end: Mark) -> None:
         """Notes a span whose ends are known."""
-
-    def add_later(self, noted: Later) -> None:
-        """Has these parts of this step noted after the last one, where a step has many."""
 
     def add_transfer(
         self,
@@ -91,9 +81,6 @@ class NullRecorder:
     def add_span(self, name: str, start: Mark, end: Mark) -> None:
         pass
 
-    def add_later(self, noted: Later) -> None:
-        pass
-
     def add_transfer(
         self,
         *,
@@ -134,7 +121,6 @@ class StepRecorder:
         self._spans: list[tuple[int, str, Mark, Mark]] = []
         self._transfers: list[tuple[tuple[Any, ...], Mark, Mark, Mark]] = []
         """What is known of each transfer at once, as `_KNOWN`, and when it was handed over, turned to and ended."""
-        self._later: list[tuple[int, Later]] = []
         self._step = -1
 
     def begin_step(self, number: int) -> None:
@@ -155,9 +141,6 @@ class StepRecorder:
     def add_span(self, name: str, start: Mark, end: Mark) -> None:
         self._spans.append((self._step, name, start, end))
 
-    def add_later(self, noted: Later) -> None:
-        self._later.append((self._step, noted))
-
     def add_transfer(
         self,
         *,
@@ -177,8 +160,8 @@ class StepRecorder:
         self._transfers.append((known, start, begun, end))
 
     def forget(self) -> None:
-        """Drops what was noted so far, such as of a warm-up, whose steps have no numbers of their own."""
-        self._steps, self._spans, self._transfers, self._later = [], [], [], []
+        """Drops what was noted so far: of a warm-up, whose steps have no numbers of their own."""
+        self._steps, self._spans, self._transfers = [], [], []
 
     def records(self) -> list[StepRecord | CommRecord]:
         """Return the steps' records, each followed by its transfers; forgets them. Waits for the device.
@@ -186,9 +169,6 @@ class StepRecorder:
         Raises:
             ValueError: an operation was noted of which nobody has said when its data flow.
         """
-        for number, noted in self._later:
-            self._step = number
-            noted.note(self)
         if unknown := {str(known[_OP]) for known, *_ in self._transfers} - OPERATIONS.keys():
             raise ValueError(
                 f"unknown operation {', '.join(sorted(unknown))!r} of a transfer: say in "
@@ -222,7 +202,7 @@ class StepRecorder:
             sent = sent_in[number]
             sent.sort(key=lambda transfer: (transfer.start_ns, transfer.bucket))
             records += sent
-        self.forget()
+        self._steps, self._spans, self._transfers = [], [], []
         return records
 
 

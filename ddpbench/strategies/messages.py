@@ -22,8 +22,8 @@ class Message:
     to, the sender's part ends as it begins, and the transfer is the receiver's alone.
     """
 
-    # Little is done before it is noted: it is all in the step's time, and a pipeline has many messages in each.
-    __slots__ = ("_act", "_before", "_bucket", "_end", "_own", "_recorder", "_size", "_start", "_work")
+    # Little is done here: it is all in the step's time, and a pipeline has many messages in each.
+    __slots__ = ("_act", "_bucket", "_own", "_recorder", "_start", "_work")
 
     def __init__(
         self, recorder: Recorder, act: Callable[..., Any], own: tuple[Any, ...], *, bucket: int
@@ -40,34 +40,20 @@ class Message:
         self._work = self._act(*self._own)
         return self
 
-    # torch hands messages that are all sent, or all received, over at once; for others it asks much of each first.
-    def __eq__(self, other: object) -> bool:
-        return other is self._act or (isinstance(other, Message) and other._act is self._act)
-
-    def __hash__(self) -> int:
-        return hash(self._act)
-
     def wait(self) -> None:
         """Waits for its end, as `torch.distributed.Work.wait` does."""
-        recorder, work = self._recorder, self._work
-        self._before = recorder.mark()
-        work.wait()
-        self._end = recorder.mark()
-        self._size = self._own[0].nbytes
-        del self._own, self._work  # what was sent is not kept until it is noted
-        recorder.add_later(self)
-
-    def note(self, recorder: Recorder) -> None:
-        """Notes this rank's part in it."""
-        sends = self._act is dist.isend
-        unseen = sends and self._end - self._before <= UNSEEN_NS
+        recorder, start = self._recorder, self._start
+        before = recorder.mark()
+        self._work.wait()
+        end = recorder.mark()
+        size, sends = self._own[0].nbytes, self._act is dist.isend
         recorder.add_transfer(
             bucket=self._bucket,
             op="send",
-            size=self._size,
-            start=self._start,
-            end=self._start if unseen else self._end,
-            sent=self._size if sends else None,
+            size=size,
+            start=start,
+            end=start if sends and end - before <= UNSEEN_NS else end,
+            sent=size if sends else None,
             ranks=2,
         )
 

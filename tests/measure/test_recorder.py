@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddpbench.measure.clock import FakeClock
-from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
+from ddpbench.measure.recorder import NullRecorder, StepRecorder
 from ddpbench.records import CommRecord, StepRecord
 
 
@@ -46,39 +46,6 @@ def test_a_transfer_from_a_queue_says_when_its_rank_turned_to_it() -> None:
         CommRecord(step=1, bucket=0, op="ring", bytes=8, start_ns=0, begun_ns=5, end_ns=12, sent_bytes=6),
         CommRecord(step=1, bucket=1, op="gather", bytes=8, start_ns=0, end_ns=12, root=3),
     ]
-
-
-class Both:
-    """A span and a transfer from one moment to another, noted when asked."""
-
-    def __init__(self, start: int, end: int) -> None:
-        self.ends = {"start": start, "end": end}
-
-    def note(self, recorder: Recorder) -> None:
-        recorder.add_span("backward", **self.ends)
-        recorder.add_transfer(bucket=0, op="all_reduce", size=64, **self.ends)
-
-
-def test_what_is_noted_later_belongs_to_the_step_in_which_it_was() -> None:
-    clock = FakeClock()
-    recorder = StepRecorder(clock)
-    for number in (-1, 3, 4):
-        recorder.begin_step(number)
-        start = recorder.mark()
-        clock.advance(10)
-        recorder.add_later(Both(start, recorder.mark()))
-        with recorder.span("optimizer"):
-            clock.advance(5)
-        recorder.end_step()
-        if number < 0:
-            recorder.forget()
-    assert recorder.records() == [
-        StepRecord(step=3, start_ns=15, end_ns=30, spans=(("backward", 15, 25), ("optimizer", 25, 30))),
-        CommRecord(step=3, bucket=0, op="all_reduce", bytes=64, start_ns=15, end_ns=25),
-        StepRecord(step=4, start_ns=30, end_ns=45, spans=(("backward", 30, 40), ("optimizer", 40, 45))),
-        CommRecord(step=4, bucket=0, op="all_reduce", bytes=64, start_ns=30, end_ns=40),
-    ]
-    assert recorder.records() == []
 
 
 def test_the_null_recorder_keeps_nothing_and_reads_no_clock() -> None:

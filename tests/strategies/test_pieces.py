@@ -17,7 +17,6 @@ from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
 from ddpbench.records import CommRecord, StepRecord
 from ddpbench.spec import Case
 from ddpbench.strategies import Job, Replica, load_strategy
-from ddpbench.strategies.messages import Message
 from ddpbench.strategies.pipeline.replica import dealt
 from tests.ranks import run_ranks
 from tests.strategies.training import bit_equal, relative_error
@@ -425,14 +424,3 @@ def test_a_parameter_of_two_stages_is_refused() -> None:
     model.last[1].bias = model.first[1].weight
     with pytest.raises(ValueError, match=r"first\.1\.weight is in two pieces"):
         build("pipeline", model, 0, 2, {}, NullRecorder())
-
-
-def test_torch_takes_noted_messages_for_what_they_hand_over() -> None:
-    tensor = torch.zeros(1)
-    sent, other, received = (
-        Message(NullRecorder(), act, (tensor, 1), bucket=0)
-        for act in (torch.distributed.isend, torch.distributed.isend, torch.distributed.irecv)
-    )
-    assert {sent, other} == {torch.distributed.isend}
-    assert {received} == {torch.distributed.irecv}
-    assert len({sent, received}) == 2

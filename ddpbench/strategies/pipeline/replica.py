@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -155,9 +155,9 @@ class PipelineReplica(PieceReplica):
         stage = self._stage
         if not isinstance(stage, NotedStage):
             return self.job.loss(outputs, targets)
-        start = stage.now()
+        start = stage.starts()
         loss = self.job.loss(outputs, targets)
-        stage.computed.append(("forward", start, stage.now()))
+        stage.ends("forward", start)
         return loss
 
 
@@ -168,74 +168,65 @@ def _group(rows: list[list[int]]) -> dist.ProcessGroup:
     return found
 
 
-class Computed:
-    """What a stage computed in a step, in order: each one's name, its start and its end.
+class NotedStage(PipelineStage):
+    """A stage that notes what it computes of each microbatch, and what it sends to its neighbours.
 
-    What lies between two of them is `synchronize`: waiting for a neighbour, or for the other pipelines, and torch's own
-    work.
+    What lies between two computations is `synchronize`: waiting for a neighbour, or for the other pipelines, and
+    torch's own work.
     """
 
-    def __init__(self, spans: Sequence[tuple[str, Mark, Mark]], began: Mark, ended: Mark) -> None:
-        self._spans, self._began, self._ended = spans, began, ended
-
-    def note(self, recorder: Recorder) -> None:
-        """Notes it, and what lies between."""
-        since = self._began
-        for name, start, end in self._spans:
-            recorder.add_span("synchronize", since, start)
-            recorder.add_span(name, start, end)
-            since = end
-        recorder.add_span("synchronize", since, self._ended)
-
-
-class NotedStage(PipelineStage):
-    """A stage that notes what it computes of each microbatch, and what it sends to its neighbours."""
-
-    # Of each microbatch little is done before the step is over: it has many, and all of it is in the step's time.
-    computed: list[tuple[str, Mark, Mark]]
-    now: Callable[[], Mark]
     _recorder: Recorder = NullRecorder()
+    _computed: Mark = None
     _pipeline, _pipelines = 0, 1
     _reducers: Reducers | None = None
 
     def among(self, pipeline: int, pipelines: int, reducers: Reducers | None) -> None:
         """Which of so many pipelines its own is, and what averages its gradients over them."""
         self._pipeline, self._pipelines, self._reducers = pipeline, pipelines, reducers
-        self._note_with(NullRecorder())
-
-    def _note_with(self, recorder: Recorder) -> None:
-        self._recorder, self.now, self.computed = recorder, recorder.mark, []
 
     @contextmanager
     def noting(self, recorder: Recorder) -> Iterator[None]:
         """A step to be noted."""
-        self._note_with(recorder)
-        began = self.now()
+        self._recorder, self._computed = recorder, recorder.mark()
         yield
-        recorder.add_later(Computed(self.computed, began, self.now()))
-        self._note_with(NullRecorder())
+        recorder.add_span("synchronize", self._computed, recorder.mark())
+        self._recorder = NullRecorder()
+
+    # Own computation, and what there was since the one before. No context manager: many microbatches are in a step.
+    def starts(self) -> Mark:
+        """Own computation starts, at the moment that is returned."""
+        start = self._recorder.mark()
+        self._recorder.add_span("synchronize", self._computed, start)
+        return start
+
+    def ends(self, name: str, start: Mark) -> None:
+        """Own computation of this name ends, which started then."""
+        self._computed = self._recorder.mark()
+        self._recorder.add_span(name, start, self._computed)
 
     def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
-        start = self.now()
+        start = self.starts()
         found = super().forward_one_chunk(*args, **kwargs)
-        self.computed.append(("forward", start, self.now()))
+        self.ends("forward", start)
         return found
 
     def backward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
-        start, before = self.now(), self._last_sent()
+        start, before = self.starts(), self._last_sent()
         found = super().backward_one_chunk(*args, **kwargs)
-        sent = self._last_sent()
-        # The last bucket leaves when the last gradient is there.
-        self.computed.append(("backward", start, self.now() if sent is before else sent))
+        if (sent := self._last_sent()) is before:
+            self.ends("backward", start)
+        else:  # the last bucket leaves when the last gradient is there
+            self._recorder.add_span("backward", start, sent)
+            self._computed = sent
         return found
 
     def _last_sent(self) -> Mark:
         return None if self._reducers is None else self._reducers.last_sent()
 
     def scale_grads(self, grad_scale_factor: int) -> None:
-        start = self.now()
+        start = self.starts()
         super().scale_grads(grad_scale_factor)
-        self.computed.append(("backward", start, self.now()))
+        self.ends("backward", start)
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         return self._noted(super().get_fwd_recv_ops(fwd_chunk_id), self.stage_index - 1, 0, fwd_chunk_id)
