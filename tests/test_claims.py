@@ -128,7 +128,7 @@ def test_a_kept_run_is_small_and_names_no_path_of_the_machine(name: str) -> None
 
 def test_every_run_that_the_readme_shows_has_its_records() -> None:
     shown = set(re.findall(r"\(reports/([\w.-]+)/", README)) | CLAIMS.runs
-    of_pairs = {kept_pairs.WRAPPER_COSTS.name, kept_pairs.BARE_LOOPS.name}
+    of_pairs = {folder.name for folder in kept_pairs.FOLDERS}
     assert shown - {*KEPT, *of_pairs} == AWAITING_RECORDS
 
 
@@ -168,7 +168,7 @@ def covered_by(claims: Claims, readme: str) -> list[tuple[int, int]]:
         found = spans_of(row, readme)
         assert found, f"by its data the page of claims has to have this row: {row}"
         spans += found
-    for text in kept_pairs.sentences(kept_pairs.wrapper_costs()):
+    for text in [*kept_pairs.sentences(kept_pairs.wrapper_costs()), *kept_pairs.sentences_on_a_gpu()]:
         found = spans_of(text, readme)
         assert found, f"by its pairs the page of frameworks has to say: {text}"
         spans += found

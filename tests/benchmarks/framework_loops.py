@@ -20,14 +20,18 @@ The model that a process makes first may train a percent slower than the next on
 from __future__ import annotations
 
 import argparse
+import faulthandler
+import fcntl
 import gc
+import importlib
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import torch
 import torch.distributed as dist
@@ -36,6 +40,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from ddpbench.spec import Case
 from ddpbench.strategies import load_strategy
+from ddpbench.worker.device import device_of
 from ddpbench.worker.place import Place
 from ddpbench.worker.training.control import leave, meet
 from ddpbench.workloads import load_workload
@@ -335,6 +340,8 @@ step for one device and 0.45 ms for two. In the steps of `mlp:small`, of 1 ms, t
 
 PLAIN_TORCH = ("bare", "ddp", "itself")
 """Values of `--against` where the other side is no loop."""
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+"""By device."""
 
 
 def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:
@@ -343,7 +350,8 @@ def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:
     strategy = load_strategy(loop.strategy)
     workload = asked.workload or loop.workload
     local_batch = asked.local_batch or loop.local_batch
-    pin(rank, asked.world_size // processes)
+    if asked.device == "cpu":
+        pin(rank, asked.world_size // processes)
     torch.set_num_threads(1)
     place = Place(rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=())
     case = Case(
@@ -352,7 +360,8 @@ def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:
         algorithm=strategy.algorithm,
         schedule=strategy.schedule,
         options_json=json.dumps(loop.options),
-        backend="gloo" if strategy.uses_backend else "",
+        device=asked.device,
+        backend=BACKENDS[asked.device] if strategy.uses_backend else "",
         launcher=strategy.launcher or "local",
         world_size=asked.world_size,
         bucket_cap_mb="default" if strategy.uses_buckets else None,
@@ -362,7 +371,8 @@ def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:
     bare = _plain_torch(case, "ddp" if asked.against == "ddp" or asked.world_size > 1 else "single")
     measured = bare if asked.against == "itself" else case
     uses_backend = load_strategy(measured.strategy).uses_backend
-    control = meet(measured, place, uses_backend=uses_backend, device=torch.device("cpu"))
+    held = _alone(asked.lock, strategy.imports, asked.device)
+    control = meet(measured, place, uses_backend=uses_backend, device=device_of(measured, place.local_rank))
 
     def make_other() -> Own:
         return _own(Harness(bare, place, control)) if asked.against in PLAIN_TORCH else loop.own(case)
@@ -390,6 +400,28 @@ def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:
     if rank == 0:
         write(pairs, asked.out, steps=steps, losses=losses, losses_of_strategy=of_strategy)
     leave(control, borrowed=case.launcher != "local")
+    if held is not None:
+        held.close()
+
+
+LOCKED_S = 90
+"""Seconds for which a launch may have the lock: one that hangs holds up no other for longer."""
+
+
+def _alone(lock: Path | None, imports: Sequence[str], device: str) -> IO[bytes] | None:
+    """Return a file that no other process has by now.
+
+    What is imported, and a GPU's context, may come beforehand, beside another's training.
+    """
+    if lock is None:
+        return None
+    for name in imports:
+        importlib.import_module(name)
+    (torch.ones(8, 8, device=device) @ torch.ones(8, 8, device=device)).sum().item()
+    held = lock.open("wb")
+    fcntl.flock(held, fcntl.LOCK_EX)
+    faulthandler.dump_traceback_later(LOCKED_S, exit=True)
+    return held
 
 
 def _blocks(harness: Harness) -> Steps:
@@ -410,7 +442,7 @@ def _plain_torch(case: Case, name: str) -> Case:
         algorithm=strategy.algorithm,
         schedule=strategy.schedule,
         options_json="{}",
-        backend="gloo" if strategy.uses_backend else "",
+        backend=BACKENDS[case.device] if strategy.uses_backend else "",
         bucket_cap_mb="default" if strategy.uses_buckets else None,
     )
 
@@ -426,8 +458,9 @@ def _loss(harness: Harness) -> float:
     dataset = workload.dataset(workload.options())
     inputs, targets = next(iter(DataLoader(dataset, batch_size=64)))
     harness.replica.refresh_model()
+    device = training.device
     with torch.no_grad():
-        return float(workload.loss(harness.replica.job.model(inputs), targets))
+        return float(workload.loss(harness.replica.job.model(inputs.to(device)), targets.to(device)))
 
 
 def main() -> None:
@@ -438,10 +471,18 @@ def main() -> None:
     parser.add_argument("--workload", help="another than the loop's own")
     parser.add_argument("--local-batch", type=int, help="another than the loop's own")
     parser.add_argument("--other-first", action="store_true", help="make the other side's model first")
+    parser.add_argument(
+        "--device", choices=BACKENDS, default="cpu", help="cuda: without a framework's own loop"
+    )
+    parser.add_argument(
+        "--lock", type=Path, help="train while no other launch has this file: it may start up then"
+    )
     add_arguments(parser)
     asked = parser.parse_args()
     if asked.loop == "ddp" and asked.against not in ("bare", "ddp"):
         parser.error("bare DDP has no loop of its own: --against bare, or ddp for DDP on both sides")
+    if asked.device == "cuda" and asked.against not in PLAIN_TORCH:
+        parser.error("the loops train on CPUs: on a GPU a strategy is held against plain torch")
     if load_strategy(LOOPS[asked.loop].strategy).launcher == "ray":
         from tests.benchmarks import framework_loops_ray
 

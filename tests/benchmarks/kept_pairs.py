@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -20,7 +21,11 @@ from tests.kept import REPORTS
 COLUMNS = ("launch", "pair", "steps", "first_s", "second_s")
 """A file's: seconds of a block of so many steps, of either side of the ratio."""
 WRAPPER_COSTS = REPORTS / "wrapper-costs"
+ON_A_GPU = REPORTS / "wrapper-costs-h100"
+GPU_WORKLOADS = {"cnn:large": (64, 10), "gpt:small": (8, 256)}
+"""What trained on the GPU: samples of a batch, and of how many classes a model guesses one."""
 BARE_LOOPS = REPORTS / "bare-loops"
+FOLDERS = (WRAPPER_COSTS, ON_A_GPU, BARE_LOOPS)
 WRAPPERS = {
     "ddp": "DDP",
     "fabric": "Lightning, `Fabric`",
@@ -122,6 +127,49 @@ def wrapper_costs(folder: Path = WRAPPER_COSTS) -> dict[Cost, Ratio]:
     return found
 
 
+def folder_of(workload: str) -> str:
+    """Return the name of a folder for a workload's pairs."""
+    return workload.replace(":", "-")
+
+
+def sentences_on_a_gpu(folder: Path = ON_A_GPU) -> list[str]:
+    """Return the table of a GPU's costs, each launch's ratio since there are too few for an interval, and times."""
+    cnn, gpt = (
+        {path.stem: read(path) for path in (folder / folder_of(one)).glob("*.csv")} for one in GPU_WORKLOADS
+    )
+    cases = {"ddp-1-bare": "DDP, over one process"}
+    cases |= {
+        f"{loop}-1-ddp": f"{name}, over DDP" for loop, name in WRAPPERS.items() if f"{loop}-1-ddp" in cnn
+    }
+    heads = [
+        f"`{one}`, {batch} samples, {_step_ms(found['ddp-1-ddp']):.0f} ms a step"
+        for (one, (batch, _)), found in zip(GPU_WORKLOADS.items(), (cnn, gpt), strict=True)
+    ]
+    rows = [
+        f"| {name} | {' | '.join(', '.join(f'{one.ratio:.3f}' for one in found[case]) for found in (cnn, gpt))} |"
+        for case, name in cases.items()
+    ]
+    engine = "deepspeed-1-ddp"
+    return [
+        f"| | {' | '.join(heads)} |",
+        *rows,
+        f"into its buckets and back: {_more_ms(gpt['ddp-1-bare']):.1f} ms of `gpt:small`'s step",
+        f"a step of `cnn:large`, {_more_ms(cnn[engine]):.0f} ms, and {_more_ms(gpt[engine]):.0f} ms more than one of",
+    ]
+
+
+def _step_ms(launches: Sequence[Launch]) -> float:
+    """Return the time of the second side's middle block, ms a step."""
+    return statistics.median(1e3 * second / one.steps for one in launches for _, second in one.pairs)
+
+
+def _more_ms(launches: Sequence[Launch]) -> float:
+    """Return what the first side takes more in the middle pair, ms a step."""
+    return statistics.median(
+        1e3 * (first - second) / one.steps for one in launches for first, second in one.pairs
+    )
+
+
 Loop = tuple[str, int]
 """A loop written by hand in a framework, and its world size."""
 
@@ -189,7 +237,7 @@ def _cell(ratio: Ratio | None) -> str:
 
 def main() -> None:
     """Print what the documentation has to say by the kept pairs."""
-    print(*sentences(wrapper_costs()), sep="\n")
+    print(*sentences(wrapper_costs()), *sentences_on_a_gpu(), sep="\n")
     print(sentence_on_loops(bare_loops()))
 
 

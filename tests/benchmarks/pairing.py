@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 
 from ddpbench.measure.blocks import Control, Stepper, run_block
-from ddpbench.measure.clock import HostClock
+from ddpbench.measure.clock import Clock, CudaClock, HostClock
 from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 from ddpbench.spec import Case
+from ddpbench.worker.device import device_of
 from ddpbench.worker.place import Place
 from ddpbench.worker.training.control import meet
 from ddpbench.worker.training.training import StepLoop, Training
@@ -86,7 +86,7 @@ class Harness:
         self, case: Case, place: Place, control: Control | None = None, kept: StepRecorder | None = None
     ) -> None:
         recorder: Recorder = kept or NullRecorder()
-        device = torch.device("cpu")
+        device = device_of(case, place.local_rank)
         self.training = Training(case, place, device)
         model = self.training.fresh_model()
         uses_backend = self.training.strategy.uses_backend
@@ -97,7 +97,8 @@ class Harness:
         self.samples = case.global_batch // place.processes
         self._kept, self._numbers = kept, itertools.count()
         step = self._noted_step if kept else self.loop.step
-        self._stepper = Stepper(step, self.samples, HostClock(), self.control)
+        clock: Clock = CudaClock() if device.type == "cuda" else HostClock()
+        self._stepper = Stepper(step, self.samples, clock, self.control)
 
     def _noted_step(self) -> None:
         assert self._kept is not None

@@ -178,10 +178,26 @@ def other_is_first(launches: Sequence[Launch], world: int) -> bool:
 
 def measured(loop: str, world: int, against: str, full: bool, folder: Path, *, other_first: bool) -> Launch:
     """Have both sides train in turn in ranks that are started for it, whose models are made in either order."""
-    out = folder / "pairs.json"
     plain = against not in ("strategy", "own")
-    words = ("--loop", loop, "--world-size", world, "--against", against, "--out", out)
-    words = (*words, *(COSTS_OF if plain else ()), *(LONG if full else BRIEF))
+    words = (*(COSTS_OF if plain else ()), *(LONG if full else BRIEF))
+    classes = 10 if plain else CLASSES.get(loop, 256)
+    return launched(
+        loop, world, against, folder / "pairs.json", words, other_first=other_first, classes=classes
+    )
+
+
+def launched(
+    loop: str,
+    world: int,
+    against: str,
+    out: Path,
+    more: Sequence[object],
+    *,
+    other_first: bool,
+    classes: int,
+) -> Launch:
+    """Have both sides train in turn, with more words for the script; both guess among so many classes at first."""
+    words = ("--loop", loop, "--world-size", world, "--against", against, "--out", out, *more)
     words = (*words, *(["--other-first"] if other_first else []))
     if loop == "ray_train":
         by_python("framework_loops.py", *words)
@@ -192,7 +208,6 @@ def measured(loop: str, world: int, against: str, full: bool, folder: Path, *, o
     pairs = [(one, other) for one, other in found["pairs"]]
     assert all(one > 0 and other > 0 for one, other in pairs)
     # Both sides train: from a guess's loss, down.
-    classes = 10 if plain else CLASSES.get(loop, 256)
     sides = ["losses"] if against == "own" else ["losses", "losses_of_strategy"]
     for before, after in (found[side] for side in sides):
         assert before == pytest.approx(math.log(classes), rel=0.2)

@@ -13,13 +13,17 @@ import torch
 from ddpbench.errors import IdentityError
 from tests.benchmarks.kept_pairs import (
     BARE_LOOPS,
+    GPU_WORKLOADS,
+    ON_A_GPU,
     WRAPPER_COSTS,
     Launch,
     bare_loops,
     beyond,
+    folder_of,
     read,
     sentence_on_loops,
     sentences,
+    sentences_on_a_gpu,
     wrapper_costs,
     write,
 )
@@ -47,6 +51,25 @@ def test_every_wrapper_s_cost_is_kept_and_known_as_well_as_is_said() -> None:
     for case, ratio in costs.items():
         assert least <= ratio.pairs <= most, case
         assert ratio.half_width <= KNOWN_TO, case
+
+
+def test_every_wrapper_s_cost_on_a_gpu_is_kept_and_a_changed_pair_changes_what_is_said(
+    tmp_path: Path,
+) -> None:
+    cases = {"ddp-1-bare", *(f"{loop}-1-ddp" for loop in COSTS_OVER_DDP)}
+    for workload in GPU_WORKLOADS:
+        files = sorted((ON_A_GPU / folder_of(workload)).glob("*.csv"))
+        assert {path.stem for path in files} == cases
+        for launches in map(read, files):
+            assert len(launches) >= 2
+            assert all(len(launch.pairs) >= 3 and launch.steps >= 10 for launch in launches)
+            assert all(0.02 < seconds < 5 for launch in launches for pair in launch.pairs for seconds in pair)
+    shutil.copytree(ON_A_GPU, tmp_path / "kept")
+    path = tmp_path / "kept" / "gpt-small" / "trainer-1-ddp.csv"
+    first, *others = read(path)
+    write(path, [Launch([(2 * one, other) for one, other in first.pairs], first.steps), *others])
+    (changed,) = set(sentences_on_a_gpu(tmp_path / "kept")) - set(sentences_on_a_gpu())
+    assert changed.startswith("| Lightning, `Trainer`, over DDP |")
 
 
 LOOPS_KEPT = [case for case in MEASURED if FRAMEWORKS[case[0]] != "tensorflow"]

@@ -34,7 +34,8 @@ class Accelerate(OverDdp[AccelerateOptions]):
     )
     note = (
         "The model and the optimizer are prepared by Accelerate, and the batches are not: its own sharding of a "
-        "dataloader is left out, so that all strategies see the same samples."
+        "dataloader is left out, so that all strategies see the same samples. At one rank it wraps the model in DDP on "
+        "a CPU, and leaves it as it is on a GPU."
     )
 
     def check(self, case: Case) -> str | None:
