@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -54,6 +54,9 @@ class Recorder(Protocol):
         that a gather, scatter or broadcast goes to or comes from. May be called from another thread than the step's.
         """
 
+    def add_later(self, note: Callable[[], None]) -> None:
+        """Have something noted of this step when its time is over: `note` calls `add_span` and `add_transfer`."""
+
 
 class _Nothing:
     """A span that is not noted. C enters and leaves it, at no Python function's cost: after a model has been through
@@ -97,9 +100,28 @@ class NullRecorder:
     ) -> None:
         pass
 
+    def add_later(self, note: Callable[[], None]) -> None:
+        pass
+
 
 _KNOWN = ("step", "bucket", "op", "bytes", "sent_bytes", "ranks", "message", "root")
 _OP = _KNOWN.index("op")
+
+
+class _Span:
+    """A span that is noted when it is left, unless something failed in it. A generator would cost a step more."""
+
+    __slots__ = ("_name", "_recorder", "_start")
+
+    def __init__(self, recorder: Recorder, name: str) -> None:
+        self._recorder, self._name = recorder, name
+
+    def __enter__(self) -> None:
+        self._start = self._recorder.mark()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._recorder.add_span(self._name, self._start, self._recorder.mark())
 
 
 @dataclass(slots=True)
@@ -121,6 +143,7 @@ class StepRecorder:
         self._spans: list[tuple[int, str, Mark, Mark]] = []
         self._transfers: list[tuple[tuple[Any, ...], Mark, Mark, Mark]] = []
         """What is known of each transfer at once, as `_KNOWN`, and when it was handed over, turned to and ended."""
+        self._later: list[tuple[int, Callable[[], None]]] = []
         self._step = -1
 
     def begin_step(self, number: int) -> None:
@@ -132,11 +155,8 @@ class StepRecorder:
         """Ends the step begun last."""
         self._steps[-1].end = self._clock.mark()
 
-    @contextmanager
-    def span(self, name: str) -> Iterator[None]:
-        start = self._clock.mark()
-        yield
-        self._spans.append((self._step, name, start, self._clock.mark()))
+    def span(self, name: str) -> AbstractContextManager[None]:
+        return _Span(self, name)
 
     def add_span(self, name: str, start: Mark, end: Mark) -> None:
         self._spans.append((self._step, name, start, end))
@@ -159,9 +179,12 @@ class StepRecorder:
         known = (self._step, bucket, op, size, sent, ranks, message, root)
         self._transfers.append((known, start, begun, end))
 
+    def add_later(self, note: Callable[[], None]) -> None:
+        self._later.append((self._step, note))
+
     def forget(self) -> None:
         """Drops what was noted so far: of a warm-up, whose steps have no numbers of their own."""
-        self._steps, self._spans, self._transfers = [], [], []
+        self._steps, self._spans, self._transfers, self._later = [], [], [], []
 
     def records(self) -> list[StepRecord | CommRecord]:
         """Return the steps' records, each followed by its transfers; forgets them. Waits for the device.
@@ -169,6 +192,9 @@ class StepRecorder:
         Raises:
             ValueError: an operation was noted of which nobody has said when its data flow.
         """
+        for number, note in self._later:
+            self._step = number
+            note()
         if unknown := {str(known[_OP]) for known, *_ in self._transfers} - OPERATIONS.keys():
             raise ValueError(
                 f"unknown operation {', '.join(sorted(unknown))!r} of a transfer: say in "
@@ -202,7 +228,7 @@ class StepRecorder:
             sent = sent_in[number]
             sent.sort(key=lambda transfer: (transfer.start_ns, transfer.bucket))
             records += sent
-        self._steps, self._spans, self._transfers = [], [], []
+        self.forget()
         return records
 
 

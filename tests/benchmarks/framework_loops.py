@@ -332,9 +332,10 @@ LOOPS = {
 }
 """The loops; bare DDP has none: it is there for what it costs itself at one rank.
 
-TensorFlow's steps take 4 to 6 ms, of which batches are no large part: they come to the two sides by different ways,
-torch's DataLoader, which takes all digits of a batch at once, and the iterators of tf.distribute, which take 0.2 ms a
-step for one device and 0.45 ms for two. In the steps of `mlp:small`, of 1 ms, the difference would be some percent.
+TensorFlow's steps take 4 to 80 ms, by the machine, of which batches are no large part: they come to the two sides by
+different ways, torch's DataLoader, which takes all digits of a batch at once, and the iterators of tf.distribute, which
+take 0.2 ms a step for one device and 0.45 ms for two. In the steps of `mlp:small`, of 1 ms, the difference would be
+some percent.
 """
 
 

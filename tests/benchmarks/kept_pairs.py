@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -175,13 +176,16 @@ Loop = tuple[str, int]
 
 
 def bare_loops(folder: Path = BARE_LOOPS) -> dict[Loop, Ratio]:
-    """Return the step time of each framework's strategy over that of a loop written by hand in it."""
-    found: dict[Loop, Ratio] = {}
-    for path in sorted(folder.glob("*.csv")):
+    """Return the step time of each framework's strategy over that of a loop written by hand in it.
+
+    A folder in `folder` is a session of measuring, on one machine; of a case that several measured all launches count.
+    """
+    launches: dict[Loop, list[Launch]] = defaultdict(list)
+    for path in sorted(folder.glob("*/*.csv")):
         loop, world, against = path.stem.split("-")
         assert against == "strategy", f"{path.name} tells of another comparison"
-        found[loop, int(world)] = over_launches(read(path))
-    return found
+        launches[loop, int(world)] += read(path)
+    return {loop: over_launches(found) for loop, found in launches.items()}
 
 
 LOOP_BOUNDS = (0.97, 1.03)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from ddpbench.measure.clock import FakeClock
@@ -46,6 +48,37 @@ def test_a_transfer_from_a_queue_says_when_its_rank_turned_to_it() -> None:
         CommRecord(step=1, bucket=0, op="ring", bytes=8, start_ns=0, begun_ns=5, end_ns=12, sent_bytes=6),
         CommRecord(step=1, bucket=1, op="gather", bytes=8, start_ns=0, end_ns=12, root=3),
     ]
+
+
+def test_what_is_noted_later_belongs_to_the_step_that_asked_for_it() -> None:
+    clock = FakeClock()
+    recorder = StepRecorder(clock)
+    called: list[int] = []
+
+    def note(number: int, start: int, end: int) -> None:
+        called.append(number)
+        recorder.add_span("forward", start, end)
+        recorder.add_transfer(bucket=0, op="send", size=8, start=start, end=end)
+
+    for number in (3, 4):
+        recorder.begin_step(number)
+        start = recorder.mark()
+        clock.advance(5)
+        recorder.add_later(partial(note, number, start, recorder.mark()))
+        recorder.end_step()
+    assert not called, "it would be in the step's time"
+    expected: list[StepRecord | CommRecord] = []
+    for number, start in ((3, 0), (4, 5)):
+        expected += [
+            StepRecord(step=number, start_ns=start, end_ns=start + 5, spans=(("forward", start, start + 5),)),
+            CommRecord(step=number, bucket=0, op="send", bytes=8, start_ns=start, end_ns=start + 5),
+        ]
+    assert recorder.records() == expected
+    assert called == [3, 4]
+    recorder.add_later(partial(note, 5, 0, 5))
+    recorder.forget()
+    assert recorder.records() == []
+    assert called == [3, 4]
 
 
 def test_the_null_recorder_keeps_nothing_and_reads_no_clock() -> None:

@@ -17,7 +17,7 @@ from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
 from ddpbench.records import CommRecord, StepRecord
 from ddpbench.spec import Case
 from ddpbench.strategies import Job, Replica, load_strategy
-from ddpbench.strategies.pipeline.replica import dealt
+from ddpbench.strategies.pipeline.replica import dealt, sends_tell
 from tests.ranks import run_ranks
 from tests.strategies.training import bit_equal, relative_error
 
@@ -417,6 +417,50 @@ def test_every_message_is_noted_by_both_its_ranks(kind: str, world_size: int, or
             assert sent.start_ns <= received.end_ns
             moved[sender, receiver] = moved.get((sender, receiver), 0) + sent.bytes
         assert moved == expected
+
+
+@every_order
+@every_world
+def test_a_stage_has_a_message_when_it_starts_to_compute_with_it(world_size: int, order: str) -> None:
+    parts = MICROBATCHES[world_size]
+    for _, noted in pipeline(world_size, order):
+        for step in noted.steps:
+            starts = {
+                name: [start for span, start, _ in step.spans if span == name]
+                for name in ("forward", "backward")
+            }
+            blocked = [(start, end) for name, start, end in step.spans if name == "synchronize"]
+            ends: dict[tuple[int, str], list[int]] = {}
+            for message in noted.transfers:
+                if message.step != step.step:
+                    continue
+                assert any(start <= message.start_ns <= end for start, end in blocked)
+                if message.sent_bytes is None:
+                    place, microbatch = divmod(message.bucket, parts)
+                    ends.setdefault((place // 2, ("forward", "backward")[place % 2]), []).append(
+                        message.end_ns
+                    )
+                    assert len(ends[place // 2, ("forward", "backward")[place % 2]]) == microbatch + 1
+            for (_, name), times in ends.items():
+                assert len(times) == parts
+                assert times == sorted(set(times))
+                assert set(times) <= set(starts[name])
+
+
+@pytest.mark.parametrize(
+    ("order", "nodes", "fabric", "themselves"),
+    [
+        ("gpipe", 1, "", False),
+        ("1f1b", 1, "", True),
+        ("gpipe", 2, "", True),
+        ("gpipe", 2, "2x1@1gbit", False),
+    ],
+)
+def test_sends_note_themselves_where_nobody_else_knows_when(
+    order: str, nodes: int, fabric: str, themselves: bool
+) -> None:
+    case = Case(workload="tests", strategy="pipeline", world_size=2, nodes=nodes, fabric=fabric)
+    assert sends_tell(case, order) is themselves
 
 
 def test_a_parameter_of_two_stages_is_refused() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpbench.measure.clock import Mark
 from ddpbench.measure.recorder import NullRecorder, Recorder
+from ddpbench.spec import Case
 from ddpbench.strategies.base import Job, Replica
 from ddpbench.strategies.ddp.hooks import NEVER, BucketHook
 from ddpbench.strategies.ddp.reducers import Reducers
@@ -32,6 +33,15 @@ def dealt(layers: int, stages: int) -> list[range]:
     size, more = divmod(layers, stages)
     starts = [stage * size + min(stage, more) for stage in range(stages + 1)]
     return [range(*ends) for ends in pairwise(starts)]
+
+
+def sends_tell(case: Case, order: str) -> bool:
+    """Return whether a message to send has to tell when it is handed over, and when it is over.
+
+    With `gpipe` torch hands one over as soon as it has asked a stage for it; with `1f1b` another may have to be over
+    first. And what the receiver's clock tells is enough, unless it is another host's: emulated nodes share one.
+    """
+    return order == "1f1b" or (case.nodes > 1 and not case.fabric)
 
 
 class OneStageReplica(Replica):
@@ -80,7 +90,8 @@ class PipelineReplica(PieceReplica):
             if any(parameter.requires_grad for parameter in own.parameters()):
                 self._reducers = self._averaging(own, across, lambda number: number * stages + stage)
         if job.recorder.active:
-            noted = NotedStage(own, stage, stages, job.device, group=within)
+            kind = TellingStage if sends_tell(job.case, options.order) else NotedStage
+            noted = kind(own, stage, stages, job.device, group=within)
             noted.among(pipeline, pipelines, self._reducers)
             self._stage: PipelineStage = noted
         else:
@@ -107,8 +118,10 @@ class PipelineReplica(PieceReplica):
         stage = self._stage
         if not isinstance(stage, NotedStage):
             return self._step(inputs, targets)
-        with stage.noting(self.job.recorder):
-            return self._step(inputs, targets)
+        stage.begin(self.job.recorder)
+        loss = self._step(inputs, targets)
+        stage.end()
+        return loss
 
     def ready(self) -> bool:
         return self._reducers is None or self._reducers.ready()
@@ -173,83 +186,156 @@ class NotedStage(PipelineStage):
 
     What lies between two computations is `synchronize`: waiting for a neighbour, or for the other pipelines, and
     torch's own work.
+
+    Within a step only moments are kept, by one Python function a computation or message, without `super()`: every stage
+    waits for what a stage does between two computations, and after one each function takes microseconds. All is noted
+    later. A receive's part is over when the computation starts that waited for it.
     """
 
-    _recorder: Recorder = NullRecorder()
-    _computed: Mark = None
-    _pipeline, _pipelines = 0, 1
-    _reducers: Reducers | None = None
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._recorder: Recorder = NullRecorder()
+        self._mark = self._recorder.mark
+        self._computed: list[tuple[str, tuple[int, int] | None, Mark, Mark]] = []
+        """The step's computations: their names, of which direction and microbatch, when they began and ended."""
+        self._messages: list[tuple[bool, tuple[int, int], Mark]] = []
+        """The step's messages: whether they are sent, of which direction and microbatch, and when torch was about to
+        hand them over."""
+        self._sizes: dict[tuple[bool, int], list[int]] = {}
+        """Of the messages of each microbatch, bytes: by whether they are sent, and their direction."""
+        self._begun: Mark = None
+        self._pipeline, self._pipelines = 0, 1
+        self._reducers: Reducers | None = None
 
     def among(self, pipeline: int, pipelines: int, reducers: Reducers | None) -> None:
         """Which of so many pipelines its own is, and what averages its gradients over them."""
         self._pipeline, self._pipelines, self._reducers = pipeline, pipelines, reducers
 
-    @contextmanager
-    def noting(self, recorder: Recorder) -> Iterator[None]:
-        """A step to be noted."""
-        self._recorder, self._computed = recorder, recorder.mark()
-        yield
-        recorder.add_span("synchronize", self._computed, recorder.mark())
-        self._recorder = NullRecorder()
+    def begin(self, recorder: Recorder) -> None:
+        """From here on a step is noted."""
+        self._recorder, self._mark = recorder, recorder.mark
+        self._computed, self._messages = [], []
+        self._begun = self._mark()
 
-    # Own computation, and what there was since the one before. No context manager: many microbatches are in a step.
+    def end(self) -> None:
+        """Ends the step that was begun last."""
+        ended, recorder = self._mark(), self._recorder
+        recorder.add_later(partial(self._note, recorder, self._computed, self._messages, self._begun, ended))
+        self._recorder, self._computed, self._messages = NullRecorder(), [], []
+
+    def _note(
+        self,
+        recorder: Recorder,
+        computed: Sequence[tuple[str, tuple[int, int] | None, Mark, Mark]],
+        messages: Sequence[tuple[bool, tuple[int, int], Mark]],
+        since: Mark,
+        ended: Mark,
+    ) -> None:
+        begins: dict[tuple[int, int] | None, Mark] = {}
+        for name, piece, start, end in computed:
+            recorder.add_span("synchronize", since, start)
+            recorder.add_span(name, start, end)
+            begins[piece], since = start, end
+        recorder.add_span("synchronize", since, ended)
+        if self.device.type == "cuda":  # messages are on streams of their own
+            return
+        for sends, piece, handed in messages:
+            for size in self._sizes[sends, piece[0]]:
+                recorder.add_transfer(
+                    bucket=self._bucket(piece, sends=sends),
+                    op="send",
+                    size=size,
+                    start=handed,
+                    end=handed if sends else begins[piece],  # when a send is over its receiver knows
+                    sent=size if sends else None,
+                    ranks=2,
+                )
+
+    def _bucket(self, piece: tuple[int, int], *, sends: bool) -> int:
+        """Return a number that no other message of a step has, alike on both sides."""
+        assert self.chunks is not None
+        backward, microbatch = piece
+        boundary = self.stage_index - (sends if backward else not sends)
+        bucket = (2 * boundary + backward) * self.chunks + microbatch
+        return bucket * self._pipelines + self._pipeline
+
     def starts(self) -> Mark:
         """Own computation starts, at the moment that is returned."""
-        start = self._recorder.mark()
-        self._recorder.add_span("synchronize", self._computed, start)
-        return start
+        return self._mark()
 
     def ends(self, name: str, start: Mark) -> None:
-        """Own computation of this name ends, which started then."""
-        self._computed = self._recorder.mark()
-        self._recorder.add_span(name, start, self._computed)
+        """Own computation of this name ends, which started then and waited for no message."""
+        self._computed.append((name, None, start, self._mark()))
 
-    def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
-        start = self.starts()
-        found = super().forward_one_chunk(*args, **kwargs)
-        self.ends("forward", start)
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        start = self._mark()
+        found = PipelineStage.forward_one_chunk(self, fwd_chunk_id, *args, **kwargs)
+        self._computed.append(("forward", (0, fwd_chunk_id), start, self._mark()))
         return found
 
-    def backward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
-        start, before = self.starts(), self._last_sent()
-        found = super().backward_one_chunk(*args, **kwargs)
-        if (sent := self._last_sent()) is before:
-            self.ends("backward", start)
-        else:  # the last bucket leaves when the last gradient is there
-            self._recorder.add_span("backward", start, sent)
-            self._computed = sent
+    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        reducers = self._reducers
+        before = None if reducers is None else reducers.last_sent()
+        start = self._mark()
+        found = PipelineStage.backward_one_chunk(self, bwd_chunk_id, *args, **kwargs)
+        end = self._mark()
+        if reducers is not None and (sent := reducers.last_sent()) is not before:
+            end = sent  # the last bucket leaves when the last gradient is there
+        self._computed.append(("backward", (1, bwd_chunk_id), start, end))
         return found
-
-    def _last_sent(self) -> Mark:
-        return None if self._reducers is None else self._reducers.last_sent()
 
     def scale_grads(self, grad_scale_factor: int) -> None:
-        start = self.starts()
+        start = self._mark()
         super().scale_grads(grad_scale_factor)
-        self.ends("backward", start)
+        self._computed.append(("backward", None, start, self._mark()))
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        return self._noted(super().get_fwd_recv_ops(fwd_chunk_id), self.stage_index - 1, 0, fwd_chunk_id)
+        ops = PipelineStage.get_fwd_recv_ops(self, fwd_chunk_id)
+        if (False, 0) not in self._sizes:
+            self._sizes[False, 0] = sizes_of(ops)
+        self._messages.append((False, (0, fwd_chunk_id), self._mark()))
+        return ops
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        return self._noted(super().get_fwd_send_ops(fwd_chunk_id), self.stage_index, 0, fwd_chunk_id)
+        ops = PipelineStage.get_fwd_send_ops(self, fwd_chunk_id)
+        if (True, 0) not in self._sizes:
+            self._sizes[True, 0] = sizes_of(ops)
+        self._messages.append((True, (0, fwd_chunk_id), self._mark()))
+        return ops
 
     def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        return self._noted(super().get_bwd_recv_ops(bwd_chunk_id), self.stage_index, 1, bwd_chunk_id)
+        ops = PipelineStage.get_bwd_recv_ops(self, bwd_chunk_id)
+        if (False, 1) not in self._sizes:
+            self._sizes[False, 1] = sizes_of(ops)
+        self._messages.append((False, (1, bwd_chunk_id), self._mark()))
+        return ops
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        return self._noted(super().get_bwd_send_ops(bwd_chunk_id), self.stage_index - 1, 1, bwd_chunk_id)
+        ops = PipelineStage.get_bwd_send_ops(self, bwd_chunk_id)
+        if (True, 1) not in self._sizes:
+            self._sizes[True, 1] = sizes_of(ops)
+        self._messages.append((True, (1, bwd_chunk_id), self._mark()))
+        return ops
 
-    def _noted(
-        self, ops: list[dist.P2POp], boundary: int, backward: int, microbatch: int
-    ) -> list[dist.P2POp]:
-        """Return the messages with their start and end noted, where they are not streams of a GPU."""
+
+def sizes_of(ops: Sequence[dist.P2POp]) -> list[int]:
+    """Return the sizes of a microbatch's messages, bytes: those of all others, and of later steps, are the same."""
+    return [op.tensor.nbytes for op in ops]
+
+
+class TellingStage(NotedStage):
+    """A stage whose messages to send note when they are handed over, and are over as far as that is seen."""
+
+    def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        return self._telling(PipelineStage.get_fwd_send_ops(self, fwd_chunk_id), (0, fwd_chunk_id))
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        return self._telling(PipelineStage.get_bwd_send_ops(self, bwd_chunk_id), (1, bwd_chunk_id))
+
+    def _telling(self, ops: list[dist.P2POp], piece: tuple[int, int]) -> list[dist.P2POp]:
         if not self._recorder.active or self.device.type == "cuda":
             return ops
-        assert self.chunks is not None
-        bucket = (2 * boundary + backward) * self.chunks + microbatch
-        bucket = bucket * self._pipelines + self._pipeline
         for op in ops:
             own = (op.tensor, op.peer, op.group, op.tag)
-            op.op = Message(self._recorder, op.op, own, bucket=bucket)
+            op.op = Message(self._recorder, op.op, own, bucket=self._bucket(piece, sends=True))
         return ops
