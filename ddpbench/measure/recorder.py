@@ -55,7 +55,7 @@ class Recorder(Protocol):
         """
 
     def add_later(self, note: Callable[[], None]) -> None:
-        """Have something noted of this step when its time is over: `note` calls `add_span` and `add_transfer`."""
+        """Have something noted of this step when its records are asked for: `note` calls `add_span` and the like."""
 
 
 class _Nothing:
@@ -192,7 +192,8 @@ class StepRecorder:
         Raises:
             ValueError: an operation was noted of which nobody has said when its data flow.
         """
-        for number, note in self._later:
+        later, self._later = self._later, []
+        for number, note in later:
             self._step = number
             note()
         if unknown := {str(known[_OP]) for known, *_ in self._transfers} - OPERATIONS.keys():

@@ -54,18 +54,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     broken: set[tuple[str, str, str]] = set()
 
     def launch(number: int, workload: str, loop: str, against: str) -> Launch | None:
-        if time.monotonic() > ends or (workload, loop, against) in broken:
-            return None
         cores = groups.get()
         os.sched_setaffinity(0, cores)  # of this thread, and of what it starts
         try:
+            if time.monotonic() > ends or (workload, loop, against) in broken:
+                return None
             batch, classes = GPU_WORKLOADS[workload]
-            out = asked.folder / f"{number}-{loop}-{against}.json"
+            out = asked.folder / f"{number}-{folder_of(workload)}-{loop}-{against}.json"
             words = ("--workload", workload, "--local-batch", batch, "--device", "cuda", *PAIRS)
             words = (*words, "--lock", asked.folder / "lock")
             first = other_is_first(range(number), 1)
             return launched(loop, 1, against, out, words, other_first=first, classes=classes)
-        except (AssertionError, subprocess.TimeoutExpired) as problem:
+        except (AssertionError, OSError, ValueError, subprocess.TimeoutExpired) as problem:
             broken.add((workload, loop, against))
             print(f"{workload}, {loop}: {str(problem)[-1500:]}", file=sys.stderr, flush=True)
             return None

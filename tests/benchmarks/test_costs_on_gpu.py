@@ -16,12 +16,14 @@ def test_cases_are_launched_in_turn_and_one_that_fails_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begun: list[tuple[str, str, bool]] = []
+    outs: list[Path] = []
 
     def launched(
         loop: str, world: int, against: str, out: Path, more: Sequence[object], *, other_first: bool, **_: Any
     ) -> Launch:
         workload = str(more[1])
         begun.append((workload, loop, other_first))
+        outs.append(out)
         if len(begun) == 12:
             monkeypatch.setattr(costs_on_gpu.time, "monotonic", lambda: float("inf"))
         assert (workload, loop) != ("gpt:small", "fabric"), "it broke"
@@ -34,6 +36,7 @@ def test_cases_are_launched_in_turn_and_one_that_fails_once(
     cases = [(workload, loop) for loop in ("ddp", "ddp", "fabric") for workload in ("cnn:large", "gpt:small")]
     assert [(workload, loop) for workload, loop, _ in begun] == [*cases, *cases[:5], cases[0]]
     assert [first for *_, first in begun] == [False] * 6 + [True] * 5 + [False]
+    assert len(set(outs)) == len(outs), "several are under way at once"
     told = capsys.readouterr()
     assert "gpt:small, fabric: it broke" in told.err
     assert "cnn:large: step of fabric / of ddp: 1.5000" in told.out

@@ -105,10 +105,14 @@ KEPT_PAIRS = [
 ]
 
 
+DISTURBED = {BARE_LOOPS / "run-2" / "tf_mirrored-2-strategy.csv"}
+"""What had other programs beside it, and few pairs in a launch."""
+
+
 @pytest.mark.parametrize("path", KEPT_PAIRS, ids=lambda path: path.stem)
 def test_each_launch_has_its_pairs(path: Path) -> None:
     for launch in read(path):
-        assert 2 <= len(launch.pairs) <= 60
+        assert (2 if path in DISTURBED else 5) <= len(launch.pairs) <= 60
         assert launch.steps >= 10
         assert all(0.05 < seconds < 5 for pair in launch.pairs for seconds in pair)
 

@@ -17,7 +17,7 @@ from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
 from ddpbench.records import CommRecord, StepRecord
 from ddpbench.spec import Case
 from ddpbench.strategies import Job, Replica, load_strategy
-from ddpbench.strategies.pipeline.replica import dealt, sends_tell
+from ddpbench.strategies.pipeline.replica import dealt, sends_are_timed
 from tests.ranks import run_ranks
 from tests.strategies.training import bit_equal, relative_error
 
@@ -423,28 +423,27 @@ def test_every_message_is_noted_by_both_its_ranks(kind: str, world_size: int, or
 @every_world
 def test_a_stage_has_a_message_when_it_starts_to_compute_with_it(world_size: int, order: str) -> None:
     parts = MICROBATCHES[world_size]
-    for _, noted in pipeline(world_size, order):
+    for rank, (_, noted) in enumerate(pipeline(world_size, order)):
         for step in noted.steps:
             starts = {
                 name: [start for span, start, _ in step.spans if span == name]
                 for name in ("forward", "backward")
             }
+            if rank == world_size - 1:  # after each forward it computes a loss
+                starts["forward"] = starts["forward"][::2]
             blocked = [(start, end) for name, start, end in step.spans if name == "synchronize"]
-            ends: dict[tuple[int, str], list[int]] = {}
-            for message in noted.transfers:
-                if message.step != step.step:
-                    continue
+            mine = [message for message in noted.transfers if message.step == step.step]
+            ends: dict[str, dict[int, int]] = {"forward": {}, "backward": {}}
+            for message in mine:
                 assert any(start <= message.start_ns <= end for start, end in blocked)
+                place, microbatch = divmod(message.bucket, parts)
                 if message.sent_bytes is None:
-                    place, microbatch = divmod(message.bucket, parts)
-                    ends.setdefault((place // 2, ("forward", "backward")[place % 2]), []).append(
-                        message.end_ns
-                    )
-                    assert len(ends[place // 2, ("forward", "backward")[place % 2]]) == microbatch + 1
-            for (_, name), times in ends.items():
-                assert len(times) == parts
-                assert times == sorted(set(times))
-                assert set(times) <= set(starts[name])
+                    ends[("forward", "backward")[place % 2]][microbatch] = message.end_ns
+                elif order == "gpipe":
+                    assert message.end_ns == message.start_ns
+            for name, neighbour in (("forward", rank > 0), ("backward", rank < world_size - 1)):
+                expected = starts[name][:parts] if neighbour else []  # scaling the gradients comes after
+                assert [ends[name][microbatch] for microbatch in sorted(ends[name])] == expected
 
 
 @pytest.mark.parametrize(
@@ -460,7 +459,7 @@ def test_sends_note_themselves_where_nobody_else_knows_when(
     order: str, nodes: int, fabric: str, themselves: bool
 ) -> None:
     case = Case(workload="tests", strategy="pipeline", world_size=2, nodes=nodes, fabric=fabric)
-    assert sends_tell(case, order) is themselves
+    assert sends_are_timed(case, order) is themselves
 
 
 def test_a_parameter_of_two_stages_is_refused() -> None:

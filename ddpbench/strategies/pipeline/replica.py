@@ -35,11 +35,12 @@ def dealt(layers: int, stages: int) -> list[range]:
     return [range(*ends) for ends in pairwise(starts)]
 
 
-def sends_tell(case: Case, order: str) -> bool:
-    """Return whether a message to send has to tell when it is handed over, and when it is over.
+def sends_are_timed(case: Case, order: str) -> bool:
+    """Return whether a message to send has to note itself when it is handed over, and when it is over.
 
     With `gpipe` torch hands one over as soon as it has asked a stage for it; with `1f1b` another may have to be over
-    first. And what the receiver's clock tells is enough, unless it is another host's: emulated nodes share one.
+    first. When it is over the receiver notes, which is not enough between hosts, that share no clock as emulated nodes
+    do.
     """
     return order == "1f1b" or (case.nodes > 1 and not case.fabric)
 
@@ -90,7 +91,7 @@ class PipelineReplica(PieceReplica):
             if any(parameter.requires_grad for parameter in own.parameters()):
                 self._reducers = self._averaging(own, across, lambda number: number * stages + stage)
         if job.recorder.active:
-            kind = TellingStage if sends_tell(job.case, options.order) else NotedStage
+            kind = TimedSends if sends_are_timed(job.case, options.order) else NotedStage
             noted = kind(own, stage, stages, job.device, group=within)
             noted.among(pipeline, pipelines, self._reducers)
             self._stage: PipelineStage = noted
@@ -187,9 +188,9 @@ class NotedStage(PipelineStage):
     What lies between two computations is `synchronize`: waiting for a neighbour, or for the other pipelines, and
     torch's own work.
 
-    Within a step only moments are kept, by one Python function a computation or message, without `super()`: every stage
-    waits for what a stage does between two computations, and after one each function takes microseconds. All is noted
-    later. A receive's part is over when the computation starts that waited for it.
+    Within a step only moments are kept, by one Python function a computation or message: every stage waits for what a
+    stage does between two computations, and there each function takes microseconds, since the computation had the
+    caches. All is noted later. A receive's part is over when the computation starts that waited for it.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -203,6 +204,7 @@ class NotedStage(PipelineStage):
         hand them over."""
         self._sizes: dict[tuple[bool, int], list[int]] = {}
         """Of the messages of each microbatch, bytes: by whether they are sent, and their direction."""
+        self._notes_messages = self.device.type != "cuda"  # a GPU has them on streams of their own
         self._begun: Mark = None
         self._pipeline, self._pipelines = 0, 1
         self._reducers: Reducers | None = None
@@ -237,8 +239,6 @@ class NotedStage(PipelineStage):
             recorder.add_span(name, start, end)
             begins[piece], since = start, end
         recorder.add_span("synchronize", since, ended)
-        if self.device.type == "cuda":  # messages are on streams of their own
-            return
         for sends, piece, handed in messages:
             for size in self._sizes[sends, piece[0]]:
                 recorder.add_transfer(
@@ -291,49 +291,53 @@ class NotedStage(PipelineStage):
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         ops = PipelineStage.get_fwd_recv_ops(self, fwd_chunk_id)
-        if (False, 0) not in self._sizes:
-            self._sizes[False, 0] = sizes_of(ops)
-        self._messages.append((False, (0, fwd_chunk_id), self._mark()))
+        if ops and self._notes_messages:
+            if (False, 0) not in self._sizes:
+                self._sizes[False, 0] = sizes_of(ops)
+            self._messages.append((False, (0, fwd_chunk_id), self._mark()))
         return ops
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         ops = PipelineStage.get_fwd_send_ops(self, fwd_chunk_id)
-        if (True, 0) not in self._sizes:
-            self._sizes[True, 0] = sizes_of(ops)
-        self._messages.append((True, (0, fwd_chunk_id), self._mark()))
+        if ops and self._notes_messages:
+            if (True, 0) not in self._sizes:
+                self._sizes[True, 0] = sizes_of(ops)
+            self._messages.append((True, (0, fwd_chunk_id), self._mark()))
         return ops
 
     def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
         ops = PipelineStage.get_bwd_recv_ops(self, bwd_chunk_id)
-        if (False, 1) not in self._sizes:
-            self._sizes[False, 1] = sizes_of(ops)
-        self._messages.append((False, (1, bwd_chunk_id), self._mark()))
+        if ops and self._notes_messages:
+            if (False, 1) not in self._sizes:
+                self._sizes[False, 1] = sizes_of(ops)
+            self._messages.append((False, (1, bwd_chunk_id), self._mark()))
         return ops
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
         ops = PipelineStage.get_bwd_send_ops(self, bwd_chunk_id)
-        if (True, 1) not in self._sizes:
-            self._sizes[True, 1] = sizes_of(ops)
-        self._messages.append((True, (1, bwd_chunk_id), self._mark()))
+        if ops and self._notes_messages:
+            if (True, 1) not in self._sizes:
+                self._sizes[True, 1] = sizes_of(ops)
+            self._messages.append((True, (1, bwd_chunk_id), self._mark()))
         return ops
 
 
 def sizes_of(ops: Sequence[dist.P2POp]) -> list[int]:
-    """Return the sizes of a microbatch's messages, bytes: those of all others, and of later steps, are the same."""
+    """Return the sizes of a microbatch's messages, bytes. All others' are the same: microbatches are equal parts."""
     return [op.tensor.nbytes for op in ops]
 
 
-class TellingStage(NotedStage):
+class TimedSends(NotedStage):
     """A stage whose messages to send note when they are handed over, and are over as far as that is seen."""
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        return self._telling(PipelineStage.get_fwd_send_ops(self, fwd_chunk_id), (0, fwd_chunk_id))
+        return self._timed(PipelineStage.get_fwd_send_ops(self, fwd_chunk_id), (0, fwd_chunk_id))
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        return self._telling(PipelineStage.get_bwd_send_ops(self, bwd_chunk_id), (1, bwd_chunk_id))
+        return self._timed(PipelineStage.get_bwd_send_ops(self, bwd_chunk_id), (1, bwd_chunk_id))
 
-    def _telling(self, ops: list[dist.P2POp], piece: tuple[int, int]) -> list[dist.P2POp]:
-        if not self._recorder.active or self.device.type == "cuda":
+    def _timed(self, ops: list[dist.P2POp], piece: tuple[int, int]) -> list[dist.P2POp]:
+        if not self._recorder.active or not self._notes_messages:
             return ops
         for op in ops:
             own = (op.tensor, op.peer, op.group, op.tag)
