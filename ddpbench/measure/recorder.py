@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -108,22 +108,6 @@ _KNOWN = ("step", "bucket", "op", "bytes", "sent_bytes", "ranks", "message", "ro
 _OP = _KNOWN.index("op")
 
 
-class _Span:
-    """A span that is noted when it is left, unless something failed in it. A generator would cost a step more."""
-
-    __slots__ = ("_name", "_recorder", "_start")
-
-    def __init__(self, recorder: Recorder, name: str) -> None:
-        self._recorder, self._name = recorder, name
-
-    def __enter__(self) -> None:
-        self._start = self._recorder.mark()
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._recorder.add_span(self._name, self._start, self._recorder.mark())
-
-
 @dataclass(slots=True)
 class _Step:
     number: int
@@ -155,8 +139,11 @@ class StepRecorder:
         """Ends the step begun last."""
         self._steps[-1].end = self._clock.mark()
 
-    def span(self, name: str) -> AbstractContextManager[None]:
-        return _Span(self, name)
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        start = self._clock.mark()
+        yield
+        self._spans.append((self._step, name, start, self._clock.mark()))
 
     def add_span(self, name: str, start: Mark, end: Mark) -> None:
         self._spans.append((self._step, name, start, end))
