@@ -110,6 +110,8 @@ class Seen:
     knows_loss: bool = True
     steps: list[StepRecord] = field(default_factory=list)
     transfers: list[CommRecord] = field(default_factory=list)
+    stage: str = ""
+    """What notes a pipeline's stage."""
 
 
 def build(
@@ -135,7 +137,8 @@ def train(
     kind: str, model: nn.Module, rank: int, count: int, options: dict[str, Any], recorder: Recorder
 ) -> Seen:
     replica = build(kind, model, rank, count, options, recorder)
-    seen = Seen(draws=replica.draws, knows_loss=replica.knows_loss)
+    stage = type(getattr(replica, "_stage", None)).__name__
+    seen = Seen(draws=replica.draws, knows_loss=replica.knows_loss, stage=stage)
     for step in range(STEPS):
         torch.manual_seed(step)
         if isinstance(recorder, StepRecorder):
@@ -424,6 +427,7 @@ def test_every_message_is_noted_by_both_its_ranks(kind: str, world_size: int, or
 def test_a_stage_has_a_message_when_it_starts_to_compute_with_it(world_size: int, order: str) -> None:
     parts = MICROBATCHES[world_size]
     for rank, (_, noted) in enumerate(pipeline(world_size, order)):
+        assert noted.stage == ("TimedSends" if order == "1f1b" else "NotedStage")
         for step in noted.steps:
             starts = {
                 name: [start for span, start, _ in step.spans if span == name]
