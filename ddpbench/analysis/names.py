@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ddpbench.spec import labels
-from ddpbench.strategies.traits import spoken_among
+from ddpbench.strategies.traits import rings_among, spoken_of
 from ddpbench.units import counted
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Names:
         shared = {strategy: set.intersection(*each) for strategy, each in alike.items()}
         shapes = {(run.case.world_size, run.case.nodes) for run in among}
         alone = len({ranks for ranks, _ in shapes}) == len(shapes)  # the ranks say how many nodes there are
-        cases = [run.case for run in among]
+        rings = rings_among(run.case for run in among)
         self._names = {}
         for run in among:
             ranks = counted(run.case.world_size, "rank")
@@ -43,7 +43,7 @@ class Names:
             ]
             rest = [word for word in dict.fromkeys(rest) if not (alone and word == layout)]
             told = f" ({', '.join(rest)})" if rest else ""
-            self._names[run.case_id] = f"{spoken_among(run.case, cases)} at {ranks}{told}"
+            self._names[run.case_id] = f"{spoken_of(run.case, rings=rings)} at {ranks}{told}"
 
     def of(self, run: CaseRun) -> str:
         """Return one case's."""

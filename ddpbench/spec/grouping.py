@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import partial
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -304,13 +304,20 @@ _VALUES: dict[str, Callable[[Case], Hashable]] = {
 VIRTUAL = ("fabric", "compute", "dilation", "shrink")
 """The fields by which a case may differ from training on the machine's own links."""
 PANEL, VARIANT, SCALE = of_role("panel"), of_role("variant"), of_role("scale")
+_ALIKE = (*PANEL, *VARIANT, *SCALE)
 _DECIDING: dict[Decided, tuple[str, ...]] = {
     what: tuple(name for name, facet in FACETS.items() if what in facet.decides) for what in _ALL
 }
 
 
-def _key(case: Case, names: Iterable[str], but: Collection[str]) -> Key:
-    return tuple([_VALUES[name](case) for name in names if name not in but])
+def _key(case: Case, names: tuple[str, ...], but: Collection[str]) -> Key:
+    return tuple([value_of(case) for value_of in _readers(names, tuple(but))])
+
+
+@cache
+def _readers(names: tuple[str, ...], but: tuple[str, ...]) -> list[Callable[[Case], Hashable]]:
+    """Return what reads a case's values of these fields; a report asks for tens of thousands of keys."""
+    return [_VALUES[name] for name in names if name not in but]
 
 
 def panel(case: Case, *, but: Collection[str] = ()) -> Key:
@@ -330,7 +337,7 @@ def variant(case: Case, *, but: Collection[str] = ()) -> Key:
 
 def alike(case: Case, *, but: Collection[str] = ()) -> Key:
     """Return all of a case but its bookkeeping and the fields `but`: equal for cases that differ in those alone."""
-    return _key(case, (*PANEL, *VARIANT, *SCALE), but)
+    return _key(case, _ALIKE, but)
 
 
 def deciding(what: Decided, case: Case) -> Key:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 from ddpbench.spec import environment
@@ -14,6 +15,12 @@ from ddpbench.spec.grouping import FACETS
 
 def labels(cases: Iterable[Case]) -> dict[str, str]:
     """Return what each is called, by its id: its label, and where several have the same what tells those apart."""
+    return dict(_labels(tuple(cases)))
+
+
+@lru_cache(maxsize=2)
+def _labels(cases: tuple[Case, ...]) -> dict[str, str]:
+    # Kept: all that tells of a run's cases in sentences asks for the same ones.
     return {
         case.case_id: " · ".join([label, *words])
         for label, members in _grouped(cases, lambda case: case.label).items()

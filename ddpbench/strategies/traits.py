@@ -104,8 +104,13 @@ def rings_among(cases: Iterable[Case]) -> bool:
 
 def spoken_among(case: Case, among: Iterable[Case]) -> str:
     """Return a strategy's name in a sentence on these cases; DDP's is that of the ring it is where others are not."""
-    traits = traits_of(case)
-    return as_ring(traits.spoken) if is_ring(case) and rings_among(among) else traits.spoken
+    return spoken_of(case, rings=is_ring(case) and rings_among(among))
+
+
+def spoken_of(case: Case, *, rings: bool) -> str:
+    """Return a strategy's name in a sentence; `rings` is what `rings_among` says of the cases that it is on."""
+    spoken = traits_of(case).spoken
+    return as_ring(spoken) if rings and is_ring(case) else spoken
 
 
 def is_ring(case: Case) -> bool:

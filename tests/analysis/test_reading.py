@@ -9,7 +9,11 @@ import pytest
 
 from ddpbench.analysis.read import reading
 from ddpbench.analysis.read.cases import read_cases
+from ddpbench.analysis.scaling import curves
+from ddpbench.analysis.scaling.curves import LawsOf
+from ddpbench.analysis.scaling.laws import fit_all
 from ddpbench.analysis.table.frame import case_table
+from ddpbench.helper_process import Beside
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from tests.synthetic import write_run
@@ -30,3 +34,26 @@ def test_two_readers_see_what_one_sees(tmp_path: Path, monkeypatch: pytest.Monke
     assert [one.timings for one in shared] == [one.timings for one in alone]
     assert [one.parts for one in shared] == [one.parts for one in alone]
     assert case_table(plan, shared, {}).equals(case_table(plan, alone, {}))
+
+
+@pytest.mark.usefixtures("two_processes")
+@pytest.mark.parametrize("works", [True, False])
+def test_laws_are_the_same_whoever_fits_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, works: bool
+) -> None:
+    write_run(tmp_path / "run", 12)
+    run = RunDir(tmp_path / "run")
+    plan = read_plan(run)
+    cases = read_cases(run, plan)
+    alone = LawsOf(cases, {}).found()
+    assert any(curve.laws.fits for curve in alone)
+    monkeypatch.setattr(curves, "WORTH_SHARING", 1)
+    if not works:
+        monkeypatch.setattr(sys, "executable", "/bin/false")
+    with Beside() as beside:
+        here: list[object] = []
+        asked = LawsOf(cases, {}, beside)
+        monkeypatch.setattr(curves, "fit_all", lambda some: here.append(some) or fit_all(some))
+        shared = asked.found()
+    assert bool(here) is not works
+    assert shared == alone

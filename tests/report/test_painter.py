@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from ddpbench.analysis.overview.build import summarize
 from ddpbench.helper_process import WORTH_STARTING, Beside, for_report
 from ddpbench.records import RunDir
 from ddpbench.report import page
-from ddpbench.report.draw.canvas import Sheet, themed
+from ddpbench.report.draw.canvas import Drawn, Sheet, themed
 from ddpbench.report.draw.painter import WORTH_SHARING, Painter, draw_all
 from ddpbench.report.draw.style import on_dark
 from ddpbench.report.parts import Picture, Table
@@ -82,6 +83,48 @@ def test_a_painter_that_dies_costs_no_figure(painted: None) -> None:
         painter.start(pictures)
         drawn = painter.drawn()
     assert drawn == draw_all(pictures)
+
+
+class Elsewhere:
+    """A second process that draws so many pictures, one at a time, and then fails."""
+
+    def __init__(self, able: int) -> None:
+        self.left = able
+        self.asked: list[Picture] = []
+
+    def ask(self, work: object, question: list[Picture]) -> None:
+        assert work is draw_all
+        self.asked += question
+
+    def answer(self) -> list[Drawn] | None:
+        self.left -= 1
+        return draw_all(self.asked[-1:]) if self.left >= 0 else None
+
+
+@pytest.mark.parametrize("able", [0, 2, 99])
+def test_each_picture_is_drawn_once_by_who_is_free(
+    painted: None, monkeypatch: pytest.MonkeyPatch, able: int
+) -> None:
+    pictures = [picture(number) for number in range(8)]
+    expected = draw_all(pictures)
+    elsewhere = Elsewhere(able)
+    painter = Painter(elsewhere)  # type: ignore[arg-type]
+    painter.start(pictures)
+    until = time.monotonic() + 60
+    while painter._left and len(elsewhere.asked) <= able and time.monotonic() < until:
+        time.sleep(0.01)  # this process is busy with other things
+    here: list[Picture] = []
+
+    def drawn_here(some: list[Picture]) -> list[Drawn]:
+        here.extend(some)
+        return draw_all(some)
+
+    monkeypatch.setattr("ddpbench.report.draw.painter.draw_all", drawn_here)
+    assert painter.drawn() == expected
+    there = [one.file_name for one in elsewhere.asked][: min(able, len(pictures))]
+    assert there == [one.file_name for one in reversed(pictures)][: len(there)]
+    assert sorted(there + [one.file_name for one in here]) == [one.file_name for one in pictures]
+    assert len(there) == min(able, len(pictures))
 
 
 def test_a_figure_changes_its_colours_with_the_page_and_keeps_those_that_stand_out_on_both() -> None:

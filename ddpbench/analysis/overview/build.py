@@ -34,7 +34,7 @@ from ddpbench.analysis.read.fabrics import fabric_sentences, fabrics_of
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.positions import position_spread
 from ddpbench.analysis.read.reading import read_cases_of
-from ddpbench.analysis.scaling.curves import CurveLaws, law_findings, laws_of
+from ddpbench.analysis.scaling.curves import CurveLaws, LawsOf, law_findings
 from ddpbench.analysis.steps.communication import transfers_table
 from ddpbench.analysis.steps.one_step import one_step
 from ddpbench.analysis.steps.waterfall import waterfall_table
@@ -57,7 +57,7 @@ MOST_ASKED = 3
 
 
 def summarize(run: RunDir, beside: Beside | None = None) -> RunSummary:
-    """Return all that a run directory shows. Unfinished launches are left out. `beside` shares the reading.
+    """Return all that a run directory shows. Unfinished launches are left out. `beside` shares the work.
 
     Raises:
         IdentityError: it is not a run directory, or one of another schema.
@@ -65,13 +65,14 @@ def summarize(run: RunDir, beside: Beside | None = None) -> RunSummary:
     plan = read_plan(run)
     cases = read_cases_of(run, plan, beside)
     machine = read_machine(run)
+    fitted = LawsOf(cases, machine, beside)
     table = case_table(plan, cases, machine)
-    laws = laws_of(cases, machine)
     merged = read_merged(run)
     fabrics = fabrics_of(run)
     checks = check_cases(cases, table, fabrics)
     claims = decided_claims(plan.claims, cases)
     claimed = claim_findings(claims, cases)
+    laws = fitted.found()
     told = (*claimed, *_findings(cases, laws, most=max(FEWEST_FINDINGS, MOST_FINDINGS - len(claimed))))
     step, step_absent = one_step(run, cases)
     sweeps = _sweeps(run)

@@ -1,26 +1,38 @@
-"""Large runs are read by two processes: parsing records is most of an analysis' time, and needs one core."""
+"""Large runs are read by two processes, and once: parsing records is most of an analysis' time, and needs one core."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from ddpbench.analysis.read.cases import judged, read_cases, read_unjudged
+from ddpbench.analysis.read.kept import Kept
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.helper_process import Beside, second_core
 from ddpbench.records import RunDir
 from ddpbench.records.plan import StoredPlan
 
 WORTH_SHARING = 100
-"""Fewer cases are read here: a second process takes most of a second to start."""
+"""Fewer cases are read here, and anew each time: a second process takes most of a second to start."""
 
 
 def read_cases_of(run: RunDir, plan: StoredPlan, beside: Beside | None = None) -> list[CaseRun]:
-    """`read_cases`, by two processes where that is worth it. What fails in the other one is read here.
+    """`read_cases`, of many cases what was kept of them, or by two processes. What fails in the other is read here.
 
     `beside` is a second process that is there already; without one it is started, and ended.
     """
-    if len(plan.cases) < WORTH_SHARING or not second_core():
+    if len(plan.cases) < WORTH_SHARING:
         return read_cases(run, plan)
+    kept = Kept(run)
+    found = kept.cases()
+    if found is None:
+        found = judged(_read_all(run, plan, beside))
+        kept.keep(found)
+    return found
+
+
+def _read_all(run: RunDir, plan: StoredPlan, beside: Beside | None) -> list[CaseRun]:
+    if not second_core():
+        return read_unjudged(run, plan)
     if beside is None:
         with Beside(__name__) as started:
             return _read_both(run, plan, started)
@@ -33,7 +45,7 @@ def _read_both(run: RunDir, plan: StoredPlan, beside: Beside) -> list[CaseRun]:
     beside.ask(_read, (run, theirs))
     found = read_unjudged(run, _part(plan, 0, half))
     answer: list[CaseRun] | None = beside.answer()
-    return judged(found + (read_unjudged(run, theirs) if answer is None else answer))
+    return found + (read_unjudged(run, theirs) if answer is None else answer)
 
 
 def _read(question: tuple[RunDir, StoredPlan]) -> list[CaseRun]:

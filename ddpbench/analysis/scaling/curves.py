@@ -13,10 +13,11 @@ from ddpbench.analysis.findings.groups import grouped, panels
 from ddpbench.analysis.findings.wording import name_of, plain, sentence
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.scaling.fits import Fit
-from ddpbench.analysis.scaling.laws import Laws, fit_laws
+from ddpbench.analysis.scaling.laws import Laws, ToFit, fit_all
 from ddpbench.analysis.scaling.model import LAW_NAMES
 from ddpbench.analysis.scaling.speedups import SpeedupCurve
 from ddpbench.analysis.summary import Finding
+from ddpbench.helper_process import Beside
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import cap_order, is_virtual
 from ddpbench.strategies.traits import traits_named, traits_of
@@ -146,31 +147,63 @@ def _shared(run: CaseRun) -> tuple[str, ...]:
     return (case.workload, scaling, *grouping.told(case))
 
 
-def laws_of(cases: Sequence[CaseRun], machine: Mapping[str, object]) -> tuple[CurveLaws, ...]:
-    """Return the laws of every curve that has its base case and a world size above one with cores of its own.
+WORTH_SHARING = 20
+"""Curves. Laws are fitted to fewer before they are handed over."""
 
-    Args:
-        cases: a run's cases.
-        machine: its `machine.json`, which knows how many devices there are.
+
+class LawsOf:
+    """The laws of every curve that has its base case and a world size above one with cores of its own.
+
+    Many curves are fitted by a second process, where there is one, until somebody asks for them.
     """
-    return tuple(
-        CurveLaws(
-            name=curve.name,
-            shared=curve.shared,
-            panel=curve.panel,
-            variant=curve.variant,
-            strategy=curve.first.case.strategy,
-            algorithm=curve.first.case.algorithm,
-            case_ids={run.case.world_size: run.case_id for run in curve.runs},
-            laws=fit_laws(
-                _numbers(curve, curve.base),
+
+    def __init__(
+        self, cases: Sequence[CaseRun], machine: Mapping[str, object], beside: Beside | None = None
+    ) -> None:
+        """Begins with them.
+
+        Args:
+            cases: a run's cases.
+            machine: its `machine.json`, which knows how many devices there are.
+            beside: the second process; it is asked nothing else until `found`.
+        """
+        pairs = [(curve, curve.base) for curve in curves_of(cases)]
+        fitted = [
+            (curve, base)
+            for curve, base in pairs
+            if base is not None and any(run.case.world_size > 1 for run in curve.runs)
+        ]
+        self._curves = [curve for curve, _ in fitted]
+        self._asked = [
+            ToFit(
+                curve=_numbers(curve, base),
                 devices=_devices(curve, machine),
                 batch=curve.first.case.global_batch if curve.first.case.scaling == "strong" else None,
-            ),
+            )
+            for curve, base in fitted
+        ]
+        self._beside = beside if len(fitted) >= WORTH_SHARING else None
+        if self._beside is not None:
+            self._beside.ask(fit_all, self._asked)
+
+    def found(self) -> tuple[CurveLaws, ...]:
+        """Return them. What the second process cannot fit is fitted here."""
+        answer: list[Laws] | None = None if self._beside is None else self._beside.answer()
+        return tuple(
+            CurveLaws(
+                name=curve.name,
+                shared=curve.shared,
+                panel=curve.panel,
+                variant=curve.variant,
+                strategy=curve.first.case.strategy,
+                algorithm=curve.first.case.algorithm,
+                case_ids={run.case.world_size: run.case_id for run in curve.runs},
+                laws=laws,
+            )
+            for curve, laws in zip(
+                self._curves, fit_all(self._asked) if answer is None else answer, strict=True
+            )
         )
-        for curve in curves_of(cases)
-        if curve.base is not None and any(run.case.world_size > 1 for run in curve.runs)
-    )
 
 
 def _numbers(curve: CaseCurve, base: CaseRun) -> SpeedupCurve:

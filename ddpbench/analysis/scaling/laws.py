@@ -61,6 +61,20 @@ class Laws:
         return next((fit for fit in self.fits if fit.law == law), None)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToFit:
+    """A curve, and what `fit_laws` wants to know of it."""
+
+    curve: SpeedupCurve
+    devices: int | None
+    batch: int | None
+
+
+def fit_all(curves: Sequence[ToFit]) -> list[Laws]:
+    """Return what laws make of each curve."""
+    return [fit_laws(one.curve, devices=one.devices, batch=one.batch) for one in curves]
+
+
 def fit_laws(curve: SpeedupCurve, *, devices: int | None = None, batch: int | None = None) -> Laws:
     """Fits what may be fitted to a curve.
 

@@ -1,12 +1,14 @@
-"""A second process that draws most of a page's figures: drawing is most of a report's time, and needs one core.
+"""A second process that draws many of a page's figures: drawing is most of a report's time, and needs one core.
 
 It is started before the analysis, which it shares too (`ddpbench.helper_process.for_report`): records are read by both.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from threading import Thread
 
 from ddpbench.helper_process import Beside
 from ddpbench.report.draw.canvas import Drawn, draw
@@ -14,34 +16,58 @@ from ddpbench.report.parts import Picture
 
 WORTH_SHARING = 4
 """Fewer figures are drawn here: handing them over costs as much as drawing one."""
-SHARE_HERE = 0.45
-"""Of the figures; this process makes the page's tables and data too."""
 
 
 class Painter:
-    """Draws pictures, most of them elsewhere where there is a second core. What fails elsewhere is drawn here."""
+    """Draws pictures, here and in a second process where there is a second core: who is free takes the next.
+
+    What fails elsewhere is drawn here.
+    """
 
     def __init__(self, beside: Beside | None = None) -> None:
         """`beside` is the second process, which its maker ends; None: there is none."""
         self.beside = beside
-        self._here: list[Picture] = []
-        self._there: list[Picture] = []
+        self._left: deque[tuple[int, Picture]] = deque()
+        self._drawn: dict[int, Drawn] = {}
+        self._dealing: Thread | None = None
 
     def start(self, pictures: Sequence[Picture]) -> None:
-        """Hands over the second process's part; `drawn` gives all."""
-        self._here, self._there = list(pictures), []
+        """Has the second process begin, at the end; `drawn` gives all."""
+        self._left, self._drawn = deque(enumerate(pictures)), {}
         if self.beside is not None and len(pictures) >= WORTH_SHARING:
-            count = round(SHARE_HERE * len(pictures))
-            self._here, self._there = self._here[:count], self._here[count:]
-            self.beside.ask(draw_all, self._there)
+            self._dealing = Thread(target=self._deal, args=(self.beside,), daemon=True)
+            self._dealing.start()
+
+    def _deal(self, beside: Beside) -> None:
+        """Hand over one picture after another, until none is left or one cannot be drawn there."""
+        while self._left:
+            try:
+                number, picture = self._left.pop()
+            except IndexError:  # it was taken in between
+                return
+            beside.ask(draw_all, [picture])
+            answer: list[Drawn] | None = beside.answer()
+            if answer is None:
+                self._left.append((number, picture))
+                return
+            (self._drawn[number],) = answer
+
+    def _draw_here(self) -> None:
+        while self._left:
+            try:
+                number, picture = self._left.popleft()
+            except IndexError:
+                return
+            (self._drawn[number],) = draw_all([picture])
 
     def drawn(self) -> list[Drawn]:
-        """Return the pictures of `start` drawn, in their order: the rest here, then what the second process made."""
-        drawn = draw_all(self._here)
-        if not self._there or self.beside is None:
-            return drawn
-        answer: list[Drawn] | None = self.beside.answer()
-        return drawn + (draw_all(self._there) if answer is None else answer)
+        """Return the pictures of `start` drawn, in their order, once neither process has one left."""
+        self._draw_here()
+        if self._dealing is not None:
+            self._dealing.join()
+            self._dealing = None
+            self._draw_here()  # what could not be drawn there
+        return [self._drawn[number] for number in sorted(self._drawn)]
 
 
 def draw_all(pictures: Sequence[Picture]) -> list[Drawn]:
