@@ -59,6 +59,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
     A GPU is hidden from all tests but those of `-m gpu`: what others start would train on it, one rank at a time.
     """
+    os.environ["DDPBENCH_CACHE"] = (
+        ""  # nothing is kept of what tests read, and nothing is taken from elsewhere
+    )
     if config.getoption("markexpr") != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     if not config.getoption("--ratios", default=False):

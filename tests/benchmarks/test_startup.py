@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import time
@@ -84,20 +85,38 @@ def test_a_sweep_spends_its_time_measuring(full: bool, say: Say, tmp_path: Path)
 
 @pytest.mark.thorough
 def test_a_report_on_a_thousand_cases(full: bool, say: Say, tmp_path: Path) -> None:
-    """Bound: under 10 s, process start included."""
+    """Bounds, over the time that `json` takes to parse the run's records once: 5, and 2.3 where they were read before.
+
+    Seconds depend on the machine. The process's start is in them; the sweep's own report reads records first.
+    """
     from tests.synthetic import write_run
 
     write_run(tmp_path / "run", 1000 if full else 20)
-    began = time.monotonic()
-    subprocess.run(
-        [sys.executable, "-m", "ddpbench", "report", str(tmp_path / "run")],
-        check=True,
-        capture_output=True,
-        cwd=ROOT,
-    )
-    seconds = time.monotonic() - began
-    page = (tmp_path / "run/report.html").read_text(encoding="utf-8")
-    assert page.count("<img") >= 1
+    environment = os.environ | {"DDPBENCH_CACHE": str(tmp_path / "cache")}
+    parsed: list[float] = []
+    took: list[float] = []
+    for _ in range(4 if full else 2):
+        began = time.monotonic()
+        for path in (tmp_path / "run/cases").rglob("*.json*"):
+            for line in path.read_bytes().splitlines() if path.suffix == ".jsonl" else [path.read_bytes()]:
+                json.loads(line)
+        parsed.append(time.monotonic() - began)
+        began = time.monotonic()
+        subprocess.run(
+            [sys.executable, "-m", "ddpbench", "report", str(tmp_path / "run")],
+            check=True,
+            capture_output=True,
+            cwd=ROOT,
+            env=environment,
+        )
+        took.append(time.monotonic() - began)
+    assert (tmp_path / "run/report.html").read_text(encoding="utf-8").count("<img") >= 1
+    assert any((tmp_path / "cache").glob("*.run")) is full  # a small run is read anew
     if full:
-        say(f"ddpbench report on 1,000 cases: {seconds:.1f} s, under 10")
-        assert seconds < 10
+        first, *again = [seconds / unit for seconds, unit in zip(took, parsed, strict=True)]
+        say(
+            f"ddpbench report on 1,000 cases: {took[0]:.1f} s, again {statistics.median(took[1:]):.1f} s; over the "
+            f"time in which json parses their records: {first:.1f} and {statistics.median(again):.1f}, under 5 and 2.3"
+        )
+        assert first < 5
+        assert statistics.median(again) < 2.3

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from ddpbench.analysis.overview.build import summarize
+from ddpbench.cache import FOLDER
 from ddpbench.helper_process import WORTH_STARTING, Beside, for_report
 from ddpbench.records import RunDir
 from ddpbench.report import page
 from ddpbench.report.draw.canvas import Drawn, Sheet, themed
 from ddpbench.report.draw.painter import WORTH_SHARING, Painter, draw_all
 from ddpbench.report.draw.style import on_dark
-from ddpbench.report.parts import Picture, Table
+from ddpbench.report.parts import Picture, Table, Wanted
 from tests.lighter import sitecustomize as lighter
 from tests.synthetic import write_run
 
@@ -125,6 +127,44 @@ def test_each_picture_is_drawn_once_by_who_is_free(
     assert there == [one.file_name for one in reversed(pictures)][: len(there)]
     assert sorted(there + [one.file_name for one in here]) == [one.file_name for one in pictures]
     assert len(there) == min(able, len(pictures))
+
+
+def test_a_figure_is_drawn_once(painted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    asked: list[str] = []
+
+    def noted(some: list[Picture]) -> list[Drawn]:
+        asked.extend(one.file_name for one in some)
+        return draw_all(some)
+
+    monkeypatch.setattr("ddpbench.report.draw.painter.draw_all", noted)
+    pictures = [picture(number) for number in range(3)]
+
+    def drawn(some: list[Picture]) -> list[Drawn]:
+        asked.clear()
+        painter = Painter()
+        painter.start(some)
+        return painter.drawn()
+
+    expected = drawn(pictures)
+    assert asked == ["figure-0", "figure-1", "figure-2"]
+    assert drawn(pictures) == expected
+    assert not asked
+    # what differs in anything is another picture: what is painted, its words, the files that are wanted
+    others = [
+        picture(0),
+        replace(pictures[1], paint=partial(paint_a_line, number=7)),
+        replace(pictures[2], wanted=Wanted(figures=frozenset({"png", "svg"}))),
+        picture(3, lambda sheet: paint_a_line(sheet, 1)),  # which cannot be written down
+        replace(pictures[0], heading="Another"),
+    ]
+    found = drawn(others)
+    assert asked == ["figure-1", "figure-2", "figure-3", "figure-0"]
+    assert found[0] == expected[0]
+    assert found[1].png != expected[1].png
+    assert "figures/figure-2.svg" in found[2].files
+    drawn(others)
+    assert asked == ["figure-3"]
 
 
 def test_a_figure_changes_its_colours_with_the_page_and_keeps_those_that_stand_out_on_both() -> None:

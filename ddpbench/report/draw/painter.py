@@ -5,11 +5,14 @@ It is started before the analysis, which it shares too (`ddpbench.helper_process
 
 from __future__ import annotations
 
+import hashlib
+import pickle
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from threading import Thread
 
+from ddpbench.cache import cache_folder, code_stamp, keep, kept
 from ddpbench.helper_process import Beside
 from ddpbench.report.draw.canvas import Drawn, draw
 from ddpbench.report.parts import Picture
@@ -21,7 +24,7 @@ WORTH_SHARING = 4
 class Painter:
     """Draws pictures, here and in a second process where there is a second core: who is free takes the next.
 
-    What fails elsewhere is drawn here.
+    What fails elsewhere is drawn here. What the same code drew before is taken from the user's cache.
     """
 
     def __init__(self, beside: Beside | None = None) -> None:
@@ -29,12 +32,23 @@ class Painter:
         self.beside = beside
         self._left: deque[tuple[int, Picture]] = deque()
         self._drawn: dict[int, Drawn] = {}
+        self._names: dict[int, str] = {}
+        """In the cache, of those that are drawn now."""
         self._dealing: Thread | None = None
 
     def start(self, pictures: Sequence[Picture]) -> None:
         """Has the second process begin, at the end; `drawn` gives all."""
-        self._left, self._drawn = deque(enumerate(pictures)), {}
-        if self.beside is not None and len(pictures) >= WORTH_SHARING:
+        self._left, self._drawn, self._names = deque(), {}, {}
+        for number, picture in enumerate(pictures):
+            name = _name(picture)
+            found: Drawn | None = kept("figure", name, code_stamp()) if name else None
+            if found is not None:
+                self._drawn[number] = found
+                continue
+            self._left.append((number, picture))
+            if name:
+                self._names[number] = name
+        if self.beside is not None and len(self._left) >= WORTH_SHARING:
             self._dealing = Thread(target=self._deal, args=(self.beside,), daemon=True)
             self._dealing.start()
 
@@ -67,7 +81,19 @@ class Painter:
             self._dealing.join()
             self._dealing = None
             self._draw_here()  # what could not be drawn there
+        for number, name in self._names.items():
+            keep("figure", name, code_stamp(), self._drawn[number])
         return [self._drawn[number] for number in sorted(self._drawn)]
+
+
+def _name(picture: Picture) -> str:
+    """Return a digest of all that a picture is drawn from; empty where it holds what cannot be written down."""
+    if cache_folder() is None:
+        return ""
+    try:
+        return hashlib.sha256(pickle.dumps(picture)).hexdigest()
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return ""
 
 
 def draw_all(pictures: Sequence[Picture]) -> list[Drawn]:

@@ -1,0 +1,205 @@
+"""What is kept is what was made of the very same input by the very same code, and nobody else's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ddpbench import cache
+from ddpbench.analysis.read import reading
+from ddpbench.analysis.read.cases import read_cases
+from ddpbench.analysis.read.kept import Kept
+from ddpbench.cache import FOLDER, MOST, code_stamp, keep, kept
+from ddpbench.records import RunDir
+from ddpbench.records.plan import read_plan
+from tests.synthetic import write_run
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_what_is_kept_is_found_with_its_stamp_alone(folder: Path) -> None:
+    assert kept("run", "one", b"stamp") is None
+    keep("run", "one", b"stamp", {"a": 1})
+    assert kept("run", "one", b"stamp") == {"a": 1}
+    assert kept("run", "one", b"other") is None
+    assert kept("run", "two", b"stamp") is None
+    assert kept("figure", "one", b"stamp") is None
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder / "one.run").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_was_cut_short_is_none(folder: Path) -> None:
+    keep("run", "one", b"stamp", list(range(1000)))
+    path = folder / "one.run"
+    for size in (path.stat().st_size - 1, len(b"stamp") + 1, len(b"stamp"), 2, 0):
+        os.truncate(path, size)
+        assert kept("run", "one", b"stamp") is None
+
+
+def test_a_folder_that_others_can_write_in_is_not_trusted(folder: Path, tmp_path: Path) -> None:
+    keep("run", "one", b"stamp", 1)
+    folder.chmod(0o770)
+    assert kept("run", "one", b"stamp") is None
+    keep("run", "two", b"stamp", 2)
+    assert not (folder / "two.run").exists()
+    folder.chmod(0o700)
+    assert kept("run", "one", b"stamp") == 1
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    assert kept("run", "one", b"stamp") is None
+
+
+def test_a_file_that_is_a_link_is_not_followed(folder: Path, tmp_path: Path) -> None:
+    keep("run", "one", b"stamp", 1)
+    (folder / "one.run").rename(tmp_path / "other")
+    (folder / "one.run").symlink_to(tmp_path / "other")
+    assert kept("run", "one", b"stamp") is None
+
+
+def test_where_there_is_no_place_nothing_is_kept(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.write_text("a file")
+    keep("run", "one", b"stamp", 1)
+    assert kept("run", "one", b"stamp") is None
+    monkeypatch.setenv(FOLDER, "")
+    keep("run", "one", b"stamp", 1)
+    assert kept("run", "one", b"stamp") is None
+    assert folder.read_text() == "a file"
+
+
+def test_it_is_in_the_users_cache_unless_another_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FOLDER)
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert cache.cache_folder() == Path("/home/me/.cache/ddpbench")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/scratch/me")
+    assert cache.cache_folder() == Path("/scratch/me/ddpbench")
+    monkeypatch.setenv(FOLDER, "/elsewhere")
+    assert cache.cache_folder() == Path("/elsewhere")
+
+
+def test_what_was_used_last_stays(folder: Path) -> None:
+    for number in range(MOST["run"]):
+        keep("run", f"{number}", b"", number)
+        os.utime(folder / f"{number}.run", (number, number))
+    assert kept("run", "0", b"") == 0  # which is a use of it
+    keep("run", "new", b"", -1)
+    assert kept("run", "1", b"") is None
+    assert kept("run", "0", b"") == 0
+    assert kept("run", "new", b"") == -1
+    assert len(list(folder.iterdir())) == MOST["run"]
+
+
+def test_other_code_has_another_stamp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_PACKAGE", tmp_path)
+    (tmp_path / "inner").mkdir()
+    path = tmp_path / "inner/code.py"
+    found = set()
+    for content in ("a = 1", "a = 2"):
+        path.write_text(content)
+        os.utime(path, (1, 1))
+        code_stamp.cache_clear()
+        found.add(code_stamp())
+    code_stamp.cache_clear()
+    assert len(found) == 2
+
+
+def _a_record(run: RunDir) -> Path:
+    return sorted(run.cases.glob("*/launch-00/rank-*"))[0]
+
+
+def _change_as_many_bytes(run: RunDir) -> None:
+    path = _a_record(run)
+    before = path.stat()
+    data = path.read_bytes()
+    place = data.index(b'"start_ns":1') + len(b'"start_ns":')
+    path.write_bytes(data[:place] + b"2" + data[place + 1 :])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
+def _change_sessions(run: RunDir) -> None:
+    run.sessions.write_text("[]", encoding="utf-8")
+
+
+CHANGES: dict[str, Callable[[RunDir], object]] = {
+    "as many other bytes, at the same time": _change_as_many_bytes,
+    "a rank's file is gone": lambda run: _a_record(run).unlink(),
+    "a rank's file has another name": lambda run: _a_record(run).rename(_a_record(run).with_suffix(".old")),
+    "one more launch": lambda run: shutil.copytree(
+        _a_record(run).parent, _a_record(run).parent.with_name("launch-07")
+    ),
+    "a case is gone": lambda run: shutil.rmtree(_a_record(run).parents[1]),
+    "the sweep went on": _change_sessions,
+    "another plan": lambda run: run.plan.write_bytes(run.plan.read_bytes() + b" "),
+    "another machine": lambda run: run.machine.unlink(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_run_that_changed_is_read_anew(folder: Path, tmp_path: Path, change: str) -> None:
+    write_run(tmp_path / "run", 3)
+    run = RunDir(tmp_path / "run")
+    cases = read_cases(run, read_plan(run))
+    Kept(run).keep(cases)
+    found = Kept(run).cases()
+    assert found is not None
+    assert [one.timings for one in found] == [one.timings for one in cases]
+    assert [one.parts for one in found] == [one.parts for one in cases]
+    CHANGES[change](run)
+    assert Kept(run).cases() is None
+
+
+def test_a_copy_of_a_run_is_another_run(folder: Path, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 2)
+    run = RunDir(tmp_path / "run")
+    Kept(run).keep(read_cases(run, read_plan(run)))
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    assert Kept(RunDir(tmp_path / "copy")).cases() is None
+    (tmp_path / "link").symlink_to(tmp_path / "run")  # sentences on it name another path
+    assert Kept(RunDir(tmp_path / "link")).cases() is None
+    assert Kept(run).cases() is not None
+
+
+def test_what_changed_while_it_was_read_is_not_taken_for_what_is_there(folder: Path, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 2)
+    run = RunDir(tmp_path / "run")
+    place = Kept(run)
+    cases = read_cases(run, read_plan(run))
+    _change_as_many_bytes(run)
+    place.keep(cases)
+    assert Kept(run).cases() is None
+
+
+def test_a_large_run_is_read_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "run", 4)
+    run = RunDir(tmp_path / "run")
+    plan = read_plan(run)
+    monkeypatch.setattr(reading, "second_core", lambda: False)
+    read: list[object] = []
+    read_unjudged = reading.read_unjudged
+    monkeypatch.setattr(reading, "read_unjudged", lambda *of: read.append(of) or read_unjudged(*of))
+    alone = read_cases(run, plan)
+    reading.read_cases_of(run, plan)
+    assert not list(tmp_path.glob("cache/*"))  # it is small
+    monkeypatch.setattr(reading, "WORTH_SHARING", 4)
+    first, again = reading.read_cases_of(run, plan), reading.read_cases_of(run, plan)
+    assert len(read) == 1
+    for found in (first, again):
+        assert [one.case_id for one in found] == [one.case_id for one in alone]
+        assert [one.timings for one in found] == [one.timings for one in alone]
+        assert [[x.flags for x in one.launches] for one in found] == [
+            [x.flags for x in one.launches] for one in alone
+        ]
+    _change_as_many_bytes(run)
+    reading.read_cases_of(run, plan)
+    assert len(read) == 2
