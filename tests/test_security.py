@@ -33,7 +33,7 @@ def test_every_line_names_tests_that_exist(line: str) -> None:
 
 
 def test_no_line_is_missed() -> None:
-    assert len(LINES) == TEXT.count("\n|") - 2 * 3, "all but the tables' heads"
+    assert len(LINES) == TEXT.count("\n|") - 2 * TEXT.count("\n|---"), "all but the tables' heads"
 
 
 def test_a_report_imports_nothing_that_its_run_names(tmp_path: Path) -> None:
