@@ -175,7 +175,4 @@ def report_on(run_dir: str | Path, wanted: Wanted | None = None) -> tuple[Path, 
             return report.write_report(summary, run, Painter(beside), wanted or ONLY_PNG), summary
     finally:
         if collected:
-            if not gc.get_freeze_count():
-                gc.freeze()  # and back: as old as it is now, the next collection does not walk all of it
-                gc.unfreeze()
             gc.enable()

@@ -10,21 +10,20 @@ import os
 import pickle
 import stat
 import sys
-from collections.abc import Mapping
-from functools import cache
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ddpbench.errors import UnreadableError
-from ddpbench.records import write_atomically
-from ddpbench.records.files import MIB, read_bytes
+import psutil
 
 FOLDER = "DDPBENCH_CACHE"
 """A variable that names another folder; nothing is kept where it is set and empty."""
-MOST: Mapping[str, int] = {"run": 50, "figure": 500}
-"""Files of each kind that are kept, those used last: a run of a thousand cases has 8 MiB, a figure up to one."""
-_MOST_BYTES = 1024 * MIB
+MOST_BYTES = 256 << 20
+"""Of all that is kept, what was used last: a run of a thousand cases has 8 MiB, a figure up to one."""
+_DAY_S = 86_400
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -37,48 +36,87 @@ def cache_folder() -> Path | None:
     return base / "ddpbench" if base.is_absolute() else None  # nobody's home is known
 
 
-def kept(kind: str, name: str, stamp: bytes) -> Any:
-    """Return what was kept under a name, if it was with this stamp; None where that is nothing."""
-    folder = cache_folder()
-    if folder is None or not _is_ours(folder):
+def kept(name: str, stamp: bytes) -> Any:
+    """Return what was kept under a name with this stamp; None where that is nothing, or the stamp is empty."""
+    if not stamp:
         return None
-    path = folder / f"{name}.{kind}"
     try:
-        data = read_bytes(path, _MOST_BYTES)
-        if data[: len(stamp)] != stamp:
-            return None
-        found = pickle.loads(memoryview(data)[len(stamp) :])
-        os.utime(path)  # what is used stays
-    except (OSError, UnreadableError):
+        with _opened() as folder:
+            descriptor = os.open(
+                name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
+            )
+            with os.fdopen(descriptor, "rb") as file:
+                if not _is_ours(os.fstat(descriptor), stat.S_IFREG) or file.read(len(stamp)) != stamp:
+                    return None
+                found = pickle.load(file)
+            with suppress(OSError):
+                os.utime(name, dir_fd=folder)  # what is used stays
+            return found
+    except Exception:  # no folder, cut short: whatever it is, what was kept can be made again
         return None
-    except Exception:  # cut short: whatever pickle makes of it, it can be made again
-        return None
-    return found
 
 
-def keep(kind: str, name: str, stamp: bytes, value: object) -> None:
-    """Keeps something under a name, and of its kind what was used last."""
-    folder = cache_folder()
-    if folder is None:
+def keep(name: str, stamp: bytes, value: object) -> None:
+    """Keeps something under a name, unless the stamp is empty."""
+    if not stamp:
         return
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _is_ours(folder):
+    beside = f"{name}.{os.getpid()}.new"
+    with suppress(Exception):
+        data = stamp + pickle.dumps(value)
+        if len(data) > MOST_BYTES:
             return
-        write_atomically(folder / f"{name}.{kind}", stamp + pickle.dumps(value), flushed=False, private=True)
-        for path in sorted(folder.glob(f"*.{kind}"), key=lambda path: path.stat().st_mtime)[: -MOST[kind]]:
-            path.unlink(missing_ok=True)
-    except OSError:
-        return
+        with _opened(make=True) as folder:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(beside, flags, 0o600, dir_fd=folder), "wb") as file:
+                file.write(data)
+            os.replace(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+            _prune(folder)
 
 
-def _is_ours(folder: Path) -> bool:
-    """Return whether it is a folder that nobody else can have written in."""
+def _prune(folder: int) -> None:
+    """Remove what was used longest ago where all is too much, and what a killed writer left."""
+    found = [(name, os.stat(name, dir_fd=folder, follow_symlinks=False)) for name in os.listdir(folder)]
+    room = MOST_BYTES
+    for name, of in sorted(found, key=lambda each: -each[1].st_mtime):
+        room -= of.st_size
+        if room < 0 or (name.endswith(".new") and time.time() - of.st_mtime > _DAY_S):
+            os.unlink(name, dir_fd=folder)
+
+
+@contextmanager
+def _opened(*, make: bool = False) -> Iterator[int]:
+    """Hold the folder open: what is in it is reached through it, whatever is put in its place meanwhile.
+
+    Raises:
+        OSError: there is none, or somebody else can write in it.
+    """
+    path = cache_folder()
+    if path is None:
+        raise FileNotFoundError("there is no place for it")
+    if make:
+        _make(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        found = folder.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+        if not _is_ours(os.fstat(descriptor), stat.S_IFDIR):
+            raise PermissionError(f"others can write in {path}")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _make(path: Path) -> None:
+    """Make the folder and those above, all of them this user's alone; not in another user's, as of root under sudo."""
+    missing = [path, *path.parents]
+    missing = missing[: next(number for number, one in enumerate(missing) if one.exists())]
+    if missing and missing[-1].parent.stat().st_uid != os.geteuid() and not os.environ.get(FOLDER):
+        raise PermissionError(f"{missing[-1].parent} is another user's")
+    for one in reversed(missing):
+        one.mkdir(mode=0o700, exist_ok=True)
+
+
+def _is_ours(found: os.stat_result, kind: int) -> bool:
+    """Return whether it is this user's, and nobody else can have written in it."""
+    return stat.S_IFMT(found.st_mode) == kind and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 
 def told(found: os.stat_result) -> tuple[int, ...]:
@@ -86,10 +124,23 @@ def told(found: os.stat_result) -> tuple[int, ...]:
     return found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-@cache
 def code_stamp() -> bytes:
-    """Return a digest of this package's code, of Python and of what computes and draws, as they are now."""
-    digest = hashlib.sha256(repr((sys.version, *map(version, ("numpy", "scipy", "matplotlib")))).encode())
-    for path in sorted(_PACKAGE.rglob("*.py")):
-        digest.update(repr((os.fsencode(path), told(path.lstat()))).encode())
+    """Return a digest of this package's code, of Python and of what computes and draws; empty where it cannot be told.
+
+    So it is where code has changed since this process began, which may have imported what it was before.
+    """
+    if cache_folder() is None:
+        return b""
+    try:
+        digest = hashlib.sha256(
+            repr((sys.version, *map(version, ("numpy", "scipy", "matplotlib", "pillow")))).encode()
+        )
+        began_ns = psutil.Process().create_time() * 1e9
+        for path in sorted(_PACKAGE.rglob("*.py")):
+            found = path.lstat()
+            if max(found.st_mtime_ns, found.st_ctime_ns) > began_ns:
+                return b""
+            digest.update(repr((os.fsencode(path), told(found))).encode())
+    except Exception:  # a package without its metadata, a file that an editor has just taken away
+        return b""
     return digest.digest()

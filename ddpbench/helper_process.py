@@ -63,7 +63,7 @@ class Beside(AbstractContextManager["Beside"]):
         try:
             self.process.stdin.write(pickle.dumps(told))
             self.process.stdin.flush()
-        except (OSError, ValueError, pickle.PicklingError, AttributeError, TypeError):
+        except Exception:
             self.process.kill()  # it has ended, or cannot be told
 
     def answer(self) -> Any:

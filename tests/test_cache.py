@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ddpbench import cache
 from ddpbench.analysis.read import reading
 from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.kept import Kept
-from ddpbench.cache import FOLDER, MOST, code_stamp, keep, kept
+from ddpbench.cache import FOLDER, code_stamp, keep, kept
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from tests.synthetic import write_run
@@ -22,57 +26,110 @@ from tests.synthetic import write_run
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(FOLDER, str(tmp_path / "cache"))
+    later = time.time() + 86_400
+    monkeypatch.setattr(
+        psutil.Process, "create_time", lambda _: later
+    )  # code that is written now is no newer
     return tmp_path / "cache"
 
 
 def test_what_is_kept_is_found_with_its_stamp_alone(folder: Path) -> None:
-    assert kept("run", "one", b"stamp") is None
-    keep("run", "one", b"stamp", {"a": 1})
-    assert kept("run", "one", b"stamp") == {"a": 1}
-    assert kept("run", "one", b"other") is None
-    assert kept("run", "two", b"stamp") is None
-    assert kept("figure", "one", b"stamp") is None
+    assert kept("one", b"stamp") is None
+    keep("one", b"stamp", {"a": 1})
+    assert kept("one", b"stamp") == {"a": 1}
+    assert kept("one", b"other") is None
+    assert kept("two", b"stamp") is None
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert (folder / "one.run").stat().st_mode & 0o777 == 0o600
+    assert (folder / "one").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in folder.iterdir()] == ["one"]
+
+
+def test_nothing_is_kept_of_what_has_no_stamp(folder: Path) -> None:
+    keep("one", b"", 1)
+    assert not folder.exists()
+    keep("two", b"stamp", 1)
+    (folder / "one").write_bytes(pickle.dumps(1))
+    (folder / "one").chmod(0o600)
+    assert kept("one", b"") is None
 
 
 def test_a_file_that_was_cut_short_is_none(folder: Path) -> None:
-    keep("run", "one", b"stamp", list(range(1000)))
-    path = folder / "one.run"
+    keep("one", b"stamp", list(range(1000)))
+    path = folder / "one"
     for size in (path.stat().st_size - 1, len(b"stamp") + 1, len(b"stamp"), 2, 0):
         os.truncate(path, size)
-        assert kept("run", "one", b"stamp") is None
+        assert kept("one", b"stamp") is None
+
+
+def test_what_cannot_be_written_down_is_not_kept(folder: Path) -> None:
+    keep("one", b"stamp", lambda: None)
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    keep("one", b"stamp", deep)
+    assert kept("one", b"stamp") is None
+    while deep:
+        deep = deep.pop()  # type: ignore[assignment]
 
 
 def test_a_folder_that_others_can_write_in_is_not_trusted(folder: Path, tmp_path: Path) -> None:
-    keep("run", "one", b"stamp", 1)
+    keep("one", b"stamp", 1)
     folder.chmod(0o770)
-    assert kept("run", "one", b"stamp") is None
-    keep("run", "two", b"stamp", 2)
-    assert not (folder / "two.run").exists()
+    assert kept("one", b"stamp") is None
+    keep("two", b"stamp", 2)
+    assert not (folder / "two").exists()
     folder.chmod(0o700)
-    assert kept("run", "one", b"stamp") == 1
+    assert kept("one", b"stamp") == 1
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
-    assert kept("run", "one", b"stamp") is None
+    assert kept("one", b"stamp") is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file away")
+def test_a_file_that_another_user_put_there_is_not_read(folder: Path) -> None:
+    keep("one", b"stamp", 1)
+    os.chown(folder / "one", 65534, 65534)
+    assert kept("one", b"stamp") is None
+    os.chown(folder / "one", 0, 0)
+    assert kept("one", b"stamp") == 1
+    (folder / "one").chmod(0o666)
+    assert kept("one", b"stamp") is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a folder away")
+def test_root_makes_nothing_in_another_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.chown(tmp_path, 65534, 65534)
+    monkeypatch.delenv(FOLDER)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    keep("one", b"stamp", 1)
+    assert not list(tmp_path.iterdir())
+    os.chown(tmp_path, 0, 0)
+    keep("one", b"stamp", 1)
+    assert kept("one", b"stamp") == 1
+    assert (tmp_path / ".cache").stat().st_mode & 0o777 == 0o700
 
 
 def test_a_file_that_is_a_link_is_not_followed(folder: Path, tmp_path: Path) -> None:
-    keep("run", "one", b"stamp", 1)
-    (folder / "one.run").rename(tmp_path / "other")
-    (folder / "one.run").symlink_to(tmp_path / "other")
-    assert kept("run", "one", b"stamp") is None
+    keep("one", b"stamp", 1)
+    (folder / "one").rename(tmp_path / "other")
+    (folder / "one").symlink_to(tmp_path / "other")
+    assert kept("one", b"stamp") is None
+    keep("one", b"other", 2)
+    assert (tmp_path / "other").read_bytes().startswith(b"stamp")
+    assert kept("one", b"other") == 2
 
 
 def test_where_there_is_no_place_nothing_is_kept(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder.write_text("a file")
-    keep("run", "one", b"stamp", 1)
-    assert kept("run", "one", b"stamp") is None
+    keep("one", b"stamp", 1)
+    assert kept("one", b"stamp") is None
     monkeypatch.setenv(FOLDER, "")
-    keep("run", "one", b"stamp", 1)
-    assert kept("run", "one", b"stamp") is None
+    keep("one", b"stamp", 1)
+    assert kept("one", b"stamp") is None
+    assert code_stamp() == b""
     assert folder.read_text() == "a file"
 
 
@@ -87,30 +144,35 @@ def test_it_is_in_the_users_cache_unless_another_folder_is_named(monkeypatch: py
     assert cache.cache_folder() == Path("/elsewhere")
 
 
-def test_what_was_used_last_stays(folder: Path) -> None:
-    for number in range(MOST["run"]):
-        keep("run", f"{number}", b"", number)
-        os.utime(folder / f"{number}.run", (number, number))
-    assert kept("run", "0", b"") == 0  # which is a use of it
-    keep("run", "new", b"", -1)
-    assert kept("run", "1", b"") is None
-    assert kept("run", "0", b"") == 0
-    assert kept("run", "new", b"") == -1
-    assert len(list(folder.iterdir())) == MOST["run"]
+def test_what_was_used_last_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "MOST_BYTES", 10_000)
+    for number in range(4):
+        keep(f"{number}", b"stamp", bytes(2_000))
+        os.utime(folder / f"{number}", (number, number))
+    (folder / "cut.17.new").write_bytes(b"")
+    os.utime(folder / "cut.17.new", (9, 9))
+    assert kept("0", b"stamp") == bytes(2_000)  # which is a use of it
+    keep("new", b"stamp", bytes(3_000))
+    assert sorted(path.name for path in folder.iterdir()) == ["0", "2", "3", "new"]
+    keep("huge", b"stamp", bytes(11_000))
+    assert kept("huge", b"stamp") is None
+    assert kept("new", b"stamp") == bytes(3_000)
 
 
-def test_other_code_has_another_stamp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_PACKAGE", tmp_path)
-    (tmp_path / "inner").mkdir()
-    path = tmp_path / "inner/code.py"
+def test_other_code_has_another_stamp(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = tmp_path / "code"
+    (code / "inner").mkdir(parents=True)
+    path = code / "inner/code.py"
+    monkeypatch.setattr(cache, "_PACKAGE", code)
+    began = time.time() - 60
     found = set()
     for content in ("a = 1", "a = 2"):
         path.write_text(content)
         os.utime(path, (1, 1))
-        code_stamp.cache_clear()
         found.add(code_stamp())
-    code_stamp.cache_clear()
-    assert len(found) == 2
+    assert len(found - {b""}) == 2
+    monkeypatch.setattr(psutil.Process, "create_time", lambda _: began)
+    assert code_stamp() == b""  # and no time that is set says otherwise
 
 
 def _a_record(run: RunDir) -> Path:
@@ -149,35 +211,69 @@ CHANGES: dict[str, Callable[[RunDir], object]] = {
 def test_a_run_that_changed_is_read_anew(folder: Path, tmp_path: Path, change: str) -> None:
     write_run(tmp_path / "run", 3)
     run = RunDir(tmp_path / "run")
-    cases = read_cases(run, read_plan(run))
-    Kept(run).keep(cases)
-    found = Kept(run).cases()
+    plan = read_plan(run)
+    cases = read_cases(run, plan)
+    Kept(run, plan).keep(cases)
+    found = Kept(run, plan).cases()
     assert found is not None
     assert [one.timings for one in found] == [one.timings for one in cases]
     assert [one.parts for one in found] == [one.parts for one in cases]
     CHANGES[change](run)
-    assert Kept(run).cases() is None
+    assert Kept(run, plan).cases() is None
 
 
 def test_a_copy_of_a_run_is_another_run(folder: Path, tmp_path: Path) -> None:
     write_run(tmp_path / "run", 2)
     run = RunDir(tmp_path / "run")
-    Kept(run).keep(read_cases(run, read_plan(run)))
+    plan = read_plan(run)
+    Kept(run, plan).keep(read_cases(run, plan))
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    assert Kept(RunDir(tmp_path / "copy")).cases() is None
+    assert Kept(RunDir(tmp_path / "copy"), plan).cases() is None
     (tmp_path / "link").symlink_to(tmp_path / "run")  # sentences on it name another path
-    assert Kept(RunDir(tmp_path / "link")).cases() is None
-    assert Kept(run).cases() is not None
+    assert Kept(RunDir(tmp_path / "link"), plan).cases() is None
+    assert Kept(run, plan).cases() is not None
+    other = replace(plan, cases=plan.cases[:1], ids=plan.ids[:1])  # read before the file was written anew
+    assert Kept(run, other).cases() is None
 
 
 def test_what_changed_while_it_was_read_is_not_taken_for_what_is_there(folder: Path, tmp_path: Path) -> None:
     write_run(tmp_path / "run", 2)
     run = RunDir(tmp_path / "run")
-    place = Kept(run)
-    cases = read_cases(run, read_plan(run))
+    plan = read_plan(run)
+    place = Kept(run, plan)
+    cases = read_cases(run, plan)
     _change_as_many_bytes(run)
     place.keep(cases)
-    assert Kept(run).cases() is None
+    assert Kept(run, plan).cases() is None
+
+
+def test_a_sweep_that_works_there_costs_no_report(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path / "run", 2)
+    run = RunDir(tmp_path / "run")
+    plan = read_plan(run)
+
+    def gone(_: object) -> None:
+        raise FileNotFoundError("outcome.json.new")
+
+    monkeypatch.setattr("ddpbench.analysis.read.kept._beneath", gone)
+    place = Kept(run, plan)
+    assert place.cases() is None
+    place.keep(read_cases(run, plan))
+    assert not folder.exists()
+
+
+def test_code_that_changes_meanwhile_keeps_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path / "run", 2)
+    run = RunDir(tmp_path / "run")
+    plan = read_plan(run)
+    place = Kept(run, plan)
+    monkeypatch.setattr("ddpbench.analysis.read.kept.code_stamp", lambda: b"other")
+    place.keep(read_cases(run, plan))
+    assert not folder.exists()
 
 
 def test_a_large_run_is_read_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

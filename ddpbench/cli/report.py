@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from typing import Any
 
@@ -40,6 +41,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     formats = _formats(arguments.figures)
     wanted = Wanted(figures=formats, slides=formats if arguments.slides else frozenset())
+    gc.disable()  # to the end: looking through a large report for garbage takes most of a second
     page, summary = ddpbench.report_on(arguments.run_dir, wanted)
     show(page)
     for claim in (one for one in summary.findings if one.kind == "claim"):

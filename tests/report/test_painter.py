@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ddpbench.analysis.overview.build import summarize
@@ -129,8 +133,45 @@ def test_each_picture_is_drawn_once_by_who_is_free(
     assert len(there) == min(able, len(pictures))
 
 
+def test_an_answer_that_cannot_be_read_costs_no_figure(painted: None) -> None:
+    class Broken(Elsewhere):
+        def answer(self) -> list[Drawn] | None:
+            raise MemoryError
+
+    pictures = [picture(number) for number in range(5)]
+    painter = Painter(Broken(0))  # type: ignore[arg-type]
+    painter.start(pictures)
+    assert painter.drawn() == draw_all(pictures)
+
+
+def test_a_picture_has_the_same_name_in_every_process() -> None:
+    script = (
+        "from tests.report.test_painter import picture; from ddpbench.report.parts import Wanted\n"
+        "from dataclasses import replace; from ddpbench.report.draw.painter import _name\n"
+        "print(_name(replace(picture(1), wanted=Wanted(figures=frozenset({'png', 'svg', 'pdf'})))))"
+    )
+    names = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            cwd=Path(__file__).parents[2],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(names) == 1
+    assert names.pop().endswith(".figure\n")
+
+
 def test_a_figure_is_drawn_once(painted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOLDER, str(tmp_path))
+    tmp_path.chmod(0o700)
+    later = time.time() + 86_400
+    monkeypatch.setattr(
+        psutil.Process, "create_time", lambda _: later
+    )  # code that is written now is no newer
     asked: list[str] = []
 
     def noted(some: list[Picture]) -> list[Drawn]:

@@ -22,7 +22,7 @@ def read_cases_of(run: RunDir, plan: StoredPlan, beside: Beside | None = None) -
     """
     if len(plan.cases) < WORTH_SHARING:
         return read_cases(run, plan)
-    kept = Kept(run)
+    kept = Kept(run, plan)
     found = kept.cases()
     if found is None:
         found = judged(_read_all(run, plan, beside))

@@ -9,13 +9,14 @@ import hashlib
 import pickle
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from threading import Thread
 
-from ddpbench.cache import cache_folder, code_stamp, keep, kept
+from ddpbench.cache import code_stamp, keep, kept
 from ddpbench.helper_process import Beside
 from ddpbench.report.draw.canvas import Drawn, draw
-from ddpbench.report.parts import Picture
+from ddpbench.report.parts import ONLY_PNG, Picture
 
 WORTH_SHARING = 4
 """Fewer figures are drawn here: handing them over costs as much as drawing one."""
@@ -30,24 +31,26 @@ class Painter:
     def __init__(self, beside: Beside | None = None) -> None:
         """`beside` is the second process, which its maker ends; None: there is none."""
         self.beside = beside
-        self._left: deque[tuple[int, Picture]] = deque()
+        self._pictures: Sequence[Picture] = ()
+        self._left: deque[int] = deque()
         self._drawn: dict[int, Drawn] = {}
         self._names: dict[int, str] = {}
         """In the cache, of those that are drawn now."""
+        self._code = b""
         self._dealing: Thread | None = None
 
     def start(self, pictures: Sequence[Picture]) -> None:
         """Has the second process begin, at the end; `drawn` gives all."""
-        self._left, self._drawn, self._names = deque(), {}, {}
-        for number, picture in enumerate(pictures):
-            name = _name(picture)
-            found: Drawn | None = kept("figure", name, code_stamp()) if name else None
-            if found is not None:
-                self._drawn[number] = found
-                continue
-            self._left.append((number, picture))
-            if name:
-                self._names[number] = name
+        assert self._dealing is None, "`drawn` comes before another start"
+        self._pictures, self._code = pictures, code_stamp()
+        self._names = (
+            {number: _name(picture) for number, picture in enumerate(pictures)} if self._code else {}
+        )
+        held = ((number, kept(name, self._code)) for number, name in self._names.items() if name)
+        self._drawn = {number: one for number, one in held if one is not None}
+        for number in self._drawn:
+            del self._names[number]
+        self._left = deque(number for number in range(len(pictures)) if number not in self._drawn)
         if self.beside is not None and len(self._left) >= WORTH_SHARING:
             self._dealing = Thread(target=self._deal, args=(self.beside,), daemon=True)
             self._dealing.start()
@@ -56,43 +59,48 @@ class Painter:
         """Hand over one picture after another, until none is left or one cannot be drawn there."""
         while self._left:
             try:
-                number, picture = self._left.pop()
+                number = self._left.pop()
             except IndexError:  # it was taken in between
                 return
-            beside.ask(draw_all, [picture])
-            answer: list[Drawn] | None = beside.answer()
+            answer: list[Drawn] | None = None
+            with suppress(Exception):
+                beside.ask(draw_all, [self._pictures[number]])
+                answer = beside.answer()
             if answer is None:
-                self._left.append((number, picture))
-                return
+                return  # `drawn` finds that it is missing
             (self._drawn[number],) = answer
-
-    def _draw_here(self) -> None:
-        while self._left:
-            try:
-                number, picture = self._left.popleft()
-            except IndexError:
-                return
-            (self._drawn[number],) = draw_all([picture])
 
     def drawn(self) -> list[Drawn]:
         """Return the pictures of `start` drawn, in their order, once neither process has one left."""
-        self._draw_here()
+        while self._left:
+            try:
+                number = self._left.popleft()
+            except IndexError:
+                break
+            (self._drawn[number],) = draw_all([self._pictures[number]])
         if self._dealing is not None:
             self._dealing.join()
             self._dealing = None
-            self._draw_here()  # what could not be drawn there
-        for number, name in self._names.items():
-            keep("figure", name, code_stamp(), self._drawn[number])
-        return [self._drawn[number] for number in sorted(self._drawn)]
+        found = []
+        for number, picture in enumerate(self._pictures):
+            if number not in self._drawn:  # it could not be drawn there
+                (self._drawn[number],) = draw_all([picture])
+            found.append(self._drawn[number])
+        if self._code and self._code == code_stamp():
+            for number, name in self._names.items():
+                if name:
+                    keep(name, self._code, found[number])
+        return found
 
 
 def _name(picture: Picture) -> str:
     """Return a digest of all that a picture is drawn from; empty where it holds what cannot be written down."""
-    if cache_folder() is None:
-        return ""
+    wanted = picture.wanted
     try:
-        return hashlib.sha256(pickle.dumps(picture)).hexdigest()
-    except (pickle.PicklingError, AttributeError, TypeError):
+        # sets come in another order in each process
+        told = (replace(picture, wanted=ONLY_PNG), sorted(wanted.figures), sorted(wanted.slides))
+        return hashlib.sha256(pickle.dumps(told)).hexdigest() + ".figure"
+    except Exception:
         return ""
 
 
