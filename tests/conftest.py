@@ -59,9 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     A GPU is hidden from all tests but those of `-m gpu`: what others start would train on it, one rank at a time.
     """
-    os.environ["DDPBENCH_CACHE"] = (
-        ""  # nothing is kept of what tests read, and nothing is taken from elsewhere
-    )
+    os.environ["DDPBENCH_CACHE"] = ""  # what tests read and draw is not kept, and not taken from elsewhere
     if config.getoption("markexpr") != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     if not config.getoption("--ratios", default=False):

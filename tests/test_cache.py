@@ -19,7 +19,7 @@ from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.kept import Kept
 from ddpbench.cache import FOLDER, code_stamp, keep, kept
 from ddpbench.records import RunDir
-from ddpbench.records.plan import read_plan
+from ddpbench.records.plan import StoredPlan, read_plan
 from tests.synthetic import write_run
 
 
@@ -175,6 +175,11 @@ def test_other_code_has_another_stamp(folder: Path, tmp_path: Path, monkeypatch:
     assert code_stamp() == b""  # and no time that is set says otherwise
 
 
+def planned(tmp_path: Path, cases: int) -> tuple[RunDir, StoredPlan]:
+    run = write_run(tmp_path / "run", cases)
+    return run, read_plan(run)
+
+
 def _a_record(run: RunDir) -> Path:
     return sorted(run.cases.glob("*/launch-00/rank-*"))[0]
 
@@ -209,9 +214,7 @@ CHANGES: dict[str, Callable[[RunDir], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_run_that_changed_is_read_anew(folder: Path, tmp_path: Path, change: str) -> None:
-    write_run(tmp_path / "run", 3)
-    run = RunDir(tmp_path / "run")
-    plan = read_plan(run)
+    run, plan = planned(tmp_path, 3)
     cases = read_cases(run, plan)
     Kept(run, plan).keep(cases)
     found = Kept(run, plan).cases()
@@ -223,9 +226,7 @@ def test_a_run_that_changed_is_read_anew(folder: Path, tmp_path: Path, change: s
 
 
 def test_a_copy_of_a_run_is_another_run(folder: Path, tmp_path: Path) -> None:
-    write_run(tmp_path / "run", 2)
-    run = RunDir(tmp_path / "run")
-    plan = read_plan(run)
+    run, plan = planned(tmp_path, 2)
     Kept(run, plan).keep(read_cases(run, plan))
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     assert Kept(RunDir(tmp_path / "copy"), plan).cases() is None
@@ -237,9 +238,7 @@ def test_a_copy_of_a_run_is_another_run(folder: Path, tmp_path: Path) -> None:
 
 
 def test_what_changed_while_it_was_read_is_not_taken_for_what_is_there(folder: Path, tmp_path: Path) -> None:
-    write_run(tmp_path / "run", 2)
-    run = RunDir(tmp_path / "run")
-    plan = read_plan(run)
+    run, plan = planned(tmp_path, 2)
     place = Kept(run, plan)
     cases = read_cases(run, plan)
     _change_as_many_bytes(run)
@@ -250,9 +249,7 @@ def test_what_changed_while_it_was_read_is_not_taken_for_what_is_there(folder: P
 def test_a_sweep_that_works_there_costs_no_report(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_run(tmp_path / "run", 2)
-    run = RunDir(tmp_path / "run")
-    plan = read_plan(run)
+    run, plan = planned(tmp_path, 2)
 
     def gone(_: object) -> None:
         raise FileNotFoundError("outcome.json.new")
@@ -267,9 +264,7 @@ def test_a_sweep_that_works_there_costs_no_report(
 def test_code_that_changes_meanwhile_keeps_nothing(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_run(tmp_path / "run", 2)
-    run = RunDir(tmp_path / "run")
-    plan = read_plan(run)
+    run, plan = planned(tmp_path, 2)
     place = Kept(run, plan)
     monkeypatch.setattr("ddpbench.analysis.read.kept.code_stamp", lambda: b"other")
     place.keep(read_cases(run, plan))
@@ -277,9 +272,7 @@ def test_code_that_changes_meanwhile_keeps_nothing(
 
 
 def test_a_large_run_is_read_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_run(tmp_path / "run", 4)
-    run = RunDir(tmp_path / "run")
-    plan = read_plan(run)
+    run, plan = planned(tmp_path, 4)
     monkeypatch.setattr(reading, "second_core", lambda: False)
     read: list[object] = []
     read_unjudged = reading.read_unjudged
