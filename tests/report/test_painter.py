@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from matplotlib.figure import Figure
 
+import ddpbench
 from ddpbench.analysis.overview.build import summarize
 from ddpbench.cache import FOLDER
 from ddpbench.helper_process import WORTH_STARTING, Beside, for_report
@@ -163,6 +166,18 @@ def test_a_picture_has_the_same_name_in_every_process() -> None:
     }
     assert len(names) == 1
     assert names.pop().endswith(".figure\n")
+
+
+def test_a_report_leaves_no_figure_behind(
+    painted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
+    run = write_run(tmp_path / "run", 4)
+    gc.collect()
+    ddpbench.write_report(run.path)
+    made = [{} for _ in range(3_000)]  # as much as a young collection waits for
+    assert len(made) == 3_000
+    assert not [one for one in gc.get_objects() if isinstance(one, Figure)]
 
 
 def test_a_figure_is_drawn_once(painted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
