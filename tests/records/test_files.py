@@ -184,6 +184,7 @@ def test_a_pipe_is_not_written_to_and_waits_for_nobody(run: RunDir, name: str) -
 
 OWNERS = {
     "records/files.py": "the owner",
+    "cache.py": "in the user's cache",
     "cli/__init__.py": "nothing",
     "cli/init.py": "a user's script",
     "cli/noise.py": "an experiment in a temporary folder",
