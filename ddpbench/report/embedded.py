@@ -1,9 +1,13 @@
-"""What stands on the page in files' place: drawn pictures and downloads as data addresses, and numbered tables."""
+"""What stands on the page in files' place: drawn pictures and downloads as data addresses, and numbered tables.
+
+A page is written while its pictures are still being drawn: it has places for them, which `with_images` fills.
+"""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
@@ -25,10 +29,9 @@ class NumberedTable:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Embedded:
-    """A drawn picture as the template needs it."""
+    """A picture as the template needs it."""
 
     picture: Picture
-    drawn: Drawn
     number: int
     table: NumberedTable
     shared: Collection[str]
@@ -46,18 +49,32 @@ class Embedded:
 
     @property
     def source(self) -> Markup:
-        """The SVG as a data address; two SVG in one document would share ids."""
-        return _data_image(self.drawn.svg)
+        """The place of the SVG's address."""
+        return Markup(f"<wide {self.number}>")
 
     @property
     def narrow(self) -> Markup:
-        """The same for a phone, where it is drawn apart; else empty."""
-        return _data_image(self.drawn.narrow) if self.drawn.narrow else Markup()
+        """The same of the one for a phone, where that is drawn apart; else empty."""
+        return Markup(f"<narrow {self.number}>") if self.picture.narrow is not None else Markup()
 
     @property
     def alt(self) -> str:
         """The text for those who cannot see the figure."""
         return f"{labelled(self.picture).alt} Data in table {self.table.number}."
+
+
+_PLACE = re.compile(r'"<(wide|narrow) (\d+)>"')
+"""In an attribute: what a run's texts hold of `<` is escaped there."""
+
+
+def with_images(html: str, drawn: Sequence[Drawn]) -> str:
+    """Return a page with its pictures' addresses, the first being number 1; two SVG in one document would share ids."""
+
+    def address(place: re.Match[str]) -> str:
+        one = drawn[int(place[2]) - 1]
+        return f'"{_data_image(one.narrow if place[1] == "narrow" else one.svg)}"'
+
+    return _PLACE.sub(address, html)
 
 
 class Numbers:

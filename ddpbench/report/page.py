@@ -19,12 +19,18 @@ from ddpbench.analysis.findings.wording import LATE
 from ddpbench.analysis.summary import Finding, RunSummary
 from ddpbench.analysis.table.columns import meanings
 from ddpbench.report.captions import emulation_words, shared_words, without, without_word
-from ddpbench.report.draw.canvas import Drawn
 from ddpbench.report.draw.painter import Painter, draw_all
-from ddpbench.report.embedded import Embedded, NumberedTable, Numbers, data_address, labelled
+from ddpbench.report.embedded import (
+    Embedded,
+    NumberedTable,
+    Numbers,
+    data_address,
+    labelled,
+    with_images,
+)
 from ddpbench.report.method import TERMS
 from ddpbench.report.outside import dressed
-from ddpbench.report.parts import ONLY_PNG, Picture, Section, Wanted
+from ddpbench.report.parts import ONLY_PNG, Section, Wanted
 from ddpbench.report.rows import Row, rows_of
 from ddpbench.report.sections import (
     breakdown,
@@ -109,11 +115,9 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
     drawing = dressed(summary, rows, [labelled(picture) for picture in pictures], wanted)
     if painter is not None:
         painter.start(drawing)
-    # while the other process draws
+    # While the other process draws all that stands on the page is made but its pictures.
     every_case = numbers.sure(summary_table(summary, rows))
-    downloads = _downloads(summary)
-    drawn = painter.drawn() if painter is not None else draw_all(drawing)
-    sections = _placed(made, pictures, drawn, numbers, shared)
+    sections = _placed(made, numbers, shared)
     own_phases = data_parallel_section(summary, rows)
     proved = summary.proofs.empty or bool(summary.proofs["passed"].all())
     html = (
@@ -143,12 +147,16 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
             column_meanings=meanings(),
             **_closing_tables(summary, rows, _missing_from(sections), numbers),
             **_words_on_run(summary),
-            **downloads,
+            **_downloads(summary),
             **_style_and_script(),
         )
     )
     html = html.replace(_TERMS_HERE, _terms_of(html))
-    return Page(html=html, figures={path: content for one in drawn for path, content in one.files.items()})
+    drawn = painter.drawn() if painter is not None else draw_all(drawing)
+    return Page(
+        html=with_images(html, drawn),
+        figures={path: content for one in drawn for path, content in one.files.items()},
+    )
 
 
 def _downloads(summary: RunSummary) -> Mapping[str, str]:
@@ -178,26 +186,14 @@ def _has(text: str, word: str) -> bool:
     return word in text and re.search(rf"\b{re.escape(word)}", text) is not None
 
 
-def _placed(
-    made: Sequence[Section],
-    pictures: Sequence[Picture],
-    drawn: Sequence[Drawn],
-    numbers: Numbers,
-    shared: Collection[str],
-) -> _Placed:
-    """Return the sections with what was drawn for them; figures and tables are numbered as they come on the page."""
-    ready = enumerate(zip(pictures, drawn, strict=True), start=1)
+def _placed(made: Sequence[Section], numbers: Numbers, shared: Collection[str]) -> _Placed:
+    """Return the sections with places for figures; these and tables are numbered as they come on the page."""
+    count = itertools.count(1)
     sections: _Placed = []
     for section in made:
         embedded = [
-            Embedded(
-                picture=picture,
-                drawn=images,
-                number=number,
-                table=numbers.sure(picture.table),
-                shared=shared,
-            )
-            for number, (picture, images) in itertools.islice(ready, len(section.pictures))
+            Embedded(picture=picture, number=next(count), table=numbers.sure(picture.table), shared=shared)
+            for picture in section.pictures
         ]
         sections.append((section, embedded, [numbers.sure(table) for table in section.tables]))
     return sections

@@ -180,6 +180,11 @@ class Picture:
     """Of its files: the machine, the run and the program."""
     wanted: Wanted = ONLY_PNG
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Its width and height on a page, in CSS pixels."""
+        return round(self.width_in * 100), round(self.height_in * 100)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:

@@ -182,8 +182,6 @@ def _draw_one_form(run: Callable[[ModuleType], None], module: ModuleType) -> Non
             narrow=narrow,
             svg=blank,
             png=b"",
-            width=round(picture.width_in * 100),
-            height=round(picture.height_in * 100),
             files={f"figures/{picture.file_name}.{kind}": blank if kind == "svg" else b"" for kind in kinds},
         )
 

@@ -17,8 +17,8 @@ from ddpbench.cli import run
 from ddpbench.records import RunDir
 from ddpbench.report import page, write_report
 from ddpbench.report.captions import shared_words
-from ddpbench.report.draw import slide
-from ddpbench.report.draw.canvas import Sheet, draw, drawing
+from ddpbench.report.draw import canvas, slide
+from ddpbench.report.draw.canvas import Sheet, draw, drawing, saved
 from ddpbench.report.embedded import labelled
 from ddpbench.report.outside import conditions, dressed, source_line
 from ddpbench.report.parts import ONLY_PNG, Picture, Section, Wanted
@@ -178,17 +178,14 @@ def test_type_is_as_large_as_no_two_texts_collide(summary: RunSummary, gap_in: f
 def test_the_figures_own_png_has_title_conditions_and_source(
     summary: RunSummary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from matplotlib.figure import Figure
-
     seen: dict[str, float] = {}
-    save = Figure.savefig
 
-    def look(self: Figure, *arguments: Any, **options: Any) -> None:
-        if options["format"] == "png":
-            seen.update(texts_of(self))
-        save(self, *arguments, **options)
+    def look(figure: Any, kind: str, **options: Any) -> bytes:
+        if kind == "png":
+            seen.update(texts_of(figure))
+        return saved(figure, kind, **options)
 
-    monkeypatch.setattr(Figure, "savefig", look)
+    monkeypatch.setattr(canvas, "saved", look)
     picture = first_picture(summary)
     assert draw(picture).files["figures/scaling.png"].startswith(b"\x89PNG")
     assert picture.heading in seen

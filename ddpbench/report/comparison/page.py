@@ -19,7 +19,6 @@ def comparison_page(changes: Changes) -> str:
     """Return the page; it loads nothing, and everything from a run is escaped."""
     told = headline(changes)
     picture = launches_picture(changes, told)
-    drawn = draw(picture) if picture is not None else None
     data = json.dumps(to_json(changes), indent=1).encode()
     return (
         environment(Path(__file__).parent)
@@ -34,9 +33,7 @@ def comparison_page(changes: Changes) -> str:
             rows=rows(changes),
             remarks=remarks(changes),
             picture=picture,
-            image=base64.b64encode(drawn.svg).decode("ascii") if drawn is not None else "",
-            width=drawn.width if drawn is not None else 0,
-            height=drawn.height if drawn is not None else 0,
+            image=base64.b64encode(draw(picture).svg).decode("ascii") if picture is not None else "",
             data=base64.b64encode(data).decode("ascii"),
             version=VERSION,
         )

@@ -12,7 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ddpbench.report.draw import style
+from ddpbench.report.draw.png import png_of
 from ddpbench.report.draw.slim import slim
 from ddpbench.report.parts import Picture
 from ddpbench.report.words import Estimate
@@ -35,12 +39,10 @@ _WHOLE = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drawn:
-    """A picture's two files, and the size of the SVG in CSS pixels."""
+    """A picture's two files."""
 
     svg: bytes
     png: bytes
-    width: int
-    height: int
     files: Mapping[str, bytes] = field(default_factory=dict)
     """What is written of it, by path in the run directory: the PNG, and what else was wanted."""
     narrow: bytes = b""
@@ -208,7 +210,6 @@ def drawing() -> Iterator[None]:
 
 
 _NO_DATE: dict[str, dict[str, None]] = {
-    "png": {"Software": None},
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
@@ -216,11 +217,25 @@ _NO_DATE: dict[str, dict[str, None]] = {
 
 
 def saved(figure: Figure, kind: str, *, dpi: float = style.PNG_DPI, part: Bbox | None = None) -> bytes:
-    """Return a figure, or a part of it, as a file of this kind: png, svg or pdf."""
+    """Return a figure as a file of this kind: png, svg or pdf. Of the last two, `part` is what of it is wanted."""
+    if kind == "png":
+        return png_of(_pixels(figure, dpi), dpi)
     file = io.BytesIO()
-    fast: dict[str, Any] = {"dpi": dpi, "pil_kwargs": {"compress_level": 2}} if kind == "png" else {}
-    figure.savefig(file, format=kind, bbox_inches=part, metadata=_NO_DATE[kind], **fast)
+    figure.savefig(file, format=kind, bbox_inches=part, metadata=_NO_DATE[kind])
     return file.getvalue()
+
+
+def _pixels(figure: Figure, dpi: float) -> NDArray[np.uint8]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas: Any = FigureCanvasAgg(figure)
+    before = figure.dpi
+    figure.dpi = dpi
+    try:
+        canvas.draw()
+        return np.asarray(canvas.buffer_rgba())
+    finally:
+        figure.dpi = before
 
 
 def draw(picture: Picture) -> Drawn:
@@ -280,8 +295,6 @@ def draw(picture: Picture) -> Drawn:
         narrow=narrow,
         svg=svg,
         png=png,
-        width=round(picture.width_in * 100),
-        height=round(picture.height_in * 100),
         files=files,
     )
 

@@ -20,8 +20,9 @@ from ddpbench.analysis.history.told import (
 )
 from ddpbench.helper_process import for_report
 from ddpbench.records.rundir import write_output
+from ddpbench.report.draw.canvas import Drawn
 from ddpbench.report.draw.painter import Painter
-from ddpbench.report.embedded import Embedded, Numbers, data_address
+from ddpbench.report.embedded import Embedded, Numbers, data_address, with_images
 from ddpbench.report.history.picture import HOW_TO_READ, case_picture
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.templates import environment, page_style
@@ -40,8 +41,8 @@ def history_page(history: History) -> str:
     drawn = ordered[:MOST_FIGURES]
     numbers = Numbers()
     overview = numbers.sure(_cases_table(history, {id(case): number for number, case in enumerate(drawn, 1)}))
-    figures = _figures(history, drawn, numbers)
-    return (
+    figures, images = _figures(history, drawn, numbers)
+    html = (
         environment(Path(__file__).parent)
         .get_template("history.html")
         .render(
@@ -59,6 +60,7 @@ def history_page(history: History) -> str:
             version=VERSION,
         )
     )
+    return with_images(html, images)
 
 
 def write_history(history: History, path: Path) -> None:
@@ -70,16 +72,19 @@ def write_history(history: History, path: Path) -> None:
     write_output(path, history_page(history))
 
 
-def _figures(history: History, drawn: Sequence[CaseHistory], numbers: Numbers) -> list[Embedded]:
+def _figures(
+    history: History, drawn: Sequence[CaseHistory], numbers: Numbers
+) -> tuple[list[Embedded], list[Drawn]]:
     pictures = [case_picture(history, case) for case in drawn]
     with for_report(len(pictures)) or nullcontext() as beside:
         painter = Painter(beside)
         painter.start(pictures)
         images = painter.drawn()
-    return [
-        Embedded(picture=picture, drawn=image, number=number, table=numbers.sure(picture.table), shared=())
-        for number, (picture, image) in enumerate(zip(pictures, images, strict=True), start=1)
+    embedded = [
+        Embedded(picture=picture, number=number, table=numbers.sure(picture.table), shared=())
+        for number, picture in enumerate(pictures, start=1)
     ]
+    return embedded, images
 
 
 def _not_drawn(cases: Sequence[CaseHistory]) -> str:
