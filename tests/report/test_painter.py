@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +24,7 @@ from ddpbench.helper_process import WORTH_STARTING, Beside, for_report
 from ddpbench.records import RunDir
 from ddpbench.report import page
 from ddpbench.report.draw.canvas import Drawn, Sheet, themed
-from ddpbench.report.draw.painter import WORTH_SHARING, Painter, draw_all
+from ddpbench.report.draw.painter import WORTH_SHARING, Painter, _name, draw_all
 from ddpbench.report.draw.style import on_dark
 from ddpbench.report.parts import Picture, Table, Wanted
 from tests.lighter import sitecustomize as lighter
@@ -166,6 +168,28 @@ def test_a_picture_has_the_same_name_in_every_process() -> None:
     }
     assert len(names) == 1
     assert names.pop().endswith(".figure\n")
+
+
+def test_a_picture_of_a_run_read_again_has_the_same_name(tmp_path: Path) -> None:
+    """Texts that were one have become copies, and the other way round."""
+    run = write_run(tmp_path / "run", 5)
+    summaries = [summarize(run), pickle.loads(pickle.dumps(summarize(run)))]
+    names = []
+    for summary in summaries:
+        painter = Kept()
+        page.build(summary, painter)
+        names.append([_name(one) for one in painter.pictures])
+    assert len(names[0]) > 3
+    assert all(names[0])
+    assert names[0] == names[1]
+
+
+class Kept(Painter):
+    """Keeps what it is asked to draw."""
+
+    def start(self, pictures: Sequence[Picture]) -> None:
+        self.pictures = pictures
+        super().start(pictures)
 
 
 def test_a_report_leaves_no_figure_behind(

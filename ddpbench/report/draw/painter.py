@@ -6,6 +6,7 @@ It is started before the analysis, which it shares too (`ddpbench.helper_process
 from __future__ import annotations
 
 import hashlib
+import io
 import pickle
 from collections import deque
 from collections.abc import Sequence
@@ -99,7 +100,11 @@ def _name(picture: Picture) -> str:
     try:
         # sets come in another order in each process
         told = (replace(picture, wanted=ONLY_PNG), sorted(wanted.figures), sorted(wanted.slides))
-        return hashlib.sha256(pickle.dumps(told)).hexdigest() + ".figure"
+        file = io.BytesIO()
+        pickler = pickle.Pickler(file)
+        pickler.fast = True  # equal texts are written alike, be they one or copies, as of a run read again
+        pickler.dump(told)
+        return hashlib.sha256(file.getbuffer()).hexdigest() + ".figure"
     except Exception:
         return ""
 
