@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ddpbench.launch.listener import Listener
     from ddpbench.launch.sweep.sweep import Sweep
     from ddpbench.report.parts import Wanted
+    from ddpbench.telling import Told
 
 __version__ = VERSION
 __all__ = ["__version__", "load", "load_steps", "load_transfers", "sweep", "write_report"]
@@ -143,8 +144,12 @@ def write_report(run_dir: str | Path) -> Path:
     return report_on(run_dir)[0]
 
 
-def report_on(run_dir: str | Path, wanted: Wanted | None = None) -> tuple[Path, RunSummary]:
+def report_on(
+    run_dir: str | Path, wanted: Wanted | None = None, told: Told | None = None
+) -> tuple[Path, RunSummary]:
     """As `write_report`; also returns what the page was made from. `wanted` names more files of its pictures.
+
+    How far it is is `told`.
 
     Raises:
         ddpbench.errors.IdentityError: it is not a run directory, or one of another schema.
@@ -169,10 +174,12 @@ def report_on(run_dir: str | Path, wanted: Wanted | None = None) -> tuple[Path, 
             from ddpbench.analysis import summarize, write_csv
             from ddpbench.report.draw.painter import Painter
             from ddpbench.report.parts import ONLY_PNG
+            from ddpbench.telling import to_nobody
 
-            summary = summarize(run, beside)
+            told = told or to_nobody
+            summary = summarize(run, beside, told)
             write_csv(summary.cases, run)
-            return report.write_report(summary, run, Painter(beside), wanted or ONLY_PNG), summary
+            return report.write_report(summary, run, Painter(beside, told), wanted or ONLY_PNG), summary
     finally:
         if collected:
             gc.enable()

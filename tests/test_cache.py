@@ -280,6 +280,8 @@ def test_a_large_run_is_read_once(folder: Path, tmp_path: Path, monkeypatch: pyt
     alone = read_cases(run, plan)
     reading.read_cases_of(run, plan)
     assert not list(tmp_path.glob("cache/*"))  # it is small
+    assert len(read) == 1
+    read.clear()
     monkeypatch.setattr(reading, "WORTH_SHARING", 4)
     first, again = reading.read_cases_of(run, plan), reading.read_cases_of(run, plan)
     assert len(read) == 1

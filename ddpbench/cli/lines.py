@@ -9,10 +9,12 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import TextIO
 
+from ddpbench.telling import Told
 from ddpbench.texts import clean
 
 WIDEST = 100
@@ -20,6 +22,9 @@ WIDEST = 100
 JOINT = " · "
 """Between the words of a label, where a long one is broken."""
 _NARROWEST = 60
+_PATIENCE_S = 1.0
+"""What takes less is not told of."""
+_REDRAWN_S = 0.2
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
@@ -48,6 +53,34 @@ def say(text: str, stream: TextIO | None = None, *, indent: int = 2) -> None:
         before = len(line) - len(line.lstrip())
         lines = wrapped(line, columns_here(stream), before + indent) if stream.isatty() else [line]
         show(*lines, file=stream)
+
+
+class PassingLine(AbstractContextManager[Told]):
+    """Shows on a terminal how far long work is, in one line that is gone at its end; elsewhere nothing."""
+
+    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream or sys.stderr
+        self._clock = clock
+        self._due = clock() + _PATIENCE_S
+        self._shown = False
+
+    def __enter__(self) -> Told:
+        return self._tell
+
+    def _tell(self, what: str, done: int, of: int) -> None:
+        if self._clock() < self._due or not self._stream.isatty():
+            return
+        counted = f": {done:,} of {of:,}" if of else ""
+        self._write(f"\r{clean(f'{what}{counted}')[: columns_here(self._stream) - 1]}\x1b[K")
+        self._due, self._shown = self._clock() + _REDRAWN_S, True
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
 
 
 def aligned(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpbench.cli import flags
-from ddpbench.cli.lines import say, show
+from ddpbench.cli.lines import PassingLine, say, show
 
 
 def add_parser(commands: Any) -> None:
@@ -40,7 +40,8 @@ def _run(arguments: argparse.Namespace) -> int:
     count = len(arguments.run_dirs)
     show(f"{merged.launches} launches of {count} runs in {merged.run.path}", file=sys.stderr)
     try:
-        page, summary = ddpbench.report_on(merged.run.path)
+        with PassingLine() as told:
+            page, summary = ddpbench.report_on(merged.run.path, told=told)
     except RequestError:  # nothing was made of the request: nothing stays
         shutil.rmtree(merged.run.path, ignore_errors=True)
         raise

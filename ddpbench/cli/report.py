@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from ddpbench.cli import flags
-from ddpbench.cli.lines import say, show
+from ddpbench.cli.lines import PassingLine, say, show
 
 
 def add_parser(commands: Any) -> None:
@@ -42,7 +42,8 @@ def _run(arguments: argparse.Namespace) -> int:
     formats = _formats(arguments.figures)
     wanted = Wanted(figures=formats, slides=formats if arguments.slides else frozenset())
     gc.disable()  # to the end: looking through a large report for garbage takes most of a second
-    page, summary = ddpbench.report_on(arguments.run_dir, wanted)
+    with PassingLine() as told:
+        page, summary = ddpbench.report_on(arguments.run_dir, wanted, told)
     show(page)
     for claim in (one for one in summary.findings if one.kind == "claim"):
         say(claim.line, sys.stderr)

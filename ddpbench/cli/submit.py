@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
-from ddpbench.cli.lines import columns_here, say, show
+from ddpbench.cli.lines import PassingLine, columns_here, say, show
 
 if TYPE_CHECKING:
     from ddpbench.launch.slurm.submission import Size, Submission
@@ -236,7 +236,8 @@ def _report(submission: Submission) -> int:
             for own in measured:
                 show(f"report: {ddpbench.report_on(own)[0]}")
             return 1
-    page, summary = ddpbench.report_on(path)
+    with PassingLine() as told:
+        page, summary = ddpbench.report_on(path, told=told)
     show(*table(summary.cases, summary.planned, columns_here()))
     for sentence in sentences(summary):
         say(sentence)

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
-from ddpbench.cli.lines import JOINT, aligned, columns_here, say, show
+from ddpbench.cli.lines import JOINT, PassingLine, aligned, columns_here, say, show
 from ddpbench.texts import clean, command
 
 if TYPE_CHECKING:
@@ -156,7 +156,8 @@ def _carry_out(prepared: Prepared, console: Console) -> tuple[SweepResult, Path,
             work = Sweep(prepared, listener)
             result = work.result
             ddpbench.carry_out(work, interrupted)
-        page, summary = ddpbench.report_on(run.path)
+        with PassingLine() as told:
+            page, summary = ddpbench.report_on(run.path, told=told)
     except KeyboardInterrupt:
         if not said:  # while the report was written
             interrupted()

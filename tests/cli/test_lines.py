@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import typing
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +19,7 @@ from ddpbench.records import Proof
 from ddpbench.spec import Base
 from ddpbench.strategies import load_strategy
 from ddpbench.workloads import workload_names
+from tests.synthetic import write_run
 
 ROWS = [("case", "link", "n"), ("ddp · 2 ranks · default buckets", "1 Gbit/s, node 3 at 100 Mbit/s", "12")]
 
@@ -53,6 +57,58 @@ def test_sentences_are_wrapped_on_a_terminal_alone(monkeypatch: pytest.MonkeyPat
     assert max(map(len, told)) <= 70
     assert " ".join(terminal.getvalue().split()) == " ".join(text.split())
     assert file.getvalue().splitlines() == text.split("\n")
+
+
+def test_long_work_is_told_in_one_line_that_goes() -> None:
+    now, terminal = [0.0], Terminal()
+    with lines.PassingLine(terminal, lambda: now[0]) as told:
+        for now[0], done in ((0.5, 10), (1.5, 1200), (1.6, 1300), (2.0, 1400)):
+            told("reading cases", done, 2000)
+        now[0] = 3.0
+        told("comparing \x1b[31mcases", 0, 0)
+    shown = terminal.getvalue().split("\r")
+    assert shown[0] == ""
+    assert shown[1] == "reading cases: 1,200 of 2,000\x1b[K", "after a second"
+    assert shown[2] == "reading cases: 1,400 of 2,000\x1b[K", "five times a second at most"
+    assert shown[3].startswith("comparing ")
+    assert shown[3].count("\x1b") == 1
+    assert shown[4:] == ["\x1b[K"]
+
+
+def test_short_work_and_files_show_nothing() -> None:
+    now = [0.0]
+    for stream, end in ((Terminal(), 0.9), (io.StringIO(), 9.0)):
+        now[0] = 0.0
+        with lines.PassingLine(stream, lambda: now[0]) as told:
+            now[0] = end
+            told("reading cases", 1, 2)
+        assert stream.getvalue() == ""
+
+
+def test_a_line_goes_when_the_work_fails() -> None:
+    terminal = Terminal()
+    now = iter((0.0, 2.0, 2.0))
+    with suppress(OSError), lines.PassingLine(terminal, lambda: next(now)) as told:
+        told("reading cases", 1, 2)
+        raise OSError
+    assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_a_report_tells_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = write_run(tmp_path / "run", 8)
+    monkeypatch.setattr(lines, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(lines, "_REDRAWN_S", 0.0)
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    assert run(["report", str(written.path)]) == 0
+    shown = re.sub(r"\x1b\[K", "", terminal.getvalue()).split("\r")
+    assert "reading cases: 0 of 8" in shown
+    assert "reading cases: 7 of 8" in shown
+    assert "comparing cases" in shown
+    assert any(one.startswith("drawing figures: 0 of ") for one in shown)
+    assert capsys.readouterr().out == f"{written.path / 'report.html'}\n"
 
 
 @pytest.mark.parametrize("width", [60, 100])

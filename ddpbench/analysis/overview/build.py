@@ -49,6 +49,7 @@ from ddpbench.records.machine import read_machine, read_merged
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.sessions import read_sessions
 from ddpbench.spec.grouping import UNDISTURBED
+from ddpbench.telling import Told, to_nobody
 
 FEWEST_FINDINGS = 3
 """Beside the verdicts on an experiment's claims, however many it has."""
@@ -56,14 +57,17 @@ MOST_ASKED = 3
 """Sentences on losses, links, options, inputs and precision, for sweeps that ask about them."""
 
 
-def summarize(run: RunDir, beside: Beside | None = None) -> RunSummary:
+def summarize(run: RunDir, beside: Beside | None = None, told: Told = to_nobody) -> RunSummary:
     """Return all that a run directory shows. Unfinished launches are left out. `beside` shares the work.
+
+    How far it is is `told`.
 
     Raises:
         IdentityError: it is not a run directory, or one of another schema.
     """
     plan = read_plan(run)
-    cases = read_cases_of(run, plan, beside)
+    cases = read_cases_of(run, plan, beside, told)
+    told("comparing cases", 0, 0)
     machine = read_machine(run)
     fitted = LawsOf(cases, machine, beside)
     table = case_table(plan, cases, machine)
@@ -73,7 +77,7 @@ def summarize(run: RunDir, beside: Beside | None = None) -> RunSummary:
     claims = decided_claims(plan.claims, cases)
     claimed = claim_findings(claims, cases)
     laws = fitted.found()
-    told = (*claimed, *_findings(cases, laws, most=max(FEWEST_FINDINGS, MOST_FINDINGS - len(claimed))))
+    sentences = (*claimed, *_findings(cases, laws, most=max(FEWEST_FINDINGS, MOST_FINDINGS - len(claimed))))
     step, step_absent = one_step(run, cases)
     sweeps = _sweeps(run)
     counts = _counts(plan, cases, merged=bool(merged))
@@ -92,8 +96,8 @@ def summarize(run: RunDir, beside: Beside | None = None) -> RunSummary:
         breakdown=breakdown_table(cases),
         phases=phases_table(cases),
         proofs=proofs_table(cases),
-        findings=told,
-        answer=answer_of(cases, told),
+        findings=sentences,
+        answer=answer_of(cases, sentences),
         warnings=tuple(warning_sentences(cases, checks)),
         validity=(
             *checks.told,

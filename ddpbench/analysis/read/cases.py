@@ -28,6 +28,7 @@ from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import StoredPlan
 from ddpbench.records.sessions import Sessions, stop_reason_of
 from ddpbench.spec import Budget, PlannedCase
+from ddpbench.telling import Told, to_nobody
 from ddpbench.texts import command
 from ddpbench.units import format_seconds
 
@@ -40,7 +41,7 @@ def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
     return judged(read_unjudged(run, plan))
 
 
-def read_unjudged(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
+def read_unjudged(run: RunDir, plan: StoredPlan, told: Told = to_nobody) -> list[CaseRun]:
     """Return the same before `judged`, which takes all cases of a run together."""
     found: list[CaseRun] = []
     instrumented: list[Instrumented] = []
@@ -48,6 +49,7 @@ def read_unjudged(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
     spent = stop_reason_of(run) == "budget"
     order = frozenset(plan.order)
     for planned, case_id in zip(plan.cases, plan.ids, strict=True):
+        told("reading cases", len(found), len(plan.cases))
         launches: list[Launch] = []
         steps: dict[int, dict[int, RankSteps]] = {}
         folders, misnamed = run.folders(case_id)

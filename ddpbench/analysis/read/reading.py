@@ -4,46 +4,54 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddpbench.analysis.read.cases import judged, read_cases, read_unjudged
+from ddpbench.analysis.read.cases import judged, read_unjudged
 from ddpbench.analysis.read.kept import Kept
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.helper_process import Beside, second_core
 from ddpbench.records import RunDir
 from ddpbench.records.plan import StoredPlan
+from ddpbench.telling import Told, to_nobody
 
 WORTH_SHARING = 100
 """Fewer cases are read here, and anew each time: a second process takes most of a second to start."""
 
 
-def read_cases_of(run: RunDir, plan: StoredPlan, beside: Beside | None = None) -> list[CaseRun]:
+def read_cases_of(
+    run: RunDir, plan: StoredPlan, beside: Beside | None = None, told: Told = to_nobody
+) -> list[CaseRun]:
     """`read_cases`, of many cases what was kept of them, or by two processes. What fails in the other is read here.
 
-    `beside` is a second process that is there already; without one it is started, and ended.
+    `beside` is a second process that is there already; without one it is started, and ended. How far both are is
+    `told` by how far this one is.
     """
     if len(plan.cases) < WORTH_SHARING:
-        return read_cases(run, plan)
+        return judged(read_unjudged(run, plan, told))
     kept = Kept(run, plan)
     found = kept.cases()
     if found is None:
-        found = judged(_read_all(run, plan, beside))
+        found = judged(_read_all(run, plan, beside, told))
         kept.keep(found)
     return found
 
 
-def _read_all(run: RunDir, plan: StoredPlan, beside: Beside | None) -> list[CaseRun]:
+def _read_all(run: RunDir, plan: StoredPlan, beside: Beside | None, told: Told) -> list[CaseRun]:
     if not second_core():
-        return read_unjudged(run, plan)
+        return read_unjudged(run, plan, told)
     if beside is None:
         with Beside(__name__) as started:
-            return _read_both(run, plan, started)
-    return _read_both(run, plan, beside)
+            return _read_both(run, plan, started, told)
+    return _read_both(run, plan, beside, told)
 
 
-def _read_both(run: RunDir, plan: StoredPlan, beside: Beside) -> list[CaseRun]:
+def _read_both(run: RunDir, plan: StoredPlan, beside: Beside, told: Told) -> list[CaseRun]:
     half = len(plan.cases) // 2
     theirs = _part(plan, half, None)
     beside.ask(_read, (run, theirs))
-    found = read_unjudged(run, _part(plan, 0, half))
+    found = read_unjudged(
+        run,
+        _part(plan, 0, half),
+        lambda what, done, of: told(what, done * len(plan.cases) // of, len(plan.cases)),
+    )
     answer: list[CaseRun] | None = beside.answer()
     return found + (read_unjudged(run, theirs) if answer is None else answer)
 

@@ -18,6 +18,7 @@ from ddpbench.cache import code_stamp, keep, kept
 from ddpbench.helper_process import Beside
 from ddpbench.report.draw.canvas import Drawn, draw
 from ddpbench.report.parts import ONLY_PNG, Picture
+from ddpbench.telling import Told, to_nobody
 
 WORTH_SHARING = 4
 """Fewer figures are drawn here: handing them over costs as much as drawing one."""
@@ -29,9 +30,10 @@ class Painter:
     What fails elsewhere is drawn here. What the same code drew before is taken from the user's cache.
     """
 
-    def __init__(self, beside: Beside | None = None) -> None:
-        """`beside` is the second process, which its maker ends; None: there is none."""
+    def __init__(self, beside: Beside | None = None, told: Told = to_nobody) -> None:
+        """`beside` is the second process, which its maker ends; None: there is none. It is `told` what is drawn."""
         self.beside = beside
+        self._told = told
         self._pictures: Sequence[Picture] = ()
         self._left: deque[int] = deque()
         self._drawn: dict[int, Drawn] = {}
@@ -74,6 +76,7 @@ class Painter:
     def drawn(self) -> list[Drawn]:
         """Return the pictures of `start` drawn, in their order, once neither process has one left."""
         while self._left:
+            self._told("drawing figures", len(self._drawn), len(self._pictures))
             try:
                 number = self._left.popleft()
             except IndexError:
