@@ -163,7 +163,7 @@ def test_a_merge_that_fails_leaves_no_folder(
             merge([run.path for run in runs], out)
     assert not (tmp_path / "new").exists()
 
-    def refuses(*_: object) -> None:
+    def refuses(*_: object, **__: object) -> None:
         raise IdentityError("no report of it")
 
     with monkeypatch.context() as patch:
