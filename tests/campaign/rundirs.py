@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
@@ -38,8 +39,14 @@ def _sound() -> Path:
     import tempfile
 
     folder = Path(tempfile.mkdtemp(prefix="ddpbench-campaign-")) / "run"
+    atexit.register(_remove, folder.parent, os.getpid())
     write_run(folder, CASES, rounds=ROUNDS, blocks=2, steps=3)
     return folder
+
+
+def _remove(folder: Path, maker: int) -> None:
+    if os.getpid() == maker:  # forked processes still need it
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def prepare() -> None:
