@@ -13,12 +13,13 @@ import pickle
 import select
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Generic, TypeVar
 
 CODE_FIRST = "DDPBENCH_CODE_FIRST"
 """A variable with folders whose code comes before any other: a side of a comparison."""
@@ -37,6 +38,10 @@ def child_environment(*more: str) -> dict[str, str]:
     own = [] if package.name in ("site-packages", "dist-packages") else [str(package)]
     parts = [*([first] if first else []), *own, *([given] if given else []), *more]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(parts)}
+
+
+_Question = TypeVar("_Question")
+_Answer = TypeVar("_Answer")
 
 
 class Beside(AbstractContextManager["Beside"]):
@@ -88,6 +93,53 @@ class Beside(AbstractContextManager["Beside"]):
             self.process.communicate()
         except (OSError, ValueError):  # what was not told yet cannot be told any more
             self.process.wait()
+
+
+class Dealt(Generic[_Question, _Answer]):
+    """Questions of one kind for two processes: who is free takes the next. What fails in the other is answered here."""
+
+    def __init__(
+        self, work: Callable[[_Question], _Answer], questions: Sequence[_Question], beside: Beside | None
+    ) -> None:
+        """Has the second process, where there is one, begin at the end. `answers` works from the beginning on."""
+        self._work = work
+        self._questions = questions
+        self._left = deque(range(len(questions)))
+        self._found: dict[int, _Answer] = {}
+        self._dealing: Thread | None = None
+        if beside is not None:
+            self._dealing = Thread(target=self._deal, args=(beside,), daemon=True)
+            self._dealing.start()
+
+    def _deal(self, beside: Beside) -> None:
+        answer: _Answer | None = None
+        while (number := self._taken(self._left.pop)) is not None:
+            with suppress(Exception):
+                beside.ask(self._work, self._questions[number])
+                answer = beside.answer()
+            if answer is None:
+                return  # `answers` finds that it is missing
+            self._found[number], answer = answer, None
+
+    @staticmethod
+    def _taken(take: Callable[[], int]) -> int | None:
+        """Return the next question's number; None once all are taken."""
+        try:
+            return take()
+        except IndexError:
+            return None
+
+    def answers(self, told: Callable[[int], None] = lambda done: None) -> list[_Answer]:
+        """Return all answers in the order of their questions. `told` takes how many there are before each made here."""
+        while (number := self._taken(self._left.popleft)) is not None:
+            told(len(self._found))
+            self._found[number] = self._work(self._questions[number])
+        if self._dealing is not None:
+            self._dealing.join()
+        for number, question in enumerate(self._questions):
+            if number not in self._found:
+                self._found[number] = self._work(question)
+        return [self._found[number] for number in range(len(self._questions))]
 
 
 WORTH_STARTING = 5

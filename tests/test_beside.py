@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections.abc import Callable
+from threading import Event
 
 import pytest
 
-from ddpbench.helper_process import Beside
+from ddpbench.helper_process import Beside, Dealt
 
 
 def test_it_answers_one_question_after_another() -> None:
@@ -44,3 +46,67 @@ def test_what_fails_or_is_not_there_gives_none(monkeypatch: pytest.MonkeyPatch) 
     with Beside() as beside:
         beside.ask(len, b"x" * 10_000_000)
         assert beside.answer() is None
+
+
+class Stand:
+    """A second process in this one that answers so many questions."""
+
+    def __init__(self, able: int, began: Event | None = None) -> None:
+        self.able, self.began = able, began
+        self.asked: list[float] = []
+        self.was_asked = Event()
+
+    def ask(self, work: Callable[[float], float], question: float) -> None:
+        self.asked.append(question)
+        self.was_asked.set()
+
+    def answer(self) -> float | None:
+        if self.began is not None:
+            self.began.wait(60)
+        if len(self.asked) > self.able:
+            return None
+        return math.sqrt(self.asked[-1])
+
+
+@pytest.mark.parametrize("able", [0, 1, 3, 99])
+def test_who_is_free_takes_the_next_question(able: int) -> None:
+    stand = Stand(able)
+    told: list[int] = []
+    dealt = Dealt(math.sqrt, [1.0, 4.0, 9.0, 16.0], stand)  # type: ignore[arg-type]
+    assert dealt._dealing is not None
+    dealt._dealing.join(60)  # this process is busy with other things
+    assert dealt.answers(told.append) == [1.0, 2.0, 3.0, 4.0]
+    assert stand.asked == [16.0, 9.0, 4.0, 1.0][: able + 1]
+    assert told == list(range(min(able, 4), 3 if able < 4 else 0))
+
+
+def test_the_other_works_on_one_while_this_answers_the_rest() -> None:
+    began = Event()
+    stand = Stand(99, began)
+
+    def work(question: float) -> float:
+        assert stand.was_asked.wait(60)
+        if question == 9.0:
+            began.set()
+        return math.sqrt(question)
+
+    dealt = Dealt(work, [1.0, 4.0, 9.0, 16.0], stand)  # type: ignore[arg-type]
+    assert dealt.answers() == [1.0, 2.0, 3.0, 4.0]
+    assert stand.asked == [16.0]
+
+
+def test_a_failure_here_is_one_of_this_process_whatever_its_kind() -> None:
+    def fails(question: float) -> float:
+        raise IndexError(question)
+
+    with pytest.raises(IndexError, match=r"1\.0"):
+        Dealt(fails, [1.0, 4.0], None).answers()
+
+
+def test_two_processes_share_many_questions() -> None:
+    with Beside("math") as beside:
+        questions = [float(number) for number in range(500)]
+        assert Dealt(math.sqrt, questions, beside).answers() == [math.sqrt(one) for one in questions]
+        assert Dealt(math.sqrt, [], beside).answers() == []
+        beside.ask(math.sqrt, 4.0)
+        assert beside.answer() == 2.0

@@ -23,8 +23,8 @@ from ddpbench.cache import FOLDER
 from ddpbench.helper_process import WORTH_STARTING, Beside, for_report
 from ddpbench.records import RunDir
 from ddpbench.report import page
-from ddpbench.report.draw.canvas import Drawn, Sheet, themed
-from ddpbench.report.draw.painter import WORTH_SHARING, Painter, _name, draw_all
+from ddpbench.report.draw.canvas import Drawn, Sheet, draw, themed
+from ddpbench.report.draw.painter import WORTH_SHARING, Painter, _drawn, _name, draw_all
 from ddpbench.report.draw.style import on_dark
 from ddpbench.report.parts import Picture, Table, Wanted
 from tests.lighter import sitecustomize as lighter
@@ -103,13 +103,13 @@ class Elsewhere:
         self.left = able
         self.asked: list[Picture] = []
 
-    def ask(self, work: object, question: list[Picture]) -> None:
-        assert work is draw_all
-        self.asked += question
+    def ask(self, work: object, question: Picture) -> None:
+        assert work is _drawn
+        self.asked.append(question)
 
-    def answer(self) -> list[Drawn] | None:
+    def answer(self) -> Drawn | None:
         self.left -= 1
-        return draw_all(self.asked[-1:]) if self.left >= 0 else None
+        return draw(self.asked[-1]) if self.left >= 0 else None
 
 
 @pytest.mark.parametrize("able", [0, 2, 99])
@@ -122,15 +122,16 @@ def test_each_picture_is_drawn_once_by_who_is_free(
     painter = Painter(elsewhere)  # type: ignore[arg-type]
     painter.start(pictures)
     until = time.monotonic() + 60
-    while painter._left and len(elsewhere.asked) <= able and time.monotonic() < until:
+    assert painter._others is not None
+    while painter._others._left and len(elsewhere.asked) <= able and time.monotonic() < until:
         time.sleep(0.01)  # this process is busy with other things
     here: list[Picture] = []
 
-    def drawn_here(some: list[Picture]) -> list[Drawn]:
-        here.extend(some)
-        return draw_all(some)
+    def drawn_here(one: Picture) -> Drawn:
+        here.append(one)
+        return draw(one)
 
-    monkeypatch.setattr("ddpbench.report.draw.painter.draw_all", drawn_here)
+    monkeypatch.setattr("ddpbench.report.draw.painter.draw", drawn_here)
     assert painter.drawn() == expected
     there = [one.file_name for one in elsewhere.asked][: min(able, len(pictures))]
     assert there == [one.file_name for one in reversed(pictures)][: len(there)]
@@ -140,7 +141,7 @@ def test_each_picture_is_drawn_once_by_who_is_free(
 
 def test_an_answer_that_cannot_be_read_costs_no_figure(painted: None) -> None:
     class Broken(Elsewhere):
-        def answer(self) -> list[Drawn] | None:
+        def answer(self) -> Drawn | None:
             raise MemoryError
 
     pictures = [picture(number) for number in range(5)]
@@ -223,11 +224,11 @@ def test_a_figure_is_drawn_once(painted: None, tmp_path: Path, monkeypatch: pyte
     )  # code that is written now is no newer
     asked: list[str] = []
 
-    def noted(some: list[Picture]) -> list[Drawn]:
-        asked.extend(one.file_name for one in some)
-        return draw_all(some)
+    def noted(one: Picture) -> Drawn:
+        asked.append(one.file_name)
+        return draw(one)
 
-    monkeypatch.setattr("ddpbench.report.draw.painter.draw_all", noted)
+    monkeypatch.setattr("ddpbench.report.draw.painter.draw", noted)
     pictures = [picture(number) for number in range(3)]
 
     def drawn(some: list[Picture]) -> list[Drawn]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 from ddpbench.analysis.read.cases import judged, read_unjudged
 from ddpbench.analysis.read.kept import Kept
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.helper_process import Beside, second_core
+from ddpbench.helper_process import Beside, Dealt, second_core
 from ddpbench.records import RunDir
 from ddpbench.records.plan import StoredPlan
 from ddpbench.telling import Told, to_nobody
 
 WORTH_SHARING = 100
 """Fewer cases are read here, and anew each time: a second process takes most of a second to start."""
+_AT_ONCE = 25
+"""Cases: the other process is done a fraction of a second after this one."""
 
 
 def read_cases_of(
@@ -21,8 +24,7 @@ def read_cases_of(
 ) -> list[CaseRun]:
     """`read_cases`, of many cases what was kept of them, or by two processes. What fails in the other is read here.
 
-    `beside` is a second process that is there already; without one it is started, and ended. How far both are is
-    `told` by how far this one is.
+    `beside` is a second process that is there already; without one it is started, and ended.
     """
     if len(plan.cases) < WORTH_SHARING:
         return judged(read_unjudged(run, plan, told))
@@ -44,21 +46,15 @@ def _read_all(run: RunDir, plan: StoredPlan, beside: Beside | None, told: Told) 
 
 
 def _read_both(run: RunDir, plan: StoredPlan, beside: Beside, told: Told) -> list[CaseRun]:
-    half = len(plan.cases) // 2
-    theirs = _part(plan, half, None)
-    beside.ask(_read, (run, theirs))
-    found = read_unjudged(
-        run,
-        _part(plan, 0, half),
-        lambda what, done, of: told(what, done * len(plan.cases) // of, len(plan.cases)),
-    )
-    answer: list[CaseRun] | None = beside.answer()
-    return found + (read_unjudged(run, theirs) if answer is None else answer)
+    starts = range(0, len(plan.cases), _AT_ONCE)
+    parts = Dealt(_read, [(run, _part(plan, start, start + _AT_ONCE)) for start in starts], beside)
+    found = parts.answers(lambda done: told("reading cases", done * _AT_ONCE, len(plan.cases)))
+    return list(itertools.chain.from_iterable(found))
 
 
 def _read(question: tuple[RunDir, StoredPlan]) -> list[CaseRun]:
     return read_unjudged(*question)
 
 
-def _part(plan: StoredPlan, start: int, end: int | None) -> StoredPlan:
+def _part(plan: StoredPlan, start: int, end: int) -> StoredPlan:
     return replace(plan, cases=plan.cases[start:end], ids=plan.ids[start:end])

@@ -8,14 +8,11 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
-from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
-from threading import Thread
 
 from ddpbench.cache import code_stamp, keep, kept
-from ddpbench.helper_process import Beside
+from ddpbench.helper_process import Beside, Dealt
 from ddpbench.report.draw.canvas import Drawn, draw
 from ddpbench.report.parts import ONLY_PNG, Picture
 from ddpbench.telling import Told, to_nobody
@@ -35,61 +32,30 @@ class Painter:
         self.beside = beside
         self._told = told
         self._pictures: Sequence[Picture] = ()
-        self._left: deque[int] = deque()
-        self._drawn: dict[int, Drawn] = {}
+        self._kept: dict[int, Drawn] = {}
+        self._others: Dealt[Picture, Drawn] | None = None
         self._names: dict[int, str] = {}
         """In the cache, of those that are drawn now."""
         self._code = b""
-        self._dealing: Thread | None = None
 
     def start(self, pictures: Sequence[Picture]) -> None:
-        """Has the second process begin, at the end; `drawn` gives all."""
-        assert self._dealing is None, "`drawn` comes before another start"
+        """Has the second process begin; `drawn` gives all."""
+        assert self._others is None, "`drawn` comes before another start"
         self._pictures, self._code = pictures, code_stamp()
-        self._names = (
-            {number: _name(picture) for number, picture in enumerate(pictures)} if self._code else {}
-        )
-        held = ((number, kept(name, self._code)) for number, name in self._names.items() if name)
-        self._drawn = {number: one for number, one in held if one is not None}
-        for number in self._drawn:
-            del self._names[number]
-        self._left = deque(number for number in range(len(pictures)) if number not in self._drawn)
-        if self.beside is not None and len(self._left) >= WORTH_SHARING:
-            self._dealing = Thread(target=self._deal, args=(self.beside,), daemon=True)
-            self._dealing.start()
-
-    def _deal(self, beside: Beside) -> None:
-        """Hand over one picture after another, until none is left or one cannot be drawn there."""
-        while self._left:
-            try:
-                number = self._left.pop()
-            except IndexError:  # it was taken in between
-                return
-            answer: list[Drawn] | None = None
-            with suppress(Exception):
-                beside.ask(draw_all, [self._pictures[number]])
-                answer = beside.answer()
-            if answer is None:
-                return  # `drawn` finds that it is missing
-            (self._drawn[number],) = answer
+        names = {number: _name(picture) for number, picture in enumerate(pictures)} if self._code else {}
+        held = ((number, kept(name, self._code)) for number, name in names.items() if name)
+        self._kept = {number: one for number, one in held if one is not None}
+        self._names = {number: name for number, name in names.items() if number not in self._kept}
+        left = [picture for number, picture in enumerate(pictures) if number not in self._kept]
+        self._others = Dealt(_drawn, left, self.beside if len(left) >= WORTH_SHARING else None)
 
     def drawn(self) -> list[Drawn]:
         """Return the pictures of `start` drawn, in their order, once neither process has one left."""
-        while self._left:
-            self._told("drawing figures", len(self._drawn), len(self._pictures))
-            try:
-                number = self._left.popleft()
-            except IndexError:
-                break
-            (self._drawn[number],) = draw_all([self._pictures[number]])
-        if self._dealing is not None:
-            self._dealing.join()
-            self._dealing = None
-        found = []
-        for number, picture in enumerate(self._pictures):
-            if number not in self._drawn:  # it could not be drawn there
-                (self._drawn[number],) = draw_all([picture])
-            found.append(self._drawn[number])
+        assert self._others is not None, "`start` comes before"
+        before, count = len(self._kept), len(self._pictures)
+        others = iter(self._others.answers(lambda done: self._told("drawing figures", before + done, count)))
+        self._others = None
+        found = [self._kept[number] if number in self._kept else next(others) for number in range(count)]
         if self._code and self._code == code_stamp():
             for number, name in self._names.items():
                 if name:
@@ -114,10 +80,11 @@ def _name(picture: Picture) -> str:
 
 def draw_all(pictures: Sequence[Picture]) -> list[Drawn]:
     """Return the pictures drawn, by this process."""
-    return [_with_slides(picture, draw(picture)) for picture in pictures]
+    return [_drawn(picture) for picture in pictures]
 
 
-def _with_slides(picture: Picture, drawn: Drawn) -> Drawn:
+def _drawn(picture: Picture) -> Drawn:
+    drawn = draw(picture)
     if not picture.wanted.slides:
         return drawn
     from ddpbench.report.draw.slide import draw_slide
