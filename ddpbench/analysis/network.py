@@ -16,9 +16,9 @@ import pandas as pd
 
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.stats import Interval, Timing, half_width
-from ddpbench.formulas import PAYLOAD, TIMES, busiest_rank_bytes, lower_bound_s
+from ddpbench.formulas import PAYLOAD, TIMES, busiest_node_bytes, busiest_rank_bytes, lower_bound_s
 from ddpbench.spec import Case
-from ddpbench.spec.links import links_of
+from ddpbench.spec.links import links_of, local_rate
 from ddpbench.strategies.traits import traits_of
 
 _KNOWN_OVER_UPLINKS = ("all_reduce", "ring", "naive_ring", "hierarchical", "master")
@@ -112,6 +112,18 @@ def network_time(times: Sequence[Timing]) -> Interval:
     return Interval.around(
         math.fsum(seconds) / len(seconds), half_width([math.log(value) for value in seconds])
     )
+
+
+def busiest_link_bytes(case: Case, algorithm: str, size: float) -> float | None:
+    """Return what an algorithm sends a step over the busiest of the links whose bytes are counted; None: not known.
+
+    They are nodes', or where ranks have links of their own ranks': those carry what stays within the node as well.
+    """
+    if local_rate(case.fabric, case.ranks_per_node) is None:
+        return busiest_node_bytes(algorithm, case.nodes, case.ranks_per_node, size)
+    if algorithm == "hierarchical":
+        return None  # its formula is for ranks that have a node each
+    return busiest_rank_bytes(algorithm, case.world_size, size)
 
 
 def bytes_to_aggregate(run: CaseRun) -> float | None:

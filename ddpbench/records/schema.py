@@ -356,9 +356,11 @@ class Costs:
 class Traffic:
     """What a node's emulated link carried during a block, as its first rank read it from the kernel's counters.
 
+    Where ranks of a node have links of their own (`local_bandwidth`) each of them notes its own's.
+
     Bytes of frames as the interface counts them: a segment that the kernel splits later has its headers
-    counted once, so that they fall short of the wire's by up to 5 %. Traffic that stays within the node is not in it,
-    but where ranks have links of their own (`local_bandwidth`): then the link is the first rank's, which carries both.
+    counted once, so that they fall short of the wire's by up to 5 %. Traffic that stays within the node is not in a
+    node's; a rank's own link carries both.
     """
 
     kind: Literal["traffic"] = "traffic"

@@ -21,6 +21,15 @@ def links_of(fabric: str) -> Links | None:
         return None
 
 
+def local_rate(fabric: str, ranks_per_node: int) -> float | None:
+    """Return the rate of the links that the ranks of a node have of their own, bit/s; None where they share its link.
+
+    A rank's own link carries what stays within the node, too.
+    """
+    links = links_of(fabric)
+    return links.local_bandwidth if links is not None and ranks_per_node > 1 else None
+
+
 def without_latency(fabrics: Iterable[str]) -> bool:
     """Return whether there are emulated links, and none of them adds latency."""
     found = [links_of(fabric) for fabric in fabrics if fabric]

@@ -250,6 +250,31 @@ def test_a_rank_s_own_link_is_as_fast_as_those_within_its_node(
     assert ("links_carry" not in found) is holds
 
 
+def test_ranks_links_are_counted_one_by_one(tmp_path: Path) -> None:
+    """A master's rank 0 sends three times what each of its workers does, whichever node they are on."""
+    for nodes in (1, 2):
+        case = emulated_case("master", 4, "1 Gbit/s; local 10 Gbit/s", nodes=nodes, ranks_per_node=4 // nodes)
+        ranks = [
+            RankLaunch(
+                blocks=[[100 * MS] * 10],
+                traffic=(rank * nodes // 4, (3 if rank == 0 else 1) * 10**7, (1 if rank else 3) * 10**7),
+                gradient_bytes=10**7,
+            )
+            for rank in range(4)
+        ]
+        run = written(tmp_path / f"{nodes}", {case: [ranks]})
+        plan = read_plan(run)
+        row = case_table(plan, read_cases(run, plan), {}).iloc[0]
+        for name in ("node_sent_bytes", "node_received_bytes", "expected_node_bytes"):
+            assert row[name] == 3 * 10**7
+        assert row["traffic_ratio"] == 1
+    # what one rank of a node carries too much is not hidden by the others'
+    ranks[0] = replace(ranks[0], traffic=(0, int(1.1 * 10 * LINK * 0.1), 1000))
+    found = checked(written(tmp_path / "broken", {case: [ranks]}))
+    assert "links_carry" in broken(found)
+    assert "what rank 0 sent over its link" in {one.broken.what for one in found.violations}
+
+
 def test_each_node_has_its_own_rate(tmp_path: Path) -> None:
     case = emulated_case("ddp", 4, SLOW_NODE)  # node 3 at 100 Mbit/s: 1.25 MB in 100 ms
 

@@ -85,7 +85,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         name="links_carry",
-        statement="No node sends or receives faster than its link",
+        statement="No node sends or receives faster than its link, nor a rank that has one of its own",
         meaning="Its step time is too short, or the link was not held to its rate: do not use this case's numbers.",
         kind="impossible",
         check=links.links_carry,

@@ -17,7 +17,7 @@ from ddpbench.formulas import PAYLOAD, TIMES, busiest_node_bytes, busiest_rank_b
 from ddpbench.records.operations import flow_of
 from ddpbench.spec import Case, Links
 from ddpbench.spec.fabric import BURST_S
-from ddpbench.spec.links import links_of
+from ddpbench.spec.links import links_of, local_rate
 from ddpbench.strategies.traits import traits_of
 
 PAYLOAD_MOST = 1448 / 1514
@@ -35,24 +35,22 @@ _BURSTS = {"master": 2, "tree": 2, "halving_doubling": 4}
 
 
 def links_carry(case: Measured) -> Iterable[Bounded]:
-    """Bytes that the kernel counted at each node's link in timed blocks, over their time.
-
-    Where ranks of a node have links of their own they were counted there, each with what stays within the node.
-    """
+    """Bytes that the kernel counted at each link in timed blocks, over their time."""
     links = links_of(case.run.case.fabric)
     if links is None:
         return
-    local = links.local_bandwidth if case.run.case.ranks_per_node > 1 else None
+    local = local_rate(case.run.case.fabric, case.run.case.ranks_per_node)
     for launch in case.run.good:
         if launch.traffic is None or launch.timing is None:
             continue
-        for node, carried in launch.traffic.by_node.items():
+        for rank, carried in launch.traffic.by_rank.items():
+            node = rank // case.run.case.ranks_per_node
             if node >= case.run.case.nodes:
                 continue
             nominal = links.of_node(node) if local is None else local
             # Ranks may differ in pace, as an asynchronous server's do: these bytes are of this rank's own steps.
-            seconds = launch.own_step_s[node * case.run.case.ranks_per_node]
-            whose = f"node {node}" if local is None else f"a rank of node {node}"
+            seconds = launch.own_step_s[rank]
+            whose = f"node {node}" if local is None else f"rank {rank}"
             for way, count in zip(("sent", "received"), carried, strict=True):
                 yield Bounded(
                     what=f"what {whose} {way} over its link",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ddpbench.analysis.checkpoints import CheckpointRun
 from ddpbench.analysis.read.overlap import PARTS, Breakdown
 from ddpbench.analysis.read.pace import Pacing
-from ddpbench.analysis.read.traffic import NodeTraffic
+from ddpbench.analysis.read.traffic import LinkTraffic
 from ddpbench.analysis.recovery import Recovered, RecoveryCost, recovery_cost
 from ddpbench.analysis.startup import StartUp
 from ddpbench.analysis.statistics.stats import Timing
@@ -76,7 +76,7 @@ class Launch:
     """Each rank's own mean time of a timed step, in the order of ranks; of ranks in step they are all the step time."""
     hosts: int = 1
     """On how many hosts its ranks ran; more than one share no clock, which step times need not."""
-    traffic: NodeTraffic | None = None
+    traffic: LinkTraffic | None = None
     """What emulated links carried in timed blocks."""
     pace: Pacing | None = None
     """How a replay kept time in timed blocks."""

@@ -20,7 +20,7 @@ from ddpbench.analysis.read.pace import LATE_SHARE, cpu_share, pacing
 from ddpbench.analysis.read.parts import RankSteps
 from ddpbench.analysis.read.staleness import added
 from ddpbench.analysis.read.steptime import BlockTimes, time_blocks
-from ddpbench.analysis.read.traffic import node_traffic
+from ddpbench.analysis.read.traffic import link_traffic
 from ddpbench.analysis.read.virtual import nominal
 from ddpbench.analysis.recovery import RankTold, recovered_of
 from ddpbench.analysis.startup import start_up_of
@@ -155,7 +155,7 @@ def _told(
         staleness=added(record.counts for rank in ranks.values() for record in rank.of(Staleness)),
         shares_cores=address.case.loader_workers > 0 and start is not None and not start.loader_cores,
         hosts=len(set(_hosts(ranks).values())),
-        traffic=node_traffic(record for rank in ranks.values() for record in rank.of(Traffic)),
+        traffic=link_traffic({number: rank.of(Traffic) for number, rank in ranks.items()}),
     )
 
 

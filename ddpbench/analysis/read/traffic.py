@@ -1,4 +1,8 @@
-"""What nodes' emulated links carried in a step, and whether that is what the algorithm should move."""
+"""What emulated links carried in a step, and whether that is what the algorithm should move.
+
+A link is a node's, or where ranks of a node have links of their own a rank's (`spec.links.local_rate`): each rank that
+noted one read its own.
+"""
 
 from __future__ import annotations
 
@@ -13,44 +17,45 @@ FEWEST, MOST = 0.99, 1.08
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NodeTraffic:
-    """Bytes a step of the node that sent most, and of the one that received most; totals over steps."""
+class LinkTraffic:
+    """Bytes a step over the link that sent most, and over the one that received most; totals over steps."""
 
     sent: float
     received: float
     steps: int
-    by_node: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-    """What each node sent and received a step; of one launch alone."""
+    by_rank: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    """What each link sent and received a step, by the rank that read it; of one launch alone."""
 
 
-def node_traffic(records: Iterable[Traffic]) -> NodeTraffic | None:
-    """Return a launch's traffic in its timed blocks, from every node's records; None where there are none."""
+def link_traffic(ranks: Mapping[int, Iterable[Traffic]]) -> LinkTraffic | None:
+    """Return a launch's traffic in its timed blocks, from what each rank read; None where none did."""
     sent: defaultdict[int, int] = defaultdict(int)
     received: defaultdict[int, int] = defaultdict(int)
     steps: defaultdict[int, int] = defaultdict(int)
-    for record in records:
-        if record.phase == "timed":
-            sent[record.node] += record.sent_bytes
-            received[record.node] += record.received_bytes
-            steps[record.node] += record.steps
-    known = [node for node, count in steps.items() if count]
+    for rank, records in ranks.items():
+        for record in records:
+            if record.phase == "timed":
+                sent[rank] += record.sent_bytes
+                received[rank] += record.received_bytes
+                steps[rank] += record.steps
+    known = [rank for rank, count in steps.items() if count]
     if not known:
         return None
-    return NodeTraffic(
-        sent=max(sent[node] / steps[node] for node in known),
-        received=max(received[node] / steps[node] for node in known),
-        steps=min(steps[node] for node in known),
-        by_node={node: (sent[node] / steps[node], received[node] / steps[node]) for node in known},
+    return LinkTraffic(
+        sent=max(sent[rank] / steps[rank] for rank in known),
+        received=max(received[rank] / steps[rank] for rank in known),
+        steps=min(steps[rank] for rank in known),
+        by_rank={rank: (sent[rank] / steps[rank], received[rank] / steps[rank]) for rank in known},
     )
 
 
-def mean_traffic(launches: Iterable[NodeTraffic]) -> NodeTraffic | None:
+def mean_traffic(launches: Iterable[LinkTraffic]) -> LinkTraffic | None:
     """Launches together: totals over steps."""
     found = list(launches)
     steps = sum(one.steps for one in found)
     if not steps:
         return None
-    return NodeTraffic(
+    return LinkTraffic(
         sent=sum(one.sent * one.steps for one in found) / steps,
         received=sum(one.received * one.steps for one in found) / steps,
         steps=steps,

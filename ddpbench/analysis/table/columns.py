@@ -371,20 +371,21 @@ def _table() -> list[Column]:
             "links",
             "node_sent_bytes",
             "bytes",
-            "bytes per step over the link of the node that sends most (where ranks have links of their own, of its "
-            "first rank)",
+            "bytes per step over the link of the node that sends most (where ranks of a node have links of their own, "
+            "of the rank that does, with what stays within the node)",
         ),
         *_number(
             "links",
             "node_received_bytes",
             "bytes",
-            "bytes per step to the node that receives most (where ranks have links of their own, to its first rank)",
+            "bytes per step to the node that receives most (where ranks of a node have links of their own, to the rank "
+            "that does, with what stays within the node)",
         ),
         *_number(
             "links",
             "expected_node_bytes",
             "bytes",
-            "bytes per step of the busiest node by the algorithm's formula",
+            "bytes per step over the busiest of these links by the algorithm's formula",
         ),
         *_number("links", "traffic_ratio", "1", "node_sent_bytes over expected_node_bytes"),
         *_number(

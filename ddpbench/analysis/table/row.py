@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ddpbench.analysis.checkpoints import checkpoint_costs
-from ddpbench.analysis.network import bytes_to_aggregate
+from ddpbench.analysis.network import busiest_link_bytes, bytes_to_aggregate
 from ddpbench.analysis.read.launches import CaseRun, noise_words
 from ddpbench.analysis.read.pace import dilation_needed, host_share, lateness_p95_s
 from ddpbench.analysis.read.staleness import added, mean_of
@@ -20,7 +20,6 @@ from ddpbench.analysis.statistics.stats import Comparison, Interval, Timing, com
 from ddpbench.analysis.table.columns import COLUMNS, TABLE
 from ddpbench.analysis.table.peaks import mfu, peak_of
 from ddpbench.analysis.time_to_loss import against_base, cost_of
-from ddpbench.formulas import busiest_node_bytes
 from ddpbench.spec import Case, grouping
 from ddpbench.strategies.traits import traits_of
 
@@ -244,11 +243,7 @@ def _traffic(run: CaseRun) -> dict[str, Any]:
     if traffic is None:
         return {}
     size = bytes_to_aggregate(run)
-    expected = (
-        None
-        if size is None
-        else busiest_node_bytes(case.known_algorithm, case.nodes, case.ranks_per_node, size)
-    )
+    expected = None if size is None else busiest_link_bytes(case, case.known_algorithm, size)
     return {
         "node_sent_bytes": traffic.sent,
         "node_received_bytes": traffic.received,

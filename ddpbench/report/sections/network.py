@@ -20,13 +20,18 @@ from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import Panel, panels_of, variant_words
 from ddpbench.report.words import Estimate, not_drawn, number, series_of
-from ddpbench.spec.links import link_words, short_links
+from ddpbench.spec.links import link_words, local_rate, short_links
 from ddpbench.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from ddpbench.report.draw.canvas import Sheet
+
+_OWN_LINKS = (
+    " Where the ranks of a node have links of their own (local), the link is that of the rank that sent or received "
+    "most, with what stays within its node; what leaves the node is not counted apart."
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -301,6 +306,7 @@ def _traffic(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
         )
     if not lines:
         return None
+    own = _OWN_LINKS if any(local_rate(row.case.fabric, row.case.ranks_per_node) for row in rows) else ""
     columns = (
         Column("Case"),
         Column("Link"),
@@ -315,7 +321,7 @@ def _traffic(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
         caption=(
             "Bytes a step over the link of the node that sent, and of the one that received most, counted by the "
             "kernel in timed blocks, and what the algorithm's formula says is sent. Headers, acknowledgements, "
-            f"barriers and what a block's edges cut off explain {FEWEST:g} to {MOST:g}."
+            f"barriers and what a block's edges cut off explain {FEWEST:g} to {MOST:g}.{own}"
         ),
         columns=columns,
         rows=tuple(lines),
