@@ -18,6 +18,7 @@ from ddpbench.report.captions import emulation_words, label_of
 from ddpbench.report.draw.canvas import draw, wrapped
 from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import links, network
+from ddpbench.report.sections.communication.painting import link_rate
 from ddpbench.report.series import panels_of
 from ddpbench.report.tables.provenance import fabrics_table
 from ddpbench.spec import Links, PlannedCase
@@ -295,3 +296,20 @@ def test_only_terms_that_occur_are_told(document: Read, tmp_path: Path) -> None:
     found = {one.text for one in read(plain.read_text(encoding="utf-8")).all("dt")}
     assert "speed-up" in found
     assert not found & {"virtual time, shrunk", "staleness", "time to a loss", "MFU"}
+
+
+@pytest.mark.parametrize(
+    ("fabric", "nodes", "ranks", "rate"),
+    [
+        ("25 Gbit/s; local 100 Gbit/s", 1, 4, 12.5),  # nothing crosses the slow link
+        ("25 Gbit/s; local 100 Gbit/s", 2, 2, 3.125),
+        ("25 Gbit/s", 1, 4, None),  # through memory
+        (SLOW_NODE, 4, 1, 0.0125),
+        (SLOW_NODE, 2, 1, 0.125),  # node 3 is not of them
+    ],
+)
+def test_a_busbw_is_held_against_the_links_that_its_ring_crosses(
+    fabric: str, nodes: int, ranks: int, rate: float | None, summary: RunSummary
+) -> None:
+    case = emulated_case("ddp", nodes * ranks, fabric, nodes=nodes, ranks_per_node=ranks)
+    assert link_rate(dataclasses.replace(rows_of(summary)[0], case=case)) == rate

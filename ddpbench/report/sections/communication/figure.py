@@ -74,7 +74,8 @@ def _marks(
             f"Only {MOST_SERIES} fit; in the table: {series_of([c.name for c in curves[MOST_SERIES:]])}."
         )
     if link_rate(row) is not None:
-        marks.append("Dotted, right: the rate of the slowest node's link, headers included.")
+        whose = "slowest node's link" if row.case.nodes > 1 else "ranks' own links"
+        marks.append(f"Dotted, right: the rate of the {whose}, headers included.")
     unknown = [op for op in dict.fromkeys(c.op for c in curves) if op not in FACTORS]
     if unknown:
         marks.append(f"nccl-tests has no factor for {series_of(unknown)}: no busbw.")

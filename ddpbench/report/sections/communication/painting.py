@@ -12,7 +12,7 @@ from ddpbench.report.sections.communication.curves import TransferCurve
 from ddpbench.report.words import Estimate
 from ddpbench.spec import BucketCap
 from ddpbench.spec.grouping import cap_words
-from ddpbench.spec.links import links_of
+from ddpbench.spec.links import links_of, local_rate
 from ddpbench.units import format_bytes
 
 if TYPE_CHECKING:
@@ -94,9 +94,18 @@ def paint(
 
 
 def link_rate(row: Row) -> float | None:
-    """Return the rate of an emulated fabric's slowest link, GB/s: what a ring's busbw cannot exceed."""
+    """Return the rate of the slowest link that a ring crosses, GB/s: what its busbw cannot exceed.
+
+    Between nodes that is a node's; within one its ranks', and None where these have no links of their own.
+    """
     links = links_of(row.case.fabric)
-    return None if links is None else min(links.bandwidth) / 8e9
+    if links is None:
+        return None
+    if row.case.nodes > 1:
+        rate: float | None = min(links.of_node(node) for node in range(row.case.nodes))
+    else:
+        rate = local_rate(row.case.fabric, row.case.ranks_per_node)
+    return None if rate is None else rate / 8e9
 
 
 def _ends(estimate: Estimate) -> list[float]:
