@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from ddpbench.spec import labels
@@ -14,13 +14,20 @@ if TYPE_CHECKING:
     from ddpbench.analysis.read.launches import CaseRun
 
 
+def short_workloads(workloads: Collection[str]) -> dict[str, str]:
+    """Return what each of them is called in a sentence: own ones by their class, whose path would fill it."""
+    own = {name: name.rpartition(".py:")[2] for name in workloads}
+    return own if len(set(own.values())) == len(own) else {name: name for name in workloads}
+
+
 class Names:
     """How sentences name a run's cases: by what of their labels is not said of all."""
 
     def __init__(self, among: Sequence[CaseRun]) -> None:
         """`among` are all that could be meant."""
         self._count = len(among)
-        telling = len({run.case.workload for run in among}) > 1
+        workloads = short_workloads({run.case.workload for run in among})
+        telling = len(workloads) > 1
         words = {name: label.split(" · ")[1:] for name, label in labels(run.case for run in among).items()}
         alike: defaultdict[str, list[set[str]]] = defaultdict(list)
         for run in among:
@@ -34,7 +41,7 @@ class Names:
             ranks = counted(run.case.world_size, "rank")
             layout = f"{run.case.nodes} x {run.case.ranks_per_node}"
             rest = [
-                *([run.case.workload.removeprefix("replay:")] if telling else []),
+                *([workloads[run.case.workload].removeprefix("replay:")] if telling else []),
                 *(
                     word
                     for word in words[run.case_id]

@@ -293,10 +293,13 @@ def _in_short(summary: RunSummary) -> str:
     """Return one line on the run: how much of it was done, when, and on what."""
     counts, context = summary.counts, _part(summary.machine, "context")
     failed = f"{counts.failed:,} failed" if counts.failed else "none failed"
+    made = counts.succeeded + counts.failed
+    of = f" of {counts.planned:,}" if made < counts.planned else ""
+    launches = f"{made:,}{of} {'launch' if made == counts.planned == 1 else 'launches'}"
     told = [
         f"{counts.cases:,} cases",
         f"{counts.skipped_cases:,} skipped" if counts.skipped_cases else "",
-        f"{counted(counts.planned, 'launch', 'launches')} in {counted(counts.rounds, 'round')}, {failed}",
+        f"{launches} in {counted(counts.rounds, 'round')}, {failed}",
         moment(context.get("started_utc")),
         format_seconds(summary.wall_s),
     ]

@@ -30,6 +30,8 @@ class Row:
     step_time_s: Estimate | None
     samples_per_s: Estimate | None
     speedup: Estimate | None
+    speedup_rounds: int
+    """Rounds with a launch of both; 0 where there is no base case beside it."""
     efficiency: Estimate | None
     exposed_comm_s: Estimate | None
     oversubscribed: bool
@@ -176,6 +178,7 @@ def _row(record: Mapping[Any, Any], case: Case) -> Row:
         step_time_s=estimate("step_time_s", "step_time_ci_low_s", "step_time_ci_high_s"),
         samples_per_s=estimate("samples_per_s", "samples_per_s_ci_low", "samples_per_s_ci_high"),
         speedup=estimate("speedup", "speedup_ci_low", "speedup_ci_high"),
+        speedup_rounds=0 if _missing(record["speedup_rounds"]) else int(record["speedup_rounds"]),
         efficiency=estimate("efficiency", "efficiency_ci_low", "efficiency_ci_high"),
         exposed_comm_s=estimate("exposed_comm_s", "exposed_comm_ci_low_s", "exposed_comm_ci_high_s"),
         oversubscribed=_true(record["oversubscribed"]),

@@ -25,6 +25,8 @@ class Stand:
     """A case's verdict, and its step time over that of the best of the others."""
 
     verdict: str
+    against: str
+    """The best of the others, by its id."""
     ratio: Estimate
 
     @property
@@ -56,7 +58,9 @@ def stands(summary: RunSummary, topic: str) -> dict[str, Stand]:
     """Return how each case of a topic stands, by its id."""
     found = summary.comparisons
     return {
-        str(record["case_id"]): Stand(verdict=str(record["verdict"]), ratio=_estimate(record))
+        str(record["case_id"]): Stand(
+            verdict=str(record["verdict"]), against=str(record["best_case_id"]), ratio=_estimate(record)
+        )
         for record in (found if found.empty else found[found["topic"] == topic]).to_dict("records")
     }
 

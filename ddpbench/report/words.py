@@ -170,6 +170,14 @@ def not_drawn(names: Sequence[str]) -> tuple[str, ...]:
     return (f"{subject} not drawn, to keep the page readable; the summary table has them: {what}.",)
 
 
+def rounds_each(counts: Iterable[int]) -> str:
+    """`5 rounds each`, or `4 to 5 rounds each` where they differ."""
+    found = sorted(set(counts))
+    if len(found) < 2:
+        return f"{counted(found[0] if found else 0, 'round')} each"
+    return f"{found[0]} to {found[-1]} rounds each"
+
+
 def launches_each(counts: Iterable[int]) -> str:
     """`5 launches each`, or `4 to 5 launches each` where they differ."""
     found = sorted(set(counts))

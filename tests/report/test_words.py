@@ -105,7 +105,9 @@ def test_what_a_figure_lacks_is_named() -> None:
 
 
 def test_a_case_that_may_be_the_best_is_not_at_most_nothing_longer() -> None:
-    ahead, behind = (Stand(verdict=AS_GOOD, ratio=Estimate(0.99, 0.97, high)) for high in (1.0, 1.012))
+    ahead, behind = (
+        Stand(verdict=AS_GOOD, against="", ratio=Estimate(0.99, 0.97, high)) for high in (1.0, 1.012)
+    )
     assert ahead.words("strategy") == "as good as the best strategy"
     assert behind.words("strategy") == "as good as the best strategy (at most 1.2 % longer)"
 

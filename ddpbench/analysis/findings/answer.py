@@ -86,7 +86,7 @@ def _to_use(choices: Sequence[Choice], panels: Sequence[Case]) -> Finding | None
     several = len(panels) > 1
     places = _Places(choices, panels)
     text = _over_panels(choices, places) if several else _in_one(choices[0])
-    rounds = min(len(one.chosen.timings) for one in choices)
+    rounds = min(one.rounds for one in choices)
     return Finding(
         kind="answer",
         text=sentence(text),
@@ -160,7 +160,10 @@ class _Places:
 def _in_one(one: Choice) -> str:
     """Return what to use in the only panel."""
     name, ranks = called(one.chosen, one.ranked), counted(one.world, "rank")
-    gain = f"{plain(one.gain)} times one rank's samples/s" if one.gain is not None else ""
+    rank = "one rank's samples/s"
+    if traits_of(one.chosen.case).engine != "torch":  # the base case is
+        rank = "the samples/s of one rank in torch"
+    gain = f"{plain(one.gain)} times {rank}" if one.gain is not None else ""
     if one.loses and one.gain is not None:
         return f"stay on one rank: at {ranks} {name} trains {plain(one.gain)} times its samples/s"
     if len(one.ranked) == 1:

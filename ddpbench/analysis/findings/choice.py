@@ -36,6 +36,8 @@ class Choice:
     standings: dict[str, Standing]
     gain: Interval | None
     """Samples/s over the base case's; None where that was not run beside it."""
+    rounds: int
+    """Those with a launch of it and of what its numbers are ratios to: the base case, else by itself."""
     slower_worlds: tuple[int, ...]
     """Larger numbers of ranks that train measurably fewer samples per second."""
     alone: tuple[CaseRun, ...]
@@ -133,13 +135,15 @@ def _choice(
     ranked = [run for run in families[chosen.case.world_size] if not found or _stands(found, run)]
     base = next((run for run in members if run.case_id == chosen.baseline_id), None)
     gain = compare(chosen.timings, base.timings) if base is not None else None
+    gained = gain is not None and gain.paired and gain.rounds >= MIN_ROUNDS
     return Choice(
         chosen=chosen,
         ranked=tuple(ranked),
         best=len(ranked) > 1 and not tied,
         tied=tuple(tied),
         standings=found,
-        gain=gain.rate_ratio() if gain is not None and gain.paired and gain.rounds >= MIN_ROUNDS else None,
+        gain=gain.rate_ratio() if gain is not None and gained else None,
+        rounds=gain.rounds if gain is not None and gained else len(chosen.timings),
         slower_worlds=tuple(slower),
         alone=tuple(
             family[0]

@@ -74,12 +74,11 @@ _FOLLOWING = ("algorithm", "schedule", "options_json", "backend", "bucket_cap_mb
 
 def decided_claims(claims: Sequence[PlannedClaim], cases: Sequence[CaseRun]) -> tuple[Decided, ...]:
     """Return what the run's cases make of its claims, in their order."""
-    by_id = {run.case_id: run for run in cases}
-    return tuple(_decided(claim, [(by_id[a], by_id[b]) for a, b in claim.pairs]) for claim in claims)
+    by_id, names = {run.case_id: run for run in cases}, Names(cases)
+    return tuple(_decided(claim, [(by_id[a], by_id[b]) for a, b in claim.pairs], names) for claim in claims)
 
 
-def _decided(claim: PlannedClaim, pairs: Sequence[_Pair]) -> Decided:
-    names = Names(_runs_of(pairs))
+def _decided(claim: PlannedClaim, pairs: Sequence[_Pair], names: Names) -> Decided:
     unable = [_unable(pair, names) for pair in pairs]
     compared = [
         None if why else _compared(*pair, of=claim.of) for pair, why in zip(pairs, unable, strict=True)
@@ -222,17 +221,17 @@ def _place(pair: _Pair, pairs: Sequence[_Pair]) -> str:
 
 def claim_findings(claims: Sequence[Decided], cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """Return a sentence on each claim, with its verdict first."""
-    by_id = {run.case_id: run for run in cases}
-    return tuple(_finding(one, by_id) for one in claims)
+    by_id, names = {run.case_id: run for run in cases}, Names(cases)
+    return tuple(_finding(one, by_id, names) for one in claims)
 
 
-def _finding(one: Decided, by_id: Mapping[str, CaseRun]) -> Finding:
+def _finding(one: Decided, by_id: Mapping[str, CaseRun], names: Names) -> Finding:
     pairs = [(by_id[held.a], by_id[held.b]) for held in one.pairs]
     runs = _runs_of(pairs)
     start = f"{_HEADS[one.verdict]}: {one.says}"
     told = [held for held in one.pairs if held.rounds]
     shared = any(by_id[case].shared_cores_share for held in told for case in (held.a, held.b))
-    text = fitting([*(f"{start}; {detail}" for detail in _details(one, pairs)), start])
+    text = fitting([*(f"{start}; {detail}" for detail in _details(one, pairs, names)), start])
     alone = one.pairs[0] if len(one.pairs) == 1 else None
     return Finding(
         kind="claim",
@@ -287,14 +286,14 @@ def _paths(pairs: Sequence[_Pair]) -> list[str]:
     return [f"{name}: another path of training" for name in dict.fromkeys(apart)]
 
 
-def _details(one: Decided, pairs: Sequence[_Pair]) -> Iterator[str]:
-    """Yield what was measured, in ever fewer words."""
+def _details(one: Decided, pairs: Sequence[_Pair], names: Names) -> Iterator[str]:
+    """Yield what was measured, in ever fewer words. `names` tell each case from all of the run."""
     if not one.pairs:
         yield "no two cases of this run are its two sides"
         return
     words = _Words(one, rates=any(a.case.global_batch != b.case.global_batch for a, b in pairs))
     if len(one.pairs) == 1:
-        yield from words.of_one(one.pairs[0], pairs[0])
+        yield from words.of_one(one.pairs[0], pairs[0], names)
     elif one.verdict == "cannot tell":
         yield from words.undecided()
     elif len({held.verdict for held in one.pairs}) > 1:
@@ -316,13 +315,13 @@ class _Words:
             for verdict in ("holds", "does not hold", "cannot tell")
         )
 
-    def of_one(self, held: HeldPair, pair: _Pair) -> Iterator[str]:
+    def of_one(self, held: HeldPair, pair: _Pair, names: Names) -> Iterator[str]:
         """Yield what is told of the only pair."""
         if held.ratio is None:
             yield held.reason.partition(":")[0]
             return
         a, b = pair
-        names, ranks, end = Names(pair), counted(a.case.world_size, "rank"), ""
+        ranks, end = counted(a.case.world_size, "rank"), ""
         mine, other = names.of(a), names.of(b)
         if a.case.world_size == b.case.world_size:
             mine, other = (name.replace(f" at {ranks}", "") for name in (mine, other))

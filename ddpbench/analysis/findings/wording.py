@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from ddpbench.analysis.names import short_workloads
 from ddpbench.analysis.network import beyond_formula_s
 from ddpbench.analysis.read.launches import CaseRun, Launch
 from ddpbench.analysis.read.pace import host_share, late_s
@@ -68,9 +69,8 @@ def panel_words(case: Case, fields: Iterable[str], among: Iterable[Case]) -> lis
     every, names = list(among), list(fields)
     if "workload" not in names:
         return grouping.words(case, names, every)
-    workloads = {other.workload for other in every}
-    own = [other.rpartition(".py:")[2] for other in workloads]
-    told = case.workload.rpartition(".py:")[2] if len(set(own)) == len(own) else case.workload
+    workloads = short_workloads({other.workload for other in every})
+    told = workloads[case.workload]
     follows = [
         name
         for name in _OF_WORKLOAD

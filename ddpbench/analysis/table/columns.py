@@ -183,6 +183,13 @@ def _table() -> list[Column]:
         ),
         *_measured(timed, "samples_per_s{}", "samples/s", "samples of all ranks per second of timed steps"),
         *_measured(timed, "speedup{}", "1", "throughput over that of the base case, paired within rounds"),
+        *_one(
+            timed,
+            "whole",
+            "speedup_rounds",
+            "rounds",
+            "rounds with a launch of both, which the speed-up is over",
+        ),
         *_measured(timed, "efficiency{}", "1", "speed-up over the number of ranks"),
         *_number(instrumented, "data_time_s", "s", f"waiting for a batch: {own}"),
         *_number(instrumented, "forward_time_s", "s", f"forward pass and loss: {own}"),

@@ -133,7 +133,11 @@ def _speedup(run: CaseRun, baseline: CaseRun | None) -> dict[str, Any]:
     if baseline is None or (comparison := _within_rounds(run.timings, baseline)) is None:
         return {}
     speedup = comparison.rate_ratio()
-    return _with_ends("speedup{}", speedup) | _with_ends("efficiency{}", speedup, divisor=run.case.world_size)
+    return {
+        "speedup_rounds": comparison.rounds,
+        **_with_ends("speedup{}", speedup),
+        **_with_ends("efficiency{}", speedup, divisor=run.case.world_size),
+    }
 
 
 def _reached(run: CaseRun, baseline: CaseRun | None, target: float) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import Panel, Series, panels_of
-from ddpbench.report.words import Estimate, launches_each, not_drawn, ranks, series_of, valued
+from ddpbench.report.words import Estimate, not_drawn, ranks, rounds_each, series_of, valued
+from ddpbench.spec.labels import labels
 from ddpbench.strategies.traits import traits_named, traits_of
 
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row]) -> Picture:
         [
             f"{setting_of(fullest(shown))}.",
             *([base_text] if base_text else []),
-            f"Points are ratios to the base case within rounds ({launches_each(r.launches for r in shown)});",
-            "whiskers are 95 % t-intervals over launches, the base case's own uncertainty included.",
+            f"Points are ratios to the base case within rounds ({rounds_each(r.speedup_rounds for r in shown)});",
+            "whiskers are 95 % t-intervals over these, the base case's own uncertainty included.",
             "Dotted: ideal. Lines only guide the eye and bridge no missing point.",
             *marks,
             *notes,
@@ -114,11 +115,25 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row]) -> Picture:
 
 
 def _base_text(shown: Sequence[Row], by_id: Mapping[str, Row]) -> str:
-    ids = {row.baseline_case_id for row in shown if row.baseline_case_id}
-    base = by_id.get(next(iter(ids))) if len(ids) == 1 else None
-    if base is None or base.samples_per_s is None:
+    """Return the base case with its throughput; of several, which series divide by which."""
+    over: dict[str, list[str]] = {}
+    for row in shown:
+        over.setdefault(row.baseline_case_id, []).append(row.strategy_name)
+    bases = {base: by_id[base] for base in over if base in by_id and by_id[base].samples_per_s is not None}
+    if not bases or len(bases) < len(over):
         return ""
-    return f"Base case: {base.name}, {base.samples_per_s} samples/s."
+    told = labels(base.case for base in bases.values())
+    words = [
+        f"{told[base] if len(bases) > 1 else row.name}, {row.samples_per_s} samples/s"
+        + (f" (of {series_of(list(dict.fromkeys(over[base])))})" if len(bases) > 1 else "")
+        for base, row in bases.items()
+    ]
+    foreign = {row.strategy_name: traits_of(row.case).engine for row in shown}
+    foreign = {name: engine for name, engine in foreign.items() if engine != "torch"}
+    which = f"{series_of(list(foreign))} {'is' if len(foreign) == 1 else 'are'}"
+    them = "It is" if len(bases) == 1 else "They are"
+    held = f" {them} torch's, so that {which} held against torch too." if foreign else ""
+    return f"Base case{'s' if len(bases) > 1 else ''}: {'; '.join(words)}.{held}"
 
 
 def _heading(panel: Panel, series: Sequence[Series]) -> str:
@@ -156,7 +171,7 @@ def _table(panel: Panel, series: Sequence[Series]) -> Table:
             Cell.count(row.case.world_size),
             Cell.estimate(row.speedup if row.ok else None),
             Cell.estimate(row.efficiency if row.ok else None),
-            Cell.count(row.launches),
+            Cell.count(row.speedup_rounds),
             Cell(text=row.badges),
         )
         for item in series
@@ -167,7 +182,7 @@ def _table(panel: Panel, series: Sequence[Series]) -> Table:
         Column("Ranks", number=True),
         Column("Speed-up", number=True),
         Column("Efficiency", number=True),
-        Column("Launches", number=True),
+        Column("Rounds of both", number=True),
         Column("Notes"),
     )
     name = f" ({panel.name})" if panel.name else ""

@@ -16,7 +16,7 @@ from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone
 from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
-from ddpbench.report.series import Panel, Series, panels_of
+from ddpbench.report.series import Panel, Series, panels_of, variant_words
 from ddpbench.report.words import Estimate, launches_each, not_drawn, number, ranks, series_of, valued
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import UNDISTURBED
@@ -63,6 +63,10 @@ def _ratios(summary: RunSummary, rows: Sequence[Row]) -> tuple[Table, ...]:
     ]
     if not told:
         return ()
+    variants = variant_words(by_id.values())
+    names = {
+        row.case_id: ", ".join(filter(None, [row.name, variants[row.case_id]])) for row in by_id.values()
+    }
     return (
         Table(
             caption="Step time of one case over another's, paired within rounds: what the findings are made of. "
@@ -75,8 +79,8 @@ def _ratios(summary: RunSummary, rows: Sequence[Row]) -> tuple[Table, ...]:
             ),
             rows=tuple(
                 (
-                    Cell(text=a.name),
-                    Cell(text=b.name),
+                    Cell(text=names[a.case_id]),
+                    Cell(text=names[b.case_id]),
                     Cell.estimate(Estimate(ratio.value, ratio.low, ratio.high)),
                     Cell(text=verdict),
                 )
@@ -91,7 +95,7 @@ def _told(rows: Sequence[Row]) -> list[str]:
     names = {
         row.case.strategy: row.strategy_name
         for row in rows
-        if _has(row) and not traits_of(row.case).one_process
+        if _has(row) and row.case.strategy != "data_parallel"
     }
     notes = {name: load_strategy(strategy).note for strategy, name in names.items() if strategy in TABLE}
     return [f"{name}: {note}" for name, note in notes.items() if note]

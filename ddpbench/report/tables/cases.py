@@ -46,7 +46,7 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
     settings = _settings(rows)
     best = {case_id for case_id, one in stands(summary, "ranks").items() if one.verdict == BEST}
     variants = variant_words(rows)
-    ties = _ties(summary)
+    ties = _ties(summary, {row.case_id for row in rows if row.oversubscribed})
     return Table(
         caption=_caption(settings, bold=bool(best)),
         columns=_columns(settings),
@@ -189,11 +189,16 @@ def _numbers(row: Row, *, strong: bool) -> Iterator[Cell]:
     yield Cell.estimate(exposed if shown else None)
 
 
-def _ties(summary: RunSummary) -> dict[str, str]:
-    """Words for the best of each compared group, for those shown to be as good, and for what cannot be told."""
+def _ties(summary: RunSummary, oversubscribed: Collection[str]) -> dict[str, str]:
+    """Words for the best of each compared group, for those shown to be as good, and for what cannot be told.
+
+    Steps of what is `oversubscribed` may have waited for cores: nothing is told of it, nor of what is held against it.
+    """
     words: dict[str, list[str]] = {}
     for topic, what in _TOPICS.items():
         for case_id, one in stands(summary, topic).items():
+            if case_id in oversubscribed or one.against in oversubscribed:
+                continue
             if one.verdict in (BEST, AS_GOOD, CANNOT_TELL) and not (topic == "ranks" and case_id in words):
                 words.setdefault(case_id, []).append(one.words(what))
     return {case_id: "; ".join(items) for case_id, items in words.items()}

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Cell, Column, Section, Table
 from ddpbench.report.rows import Row
-from ddpbench.strategies.traits import traits_of
 
 
 def data_parallel_section(summary: RunSummary, all_rows: Sequence[Row]) -> Section | None:
     """Says what data_parallel's phases are; other strategies' own spans go without words. None where there are none."""
     anchor, title = "data-parallel", "DataParallel's phases"
-    rows = [row for row in all_rows if traits_of(row.case).one_process]
+    rows = [row for row in all_rows if row.case.strategy == "data_parallel"]
     if not rows and not summary.phases.empty:
         return Section(anchor=anchor, title="Phases that strategies note themselves")
     if not rows:

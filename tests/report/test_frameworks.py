@@ -1,0 +1,88 @@
+"""What a page says of frameworks and of shared cores: each sentence that was wrong of the records of kept runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddpbench.analysis import summarize
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.records import RunDir
+from ddpbench.report.page import _in_short
+from ddpbench.report.parts import Table
+from ddpbench.report.rows import rows_of
+from ddpbench.report.sections import scaling, strategies
+from ddpbench.report.tables.cases import summary_table
+from ddpbench.report.tables.data_parallel import data_parallel_section
+
+REPORTS = Path(__file__).parents[2] / "reports"
+
+
+@pytest.fixture(scope="module")
+def frameworks() -> RunSummary:
+    return summarize(RunDir(REPORTS / "frameworks"))
+
+
+@pytest.fixture(scope="module")
+def hybrid() -> RunSummary:
+    return summarize(RunDir(REPORTS / "hybrid"))
+
+
+def notes_of(table: Table) -> list[str]:
+    return [row[-1].text for row in table.rows]
+
+
+def test_a_framework_of_its_own_is_not_told_as_faster_than_itself(frameworks: RunSummary) -> None:
+    answer = frameworks.answer[0].line
+    assert answer.startswith(
+        "Use TF Mirrored at 2 ranks: 1.81 [1.72, 1.91] times the samples/s of one rank in torch"
+    )
+    assert answer.endswith("18 launches each).")  # of 20 and 21, in which both ended well
+    rows = rows_of(frameworks)
+    section = strategies.section(frameworks, rows)
+    assert section is not None
+    assert any(note.startswith("TF Mirrored: ") for note in section.notes)
+
+
+def test_each_speed_up_names_its_base_and_its_rounds(frameworks: RunSummary) -> None:
+    section = scaling.section(frameworks, rows_of(frameworks))
+    assert section is not None
+    (picture,) = section.pictures
+    assert "Base cases: single · 1 rank · data in memory · torchrun, 6,471" in picture.caption
+    assert (
+        "single · 1 rank · data in memory · local, 6,267 [6,014, 6,531] samples/s (of Ray Train)"
+        in picture.caption
+    )
+    assert "They are torch's, so that TF Mirrored is held against torch too." in picture.caption
+    assert "within rounds (18 to 21 rounds each)" in picture.caption
+    table = {(row[0].text, row[1].text): row[4].text for row in picture.table.rows}
+    assert table["TF Mirrored", "2"] == "18"
+    assert table["DDP", "1"] == "19"
+
+
+def test_data_parallel_is_told_of_where_it_was_run_alone(frameworks: RunSummary) -> None:
+    assert data_parallel_section(frameworks, rows_of(frameworks)) is None
+
+
+def test_two_kinds_of_one_framework_are_two_names(frameworks: RunSummary) -> None:
+    section = strategies.section(frameworks, rows_of(frameworks))
+    assert section is not None
+    pairs = [{row[0].text, row[1].text} for row in section.tables[0].rows]
+    assert {"DDP, 2 ranks, default buckets", "Lightning, 2 ranks, default buckets, api=trainer"} in pairs
+    assert {"DDP, 2 ranks, default buckets", "Lightning, 2 ranks, default buckets, api=fabric"} in pairs
+
+
+def test_launches_that_were_planned_and_not_made_are_not_told_as_made(frameworks: RunSummary) -> None:
+    assert "413 of 420 launches in 21 rounds, none failed" in _in_short(frameworks)
+
+
+def test_of_steps_that_may_have_waited_for_cores_none_is_best(hybrid: RunSummary) -> None:
+    assert all("best" not in note for note in notes_of(summary_table(hybrid, rows_of(hybrid))))
+
+
+def test_a_claim_names_which_of_several_cases_of_a_strategy_it_is_about(hybrid: RunSummary) -> None:
+    lines = [one.line for one in hybrid.findings if one.kind == "claim"]
+    assert any(
+        "FSDP (replicas=2) is 27 % [5, 184] faster than ring (DDP) at 4 ranks" in line for line in lines
+    )
