@@ -45,7 +45,8 @@ class Names:
                 *(
                     word
                     for word in words[run.case_id]
-                    if word not in shared[run.case.strategy] and word != ranks
+                    if word not in shared[run.case.strategy]
+                    and word not in (ranks, run.case.workload.removeprefix("replay:"))
                 ),
             ]
             rest = [word for word in dict.fromkeys(rest) if not (alone and word == layout)]
