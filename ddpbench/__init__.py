@@ -155,16 +155,11 @@ def report_on(
         ddpbench.errors.IdentityError: it is not a run directory, or one of another schema.
         ddpbench.errors.RequestError: its records are gone, and only its report was kept.
     """
-    from ddpbench.errors import RequestError
     from ddpbench.helper_process import for_report
     from ddpbench.records import RunDir
 
     run = RunDir(Path(run_dir))
-    if run.report.exists() and not run.cases.exists() and not run.packed.exists():
-        raise RequestError(
-            f"{run.path} holds a report without the records it was made from (cases/ or {run.packed.name}): it is "
-            "left as it is; run this where the sweep ran"
-        )
+    run.check_records()
     beside = for_report(len(run.read_json(run.plan).get("cases", ())))
     collected = gc.isenabled()
     gc.disable()  # a tenth of the time: nothing of what is read is garbage before the page is written

@@ -40,6 +40,8 @@ EXIT_OK = 0
 EXIT_NOT_OK = 1
 EXIT_REQUEST = 2
 EXIT_INTERRUPTED = 130
+EXIT_NOT_READ = 128 + signal.SIGPIPE
+"""As of a program that the kernel ends for it."""
 
 _EPILOG = """\
 exit codes:
@@ -47,6 +49,7 @@ exit codes:
   1    some case is not ok, or a promise was broken
   2    the request was wrong; nothing was started
   130  interrupted; the same command with the run directory resumes
+  141  nobody reads what is printed any more
 """
 
 
@@ -120,6 +123,9 @@ def run(argv: list[str] | None = None) -> int:
     except DdpbenchError as error:
         say(f"ddpbench: {within(str(error))}", sys.stderr)
         return EXIT_NOT_OK
+    except BrokenPipeError:  # whoever read what is printed has seen enough, as head has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return EXIT_NOT_READ
     except OSError as error:
         from ddpbench.records import explain_os_error
 

@@ -45,7 +45,9 @@ def _run(arguments: argparse.Namespace) -> int:
     path: Path | None = arguments.out
     if path is None and arguments.kind == "parquet" and sys.stdout.isatty():
         raise RequestError("--format parquet is no text: name a file with --out")
-    content = exported(RunDir(arguments.run_dir), arguments.kind, arguments.table)
+    run = RunDir(arguments.run_dir)
+    run.check_records()
+    content = exported(run, arguments.kind, arguments.table)
     if path is None:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()

@@ -37,6 +37,7 @@ def add_parser(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     import ddpbench
+    from ddpbench.cli.results import failed
     from ddpbench.report.parts import Wanted
 
     formats = _formats(arguments.figures)
@@ -51,7 +52,10 @@ def _run(arguments: argparse.Namespace) -> int:
         say(sentence, sys.stderr)
     if summary.checks.line:
         say(summary.checks.line, sys.stderr)
-    return 0
+    bad = failed(summary)
+    for sentence in bad:
+        say(sentence, sys.stderr)
+    return 1 if bad else 0
 
 
 def _formats(text: str) -> frozenset[str]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ddpbench.spec import Case
     from ddpbench.spec.grouping import Setting
 
+MOST_FAILED = 5
 _OVERSUBSCRIBED = "* oversubscribed: more threads of ranks than cores, which they share"
 
 
@@ -51,10 +52,25 @@ def table(frame: pd.DataFrame, planned: Mapping[str, Case], width: int) -> list[
 
 def sentences(summary: RunSummary) -> list[str]:
     """Return what a run came to beside its table: the answer, the findings, and what is left out or violated."""
-    lines = [one.line for one in summary.answer]
+    lines = [*failed(summary), *(one.line for one in summary.answer)]
     lines += [f"- {finding.line}" for finding in summary.findings if finding not in summary.answer]
     lines += summary.left_out
     return [*lines, *([summary.checks.line] if summary.checks.line else [])]
+
+
+def failed(summary: RunSummary) -> list[str]:
+    """Return what became of the cases that are neither ok nor skipped, and what to do: a sentence for each of a few."""
+    frame = summary.cases
+    bad = frame[~frame["status"].isin(("ok", "skipped"))]
+    names = labels(summary.planned.values())
+    lines = [
+        f"{names[case_id]}: {status}: {error}"
+        for case_id, status, error in bad[["case_id", "status", "error"]].fillna("").itertuples(index=False)
+    ]
+    more = len(lines) - MOST_FAILED
+    return (
+        [*lines[:MOST_FAILED], f"{more} more: see the report, Failures and exclusions"] if more > 0 else lines
+    )
 
 
 def _head(targets: Sequence[float]) -> list[str]:

@@ -42,5 +42,6 @@ def find_experiment(name: str) -> Path:
         return path
     known = known_experiments()
     if name not in known:
-        raise RequestError(f"no experiment {name!r}; {nearest(name, known)}")
+        here = (file.name for file in Path().glob("*.toml"))
+        raise RequestError(f"no file and no experiment {name!r}; {nearest(name, {*known, *here})}")
     return known[name]

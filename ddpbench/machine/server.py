@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from ddpbench.errors import LaunchError, ServerGoneError, UnreadableError
+from ddpbench.errors import LaunchError, ServerGoneError, UnreadableError, WorkloadError
 from ddpbench.guard import ENDING_S, descendants, is_stopped, kill_all, signal_name
 from ddpbench.helper_process import child_environment
 from ddpbench.machine.placement import applied
@@ -315,10 +315,20 @@ class ServerProcess:
         return found.get("gradients")
 
     def stated_batch(self, name: str, folder: Path) -> int | None:
-        """Return the batch that an own workload's class says it takes; None where it says none or cannot be had."""
+        """Return the batch that an own workload's class says it takes; None where it says none or cannot be had.
+
+        Raises:
+            WorkloadError: importing it did not end.
+        """
         path = folder / "probe.json"
         path.unlink(missing_ok=True)
-        if self._probe(path, None, START_TIMEOUT_S, workload=name) != 0 or not path.exists():
+        code = self._probe(path, None, START_TIMEOUT_S, workload=name)
+        if code is None:
+            raise WorkloadError(
+                f"{name}: importing it did not end within {START_TIMEOUT_S:.0f} s: does it train, loop or wait for "
+                "something at the level of its module? Move that into a function"
+            )
+        if code != 0 or not path.exists():
             return None
         found: dict[str, int | None] = json.loads(path.read_text(encoding="utf-8"))
         return found["local_batch"]

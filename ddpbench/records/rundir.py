@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ddpbench.errors import IdentityError, OutputError, UnreadableError
+from ddpbench.errors import IdentityError, OutputError, RequestError, UnreadableError
 from ddpbench.records.files import (
     MOST_NOTES,
     MOST_PLAN,
@@ -285,6 +285,18 @@ class RunDir:
                 "put the file or folder itself there, or remove it"
             )
 
+    def check_records(self) -> None:
+        """Refuses a directory of which only the report was kept.
+
+        Raises:
+            RequestError: it has a page, and nothing that it could be made from again.
+        """
+        if self.report.exists() and not self.cases.exists() and not self.packed.exists():
+            raise RequestError(
+                f"{self.path} holds a report without the records it was made from (cases/ or {self.packed.name}): it "
+                "is left as it is; run this where the sweep ran"
+            )
+
     def _leading_elsewhere(self) -> Iterator[tuple[Path, str]]:
         """Yield what is neither file nor folder, and of its own names what is the one for the other."""
         for name, kind in _entries(self.path):
@@ -398,9 +410,9 @@ def explain_os_error(error: OSError) -> str:
         errno.EFBIG: "no file may be so large here; raise the limit with ulimit -f, then run the same command again",
         errno.EMFILE: "this process may not open more; raise the limit with ulimit -n, then run the same command again",
         errno.ENAMETOOLONG: "choose a shorter name",
-        errno.EROFS: "it is mounted read-only; choose another directory with --out",
-        errno.EACCES: "choose a directory you may write with --out",
+        errno.EROFS: "it is mounted read-only; choose a place that you may write, or copy what is there to one",
+        errno.EACCES: "make it writable, or choose a place that you may write",
         errno.ENOENT: "its folder is not there, or it was deleted or moved meanwhile: make the folder, or put it back",
-        errno.ENOTDIR: "a part of the path is a file; choose another directory with --out",
+        errno.ENOTDIR: "a part of the path is a file; choose another place",
     }.get(error.errno or 0)
     return f"{reason}; {advice}" if advice else reason

@@ -55,7 +55,7 @@ def parse(text: str) -> dict[str, Any]:
         TooMuchError: it is nested too deeply to be read.
     """
     try:
-        return _loads(text)
+        return _loads(text.removeprefix("\ufeff"))  # as some editors begin a file
     except RecursionError:
         raise TooMuchError(_too_deep()) from None
 

@@ -1,13 +1,16 @@
-"""Closed standard streams: nothing else gets their descriptors, and commands do their work."""
+"""What commands print, and to whom: closed streams, readers that leave, what failed, and what is not there."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from ddpbench.cli import run
+from tests.synthetic import write_run
 
 CLOSED = [(1,), (2,), (0, 1, 2)]
 
@@ -36,3 +39,59 @@ def test_an_error_without_end_is_told_without_its_middle(capsys: pytest.CaptureF
     assert told.startswith("ddpbench: ")
     assert " ... " in told
     assert len(told) < 3_100
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure() -> None:
+    line = (
+        'for _ in 1 2 3; do "$0" -m ddpbench list; echo $? >&2; done | true'  # one may be faster than `true`
+    )
+    ended = subprocess.run(["sh", "-c", line, sys.executable], check=False, capture_output=True, text=True)
+    told = ended.stderr.split()
+    assert set(told) <= {"0", "141"}
+    assert told[-1] == "141"
+
+
+def test_a_report_says_which_cases_failed_and_ends_as_the_sweep_did(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = write_run(tmp_path / "run", 4)
+    assert run(["report", str(run_dir.path)]) == 0
+    capsys.readouterr()
+    for outcome in run_dir.cases.glob("ddp-*/launch-*/outcome.json"):
+        outcome.write_text("torn", encoding="utf-8")
+    assert run(["report", str(run_dir.path)]) == 1
+    out, told = capsys.readouterr()
+    assert out == f"{run_dir.report}\n"
+    assert any(line.startswith("ddp ") and ": failed: " in line for line in told.splitlines())
+    assert "--retry-failed" in told
+
+
+def test_what_has_no_records_is_not_exported_as_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = write_run(tmp_path / "run", 4)
+    assert run(["report", str(run_dir.path)]) == 0
+    shutil.rmtree(run_dir.cases)
+    for command in ("report", "export"):
+        assert run([command, str(run_dir.path), *(["--format", "csv"] if command == "export" else [])]) == 2
+        assert "holds a report without the records" in capsys.readouterr().err
+
+
+def test_an_experiment_of_a_run_that_is_empty_is_not_the_default_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = write_run(tmp_path / "run", 4)
+    run_dir.experiment.write_text("", encoding="utf-8")
+    for given in (run_dir.path, run_dir.experiment):
+        assert run(["sweep", str(given)]) == 2
+        assert "experiment.toml is damaged: it is empty; restore it from a copy" in capsys.readouterr().err
+
+
+def test_a_name_without_a_file_is_held_against_those_that_are_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text('\ufeffname = "mine"\n', encoding="utf-8")
+    assert run(["sweep", "mine.tml"]) == 2
+    assert "no file and no experiment 'mine.tml'; did you mean 'mine.toml'?" in capsys.readouterr().err
+    assert run(["sweep", "mine.toml", "--dry-run"]) == 0  # whatever an editor begins a file with

@@ -322,3 +322,20 @@ def test_a_rank_says_which_batch_a_class_states(server: ServerProcess, tmp_path:
     said = server.inspect(case_of(f"{tmp_path}/states.py:Wrong"), tmp_path, 60.0)["problem"]
     assert "class Wrong in" in said
     assert "batch = 'many' is no number of samples" in said
+
+
+def test_a_module_that_does_not_end_is_told_at_once(
+    server: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after the second time that is given it, when a step of it is tried."""
+    (tmp_path / "loops.py").write_text("while True:\n    pass\n", encoding="utf-8")
+    (tmp_path / "ends.py").write_text(
+        "class Mine:\n    batch = 32\n    model = dataset = loss = dict\n", encoding="utf-8"
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr("ddpbench.machine.server.START_TIMEOUT_S", 1.0)
+        with pytest.raises(
+            WorkloadError, match=r"loops\.py:Mine: importing it did not end within 1 s: does it"
+        ):
+            server.stated_batch(f"{tmp_path}/loops.py:Mine", tmp_path)
+    assert server.stated_batch(f"{tmp_path}/ends.py:Mine", tmp_path) == 32

@@ -235,7 +235,7 @@ def test_what_is_no_run_directory_is_refused(tmp_path: Path, text: str | None, w
 
 def test_a_place_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(OutputError, match="choose another directory with --out"):
+    with pytest.raises(OutputError, match="choose another place"):
         RunDir(tmp_path / "file" / "run").create()
 
 

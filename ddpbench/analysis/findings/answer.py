@@ -384,7 +384,10 @@ def _none(cases: Sequence[CaseRun], panels: Sequence[Case]) -> Finding:
     elif all(run.oversubscribed for run in several if exchanges_gradients(run)):
         why = "no case that aggregates had cores of its own"
     elif rounds < MIN_ROUNDS:
-        why = f"under {MIN_ROUNDS} rounds are too few to tell cases apart: resume the sweep"
+        why = (
+            f"under {MIN_ROUNDS} rounds are too few to tell cases apart: resume the sweep, or where it made all of "
+            f"its rounds make a new one with budget.rounds_max = {MIN_ROUNDS} or more"
+        )
     else:
         why = "at no number of ranks were two cases measured in the same rounds that can be ranked"
     return Finding(kind="answer", text=sentence(f"no answer: {why}"), evidence="summary", verdict="too few")

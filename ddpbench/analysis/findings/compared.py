@@ -97,7 +97,8 @@ def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Findi
         many = f"{missing} pair{'s' if missing != 1 else ''} of cases"
         text = (
             f"Not enough launches to compare {many}: at most {counted(rounds, 'round')} of both in one session, and "
-            f"under {MIN_ROUNDS} is too few rounds. Resume the sweep to add some."
+            f"under {MIN_ROUNDS} is too few rounds. Resume the sweep, or make a new one with budget.rounds_max = "
+            f"{MIN_ROUNDS} or more."
         )
         if not rounds:
             text = (

@@ -171,7 +171,7 @@ def _farthest(ratio: Interval | None) -> float | None:
 
 def _drift_words(changes: Changes) -> str:
     drifts = [each for one in changes.changes for each in one.drifts or ()] or [changes.drift or DRIFT]
-    least, most = f"{100 * min(drifts):.2g}", f"{100 * max(drifts):.2g}"
+    least, most = (f"{float(f'{100 * each:.2g}'):g}" for each in (min(drifts), max(drifts)))
     return f"{least} %" if least == most else f"{least} to {most} %"
 
 

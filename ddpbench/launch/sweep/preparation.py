@@ -22,6 +22,7 @@ from ddpbench.launch.plan import Plan, make_plan, skip_reasons
 from ddpbench.machine.equal_caps import as_stored, replayed_gradients, sentences, without_equal
 from ddpbench.machine.hardware import Hardware, read_hardware
 from ddpbench.records import RunDir
+from ddpbench.records.files import damaged
 from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import read_plan
 from ddpbench.records.rundir import checked_name
@@ -96,6 +97,8 @@ def prepare(request: SweepRequest) -> Prepared:
         out, source = out or source, RunDir(source).experiment
     elif source.name == "experiment.toml" and (source.parent / "plan.json").is_file() and out is None:
         out = source.parent
+    if (source.parent / "plan.json").exists() and source.is_file() and not source.stat().st_size:
+        raise damaged(source, "it is empty")  # which would be the experiment that has all defaults
     for directory in {request.experiment, out} if request.experiment.is_dir() else {out}:
         if directory is not None:
             RunDir(checked_name(directory)).check()
