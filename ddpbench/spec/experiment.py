@@ -254,16 +254,28 @@ def explain(error: ValidationError, path: str, known: Sequence[str]) -> list[Pro
         if item["type"] == "extra_forbidden":
             message = f"unknown key; {nearest(str(location[0]), known)}"
         else:
-            reason = item["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-            if item["type"] == "literal_error":
-                reason = f"must be {reason}"
-            elif item["type"] == "string_pattern_mismatch":
+            reason = re.sub("^Input should be ", "must be ", item["msg"].removeprefix("Value error, "))
+            if item["type"] == "string_pattern_mismatch":
                 reason = _NAMED
             message = f"{shortened(item['input'])} given; {reason}"
             if where in problems:  # the alternatives of a union, one line for all
                 message = f"{problems[where].message}, or {reason.removeprefix('must be ')}"
         problems[where] = Problem(path=where, message=message)
     return list(problems.values())
+
+
+def _in_one_line(error: ValidationError) -> list[str]:
+    """Return what is wrong with a value; what it may be instead is in one sentence, whichever kinds it may be of."""
+    found: dict[str, list[str]] = {}
+    for one in explain(error, "", []):
+        given, _, reason = one.message.partition("; ")
+        found.setdefault(given, []).append(reason)
+    return [
+        "; ".join(
+            filter(None, [given, ", or ".join([first, *(one.removeprefix("must be ") for one in others)])])
+        )
+        for given, (first, *others) in found.items()
+    ]
 
 
 def _given(data: Mapping[str, Any], axis: str) -> str:
@@ -326,7 +338,7 @@ def _axes(
             try:
                 checked = adapter.validate_python(value)
             except ValidationError as error:
-                problems += [Problem(path=path, message=one.message) for one in explain(error, "", [])]
+                problems += [Problem(path=path, message=message) for message in _in_one_line(error)]
                 continue
             if checked in kept:
                 problems.append(

@@ -287,3 +287,20 @@ def test_of_two_batches_one_scaling_keeps_its_own(scaling: str, batch: int) -> N
     experiment = parse_experiment(text, CATALOG, name="x", overrides=[f"base.scaling={scaling}"])
     (case,) = {entry.case for entry in expand(experiment, CATALOG, FOUR_CORES) if not entry.added_as_baseline}
     assert (case.local_batch, case.global_batch) == (batch, batch)
+
+
+@pytest.mark.parametrize(
+    ("axis", "value", "message"),
+    [
+        (
+            "world_size",
+            "[1, 2.0]",
+            "axes.world_size: 2.0 given; must be a whole number, 1 to 4,096, or 'auto'",
+        ),
+        ("strategy", "[1]", "axes.strategy: 1 given; must be a valid string"),
+    ],
+)
+def test_a_wrong_value_is_one_problem_whatever_it_could_have_been(
+    axis: str, value: str, message: str
+) -> None:
+    assert problems_of(f"[axes]\n{axis} = {value}\n") == [message]
