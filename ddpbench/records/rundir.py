@@ -410,9 +410,9 @@ def explain_os_error(error: OSError) -> str:
         errno.EFBIG: "no file may be so large here; raise the limit with ulimit -f, then run the same command again",
         errno.EMFILE: "this process may not open more; raise the limit with ulimit -n, then run the same command again",
         errno.ENAMETOOLONG: "choose a shorter name",
-        errno.EROFS: "it is mounted read-only; choose a place that you may write, or copy what is there to one",
-        errno.EACCES: "make it writable, or choose a place that you may write",
+        errno.EROFS: "it is mounted read-only; choose a place that you may write (of a new sweep: --out)",
+        errno.EACCES: "make it writable, or choose a place that you may write (of a new sweep: --out)",
         errno.ENOENT: "its folder is not there, or it was deleted or moved meanwhile: make the folder, or put it back",
-        errno.ENOTDIR: "a part of the path is a file; choose another place",
+        errno.ENOTDIR: "a part of the path is a file; choose another place (of a new sweep: --out)",
     }.get(error.errno or 0)
     return f"{reason}; {advice}" if advice else reason

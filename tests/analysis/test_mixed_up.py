@@ -110,7 +110,7 @@ def test_swapped_launches_are_left_out_and_said(
         "2 launches are left out: their folders hold another launch's records (the first: cases/"
     )
     assert f"it is of case {DDP.case_id!r}" in sentence
-    assert command(["report", str(run.path)]) == 0
+    assert command(["report", str(run.path)]) == 1  # cases have too few rounds now
     assert sentence in capsys.readouterr().err
     assert "2 launches are left out" in run.report.read_text(encoding="utf-8")
     assert set(so_far(run).rounds[DDP.case_id]) == set(so_far(run).rounds[SINGLE.case_id])

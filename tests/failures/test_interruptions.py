@@ -220,7 +220,8 @@ def test_torn_and_corrupted_records(tmp_path: Path) -> None:
     lines = corrupted.read_bytes().split(b"\n")
     corrupted.write_bytes(b"\n".join([lines[0], b'{"kind": "block", "phase": "ti\x00', *lines[2:]]))
     result = run_cli("report", run)
-    assert result.returncode == 0, result
+    assert result.returncode == 1, result
+    assert "line 2: not a record" in result.stderr
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "rank-00001.attempt-0.jsonl, line 2: not a record" in page
     assert "torn" in page

@@ -127,18 +127,6 @@ def _import_without_collecting(run: Callable[[ModuleType], None], module: Module
             gc.enable()
 
 
-def _leave_unpainted(run: Callable[[ModuleType], None], module: ModuleType) -> None:
-    run(module)
-    paint = module.FigureCanvasAgg.print_png
-
-    @wraps(paint)
-    def print_png(*arguments: Any, **options: Any) -> None:
-        if os.environ.get(PAINTS) == "1":
-            paint(*arguments, **options)
-
-    module.FigureCanvasAgg.print_png = print_png
-
-
 def _leave_empty(run: Callable[[ModuleType], None], module: ModuleType) -> None:
     run(module)
     write = module.FigureCanvasSVG.print_svg
@@ -165,7 +153,13 @@ def _blank(width: float, height: float) -> bytes:
 
 def _draw_one_form(run: Callable[[ModuleType], None], module: ModuleType) -> None:
     run(module)
-    draw_both = module.draw
+    draw_both, save = module.draw, module.saved
+
+    @wraps(save)
+    def saved(figure: Any, kind: str, **options: Any) -> Any:
+        return b"" if kind == "png" and os.environ.get(PAINTS) != "1" else save(figure, kind, **options)
+
+    module.saved = saved
 
     @wraps(draw_both)
     def draw(picture: Any) -> Any:
@@ -222,7 +216,6 @@ _CHANGED = {
     "ddpbench.helper_process": _work_alone,
     "ddpbench.worker.server": _import_for_each_case,
     "ddpbench.report.draw.canvas": _draw_one_form,
-    "matplotlib.backends.backend_agg": _leave_unpainted,
     "matplotlib.backends.backend_svg": _leave_empty,
     "torch": _import_without_collecting,
 }

@@ -17,6 +17,7 @@ from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.series import Panel, Series, panels_of, variant_words
+from ddpbench.report.tables.data_parallel import is_data_parallel
 from ddpbench.report.words import Estimate, launches_each, not_drawn, number, ranks, series_of, valued
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import UNDISTURBED
@@ -93,9 +94,7 @@ def _ratios(summary: RunSummary, rows: Sequence[Row]) -> tuple[Table, ...]:
 def _told(rows: Sequence[Row]) -> list[str]:
     """What strategies say of themselves that belongs beside their numbers; DataParallel has a section of its own."""
     names = {
-        row.case.strategy: row.strategy_name
-        for row in rows
-        if _has(row) and row.case.strategy != "data_parallel"
+        row.case.strategy: row.strategy_name for row in rows if _has(row) and not is_data_parallel(row.case)
     }
     notes = {name: load_strategy(strategy).note for strategy, name in names.items() if strategy in TABLE}
     return [f"{name}: {note}" for name, note in notes.items() if note]

@@ -7,12 +7,20 @@ from collections.abc import Sequence
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Cell, Column, Section, Table
 from ddpbench.report.rows import Row
+from ddpbench.spec import Case
+from ddpbench.strategies.traits import traits_of
+
+
+def is_data_parallel(case: Case) -> bool:
+    """Return whether one process drives torch replicas by threads: what has a section of its own."""
+    traits = traits_of(case)
+    return traits.one_process and traits.engine == "torch"
 
 
 def data_parallel_section(summary: RunSummary, all_rows: Sequence[Row]) -> Section | None:
     """Says what data_parallel's phases are; other strategies' own spans go without words. None where there are none."""
     anchor, title = "data-parallel", "DataParallel's phases"
-    rows = [row for row in all_rows if row.case.strategy == "data_parallel"]
+    rows = [row for row in all_rows if is_data_parallel(row.case)]
     if not rows and not summary.phases.empty:
         return Section(anchor=anchor, title="Phases that strategies note themselves")
     if not rows:
