@@ -76,7 +76,7 @@ class Beside(AbstractContextManager["Beside"]):
         assert self.process.stdout is not None
         try:
             found = pickle.load(self.process.stdout)
-        except (OSError, ValueError, EOFError, pickle.UnpicklingError):
+        except Exception:  # whatever it is, what comes next out of this pipe is no whole answer
             self.process.kill()
             found = None
         if self._telling is not None:

@@ -48,6 +48,22 @@ def test_what_fails_or_is_not_there_gives_none(monkeypatch: pytest.MonkeyPatch) 
         assert beside.answer() is None
 
 
+def test_an_answer_that_cannot_be_read_ends_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be taken for the next one."""
+
+    def fails(_: object) -> None:
+        raise MemoryError
+
+    with Beside() as beside:
+        beside.ask(math.sqrt, 4.0)
+        with monkeypatch.context() as patch:
+            patch.setattr("pickle.load", fails)
+            assert beside.answer() is None
+        assert beside.process.wait(60) != 0
+        beside.ask(math.sqrt, 9.0)
+        assert beside.answer() is None
+
+
 class Stand:
     """A second process in this one that answers so many questions."""
 

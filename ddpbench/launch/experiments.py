@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 
 from ddpbench.errors import RequestError, nearest
@@ -42,6 +43,9 @@ def find_experiment(name: str) -> Path:
         return path
     known = known_experiments()
     if name not in known:
-        here = (file.name for file in Path().glob("*.toml"))
-        raise RequestError(f"no file and no experiment {name!r}; {nearest(name, {*known, *here})}")
+        close = difflib.get_close_matches(
+            name, [file.name for file in Path().glob("*.toml")], n=1, cutoff=0.8
+        )
+        advice = f"did you mean the file {close[0]!r}?" if close else nearest(name, known)
+        raise RequestError(f"no file and no experiment {name!r}; {advice}")
     return known[name]

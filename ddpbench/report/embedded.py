@@ -50,12 +50,12 @@ class Embedded:
     @property
     def source(self) -> Markup:
         """The place of the SVG's address."""
-        return Markup(f"<wide {self.number}>")
+        return Markup(f"&wide-{self.number};")
 
     @property
     def narrow(self) -> Markup:
         """The same of the one for a phone, where that is drawn apart; else empty."""
-        return Markup(f"<narrow {self.number}>") if self.picture.narrow is not None else Markup()
+        return Markup(f"&narrow-{self.number};") if self.picture.narrow is not None else Markup()
 
     @property
     def alt(self) -> str:
@@ -63,8 +63,8 @@ class Embedded:
         return f"{labelled(self.picture).alt} Data in table {self.table.number}."
 
 
-_PLACE = re.compile(r'"<(wide|narrow) (\d+)>"')
-"""In an attribute: what a run's texts hold of `<` is escaped there."""
+_PLACE = re.compile(r'"&(wide|narrow)-(\d+);"')
+"""In an attribute: what a run's texts hold of `&` is escaped there."""
 
 
 def with_images(html: str, drawn: Sequence[Drawn]) -> str:

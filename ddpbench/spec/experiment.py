@@ -245,12 +245,15 @@ def _section(model: type[_Model], data: object, path: str, problems: list[Proble
         return None
 
 
-def explain(error: ValidationError, path: str, known: Sequence[str]) -> list[Problem]:
-    """Return what a model found wrong, a problem for each place, below `path`."""
+def explain(
+    error: ValidationError, path: str, known: Sequence[str], *, of_one: bool = False
+) -> list[Problem]:
+    """Return what a model found wrong, a problem for each place, below `path`; `of_one` value all are one place."""
     problems: dict[str, Problem] = {}
     for item in error.errors():
         location = item["loc"]
-        where = ".".join(part for part in (path, str(location[0]) if location else "") if part)
+        named = str(location[0]) if location and not of_one else ""
+        where = ".".join(part for part in (path, named) if part)
         if item["type"] == "extra_forbidden":
             message = f"unknown key; {nearest(str(location[0]), known)}"
         else:
@@ -262,20 +265,6 @@ def explain(error: ValidationError, path: str, known: Sequence[str]) -> list[Pro
                 message = f"{problems[where].message}, or {reason.removeprefix('must be ')}"
         problems[where] = Problem(path=where, message=message)
     return list(problems.values())
-
-
-def _in_one_line(error: ValidationError) -> list[str]:
-    """Return what is wrong with a value; what it may be instead is in one sentence, whichever kinds it may be of."""
-    found: dict[str, list[str]] = {}
-    for one in explain(error, "", []):
-        given, _, reason = one.message.partition("; ")
-        found.setdefault(given, []).append(reason)
-    return [
-        "; ".join(
-            filter(None, [given, ", or ".join([first, *(one.removeprefix("must be ") for one in others)])])
-        )
-        for given, (first, *others) in found.items()
-    ]
 
 
 def _given(data: Mapping[str, Any], axis: str) -> str:
@@ -338,7 +327,7 @@ def _axes(
             try:
                 checked = adapter.validate_python(value)
             except ValidationError as error:
-                problems += [Problem(path=path, message=message) for message in _in_one_line(error)]
+                problems += explain(error, path, [], of_one=True)
                 continue
             if checked in kept:
                 problems.append(

@@ -93,5 +93,7 @@ def test_a_name_without_a_file_is_held_against_those_that_are_here(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text('\ufeffname = "mine"\n', encoding="utf-8")
     assert run(["sweep", "mine.tml"]) == 2
-    assert "no file and no experiment 'mine.tml'; did you mean 'mine.toml'?" in capsys.readouterr().err
+    assert (
+        "no file and no experiment 'mine.tml'; did you mean the file 'mine.toml'?" in capsys.readouterr().err
+    )
     assert run(["sweep", "mine.toml", "--dry-run"]) == 0  # whatever an editor begins a file with

@@ -16,9 +16,10 @@ from ddpbench.records import RunDir
 from ddpbench.report import write_report
 from ddpbench.report.captions import emulation_words, label_of
 from ddpbench.report.draw.canvas import draw, wrapped
-from ddpbench.report.rows import rows_of
+from ddpbench.report.rows import Row, rows_of
 from ddpbench.report.sections import links, network
-from ddpbench.report.sections.communication.painting import link_rate
+from ddpbench.report.sections.communication.figure import _marks
+from ddpbench.report.sections.communication.painting import link_rate, slowest_rate
 from ddpbench.report.series import panels_of
 from ddpbench.report.tables.provenance import fabrics_table
 from ddpbench.spec import Links, PlannedCase
@@ -313,3 +314,19 @@ def test_a_busbw_is_held_against_the_links_that_its_ring_crosses(
 ) -> None:
     case = emulated_case("ddp", nodes * ranks, fabric, nodes=nodes, ranks_per_node=ranks)
     assert link_rate(dataclasses.replace(rows_of(summary)[0], case=case)) == rate
+
+
+def test_a_figure_of_several_layouts_has_the_rate_of_the_slowest_link_of_all(summary: RunSummary) -> None:
+    def row(nodes: int, ranks: int, fabric: str = "400 Gbit/s; local 1200 Gbit/s") -> Row:
+        case = emulated_case("ddp", nodes * ranks, fabric, nodes=nodes, ranks_per_node=ranks)
+        return dataclasses.replace(rows_of(summary)[0], case=case)
+
+    assert slowest_rate([row(1, 8), row(2, 8)]) == 50
+    assert slowest_rate([row(1, 8)]) == 150
+    assert slowest_rate([row(1, 8, "400 Gbit/s"), row(2, 8, "400 Gbit/s")]) == 50
+    assert slowest_rate([row(1, 8, "400 Gbit/s")]) is None
+    (mark,) = _marks([row(1, 8), row(2, 8)], [], [], {})
+    assert mark == (
+        "Dotted, right: the rate of the slowest node's link, headers included, which transfers within one node do "
+        "not cross."
+    )

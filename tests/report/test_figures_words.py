@@ -36,7 +36,7 @@ def test_sizes_that_round_to_the_same_words_are_told_apart_by_their_bytes(rows: 
     sizes = (1_059_328, 1_060_352, 2_000_000)
     points = [Point(bytes=size, time_ms=Estimate(1.0), busbw=None, rounds=5, transfers=10) for size in sizes]
     curve = TransferCurve(op="all_reduce", world_size=4, variant=0, points=tuple(points))
-    cells = [line[2] for line in transfers(row, rows, [curve], 0).table.rows]
+    cells = [line[2] for line in transfers(row, [row], rows, [curve], 0).table.rows]
     assert [(cell.text, cell.under) for cell in cells] == [
         ("1.01 MiB", "1,059,328 B"),
         ("1.01 MiB", "1,060,352 B"),

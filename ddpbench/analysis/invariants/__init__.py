@@ -85,7 +85,8 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         name="links_carry",
-        statement="No node sends or receives faster than its link, nor a rank that has one of its own",
+        statement="No node sends or receives faster than its link; where its ranks have links of their own, no rank "
+        "faster than that",
         meaning="Its step time is too short, or the link was not held to its rate: do not use this case's numbers.",
         kind="impossible",
         check=links.links_carry,

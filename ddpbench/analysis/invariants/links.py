@@ -45,7 +45,7 @@ def links_carry(case: Measured) -> Iterable[Bounded]:
             continue
         for rank, carried in launch.traffic.by_rank.items():
             node = rank // case.run.case.ranks_per_node
-            if node >= case.run.case.nodes:
+            if node >= case.run.case.nodes or rank >= len(launch.own_step_s):  # its launch is damaged
                 continue
             nominal = links.of_node(node) if local is None else local
             # Ranks may differ in pace, as an asynchronous server's do: these bytes are of this rank's own steps.
@@ -181,10 +181,10 @@ def sent_as_by_formula(case: Measured) -> Iterable[Bounded]:
 
 
 def counted_as_by_formula(case: Measured) -> Iterable[Bounded]:
-    """What the busiest node's link carried beside what the algorithm's formula says; protocols add a little."""
+    """What the busiest link whose bytes are counted carried beside what the formula says; protocols add a little."""
     ratio = case.row.get("traffic_ratio")
     if ratio is not None:
-        what = "what its busiest node sent over what the formula says"
+        what = "what its busiest link carried over what the formula says"
         yield Bounded(what=what, seen=ratio, least=FEWEST, most=MOST)
 
 

@@ -29,7 +29,8 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     drawn, others = split([(by_id[str(records[0]["case_id"])], records) for records in groups.values()])
     for row, records in drawn:
         curves = curves_of(records)
-        pictures.append(picture(row, rows, curves, len(pictures)))
+        cases = [by_id[one] for one in dict.fromkeys(str(record["case_id"]) for record in records)]
+        pictures.append(picture(row, cases, rows, curves, len(pictures)))
         bound += [sentence for curve in curves if (sentence := bound_by(row, curve))]
     absent = ""
     if not pictures:

@@ -11,7 +11,7 @@ from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.communication.curves import MIB, Point, TransferCurve, answer_of
-from ddpbench.report.sections.communication.painting import link_rate, paint
+from ddpbench.report.sections.communication.painting import paint, slowest_rate
 from ddpbench.report.series import MOST_SERIES, panels_of, variant_words
 from ddpbench.report.words import series_of
 from ddpbench.spec import BucketCap
@@ -19,8 +19,10 @@ from ddpbench.spec.grouping import cap_order, cap_words
 from ddpbench.units import counted, format_bytes
 
 
-def picture(row: Row, rows: Sequence[Row], curves: Sequence[TransferCurve], index: int) -> Picture:
-    """Return the figure of the curves of one strategy, of which `row` is a case among all `rows`."""
+def picture(
+    row: Row, cases: Sequence[Row], rows: Sequence[Row], curves: Sequence[TransferCurve], index: int
+) -> Picture:
+    """Return the figure of the curves of one strategy's `cases`, of which `row` is one, among all `rows`."""
     words = variant_words(rows)[row.case_id]
     name = f"{row.strategy_name} {words}".strip()
     drawn = curves[:MOST_SERIES]
@@ -33,7 +35,7 @@ def picture(row: Row, rows: Sequence[Row], curves: Sequence[TransferCurve], inde
     return Picture(
         file_name="communication" if index == 0 else f"communication-{index + 1}",
         heading=heading,
-        caption=_caption(name, row, curves, _marks(row, curves, caps, lines)),
+        caption=_caption(name, row, curves, _marks(cases, curves, caps, lines)),
         alt=(
             f"Two dot plots against transfer size: time, ms, and bus bandwidth, GB/s, for "
             f"{series_of([curve.name for curve in drawn])}. {heading}."
@@ -41,8 +43,8 @@ def picture(row: Row, rows: Sequence[Row], curves: Sequence[TransferCurve], inde
         table=_table(name, curves),
         width_in=style.FULL_WIDTH_IN,
         height_in=4.0,
-        paint=partial(paint, row=row, curves=drawn, caps=lines),
-        narrow=partial(paint, row=row, curves=drawn, caps=lines, stacked=True),
+        paint=partial(paint, row=row, curves=drawn, caps=lines, rate=slowest_rate(cases)),
+        narrow=partial(paint, row=row, curves=drawn, caps=lines, rate=slowest_rate(cases), stacked=True),
         narrow_in=(style.NARROW_WIDTH_IN, 5.9 + style.LEGEND_LINE_IN * len(drawn)),
         label=label_of([row]),
         missing={},
@@ -58,7 +60,10 @@ def _caps_run(row: Row, rows: Sequence[Row]) -> list[BucketCap]:
 
 
 def _marks(
-    row: Row, curves: Sequence[TransferCurve], caps: Sequence[BucketCap], lines: Mapping[BucketCap, float]
+    cases: Sequence[Row],
+    curves: Sequence[TransferCurve],
+    caps: Sequence[BucketCap],
+    lines: Mapping[BucketCap, float],
 ) -> list[str]:
     """Return what the figure's lines mean, and what of its curves and caps is not in it: sentences."""
     marks = []
@@ -73,9 +78,11 @@ def _marks(
         marks.append(
             f"Only {MOST_SERIES} fit; in the table: {series_of([c.name for c in curves[MOST_SERIES:]])}."
         )
-    if link_rate(row) is not None:
-        whose = "slowest node's link" if row.case.nodes > 1 else "ranks' own links"
-        marks.append(f"Dotted, right: the rate of the {whose}, headers included.")
+    if slowest_rate(cases) is not None:
+        nodes = {row.case.nodes for row in cases}
+        whose = "slowest node's link" if max(nodes) > 1 else "ranks' own links"
+        within = ", which transfers within one node do not cross" if min(nodes) == 1 < max(nodes) else ""
+        marks.append(f"Dotted, right: the rate of the {whose}, headers included{within}.")
     unknown = [op for op in dict.fromkeys(c.op for c in curves) if op not in FACTORS]
     if unknown:
         marks.append(f"nccl-tests has no factor for {series_of(unknown)}: no busbw.")

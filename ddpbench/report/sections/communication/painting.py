@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ddpbench.report.draw import style
@@ -31,9 +31,12 @@ def paint(
     row: Row,
     curves: Sequence[TransferCurve],
     caps: Mapping[BucketCap, float],
+    rate: float | None,
     stacked: bool = False,
 ) -> None:
     """Paints both plots, with the bucket caps as vertical lines and the curves' names at the right.
+
+    The links' `rate`, GB/s, is a horizontal one.
 
     They stand side by side, or above each other where `stacked`.
     """
@@ -82,7 +85,6 @@ def paint(
     left.set_yscale("log")
     left.set_ylabel("ms")
     decades(left, [e for curve in curves for p in curve.points for e in _ends(p.time_ms)])
-    rate = link_rate(row)
     if rate is not None:
         right.axhline(rate, linestyle=":", color=style.MUTED, linewidth=1.2, zorder=1)
     right.set_ylim(bottom=0)
@@ -93,8 +95,13 @@ def paint(
         _label(right, row, curves)
 
 
+def slowest_rate(rows: Iterable[Row]) -> float | None:
+    """Return the least `link_rate` of these cases, which are of one figure."""
+    return min((rate for row in rows if (rate := link_rate(row)) is not None), default=None)
+
+
 def link_rate(row: Row) -> float | None:
-    """Return the rate of the slowest link that a ring crosses, GB/s: what its busbw cannot exceed.
+    """Return the rate of the slowest link that a ring of all ranks crosses, GB/s: what its busbw cannot exceed.
 
     Between nodes that is a node's; within one its ranks', and None where these have no links of their own.
     """
