@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ddpbench.analysis.summary import RunSummary
     from ddpbench.launch.listener import Listener
     from ddpbench.launch.sweep.sweep import Sweep
-    from ddpbench.report.parts import Wanted
     from ddpbench.telling import Told
+    from ddpbench.wanted import Wanted
 
 __version__ = VERSION
 __all__ = ["__version__", "load", "load_steps", "load_transfers", "sweep", "write_report"]
@@ -160,21 +160,21 @@ def report_on(
 
     run = RunDir(Path(run_dir))
     run.check_records()
-    beside = for_report(len(run.read_json(run.plan).get("cases", ())))
+    others = for_report(len(run.read_json(run.plan).get("cases", ())))
     collected = gc.isenabled()
     gc.disable()  # a tenth of the time: nothing of what is read is garbage before the page is written
     try:
-        with beside or contextlib.nullcontext():
+        with others:
             from ddpbench import report
             from ddpbench.analysis import summarize, write_csv
             from ddpbench.report.draw.painter import Painter
-            from ddpbench.report.parts import ONLY_PNG
             from ddpbench.telling import to_nobody
+            from ddpbench.wanted import ONLY_PNG
 
             told = told or to_nobody
-            summary = summarize(run, beside, told)
+            summary = summarize(run, others, told)
             write_csv(summary.cases, run)
-            return report.write_report(summary, run, Painter(beside, told), wanted or ONLY_PNG), summary
+            return report.write_report(summary, run, Painter(others, told), wanted or ONLY_PNG), summary
     finally:
         if collected:
             gc.enable()

@@ -1,4 +1,4 @@
-"""A second process that works beside this one: a report of a large run has work for two cores.
+"""Processes that work beside this one: a report of a large run has work for several cores.
 
 Run as `python -m ddpbench.helper_process MODULE ...`, it imports these modules while nothing is asked of it. A question
 is a function of some module and its argument; it comes in pickled and the answer goes out so.
@@ -13,13 +13,14 @@ import pickle
 import select
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
 from typing import Any, BinaryIO, Generic, TypeVar
+
+from ddpbench.cpu_quota import granted_cores
 
 CODE_FIRST = "DDPBENCH_CODE_FIRST"
 """A variable with folders whose code comes before any other: a side of a comparison."""
@@ -45,7 +46,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Beside(AbstractContextManager["Beside"]):
-    """A second process. It is asked one thing after another; where it cannot answer, the answer is None."""
+    """One more process. It is asked one thing after another; where it cannot answer, the answer is None."""
 
     def __init__(self, *modules: str) -> None:
         self.process = subprocess.Popen(
@@ -95,25 +96,46 @@ class Beside(AbstractContextManager["Beside"]):
             self.process.wait()
 
 
+class Others(AbstractContextManager["Others"]):
+    """The processes that work beside this one; there may be none. They end with the block."""
+
+    def __init__(self, *processes: Beside) -> None:
+        self.processes = processes
+
+    @property
+    def first(self) -> Beside | None:
+        """One of them, for what cannot be shared."""
+        return self.processes[0] if self.processes else None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self.processes:
+            process.__exit__(kind, value, trace)
+
+
+NOBODY = Others()
+"""This process does all."""
+
+
 class Dealt(Generic[_Question, _Answer]):
-    """Questions of one kind for two processes: who is free takes the next. What fails in the other is answered here."""
+    """Questions of one kind for several processes: who is free takes the next. What fails is answered here."""
 
     def __init__(
-        self, work: Callable[[_Question], _Answer], questions: Sequence[_Question], beside: Beside | None
+        self, work: Callable[[_Question], _Answer], questions: Sequence[_Question], others: Others
     ) -> None:
-        """Has the second process, where there is one, begin at the end. `answers` works from the beginning on."""
+        """Has the other processes begin with the first ones. `answers` takes part."""
         self._work = work
         self._questions = questions
-        self._left = deque(range(len(questions)))
+        self._left = iter(range(len(questions)))
         self._found: dict[int, _Answer] = {}
-        self._dealing: Thread | None = None
-        if beside is not None:
-            self._dealing = Thread(target=self._deal, args=(beside,), daemon=True)
-            self._dealing.start()
+        self._dealing = [Thread(target=self._deal, args=(one,), daemon=True) for one in others.processes]
+        for thread in self._dealing:
+            thread.start()
 
     def _deal(self, beside: Beside) -> None:
         answer: _Answer | None = None
-        while (number := self._taken(self._left.pop)) is not None:
+        for number in self._left:
             with suppress(Exception):
                 beside.ask(self._work, self._questions[number])
                 answer = beside.answer()
@@ -121,21 +143,13 @@ class Dealt(Generic[_Question, _Answer]):
                 return  # `answers` finds that it is missing
             self._found[number], answer = answer, None
 
-    @staticmethod
-    def _taken(take: Callable[[], int]) -> int | None:
-        """Return the next question's number; None once all are taken."""
-        try:
-            return take()
-        except IndexError:
-            return None
-
     def answers(self, told: Callable[[int], None] = lambda done: None) -> list[_Answer]:
         """Return all answers in the order of their questions. `told` takes how many there are before each made here."""
-        while (number := self._taken(self._left.popleft)) is not None:
+        for number in self._left:
             told(len(self._found))
             self._found[number] = self._work(self._questions[number])
-        if self._dealing is not None:
-            self._dealing.join()
+        for thread in self._dealing:
+            thread.join()
         for number, question in enumerate(self._questions):
             if number not in self._found:
                 self._found[number] = self._work(question)
@@ -144,6 +158,8 @@ class Dealt(Generic[_Question, _Answer]):
 
 WORTH_STARTING = 5
 """Cases: a report on fewer is made before a second process has imported what it reads and draws with."""
+_MOST_BESIDE = 3
+"""Processes: each takes the memory of one more, and what cannot be shared soon is most of what is left."""
 _OF_A_REPORT = (
     "ddpbench.analysis.read.reading",
     "ddpbench.report.draw.painter",
@@ -152,20 +168,25 @@ _OF_A_REPORT = (
     "matplotlib.backends.backend_svg",
     "ddpbench.report.page",
 )
-"""Imported by the second process, in the order of their use: the last has all that paints."""
+"""Imported by the others, in the order of their use: the last has all that paints."""
 
 
-def for_report(cases: int) -> Beside | None:
-    """Return a process for a report on so many cases, planned or measured; None where it is not worth one.
+def for_report(cases: int) -> Others:
+    """Return processes for a report on so many cases, planned or measured; none where they are not worth it.
 
     Call it before pandas is imported here: that takes as long as it takes there.
     """
-    return Beside(*_OF_A_REPORT) if cases >= WORTH_STARTING and second_core() else None
+    return start_others(*_OF_A_REPORT) if cases >= WORTH_STARTING else NOBODY
 
 
-def second_core() -> bool:
-    """Return whether there is a core for a second process."""
-    return len(os.sched_getaffinity(0)) > 1
+def start_others(*modules: str) -> Others:
+    """Return a process for each core but this one's, up to a few; they import these modules first."""
+    return Others(*(Beside(*modules) for _ in range(min(further_cores(), _MOST_BESIDE))))
+
+
+def further_cores() -> int:
+    """Return how many cores there are beside the one of this process."""
+    return granted_cores() - 1
 
 
 def serve(questions: BinaryIO, answers: BinaryIO, modules: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""A second process answers one question after another; where it cannot, the answer is None."""
+"""Other processes answer one question after another; where one cannot, the answer is None."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from threading import Event
 
 import pytest
 
-from ddpbench.helper_process import Beside, Dealt
+from ddpbench.helper_process import NOBODY, Beside, Dealt, Others, start_others
 
 
 def test_it_answers_one_question_after_another() -> None:
@@ -88,12 +88,30 @@ class Stand:
 def test_who_is_free_takes_the_next_question(able: int) -> None:
     stand = Stand(able)
     told: list[int] = []
-    dealt = Dealt(math.sqrt, [1.0, 4.0, 9.0, 16.0], stand)  # type: ignore[arg-type]
-    assert dealt._dealing is not None
-    dealt._dealing.join(60)  # this process is busy with other things
+    dealt = Dealt(math.sqrt, [1.0, 4.0, 9.0, 16.0], Others(stand))  # type: ignore[arg-type]
+    dealt._dealing[0].join(60)  # this process is busy with other things
     assert dealt.answers(told.append) == [1.0, 2.0, 3.0, 4.0]
-    assert stand.asked == [16.0, 9.0, 4.0, 1.0][: able + 1]
+    assert stand.asked == [1.0, 4.0, 9.0, 16.0][: able + 1]
     assert told == list(range(min(able, 4), 3 if able < 4 else 0))
+
+
+def test_three_others_share_what_there_is() -> None:
+    questions = [float(number * number) for number in range(40)]
+    stands = [Stand(2), Stand(0), Stand(99)]
+    dealt = Dealt(math.sqrt, questions, Others(*stands))  # type: ignore[arg-type]
+    for thread in dealt._dealing:
+        thread.join(60)
+    assert dealt.answers() == [float(number) for number in range(40)]
+    assert sorted(one for stand in stands for one in stand.asked) == questions  # each was asked once
+
+
+def test_there_are_as_many_as_further_cores_up_to_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cores, count in [(1, 0), (2, 1), (3, 2), (64, 3)]:
+        monkeypatch.setattr("ddpbench.helper_process.further_cores", lambda cores=cores: cores - 1)
+        with start_others() as others:
+            assert len(others.processes) == count
+            assert others.first in others.processes or not count
+        assert all(one.process.poll() is not None for one in others.processes)
 
 
 def test_the_other_works_on_one_while_this_answers_the_rest() -> None:
@@ -102,13 +120,13 @@ def test_the_other_works_on_one_while_this_answers_the_rest() -> None:
 
     def work(question: float) -> float:
         assert stand.was_asked.wait(60)
-        if question == 9.0:
+        if question == 16.0:
             began.set()
         return math.sqrt(question)
 
-    dealt = Dealt(work, [1.0, 4.0, 9.0, 16.0], stand)  # type: ignore[arg-type]
+    dealt = Dealt(work, [1.0, 4.0, 9.0, 16.0], Others(stand))  # type: ignore[arg-type]
     assert dealt.answers() == [1.0, 2.0, 3.0, 4.0]
-    assert stand.asked == [16.0]
+    assert stand.asked == [1.0]
 
 
 def test_a_failure_here_is_one_of_this_process_whatever_its_kind() -> None:
@@ -116,13 +134,14 @@ def test_a_failure_here_is_one_of_this_process_whatever_its_kind() -> None:
         raise IndexError(question)
 
     with pytest.raises(IndexError, match=r"1\.0"):
-        Dealt(fails, [1.0, 4.0], None).answers()
+        Dealt(fails, [1.0, 4.0], NOBODY).answers()
 
 
-def test_two_processes_share_many_questions() -> None:
-    with Beside("math") as beside:
+def test_processes_share_many_questions() -> None:
+    with Others(Beside("math"), Beside()) as others:
         questions = [float(number) for number in range(500)]
-        assert Dealt(math.sqrt, questions, beside).answers() == [math.sqrt(one) for one in questions]
-        assert Dealt(math.sqrt, [], beside).answers() == []
+        assert Dealt(math.sqrt, questions, others).answers() == [math.sqrt(one) for one in questions]
+        assert Dealt(math.sqrt, [], others).answers() == []
+        beside = others.processes[1]
         beside.ask(math.sqrt, 4.0)
         assert beside.answer() == 2.0

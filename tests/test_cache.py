@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddpbench import cache
+from ddpbench import cache, helper_process
 from ddpbench.analysis.read import reading
 from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.kept import Kept
@@ -273,7 +273,7 @@ def test_code_that_changes_meanwhile_keeps_nothing(
 
 def test_a_large_run_is_read_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, plan = planned(tmp_path, 4)
-    monkeypatch.setattr(reading, "second_core", lambda: False)
+    monkeypatch.setattr(helper_process, "further_cores", lambda: 0)
     read: list[object] = []
     read_unjudged = reading.read_unjudged
     monkeypatch.setattr(reading, "read_unjudged", lambda *of: read.append(of) or read_unjudged(*of))

@@ -38,8 +38,7 @@ def add_parser(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     import ddpbench
-    from ddpbench.cli.results import failed
-    from ddpbench.report.parts import Wanted
+    from ddpbench.wanted import Wanted
 
     formats = _formats(arguments.figures)
     wanted = Wanted(figures=formats, slides=formats if arguments.slides else frozenset())
@@ -53,6 +52,8 @@ def _run(arguments: argparse.Namespace) -> int:
         say(sentence, sys.stderr)
     if summary.checks.line:
         say(summary.checks.line, sys.stderr)
+    from ddpbench.cli.results import failed  # after `report_on`, which starts other processes first
+
     bad = failed(summary)
     for sentence in bad:
         say(sentence, sys.stderr)
@@ -66,7 +67,7 @@ def _formats(text: str) -> frozenset[str]:
         RequestError: one is unknown.
     """
     from ddpbench.errors import RequestError, nearest
-    from ddpbench.report.parts import FORMATS
+    from ddpbench.wanted import FORMATS
 
     given = [part.strip().lower() for part in text.split(",") if part.strip()]
     for one in given:

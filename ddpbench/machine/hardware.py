@@ -7,6 +7,7 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddpbench.cpu_quota import cpu_quota, read_text
 from ddpbench.errors import MachineError
 from ddpbench.spec import Devices
 
@@ -52,10 +53,10 @@ def read_hardware(sys_root: Path = _SYS, proc_root: Path = _PROC, dev_root: Path
     seen: set[str] = set()
     for core in usable:
         path = sys_root / f"devices/system/cpu/cpu{core}/topology/thread_siblings_list"
-        group = _read(path) or str(core)
+        group = read_text(path) or str(core)
         (siblings if group in seen else first).append(core)
         seen.add(group)
-    quota = _quota(sys_root, proc_root)
+    quota = cpu_quota(sys_root, proc_root)
     physical = len(first) if quota is None else max(1, min(len(first), int(quota)))
     return Hardware(
         cores=(*first, *siblings),
@@ -65,35 +66,6 @@ def read_hardware(sys_root: Path = _SYS, proc_root: Path = _PROC, dev_root: Path
         cpu_model=_cpu_model(proc_root),
         may_have_gpus=bool(gpus) or _gpu_devices(dev_root),
     )
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
-
-
-def _quota(sys_root: Path, proc_root: Path) -> float | None:
-    """CPUs the control group grants, the least of this group's and its parents'; None without a limit."""
-    group = ""
-    for line in _read(proc_root / "self/cgroup").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" or "cpu" in controllers.split(","):
-            group = path.strip("/")
-    limits: list[float] = []
-    parts = group.split("/") if group else []
-    for depth in range(len(parts), -1, -1):
-        folder = "/".join(parts[:depth])
-        maximum = _read(sys_root / "fs/cgroup" / folder / "cpu.max").split()
-        if len(maximum) == 2 and maximum[0] != "max":
-            limits.append(int(maximum[0]) / int(maximum[1]))
-        legacy = sys_root / "fs/cgroup/cpu" / folder
-        quota, period = _read(legacy / "cpu.cfs_quota_us"), _read(legacy / "cpu.cfs_period_us")
-        if quota and period and int(quota) > 0:
-            limits.append(int(quota) / int(period))
-    return min(limits) if limits else None
 
 
 def _gpu_devices(dev_root: Path) -> bool:
@@ -115,7 +87,7 @@ def _gpus(proc_root: Path) -> tuple[str, ...]:
 
 
 def _cpu_model(proc_root: Path) -> str:
-    for line in _read(proc_root / "cpuinfo").splitlines():
+    for line in read_text(proc_root / "cpuinfo").splitlines():
         key, _, value = line.partition(":")
         if key.strip() in ("model name", "Model", "cpu model"):
             return value.strip()
@@ -126,7 +98,7 @@ def numa_cores(address: str | None, sys_root: Path = _SYS) -> tuple[int, ...]:
     """Return the cores beside a GPU, from its PCI address; none where the system does not tell."""
     if address is None:
         return ()
-    text = _read(sys_root / "bus/pci/devices" / address / "local_cpulist")
+    text = read_text(sys_root / "bus/pci/devices" / address / "local_cpulist")
     cores: list[int] = []
     for part in text.split(","):
         low, _, high = part.partition("-")

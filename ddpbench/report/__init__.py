@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.errors import OutputError
 from ddpbench.records import RunDir, explain_os_error, write_atomically
-from ddpbench.report.parts import FORMATS, ONLY_PNG, Wanted
+from ddpbench.wanted import FORMATS, ONLY_PNG, Wanted
 
 if TYPE_CHECKING:
     from ddpbench.report.draw.painter import Painter

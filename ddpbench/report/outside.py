@@ -8,11 +8,12 @@ from pathlib import Path
 
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import shared_setting
-from ddpbench.report.parts import Picture, Wanted
+from ddpbench.report.parts import Picture
 from ddpbench.report.rows import Row
 from ddpbench.report.words import launches_each, moment
 from ddpbench.spec.grouping import VIRTUAL
 from ddpbench.texts import clean
+from ddpbench.wanted import Wanted
 
 
 def dressed(

@@ -30,7 +30,7 @@ from ddpbench.report.embedded import (
 )
 from ddpbench.report.method import TERMS
 from ddpbench.report.outside import dressed
-from ddpbench.report.parts import ONLY_PNG, Section, Wanted
+from ddpbench.report.parts import Section
 from ddpbench.report.rows import Row, rows_of
 from ddpbench.report.sections import (
     breakdown,
@@ -65,6 +65,7 @@ from ddpbench.spec.documents import parse
 from ddpbench.texts import clean, command, on_page
 from ddpbench.units import counted, format_at_most, format_seconds
 from ddpbench.version import VERSION
+from ddpbench.wanted import ONLY_PNG, Wanted
 
 _HERE = Path(__file__).parent
 FIGURES: tuple[Callable[[RunSummary, Sequence[Row]], Section | None], ...] = (

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ddpbench.report.words import Estimate, decimals_of, milliseconds
+from ddpbench.wanted import ONLY_PNG, Wanted
 
 if TYPE_CHECKING:
     from ddpbench.report.draw.canvas import Sheet
@@ -17,8 +18,6 @@ FEW_COLUMNS, SEVERAL_COLUMNS, MANY_COLUMNS = 4, 9, 12
 LONGEST_INTERVAL = 24
 """Characters, such as `[1,234,000, 1,235,000]`."""
 LONGEST_WORD = 24
-FORMATS = ("png", "svg", "pdf")
-"""Of a picture's files."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,17 +138,6 @@ def _at(cell: Cell, decimals: int) -> Cell:
     # never round a value away
     text, under = cell.measured.rounded(cell.measured.decimals_in_column if small else decimals)
     return replace(cell, text=text, under=under)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """The files that are wanted of each picture beside the page's own: formats of its figure, and of its slide."""
-
-    figures: frozenset[str] = frozenset({"png"})
-    slides: frozenset[str] = frozenset()
-
-
-ONLY_PNG = Wanted()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.synthetic import write_run
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys
@@ -53,3 +55,24 @@ def test_no_heavy_import(arguments: list[str], code: int) -> None:
     found, ended = loaded(*arguments)
     assert found in ("[]", "['pydantic']")
     assert ended == code
+
+
+def test_a_report_on_no_run_is_refused_before_pandas_is_loaded(tmp_path: Path) -> None:
+    assert loaded("report", str(tmp_path)) == ("['pydantic']", 2)
+
+
+def test_a_report_starts_other_processes_before_it_loads_what_they_load(tmp_path: Path) -> None:
+    """They load the same: one after the other is a second of every report."""
+    write_run(tmp_path / "run", 2)
+    program = (
+        "import sys\n"
+        "from ddpbench import cli, helper_process\n"
+        "def starts(cases):\n"
+        "    sys.exit(repr([name for name in ('pandas', 'scipy', 'numpy') if name in sys.modules]))\n"
+        "helper_process.for_report = starts\n"
+        "cli.run(['report', sys.argv[1], '--figures', 'svg'])\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "run")], capture_output=True, text=True, check=False
+    )
+    assert ended.stderr == "[]\n"

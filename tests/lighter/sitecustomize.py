@@ -184,8 +184,8 @@ def _draw_one_form(run: Callable[[ModuleType], None], module: ModuleType) -> Non
 
 def _work_alone(run: Callable[[ModuleType], None], module: ModuleType) -> None:
     run(module)
-    second_core = module.second_core
-    module.second_core = lambda: SHARES in os.environ and second_core()
+    further_cores = module.further_cores
+    module.further_cores = lambda: further_cores() if SHARES in os.environ else 0
 
 
 def _import_for_each_case(run: Callable[[ModuleType], None], module: ModuleType) -> None:

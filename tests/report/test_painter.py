@@ -20,13 +20,14 @@ from matplotlib.figure import Figure
 import ddpbench
 from ddpbench.analysis.overview.build import summarize
 from ddpbench.cache import FOLDER
-from ddpbench.helper_process import WORTH_STARTING, Beside, for_report
+from ddpbench.helper_process import NOBODY, WORTH_STARTING, Others, for_report
 from ddpbench.records import RunDir
 from ddpbench.report import page
 from ddpbench.report.draw.canvas import Drawn, Sheet, draw, themed
 from ddpbench.report.draw.painter import WORTH_SHARING, Painter, _drawn, _name, draw_all
 from ddpbench.report.draw.style import on_dark
-from ddpbench.report.parts import Picture, Table, Wanted
+from ddpbench.report.parts import Picture, Table
+from ddpbench.wanted import Wanted
 from tests.lighter import sitecustomize as lighter
 from tests.synthetic import write_run
 
@@ -37,9 +38,9 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(lighter.SHARES, "1")
 
 
-def second_process() -> Beside:
+def second_process() -> Others:
     found = for_report(WORTH_STARTING)
-    assert found is not None
+    assert len(found.processes) == 1
     return found
 
 
@@ -73,7 +74,7 @@ def test_a_page_is_the_same_whoever_draws(tmp_path: Path, painted: None) -> None
 
 
 def test_a_run_of_few_cases_starts_no_second_process() -> None:
-    assert for_report(WORTH_STARTING - 1) is None
+    assert for_report(WORTH_STARTING - 1) is NOBODY
 
 
 def test_what_cannot_be_handed_over_is_drawn_here(painted: None) -> None:
@@ -90,7 +91,7 @@ def test_a_painter_that_dies_costs_no_figure(painted: None) -> None:
     pictures = [picture(number) for number in range(WORTH_SHARING)]
     with second_process() as beside:
         painter = Painter(beside)
-        beside.process.kill()
+        beside.processes[0].process.kill()
         painter.start(pictures)
         drawn = painter.drawn()
     assert drawn == draw_all(pictures)
@@ -116,15 +117,13 @@ class Elsewhere:
 def test_each_picture_is_drawn_once_by_who_is_free(
     painted: None, monkeypatch: pytest.MonkeyPatch, able: int
 ) -> None:
-    pictures = [picture(number) for number in range(8)]
+    pictures = [replace(picture(number), height_in=2.0 - number / 10) for number in range(8)]
     expected = draw_all(pictures)
     elsewhere = Elsewhere(able)
-    painter = Painter(elsewhere)  # type: ignore[arg-type]
+    painter = Painter(Others(elsewhere))  # type: ignore[arg-type]
     painter.start(pictures)
-    until = time.monotonic() + 60
-    assert painter._others is not None
-    while painter._others._left and len(elsewhere.asked) <= able and time.monotonic() < until:
-        time.sleep(0.01)  # this process is busy with other things
+    assert painter._dealt is not None
+    painter._dealt._dealing[0].join(60)  # this process is busy with other things
     here: list[Picture] = []
 
     def drawn_here(one: Picture) -> Drawn:
@@ -134,7 +133,7 @@ def test_each_picture_is_drawn_once_by_who_is_free(
     monkeypatch.setattr("ddpbench.report.draw.painter.draw", drawn_here)
     assert painter.drawn() == expected
     there = [one.file_name for one in elsewhere.asked][: min(able, len(pictures))]
-    assert there == [one.file_name for one in reversed(pictures)][: len(there)]
+    assert there == [one.file_name for one in pictures][: len(there)]
     assert sorted(there + [one.file_name for one in here]) == [one.file_name for one in pictures]
     assert len(there) == min(able, len(pictures))
 
@@ -145,14 +144,14 @@ def test_an_answer_that_cannot_be_read_costs_no_figure(painted: None) -> None:
             raise MemoryError
 
     pictures = [picture(number) for number in range(5)]
-    painter = Painter(Broken(0))  # type: ignore[arg-type]
+    painter = Painter(Others(Broken(0)))  # type: ignore[arg-type]
     painter.start(pictures)
     assert painter.drawn() == draw_all(pictures)
 
 
 def test_a_picture_has_the_same_name_in_every_process() -> None:
     script = (
-        "from tests.report.test_painter import picture; from ddpbench.report.parts import Wanted\n"
+        "from tests.report.test_painter import picture; from ddpbench.wanted import Wanted\n"
         "from dataclasses import replace; from ddpbench.report.draw.painter import _name\n"
         "print(_name(replace(picture(1), wanted=Wanted(figures=frozenset({'png', 'svg', 'pdf'})))))"
     )

@@ -21,9 +21,10 @@ from ddpbench.report.draw import canvas, slide
 from ddpbench.report.draw.canvas import Sheet, draw, drawing, saved
 from ddpbench.report.embedded import labelled
 from ddpbench.report.outside import conditions, dressed, source_line
-from ddpbench.report.parts import ONLY_PNG, Picture, Section, Wanted
+from ddpbench.report.parts import Picture, Section
 from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import breakdown, scaling
+from ddpbench.wanted import ONLY_PNG, Wanted
 from tests.report.handmade import HOST_ATTACK, handmade_summary
 
 pytestmark = pytest.mark.usefixtures("painted")

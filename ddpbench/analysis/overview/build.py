@@ -42,7 +42,7 @@ from ddpbench.analysis.summary import Counts, Finding, RunSummary
 from ddpbench.analysis.table.frame import case_table
 from ddpbench.analysis.time_to_loss import loss_curves_table, time_to_loss_table
 from ddpbench.errors import UnreadableError
-from ddpbench.helper_process import Beside
+from ddpbench.helper_process import NOBODY, Others
 from ddpbench.records import RunDir, left_out_sentences
 from ddpbench.records.files import MOST_NOTES, read_text
 from ddpbench.records.machine import read_machine, read_merged
@@ -57,8 +57,8 @@ MOST_ASKED = 3
 """Sentences on losses, links, options, inputs and precision, for sweeps that ask about them."""
 
 
-def summarize(run: RunDir, beside: Beside | None = None, told: Told = to_nobody) -> RunSummary:
-    """Return all that a run directory shows. Unfinished launches are left out. `beside` shares the work.
+def summarize(run: RunDir, others: Others = NOBODY, told: Told = to_nobody) -> RunSummary:
+    """Return all that a run directory shows. Unfinished launches are left out. The `others` share the work.
 
     How far it is is `told`.
 
@@ -66,10 +66,10 @@ def summarize(run: RunDir, beside: Beside | None = None, told: Told = to_nobody)
         IdentityError: it is not a run directory, or one of another schema.
     """
     plan = read_plan(run)
-    cases = read_cases_of(run, plan, beside, told)
+    cases = read_cases_of(run, plan, others, told)
     told("comparing cases", 0, 0)
     machine = read_machine(run)
-    fitted = LawsOf(cases, machine, beside)
+    fitted = LawsOf(cases, machine, others.first)
     table = case_table(plan, cases, machine)
     merged = read_merged(run)
     fabrics = fabrics_of(run)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 
 from ddpbench.analysis.history import CaseHistory, History
@@ -76,8 +75,8 @@ def _figures(
     history: History, drawn: Sequence[CaseHistory], numbers: Numbers
 ) -> tuple[list[Embedded], list[Drawn]]:
     pictures = [case_picture(history, case) for case in drawn]
-    with for_report(len(pictures)) or nullcontext() as beside:
-        painter = Painter(beside)
+    with for_report(len(pictures)) as others:
+        painter = Painter(others)
         painter.start(pictures)
         images = painter.drawn()
     embedded = [

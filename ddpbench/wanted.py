@@ -1,0 +1,19 @@
+"""Which files are wanted of a report's pictures. Light: the command line asks before it loads what makes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FORMATS = ("png", "svg", "pdf")
+"""Of a picture's files."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """The files that are wanted of each picture beside the page's own: formats of its figure, and of its slide."""
+
+    figures: frozenset[str] = frozenset({"png"})
+    slides: frozenset[str] = frozenset()
+
+
+ONLY_PNG = Wanted()
