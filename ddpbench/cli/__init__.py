@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import errno
 import gc
 import os
@@ -157,6 +158,21 @@ def _check_readable(word: str) -> None:
 
 class _Parser(argparse.ArgumentParser):
     """Prints its messages as all of the command line does."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As usual, but what a subcommand does not know is told with its own usage, not with that of all."""
+        known, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            (commands,) = (one for one in self._actions if isinstance(one, argparse._SubParsersAction))
+            parser = commands.choices[known.command]
+            flags = [flag for flag in parser._option_string_actions if flag.startswith("--")]
+            wrong = next((one.partition("=")[0] for one in unknown if one.startswith("--")), "")
+            close = difflib.get_close_matches(wrong, flags, n=1, cutoff=0.7)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            if wrong and not close and "--set" in flags:
+                hint = "; an experiment's settings are given as --set KEY=VALUE"
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return known
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if message:

@@ -20,7 +20,7 @@ def add_parser(commands: Any) -> None:
         description="Copy the finished launches of several run directories into a new one, so that world "
         "sizes from several allocations form one curve. Machine type and program must match; "
         "the numbers of cores, GPUs and ranks may differ. Ratios are only taken within the "
-        "rounds of one run.",
+        "rounds of one run. Ends with 1 where a merged case is not ok, as the sweeps did.",
     )
     parser.add_argument(
         "run_dirs", nargs="+", type=Path, metavar="RUN_DIR", help="two run directories or more"
@@ -31,6 +31,7 @@ def add_parser(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     import ddpbench
+    from ddpbench.cli.results import failed
     from ddpbench.errors import RequestError
     from ddpbench.launch.merge.merge import merge
 
@@ -48,4 +49,7 @@ def _run(arguments: argparse.Namespace) -> int:
     for sentence in summary.left_out:
         say(sentence, sys.stderr)
     show(page)
-    return 0
+    bad = failed(summary)
+    for sentence in bad:
+        say(sentence, sys.stderr)
+    return 1 if bad else 0

@@ -60,9 +60,8 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     import tempfile
 
-    from rich.console import Console
-
     from ddpbench.analysis import noise_of
+    from ddpbench.cli.console import Progressive
     from ddpbench.cli.progress import listening
     from ddpbench.errors import RequestError
     from ddpbench.launch.own_workloads import located
@@ -90,7 +89,7 @@ def _run(arguments: argparse.Namespace) -> int:
             prepared = prepare(SweepRequest(experiment=experiment, out=arguments.out))
         except RequestError as error:  # of a file that nobody has written
             raise type(error)(str(error).replace(f"{experiment}: ", "")) from None
-    console = Console(stderr=True, highlight=False, emoji=False)
+    console = Progressive()
     try:
         with listening(console) as listener:
             Sweep(prepared, listener).run()

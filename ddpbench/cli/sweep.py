@@ -113,11 +113,10 @@ def _describe(prepared: Prepared) -> None:
 
 
 def _sweep(request: SweepRequest, as_json: bool) -> int:
-    from rich.console import Console
-
+    from ddpbench.cli.console import Progressive
     from ddpbench.launch.sweep.preparation import prepare
 
-    console = Console(stderr=True, width=None if sys.stderr.isatty() else 120, highlight=False, emoji=False)
+    console = Progressive(None if sys.stderr.isatty() else 120)
     prepared = prepare(request)
     _describe(prepared)
     start = time.monotonic()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ddpbench.analysis import Finding, RunSummary, summarize
 from ddpbench.analysis.findings.answer import answer_of
 from ddpbench.records import RunDir
@@ -166,6 +168,29 @@ def test_links_with_different_answers_are_named_and_labelled(tmp_path: Path) -> 
     assert told.text.startswith("Use ring (DDP) at 2 ranks on both links")
     assert told.text.endswith("the others are slower.")
     assert {"dilated x10", "emulated links"} <= set(told.tags)
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (12, "Use {} at 2 ranks on both workloads: 1.67 times {}; the others are slower."),
+        (
+            25,
+            "Stay on one rank in torch on both workloads: 2 ranks train 0.799 to 0.800 times its samples/s.",
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", ["ddp", "tf_mirrored"])
+def test_a_gain_over_several_panels_is_over_a_rank_in_torch(
+    tmp_path: Path, name: str, step: float, told: str
+) -> None:
+    own: dict[Case, float] = {case_of(name, 2): step, case_of(name, 2, **MLP): step}
+    others: dict[Case, float] = {MASTER: 30, OTHER: 30}
+    found = summary_of(tmp_path, {SINGLE: 10, BASE: 10, **own, **others}).answer[0].text
+    if name == "ddp":
+        assert found == told.format("DDP", "one rank's samples/s").replace("rank in torch", "rank")
+    else:
+        assert found == told.format("TF Mirrored", "the samples/s of one rank in torch")
 
 
 def test_panels_of_other_sizes_or_without_a_choice_are_not_spoken_for(tmp_path: Path) -> None:

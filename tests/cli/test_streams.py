@@ -97,3 +97,47 @@ def test_a_name_without_a_file_is_held_against_those_that_are_here(
         "no file and no experiment 'mine.tml'; did you mean the file 'mine.toml'?" in capsys.readouterr().err
     )
     assert run(["sweep", "mine.toml", "--dry-run"]) == 0  # whatever an editor begins a file with
+
+
+def test_progress_that_nobody_reads_ends_as_other_output_does(capfd: pytest.CaptureFixture[str]) -> None:
+    line = (
+        "import sys\n"
+        "from ddpbench import cli\n"
+        "from ddpbench.cli.console import Progressive\n"
+        "from ddpbench.cli import list as command\n"
+        "def shows(_):\n"
+        "    sys.stdin.read()\n"  # until the reader has gone
+        "    Progressive().print('far')\n"
+        "command._run = shows\n"
+        "sys.exit(cli.run(['list']))\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", line], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as writes:
+        assert writes.stderr is not None
+        writes.stderr.close()
+        assert writes.stdin is not None
+        writes.stdin.close()
+        assert writes.wait(60) == 141
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["sweep", "quick", "--dryrun"], "--dryrun; did you mean --dry-run?"),
+        (
+            ["sweep", "quick", "--rounds", "3"],
+            "--rounds 3; an experiment's settings are given as --set KEY=VALUE",
+        ),
+        (["list", "3"], "unrecognized arguments: 3"),
+    ],
+)
+def test_an_unknown_flag_is_told_with_its_command_s_usage(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(words)
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"usage: ddpbench {words[0]} [-h]")
+    assert error.endswith(f"{told}\n")

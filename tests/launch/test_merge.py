@@ -212,6 +212,20 @@ def test_a_merged_run_is_reported_and_refuses_a_sweep(
         )
 
 
+def test_a_merge_of_failed_cases_ends_as_their_sweeps_did(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = a_run(tmp_path / "one", {SINGLE: 100, case_of("ddp", 2): 110})
+    two = a_run(tmp_path / "two", {SINGLE: 100, case_of("ddp", 4): 110}, started_utc="later")
+    for outcome in two.cases.glob("ddp-*/launch-*/outcome.json"):
+        told = json.loads(outcome.read_text()) | {"status": "failed", "error": "rank 0 in warm-up: made up"}
+        outcome.write_text(json.dumps(told))
+    assert cli(["merge", str(one.path), str(two.path), "--out", str(tmp_path / "out")]) == 1
+    error = capsys.readouterr().err
+    assert "DDP · 4 ranks" in error or "ddp · 4 ranks" in error
+    assert "rank 0 in warm-up: made up" in error
+
+
 def test_allocations_of_one_and_two_nodes_are_merged(tmp_path: Path) -> None:
     one = a_run(tmp_path / "one", {SINGLE: 100, case_of("ddp", 2): 110}, slots=[4])
     two = a_run(tmp_path / "two", {SINGLE: 100, case_of("ddp", 4): 120}, slots=[4, 4])

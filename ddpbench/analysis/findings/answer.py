@@ -160,12 +160,9 @@ class _Places:
 def _in_one(one: Choice) -> str:
     """Return what to use in the only panel."""
     name, ranks = called(one.chosen, one.ranked), counted(one.world, "rank")
-    rank = "one rank's samples/s"
-    if traits_of(one.chosen.case).engine != "torch":  # the base case is
-        rank = "the samples/s of one rank in torch"
-    gain = f"{plain(one.gain)} times {rank}" if one.gain is not None else ""
+    gain = f"{plain(one.gain)} times {_base_rate([one])}" if one.gain is not None else ""
     if one.loses and one.gain is not None:
-        return f"stay on one rank: at {ranks} {name} trains {plain(one.gain)} times its samples/s"
+        return f"{_stay([one])}: at {ranks} {name} trains {plain(one.gain)} times its samples/s"
     if len(one.ranked) == 1:
         return f"at {ranks} {name} trains {gain}"
     spoken = spoken_among(one.chosen.case, [run.case for run in one.ranked])
@@ -183,6 +180,19 @@ def _in_one(one: Choice) -> str:
         return fitting(f"{start} apart from {words}" for words in _tied(one))
     start = f"use {name} at {ranks}{': ' if gain else ''}{gain}; "
     return fitting(start + rest for rest in _rest(one))
+
+
+def _base_rate(choices: Sequence[Choice]) -> str:
+    """Return what a gain is over: the base case is one rank in torch, whatever trains."""
+    return "one rank's samples/s" if _all_torch(choices) else "the samples/s of one rank in torch"
+
+
+def _stay(choices: Sequence[Choice]) -> str:
+    return "stay on one rank" if _all_torch(choices) else "stay on one rank in torch"
+
+
+def _all_torch(choices: Sequence[Choice]) -> bool:
+    return all(traits_of(one.chosen.case).engine == "torch" for one in choices)
 
 
 def _tied(one: Choice) -> list[str]:
@@ -252,11 +262,12 @@ def _alike(name: str, world: int, choices: Sequence[Choice], places: _Places) ->
     span = " to ".join(dict.fromkeys(bare(end) for end in (*ordered[:1], *ordered[-1:])))
     if name == "one rank":
         ranks = " or ".join(dict.fromkeys(counted(one.world, "rank") for one in choices))
-        return f"stay on one rank on {where}: {ranks} train {span} times its samples/s"
-    gain = f": {span} times one rank's samples/s" if gains else ""
+        return f"{_stay(choices)} on {where}: {ranks} train {span} times its samples/s"
+    base = _base_rate(choices)
+    gain = f": {span} times {base}" if gains else ""
     ranks = counted(world, "rank")
     if all(len(one.ranked) == 1 for one in choices):
-        return f"at {ranks} {name} trains {span} times one rank's samples/s on {where}"
+        return f"at {ranks} {name} trains {span} times {base} on {where}"
     rest = "the others are slower" if _all_best(choices) else "not all others are shown to be slower"
     return f"use {name} at {ranks} on {where}{gain}; {rest}"
 
