@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,8 @@ class Names:
         shared = {strategy: set.intersection(*each) for strategy, each in alike.items()}
         shapes = {(run.case.world_size, run.case.nodes) for run in among}
         alone = len({ranks for ranks, _ in shapes}) == len(shapes)  # the ranks say how many nodes there are
+        layouts = {(run.case.strategy, run.case.world_size, run.case.nodes) for run in among}
+        several = Counter((strategy, ranks) for strategy, ranks, _ in layouts)
         rings = rings_among(run.case for run in among)
         self._names = {}
         for run in among:
@@ -49,6 +51,8 @@ class Names:
                     and word not in (ranks, run.case.workload.removeprefix("replay:"))
                 ),
             ]
+            if several[run.case.strategy, run.case.world_size] > 1:
+                rest.append(layout)  # which a label leaves out of one node
             rest = [word for word in dict.fromkeys(rest) if not (alone and word == layout)]
             told = f" ({', '.join(rest)})" if rest else ""
             self._names[run.case_id] = f"{spoken_of(run.case, rings=rings)} at {ranks}{told}"

@@ -18,11 +18,14 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.stats import Interval, Timing, half_width
 from ddpbench.formulas import PAYLOAD, TIMES, busiest_node_bytes, busiest_rank_bytes, lower_bound_s
 from ddpbench.spec import Case
+from ddpbench.spec.fabric import BURST_S
 from ddpbench.spec.links import links_of, local_rate
 from ddpbench.strategies.traits import traits_of
 
 _KNOWN_OVER_UPLINKS = ("all_reduce", "ring", "naive_ring", "hierarchical", "master")
 """How much of what these send passes the uplink between racks, `Links.limiting` knows."""
+PAYLOAD_MOST = 1448 / 1514
+"""Of the frame that a shaped link counts, as no preamble and gap are, this is TCP's payload: see `formulas.PAYLOAD`."""
 NUMBER_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
 """Of a gradient's number, by the case's type."""
 COLUMNS = (
@@ -35,8 +38,9 @@ def network_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
     """Return one row a case that exchanges gradients over emulated links and was instrumented; seconds.
 
     `formula` names the textbook's algorithm and `formula_s` its time; empty and NaN where there is none. `bound_s` is
-    the least that any algorithm needs where all links are alike. `sent_bytes` is what the rank that sent most
-    handed to the network, counted, and `formula_bytes` what its algorithm should; NaN where the library sent.
+    the least that any algorithm needs where all links are alike: at their whole rate, less one burst.
+    `sent_bytes` is what the rank that sent most handed to the network, counted, and `formula_bytes` what its algorithm
+    should; NaN where the library sent.
     """
     rows: list[tuple[Any, ...]] = []
     for run in cases:
@@ -57,7 +61,9 @@ def network_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
         links, n = links_of(run.case.fabric), run.case.world_size
         alike = links is not None and links.uplink is None and len(set(links.bandwidth)) == 1
         if formula_s is not None and size and links is not None and alike:
-            bound_s = lower_bound_s(n, size, PAYLOAD * links.slowest(run.case.nodes) / 8)
+            rate = links.slowest(run.case.nodes)
+            least_s = lower_bound_s(n, size, PAYLOAD_MOST * rate / 8) - burst_s(run.case, rate)
+            bound_s = least_s if least_s > 0 else None
         expected = (
             busiest_rank_bytes(run.case.known_algorithm, n, size) if size and sent is not None else None
         )
@@ -81,6 +87,15 @@ def formula_of(case: Case, size: float | None) -> tuple[str, float | None]:
         return "", None
     name, seconds = TIMES[case.algorithm]
     return name, seconds(case.world_size, size, PAYLOAD * links.limiting(case.algorithm, case.nodes) / 8, 0.0)
+
+
+def burst_s(case: Case, nominal: float) -> float:
+    """Return seconds of a link's rate, bit/s, that it lets pass at once after a pause, of the job's time.
+
+    It is a token bucket, which holds one frame at the least.
+    """
+    frame_s = 1514 * 8 * case.shrink / nominal
+    return max(BURST_S / case.dilation, frame_s)
 
 
 def beyond_formula_s(run: CaseRun) -> float:

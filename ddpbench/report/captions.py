@@ -6,7 +6,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ddpbench.report.rows import Row
+from ddpbench.report.words import series_of
 from ddpbench.spec import grouping
+from ddpbench.spec.fabric import BURST_S
 from ddpbench.spec.grouping import FACETS, batch_words, cap_words, loading, virtual_words
 from ddpbench.spec.links import short_links, without_latency
 from ddpbench.units import counted
@@ -159,3 +161,9 @@ def not_shown(missing: Mapping[str, str], *, most: int | None = None) -> list[st
     reasons = list(missing.values())
     more = f" and {len(reasons) - most} more" if most is not None and len(reasons) > most else ""
     return [f"Not shown: {'; '.join(reasons[:most])}{more}."] if reasons else []
+
+
+def burst_words(rows: Sequence[Row]) -> str:
+    """Return how much of its rate an emulated link passes at once after a pause, of the job's time: `1 ms`."""
+    bursts = sorted({1e3 * BURST_S / row.case.dilation for row in rows})
+    return f"{series_of([f'{ms:g}' for ms in bursts])} ms"

@@ -297,6 +297,34 @@ _TERMS: tuple[tuple[str, str], ...] = (
             " is flagged, never dropped."
         ),
     ),
+    (
+        "steal, foreign load",
+        (
+            "Shares of the cores' time during a launch that other guests of the host took, and processes that are not "
+            "the sweep's. Above 1 % and 5 % the launch is flagged as disturbed."
+        ),
+    ),
+    (
+        "not steady",
+        (
+            "Timed steps still changed by more than 3 % from beginning to end, and by more than noise explains: those "
+            "of a launch, of a case's launches together, or of the run's. Or one-time work was not done before them."
+        ),
+    ),
+    (
+        "late replay",
+        (
+            "A replay's computation ended later than its profile says, by more than 1 % of a step in one phase of "
+            "twenty. Findings tell how much too long its steps read by that."
+        ),
+    ),
+    (
+        "target width",
+        (
+            "The half-width of the 95 % interval of a step time at which a sweep makes no more rounds. Not reached: "
+            "the rounds or the time were spent before."
+        ),
+    ),
 )
 TERMS: tuple[tuple[str, str], ...] = tuple(sorted(_TERMS, key=lambda entry: entry[0].casefold()))
 """Terms of the report and their meanings, in alphabetical order."""

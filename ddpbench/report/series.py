@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ddpbench.analysis.findings.wording import panel_words
 from ddpbench.report.draw.style import Look, look
 from ddpbench.report.rows import Row
 from ddpbench.report.words import series_of
@@ -33,6 +34,12 @@ class Series:
     def look(self) -> Look:
         """Its colour and marker."""
         return look(self.strategy, self.variant, self.rows[0].case.algorithm)
+
+
+def _last_rate(series: Series) -> float:
+    """Return the samples/s at the most ranks; 0 where it is not known."""
+    rates = [row.samples_per_s.value for row in series.rows if row.ok and row.samples_per_s is not None]
+    return rates[-1] if rates else 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,8 +85,13 @@ class Panel:
                 others = series_of([cap_words(other) for other in sorted(by_cap, key=cap_order)[1:]])
                 shown = cap_words(cap) or "no"
                 notes.append(f"{name} is shown with {shown} buckets; {others}: see {BY_CAP}.")
+        # what does not fit must be in no heading: those are left out that train least at the most ranks
         chosen.sort(
-            key=lambda series: (traits_named(series.strategy).exchanges, -sum(row.ok for row in series.rows))
+            key=lambda series: (
+                traits_named(series.strategy).exchanges,
+                -sum(row.ok for row in series.rows),
+                -_last_rate(series),
+            )
         )
         bounds = sum(not traits_named(series.strategy).exchanges for series in chosen)
         if len(chosen) > most + bounds:
@@ -153,6 +165,20 @@ def variant_words(rows: Iterable[Row], *, layouts: bool = True) -> dict[str, str
             words = [word for word in words if word != row.case.strategy]
             found[row.case_id] = " ".join([*words, *([row.layout] if row.layout and several else [])])
     return found
+
+
+def full_names(rows: Iterable[Row]) -> dict[str, str]:
+    """For each case what tells it from all these, in words: its strategy, ranks and cap, its panel and its variant."""
+    every = list(rows)
+    cases = [row.case for row in every]
+    fields = grouping.differing(cases, PANEL)
+    variants = variant_words(every)
+    return {
+        row.case_id: ", ".join(
+            filter(None, [row.name, *panel_words(row.case, fields, cases), variants[row.case_id]])
+        )
+        for row in every
+    }
 
 
 def alike_but(row: Row, *but: str) -> Key:

@@ -30,6 +30,13 @@ class Estimate:
     value: float
     low: float | None = None
     high: float | None = None
+    null: float | None = None
+    """No difference, such as a ratio of 1: no end of the interval is rounded to it."""
+
+    @classmethod
+    def ratio(cls, interval: Interval) -> Estimate:
+        """Return a ratio, such as of two step times."""
+        return cls(interval.value, interval.low, interval.high, null=1.0)
 
     @property
     def has_interval(self) -> bool:
@@ -53,7 +60,7 @@ class Estimate:
             found = -exponent if half / 10**exponent >= 3 else 1 - exponent
             most = 5 - math.floor(math.log10(abs(self.value))) if self.value else found
             found = min(found, max(most, 0))
-            return max(found, 0) if half < abs(self.value) else found
+            return self._apart(max(found, 0) if half < abs(self.value) else found)
         if self.value == 0 or not math.isfinite(self.value):
             return 0
         return 2 - math.floor(math.log10(abs(self.value)))
@@ -80,7 +87,16 @@ class Estimate:
         if self.value == 0 or not math.isfinite(self.value):
             return 0
         leading = math.floor(math.log10(abs(self.value)))
-        return max(0, min(self.decimals, 2 if leading == 0 else 1 - leading))
+        return self._apart(max(0, min(self.decimals, 2 if leading == 0 else 1 - leading)))
+
+    def _apart(self, decimals: int) -> int:
+        """Return so many decimals, or as many more as tell the interval's ends from no difference."""
+        while decimals < _MOST_DECIMALS and any(
+            end is not None and end != self.null and round(end, decimals) == self.null
+            for end in (self.low, self.high)
+        ):
+            decimals += 1
+        return decimals
 
     def rounded(self, decimals: int) -> tuple[str, str]:
         """Return the value and its interval with so many decimals."""
@@ -94,6 +110,7 @@ class Estimate:
         return f"{self.number} {self.interval}".strip()
 
 
+_MOST_DECIMALS = 6
 _MOST_DIGITS = 4
 """Of a column's largest value, unless they are whole ones: what is small beside it does not give it more."""
 

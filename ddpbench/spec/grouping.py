@@ -377,7 +377,22 @@ def words(case: Case, names: Iterable[str], among: Iterable[Case]) -> list[str]:
 
 def told(case: Case) -> list[str]:
     """What must stand beside a case's numbers wherever they are shown: emulated, replayed, dilated, shrunk, ..."""
-    return [facet.word(case) for facet in FACETS.values() if facet.told(case)]
+    return [
+        _env_word(case) if name == "env_json" else facet.word(case)
+        for name, facet in FACETS.items()
+        if facet.told(case)
+    ]
+
+
+_MOST_VARIABLES = 2
+"""More would hide what else stands beside a number: they are counted, and the experiment's file has them."""
+
+
+def _env_word(case: Case) -> str:
+    names = list(case.env)
+    if len(names) <= _MOST_VARIABLES:
+        return FACETS["env_json"].word(case)
+    return f"{len(names)} environment variables set"
 
 
 def is_virtual(case: Case) -> bool:

@@ -240,9 +240,21 @@ def test_findings_begin_with_what_was_decided_and_end_with_what_was_not() -> Non
     ]
 
 
-def decision(verdict: str, kind: str = "strategies") -> Any:
+def decision(verdict: str, kind: str = "strategies", strategy: str = "master", ratio: float = 1.2) -> Any:
     """A pair and its judgement, as far as choosing among them looks at them."""
-    return SimpleNamespace(kind=kind), SimpleNamespace(verdict=verdict)
+    a = SimpleNamespace(case=SimpleNamespace(strategy=strategy))
+    judged = SimpleNamespace(verdict=verdict, ratio=SimpleNamespace(value=ratio))
+    return SimpleNamespace(kind=kind, a=a), judged
+
+
+def test_of_a_strategy_s_variants_the_fastest_is_told_first() -> None:
+    slow, fast, other = (
+        decision("slower", strategy="pipeline", ratio=1.63),
+        decision("slower", strategy="pipeline", ratio=1.2),
+        decision("slower", ratio=1.4),
+    )
+    assert _most_telling([slow, fast, other], 3) == [fast, other, slow]
+    assert _most_telling([slow, fast, other], 1) == [fast]
 
 
 def test_an_undecided_bucket_takes_no_decided_ones_place() -> None:

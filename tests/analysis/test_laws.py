@@ -88,7 +88,7 @@ def test_gustafson_is_recovered_from_weak_scaling() -> None:
     assert laws.fits[0].goodness == "within error"
     assert [point.serial_fraction.value for point in laws.points] == pytest.approx([0.08] * 4)
     assert [point.marginal.value for point in laws.points] == pytest.approx([0.92] * 4)
-    assert "Up to 16 ranks every added rank brings at least 50 %" in laws.knee_words
+    assert "Up to 16 ranks an added rank brings at least 50 %" in laws.knee_words
 
 
 def test_usl_is_recovered_with_its_peak_and_the_knee() -> None:
@@ -298,9 +298,9 @@ def test_with_every_world_size_in_every_round_the_interval_is_that_of_one_fit_a_
 @pytest.mark.parametrize(
     ("value", "low", "high", "knee", "end"),
     [
-        (0.53, 0.51, 0.56, None, "(53 % at the end)."),
-        (0.53, 0.31, 0.74, None, "(53 % at the end); intervals do not rule out less."),
-        (0.53, None, None, None, "(53 % at the end); intervals do not rule out less."),
+        (0.53, 0.51, 0.56, None, "(53 % from 2 to 4)."),
+        (0.53, 0.31, 0.74, None, "(53 % from 2 to 4); intervals do not rule out less."),
+        (0.53, None, None, None, "(53 % from 2 to 4); intervals do not rule out less."),
         (0.47, 0.44, 0.49, 2, "trains alone."),
         (0.47, 0.31, 0.74, 2, "trains alone; the interval does not rule out half."),
         (0.47, None, None, 2, "trains alone; the interval does not rule out half."),

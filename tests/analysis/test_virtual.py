@@ -17,6 +17,7 @@ from ddpbench.analysis.read.virtual import nominal
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.records import Block, Held, Pace, RankRecords, RunDir
 from ddpbench.spec import Budget, Case
+from ddpbench.spec.fabric import BURST_S
 from tests.emulated import GRADIENT_BYTES, SLOW_NODE, Emulated, emulated_case, write_emulated
 from tests.synthetic import (
     MS,
@@ -46,7 +47,7 @@ def _planned(cases: list[Case]) -> list[Any]:
 
 
 def same(a: pd.DataFrame, b: pd.DataFrame, ids: dict[str, str]) -> None:
-    names = [name for name in a.columns if name not in OF_THE_RUN]
+    names = [name for name in a.columns if name not in (*OF_THE_RUN, "bound_s")]
     assert len(a) == len(b) > 0
     for name in ("case_id", "best_case_id"):
         if name in a.columns:
@@ -63,6 +64,9 @@ def test_a_dilated_and_shrunk_run_gives_its_twins_tables(tmp_path: Path) -> None
     for name in ("cases", "breakdown", "comparisons", "waterfall", "transfers", "network"):
         if len(getattr(plain, name)):
             same(getattr(virtual, name), getattr(plain, name), ids)
+    # bursts are of the host's time, and take less off the least time of a dilated job
+    least = virtual.network["bound_s"].to_numpy() - plain.network["bound_s"].to_numpy()
+    assert least == pytest.approx([BURST_S - BURST_S / 10.0] * len(least), rel=1e-6)
     ddp = plain.cases[plain.cases["strategy"] == "ddp"].iloc[0]
     assert ddp["gradient_bytes"] == GRADIENT_BYTES
     comm_s = Emulated().parts(emulated_case("ddp", 4), 1)["comm"] / 1e9

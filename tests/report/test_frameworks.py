@@ -54,7 +54,10 @@ def test_each_speed_up_names_its_base_and_its_rounds(frameworks: RunSummary) -> 
         "single · 1 rank · data in memory · local, 6,267 [6,014, 6,531] samples/s (of Ray Train)"
         in picture.caption
     )
-    assert "They are torch's, so that TF Mirrored is held against torch too." in picture.caption
+    assert (
+        "They are torch's, so that TF Mirrored and TF MultiWorker are held against torch too."
+        in picture.caption
+    )
     assert "within rounds (18 to 21 rounds each)" in picture.caption
     table = {(row[0].text, row[1].text): row[4].text for row in picture.table.rows}
     assert table["TF Mirrored", "2"] == "18"

@@ -8,6 +8,7 @@ are seen. Oversubscribed cases are compared with each other but make no sentence
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -143,9 +144,21 @@ _PLACES: dict[FindingKind, int] = {"strategies": 0, "layouts": 0, "bound": 1, "b
 def _sorted(compared: Sequence[_Decision]) -> list[_Decision]:
     """Return what is decided before what is not; of each strategies before the upper bound before buckets."""
 
-    def place(one: _Decision) -> tuple[bool, int, bool]:
+    fastest: dict[tuple[str, FindingKind], float] = {}
+    for pair, judged in compared:
+        key = (pair.a.case.strategy, pair.kind)
+        fastest[key] = min(fastest.get(key, math.inf), judged.ratio.value)
+
+    def place(one: _Decision) -> tuple[bool, int, bool, bool]:
         pair, judged = one
-        return (judged.verdict not in _DECIDED, _PLACES[pair.kind], judged.verdict == "equivalent")
+        # of a strategy's variants its fastest is told first: another would make it look worse than it is
+        behind = judged.ratio.value > fastest[pair.a.case.strategy, pair.kind]
+        return (
+            judged.verdict not in _DECIDED,
+            _PLACES[pair.kind],
+            judged.verdict == "equivalent",
+            behind and pair.kind == "strategies",
+        )
 
     return sorted(compared, key=place)
 
@@ -205,7 +218,9 @@ def _pairs(members: Sequence[CaseRun], families: Families) -> list[_Pair]:
 def _sentence(pair: _Pair, judged: Judgement, apart: _Apart) -> Finding:
     a, b, ratio = pair.a, pair.b, judged.ratio
     verdict = judged.verdict
-    place = _place(b, apart)  # of b, for independent ranks use no links
+    place = _place(b, apart, pair.family)  # of b, for independent ranks use no links
+    if pair.evidence == "layouts":  # the names tell them
+        place = _place(b, apart)
     if pair.evidence == "buckets":
         start, end = f"{name_of(a, b, pair.family)} at {place}: ", ""
         first, second, verb = f"{_cap(a)} buckets", f"{_cap(b)} buckets", "are"
@@ -248,7 +263,7 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
     """Yield speed-up and efficiency of the reference, and what its step is made of."""
     run = reference_of(members)
     family = [one for one in members if one.case.world_size == run.case.world_size]
-    name = f"{name_of(run, family=family)} at {_place(run, apart)}"
+    name = f"{name_of(run, family=family)} at {_place(run, apart, family)}"
     base = next((other for other in members if other.case_id == run.baseline_id), None)
     gain = compare(run.timings, base.timings) if base is not None else None
     if base is not None and gain is not None and gain.paired:
@@ -297,11 +312,14 @@ def _unlike_timed(run: CaseRun) -> str:
     return f", {100 * abs(off):.2g} % {'longer' if off > 0 else 'shorter'} than timed ones: see Validity"
 
 
-def _place(run: CaseRun, apart: _Apart) -> str:
-    """Return ranks and workload, and what tells the panel from the run's others."""
+def _place(run: CaseRun, apart: _Apart, family: Sequence[CaseRun] = ()) -> str:
+    """Return ranks and workload, what tells the panel from the run's others, and of several layouts the case's."""
     case = run.case
+    ranks = counted(case.world_size, "rank")
+    if len({one.case.nodes for one in family if one.case.strategy == case.strategy}) > 1:
+        ranks += f" ({case.nodes} x {case.ranks_per_node})"
     more = grouping.words(case, [name for name in apart.fields if name != "workload"], apart.cases)
-    return ", ".join([counted(case.world_size, "rank"), case.workload, *more])
+    return ", ".join([ranks, case.workload, *more])
 
 
 def _labels(run: CaseRun, apart: _Apart) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ def _told(series: Sequence[_ByNodes], sizes: Sequence[int]) -> Finding | None:
             "network time: while any rank transfers, computing or not",
             *grouping.told(worst[most].case),
             *conditions(runs, late=False),
-            *launch_tags(judged.rounds),
+            *launch_tags(judged.rounds, judged.comparisons),
         ),
         evidence="network",
         verdict="slower",

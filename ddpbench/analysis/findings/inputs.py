@@ -40,7 +40,8 @@ def _sentence(group: InputGroup) -> Finding:
     if not decided:
         text = f"{who}: not enough launches to tell whether training waits for its input (under {MIN_ROUNDS} rounds)"
         return Finding(kind="inputs", text=sentence(text), evidence="inputs", verdict="too few")
-    rounds = min(member.judged.rounds for member in decided if member.judged is not None)
+    judged = [member.judged for member in decided if member.judged is not None]
+    rounds = min(one.rounds for one in judged)
     farthest = max(decided, key=lambda member: member.ratio.value if member.ratio is not None else 0.0)
     gap = f"{_signed(farthest.ratio)} {_how(farthest)}"
     more: tuple[str, ...] = ()
@@ -59,7 +60,7 @@ def _sentence(group: InputGroup) -> Finding:
     return Finding(
         kind="inputs",
         text=sentence(text),
-        tags=(*more, *launch_tags(rounds, len(decided))),
+        tags=(*more, *launch_tags(rounds, judged[0].comparisons)),
         evidence="inputs",
         verdict=verdict,
         cases=tuple(member.run.case_id for member in (*decided, group.memory) if member is not None),

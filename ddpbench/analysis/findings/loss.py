@@ -81,7 +81,11 @@ def _disagreement(group: Sequence[CaseRun]) -> Finding | None:
     return Finding(
         kind="loss",
         text=sentence(text),
-        tags=(*_samples(quick, soon), quick.case.workload, *launch_tags(min(rate.rounds, loss.rounds))),
+        tags=(
+            *_samples(quick, soon),
+            quick.case.workload,
+            *launch_tags(min(rate.rounds, loss.rounds), judged[f"loss {name}"].comparisons),
+        ),
         evidence=EVIDENCE,
         verdict="slower",
         cases=(quick.case_id, soon.case_id),

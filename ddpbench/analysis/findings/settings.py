@@ -61,10 +61,7 @@ def setting_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
         name, gap = pairs[key][0], abs(math.log(one.ratio.value))
         if name not in widest or gap > widest[name][0]:
             widest[name] = (gap, key, one)
-    return tuple(
-        _sentence(name, pairs[key][1:], one, len(judged))
-        for name, (_, key, one) in list(widest.items())[:MOST]
-    )
+    return tuple(_sentence(name, pairs[key][1:], one) for name, (_, key, one) in list(widest.items())[:MOST])
 
 
 def _cap(run: CaseRun) -> tuple[int, float]:
@@ -88,7 +85,7 @@ def _groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
     return found
 
 
-def _sentence(name: str, pair: tuple[CaseRun, CaseRun], judged: Judgement, comparisons: int) -> Finding:
+def _sentence(name: str, pair: tuple[CaseRun, CaseRun], judged: Judgement) -> Finding:
     worst, best = pair
     ratio = judged.ratio
     if ratio.value < 1:
@@ -106,7 +103,7 @@ def _sentence(name: str, pair: tuple[CaseRun, CaseRun], judged: Judgement, compa
     return Finding(
         kind="links",
         text=sentence(text),
-        tags=(*labels, *size_tags(judged), *launch_tags(judged.rounds, comparisons)),
+        tags=(*labels, *size_tags(judged), *launch_tags(judged.rounds, judged.comparisons)),
         evidence="links",
         verdict=verdict,
         cases=(worst.case_id, best.case_id),

@@ -93,7 +93,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         name="bus_bandwidth",
-        statement="No transfer's bus bandwidth is above what its link can carry",
+        statement="No transfer's bus bandwidth is above what its link can carry, with what passes at once",
         meaning="Its transfers are taken to begin too late or to end too early: do not use its communication columns.",
         kind="impossible",
         check=links.bus_bandwidth,

@@ -1,7 +1,7 @@
 """Checks of bytes: what links can carry in the time that was measured, and what algorithms must send.
 
 An emulated link is a token bucket: in t seconds it lets at most rate * t + burst bytes pass, the burst being what it
-carries in `BURST_S` of the host's clock. Gradients are the payload of frames, `PAYLOAD_MOST` of their bytes.
+carries in `spec.fabric.BURST_S` of the host's clock (`network.burst_s`). Gradients are the payload of frames.
 """
 
 from __future__ import annotations
@@ -10,18 +10,15 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ddpbench.analysis.invariants.checked import Bounded, Measured
-from ddpbench.analysis.network import bytes_to_aggregate, formula_of
+from ddpbench.analysis.network import PAYLOAD_MOST, burst_s, bytes_to_aggregate, formula_of
 from ddpbench.analysis.read.traffic import FEWEST, MOST
 from ddpbench.collectives import TABLE as COLLECTIVES
 from ddpbench.formulas import PAYLOAD, TIMES, busiest_node_bytes, busiest_rank_bytes
 from ddpbench.records.operations import flow_of
 from ddpbench.spec import Case, Links
-from ddpbench.spec.fabric import BURST_S
 from ddpbench.spec.links import links_of, local_rate
 from ddpbench.strategies.traits import traits_of
 
-PAYLOAD_MOST = 1448 / 1514
-"""Of the frame that a shaped link counts, as no preamble and gap are, this is TCP's payload: see `formulas.PAYLOAD`."""
 RATE_TOLERANCE = 0.02
 """How much faster than its rate a link may seem: its proof before a sweep reads counters over a part of a second."""
 STEP_TOLERANCE = 0.02
@@ -54,7 +51,7 @@ def links_carry(case: Measured) -> Iterable[Bounded]:
             for way, count in zip(("sent", "received"), carried, strict=True):
                 yield Bounded(
                     what=f"what {whose} {way} over its link",
-                    seen=count / (seconds + _burst_s(case.run.case, nominal) / launch.traffic.steps),
+                    seen=count / (seconds + burst_s(case.run.case, nominal) / launch.traffic.steps),
                     most=_rate(case, nominal),
                     unit="bytes/s",
                     round=launch.round,
@@ -77,7 +74,7 @@ def bus_bandwidth(case: Measured) -> Iterable[Bounded]:
             for (name, size), moved in sizes.items():
                 if name == op and (own := bytes_over_a_link(job, op, size, moved.ranks)):
                     needed += own * moved.count
-                    seconds += moved.time_ns / 1e9 + moved.count * _burst_s(job, nominal)
+                    seconds += moved.time_ns / 1e9 + moved.count * burst_s(job, nominal)
             if not needed:
                 continue
             yield Bounded(
@@ -154,7 +151,7 @@ def _least_network_s(case: Measured, links: Links) -> float | None:
         )
     bursts = pieces * _BURSTS.get(job.algorithm, 1)
     fastest = PAYLOAD_MOST * max(1.0, case.reached) * (1 + RATE_TOLERANCE)
-    return needed_s * PAYLOAD / fastest - bursts * _burst_s(job, nominal)
+    return needed_s * PAYLOAD / fastest - bursts * burst_s(job, nominal)
 
 
 def sent_as_by_formula(case: Measured) -> Iterable[Bounded]:
@@ -221,12 +218,6 @@ def _pieces(case: Measured) -> int:
 def _rate(case: Measured, nominal: float) -> float:
     """Return bytes/s that a link of so many bit/s may be seen to carry."""
     return nominal / 8 * max(1.0, case.reached) * (1 + RATE_TOLERANCE)
-
-
-def _burst_s(case: Case, nominal: float) -> float:
-    """Return seconds of a link's rate that its bucket lets pass at once, of the job's time: one frame at the least."""
-    frame_s = 1514 * 8 * case.shrink / nominal
-    return max(BURST_S / case.dilation, frame_s)
 
 
 def _slowest(links: Links, case: Case) -> float:

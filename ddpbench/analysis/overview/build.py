@@ -144,7 +144,7 @@ def _findings(cases: Sequence[CaseRun], laws: Sequence[CurveLaws], most: int) ->
     settings = (*lead_findings(cases), *setting_findings(cases))[: max(0, room)]
     inputs = input_findings(cases)[: max(0, room - len(settings))]
     asked = (*losses, *settings, *inputs, *precision)
-    fitted = law_findings(laws)
+    fitted = law_findings(laws, cases)
     own = findings(cases, most=max(FEWEST_FINDINGS, most - len(asked) - len(fitted)))
     return decided_first((*asked, *own, *fitted))[:most]
 

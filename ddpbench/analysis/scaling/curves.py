@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddpbench.analysis.findings.groups import grouped, panels
-from ddpbench.analysis.findings.wording import name_of, plain, sentence
+from ddpbench.analysis.findings.wording import conditions, name_of, plain, sentence
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.scaling.fits import Fit
 from ddpbench.analysis.scaling.laws import Laws, ToFit, fit_all
@@ -225,7 +225,7 @@ def _devices(curve: CaseCurve, machine: Mapping[str, object]) -> int | None:
     return len(found) if case.device == "cuda" else len(found) // case.threads_per_rank
 
 
-def law_findings(laws: Sequence[CurveLaws]) -> tuple[Finding, ...]:
+def law_findings(laws: Sequence[CurveLaws], cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """Return one sentence on the first curve of a strategy that aggregates: which law it follows, and its knee."""
     for curve in laws:
         if not traits_named(curve.strategy).exchanges or not curve.laws.fits:
@@ -239,6 +239,7 @@ def law_findings(laws: Sequence[CurveLaws]) -> tuple[Finding, ...]:
             f"{curve.name} from 1 to {sizes[-1]} ranks, {workload}: {LAW_NAMES[fit.law]}"
             f"{f' with {parameter_words(fit)}' if fit.goodness != 'beyond error' else ''} {fit.judged}"
         )
+        runs = [run for run in cases if run.case_id in curve.case_ids.values()]
         finding = Finding(
             kind="law",
             text=sentence(text),
@@ -247,6 +248,7 @@ def law_findings(laws: Sequence[CurveLaws]) -> tuple[Finding, ...]:
                 *(f"nor does {LAW_NAMES[other.law]}" for other in missed),
                 *((_tag(curve.laws.knee_words),) if curve.laws.knee_words else ()),
                 *setting,
+                *(words for words in conditions(runs) if words not in setting),
             ),
             evidence="laws",
             verdict="note",

@@ -189,10 +189,11 @@ def _knee(points: Sequence[LawPoint]) -> tuple[int | None, str]:
         )
         break
     else:
+        last = points[-2].world_size if len(points) > 1 else 1
         shown = all(p.marginal.low is not None and p.marginal.low >= KNEE_CUT for p in points)
         words.append(
-            f"Up to {largest} ranks every added rank brings at least {100 * KNEE_CUT:g} % of what one rank trains "
-            f"({100 * points[-1].marginal.value:.0f} % at the end)"
+            f"Up to {largest} ranks an added rank brings at least {100 * KNEE_CUT:g} % of what one rank trains, "
+            f"on average from one size to the next ({100 * points[-1].marginal.value:.0f} % from {last} to {largest})"
             f"{'' if shown else '; intervals do not rule out less'}."
         )
     return knee, " ".join(words)

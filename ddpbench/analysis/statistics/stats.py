@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -280,7 +280,8 @@ class Judgement:
     `ratio` is A's step time over B's with the interval the verdict was taken from, Bonferroni's where there
     were several. `small`: resolved, and the whole interval lies inside the margin. `beyond`: resolved, and
     the whole interval lies outside it. `bound`: the largest difference, as a fraction, that the interval
-    does not rule out. `rounds` are those shared by both, and 0 where there are not two.
+    does not rule out. `rounds` are those shared by both, and 0 where there are not two. `comparisons` share the
+    error, this one included.
     """
 
     verdict: Verdict
@@ -289,6 +290,7 @@ class Judgement:
     small: bool = False
     beyond: bool = False
     bound: float | None = None
+    comparisons: int = 1
 
 
 def judge(
@@ -345,8 +347,11 @@ def judge_all(
         _enough(comparison, min_rounds) and comparison.p_value is not None
         for comparison in comparisons.values()
     )
+    family = max(1, enough)
     return {
-        name: judge(comparison, alpha=ALPHA / max(1, enough), margin=margin, min_rounds=min_rounds)
+        name: replace(
+            judge(comparison, alpha=ALPHA / family, margin=margin, min_rounds=min_rounds), comparisons=family
+        )
         for name, comparison in comparisons.items()
     }
 

@@ -126,7 +126,7 @@ def mark(
     """
     spots = [place + aside * (1 if index % 2 else -1) for index in range(len(launches))]
     dots = (launches, spots) if sideways else (spots, launches)
-    axes.plot(*dots, ".", color=look.colour, markersize=3.2, alpha=0.75, zorder=2)
+    axes.plot(*dots, ".", color=look.ink, markersize=3.2, alpha=0.75, zorder=2)
     whiskers = None
     if estimate.low is not None and estimate.high is not None:
         whiskers = [[estimate.value - estimate.low], [estimate.high - estimate.value]]
@@ -136,9 +136,10 @@ def mark(
         yerr=None if sideways else whiskers,
         fmt=look.marker,
         color=look.colour,
+        ecolor=look.ink,
         markersize=6.5,
         markerfacecolor="white" if hollow else look.colour,
-        markeredgecolor=look.outline or look.colour,
+        markeredgecolor=look.ink,
         markeredgewidth=0.8,
         elinewidth=1.3,
         capsize=3,

@@ -40,6 +40,11 @@ class Look:
     marker: str
     outline: str | None = None
 
+    @property
+    def ink(self) -> str:
+        """The colour of its thin lines: a light one is not seen on white."""
+        return self.outline or self.colour
+
 
 OTHER_COLOUR, OTHER_MARKER = "#E69F00", "X"
 """Of a strategy that has none. The palette has eight colours (Okabe & Ito): kin share one, and differ in marker."""

@@ -15,7 +15,7 @@ from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import block, over_bar
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
-from ddpbench.report.series import panels_of, variant_words
+from ddpbench.report.series import full_names, panels_of, variant_words
 from ddpbench.report.words import (
     Estimate,
     headline,
@@ -86,13 +86,16 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
 
 def _apart(bars: Iterable[Bar]) -> list[str]:
     """Return the note on marked cases; none where instrumented steps are like timed ones."""
-    found = [bar for bar in bars if bar.apart and bar.overhead is not None]
+    every = list(bars)
+    found = [bar for bar in every if bar.apart and bar.overhead is not None]
     if not found:
         return []
     found.sort(key=lambda bar: -abs(bar.overhead or 0))
+    names = full_names(bar.row for bar in every)
     cases = [
-        f"{bar.name} ({percent(abs(bar.overhead or 0))} {'longer' if (bar.overhead or 0) > 0 else 'shorter'})"
+        f"{names[bar.row.case_id]} ({percent(abs(off))} {'longer' if off > 0 else 'shorter'})"
         for bar in found[:4]
+        if (off := bar.overhead or 0.0)
     ]
     more = [f"{len(found) - 4} more"] if len(found) > 4 else []
     text = (

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MOST_SIZES = 3
 _BELOW_IN = 1.35
+_ASIDE_IN = 0.12
+"""From a mean to its launches, to either side: further away they would look like series of their own."""
 """Height of the paired differences beneath the step times."""
 
 
@@ -294,6 +296,7 @@ def _paint(
         axes.set_title(f"{ranks(size)}{', oversubscribed' if over else ''}")
         if over:
             axes.set_facecolor(style.OVERSUBSCRIBED_GROUND)
+        axes.set_xlim(-0.6, len(caps) - 0.4)
         for row in rows:
             if row.case.world_size == size:
                 _point(
@@ -304,7 +307,6 @@ def _paint(
                     verdict=_verdict(row, told),
                     top=top,
                 )
-        axes.set_xlim(-0.6, len(caps) - 0.4)
         axes.set_ylim(0, top)
         axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         axes.set_xticks(range(len(caps)), [cap_words(cap) for cap in caps])
@@ -376,6 +378,7 @@ def _point(
         )
         return
     times = [1e3 * value for value in launches]
+    low, high = axes.get_xlim()
     mark(
         axes,
         place,
@@ -383,7 +386,7 @@ def _point(
         times,
         style.look(row.case.strategy, algorithm=row.case.algorithm),
         hollow=row.emulated,
-        aside=0.2,
+        aside=min(0.2, _ASIDE_IN * axes.figure.dpi * (high - low) / axes.bbox.width),
     )
     label = estimate.number + (f"\n{verdict}" if verdict in (BEST, AS_GOOD, CANNOT_TELL) else "")
     highest = max([estimate.high or estimate.value, *times])

@@ -68,7 +68,7 @@ def _row(held: HeldPair) -> tuple[Cell, ...]:
     return (
         Cell(text=held.a_name),
         Cell(text=held.b_name),
-        Cell.estimate(Estimate(ratio.value, ratio.low, ratio.high) if ratio is not None else None),
+        Cell.estimate(Estimate.ratio(ratio) if ratio is not None else None),
         Cell(text=held.verdict, under=held.reason),
         Cell.count(held.rounds),
     )

@@ -144,7 +144,7 @@ def _picture(groups: Sequence[Sequence[Bar]]) -> Picture:
     if any(bar.verdict == "memory" for bar in bars):
         marks.append(
             "Dotted line: the step with data in memory; percentages: against it, paired by round and corrected "
-            "for the number of comparisons in a group."
+            "for the number of all such comparisons of the sweep."
         )
     marks += grey_ground(bar.row for bar in bars)
     start = [f"{next(iter(settings))}."] if len(settings) == 1 else []

@@ -13,7 +13,7 @@ import pandas as pd
 from ddpbench.analysis.read.traffic import FEWEST, MOST
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.formulas import PAYLOAD
-from ddpbench.report.captions import label_of, setting_of
+from ddpbench.report.captions import burst_words, label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -168,6 +168,12 @@ def _picture(panel: Panel, lines: Sequence[Line], index: int) -> Picture:
         if formulas
         else "No formula is known for what was run."
     )
+    if formulas:
+        behind += (
+            f" After a pause a link passes {burst_words([point.row for point in every])} of its rate at once, which "
+            "the formulas do not know: so much less is possible for each transfer. Least: what any algorithm needs, "
+            "that taken off."
+        )
     if any(point.row.case.shrink != 1 for point in every):
         behind += (
             " Socket buffers do not shrink: a sender computes on while they empty, and its transfer may outlast "

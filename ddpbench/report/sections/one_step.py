@@ -14,6 +14,7 @@ from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import block
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
+from ddpbench.report.series import full_names
 from ddpbench.report.words import milliseconds, series_of
 from ddpbench.units import counted, format_bytes
 
@@ -68,20 +69,20 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
         anchor="one-step",
         title="One step",
         question="Why is communication exposed?",
-        pictures=() if told is None or row is None else (_picture(told, row),),
+        pictures=() if told is None or row is None else (_picture(told, row, full_names(rows)[row.case_id]),),
         absent=absent if told is None or row is None else "",
     )
 
 
-def _picture(told: OneStep, row: Row) -> Picture:
-    heading = _heading(told, row)
+def _picture(told: OneStep, row: Row, name: str) -> Picture:
+    heading = _heading(told, name)
     names = ["forward", "backward", "transfers hidden and exposed", "waits for other ranks"]
     return Picture(
         file_name="one-step",
         heading=heading,
-        caption=_caption(told, row),
+        caption=_caption(told, row, name),
         alt=(
-            f"Timeline of one step, ms, for {counted(len(told.lanes), 'rank')} of {row.name}: {series_of(names)}. "
+            f"Timeline of one step, ms, for {counted(len(told.lanes), 'rank')} of {name}: {series_of(names)}. "
             f"{heading}."
         ),
         table=_table(told, row),
@@ -102,9 +103,9 @@ def _after_s(told: OneStep) -> float | None:
     return max(0.0, told.comm_end_s - told.backward_end_s)
 
 
-def _heading(told: OneStep, row: Row) -> str:
+def _heading(told: OneStep, name: str) -> str:
     after = _after_s(told)
-    start = f"{row.name}: a step of {milliseconds(told.length_s)} ms"
+    start = f"{name}: a step of {milliseconds(told.length_s)} ms"
     if after is None:
         return start
     if after == 0:
@@ -113,7 +114,7 @@ def _heading(told: OneStep, row: Row) -> str:
     return f"{start}; {beyond}, rank {told.backward_rank}'s"
 
 
-def _caption(told: OneStep, row: Row) -> str:
+def _caption(told: OneStep, row: Row, name: str) -> str:
     if told.events:
         clock = (
             "The ranks of this host share its monotonic clock; GPU times are CUDA events placed on it, each rank's "
@@ -134,7 +135,7 @@ def _caption(told: OneStep, row: Row) -> str:
     return " ".join(
         word
         for word in (
-            f"{row.name}; {setting_of(row)}. Instrumented step {told.step} of launch {told.round + 1}, whose",
+            f"{name}; {setting_of(row)}. Instrumented step {told.step} of launch {told.round + 1}, whose",
             f"instrumented steps are the median of {counted(told.launches, 'launch', 'launches')}; of its {told.steps}",
             f"this one, {milliseconds(told.length_s)} ms, is nearest to their median,",
             f"{milliseconds(told.median_s)} ms. A step is as long as its longest rank's.",

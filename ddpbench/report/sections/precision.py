@@ -124,7 +124,9 @@ def _picture(
         for row in group
         if not row.ok
     }
-    marks = ["Verdicts: against full precision, paired within rounds, corrected for their number."]
+    marks = [
+        "Verdicts: against full precision, paired within rounds, corrected for the number of all such comparisons."
+    ]
     marks += [*grey_ground(shown), *not_shown(missing)]
     caption = " ".join(
         [

@@ -261,7 +261,7 @@ def _plot(axes: Axes, xs: Sequence[float], item: Series, estimates: Sequence[Est
     """Points, whiskers and a thin line that breaks where a point is missing."""
     look = item.look
     ys = [e.value if e else math.nan for e in estimates]
-    axes.plot(xs, ys, color=look.colour, linewidth=0.9, zorder=2)
+    axes.plot(xs, ys, color=look.ink, linewidth=0.9, zorder=2)
     emulated = any(row.emulated for row in item.rows)
     axes.errorbar(
         xs,
@@ -269,6 +269,7 @@ def _plot(axes: Axes, xs: Sequence[float], item: Series, estimates: Sequence[Est
         yerr=_whiskers(estimates),
         fmt=look.marker,
         color=look.colour,
+        ecolor=look.ink,
         markersize=6,
         markerfacecolor="white" if emulated else look.colour,
         markeredgecolor=look.outline or look.colour,
@@ -335,7 +336,9 @@ def _paint_speedup(
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     exponents = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
     axes.yaxis.set_major_locator(FixedLocator([2.0**exponent for exponent in exponents]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.yaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:,g}" if value >= 1 else f"{value:.2g}")
+    )
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_minor_locator(NullLocator())
 
@@ -382,12 +385,15 @@ def _paint_efficiency(
             ends.append((item, xs[last], estimate, sizes[last]))
     axes.axhline(1, linestyle=":", color=style.MUTED, linewidth=1.2, zorder=1)
     half = 0.4 * min(gaps)
+    # at the foot, unless points are there: then beneath the ideal
+    lows = [e.low or e.value for item in series for e in _on_grid(item, sizes, "efficiency") if e]
+    place = 0.02 if min(lows, default=1.0) > 0.08 * top else 0.88
     for first, last in _runs(sizes, oversubscribed):
         start, end = math.log2(first) - half, math.log2(last) + half
         axes.axvspan(start, end, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)
         axes.text(
             (start + end) / 2,
-            0.02,
+            place,
             "oversubscribed",
             transform=axes.get_xaxis_transform(),
             ha="center",
@@ -439,7 +445,7 @@ def _label_ends(axes: Axes, ends: Sequence[tuple[Series, float, Estimate, float]
             textcoords="axes fraction",
             arrowprops={
                 "arrowstyle": "-",
-                "color": look.colour,
+                "color": look.ink,
                 "linewidth": 0.6,
                 "alpha": 0.6,
                 "shrinkA": 0,

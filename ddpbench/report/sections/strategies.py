@@ -16,7 +16,7 @@ from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone
 from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
-from ddpbench.report.series import Panel, Series, panels_of, variant_words
+from ddpbench.report.series import Panel, Series, full_names, panels_of
 from ddpbench.report.tables.data_parallel import is_data_parallel
 from ddpbench.report.words import Estimate, launches_each, not_drawn, number, ranks, series_of, valued
 from ddpbench.spec import Case, grouping
@@ -64,10 +64,7 @@ def _ratios(summary: RunSummary, rows: Sequence[Row]) -> tuple[Table, ...]:
     ]
     if not told:
         return ()
-    variants = variant_words(by_id.values())
-    names = {
-        row.case_id: ", ".join(filter(None, [row.name, variants[row.case_id]])) for row in by_id.values()
-    }
+    names = full_names(rows)
     return (
         Table(
             caption="Step time of one case over another's, paired within rounds: what the findings are made of. "
@@ -82,7 +79,7 @@ def _ratios(summary: RunSummary, rows: Sequence[Row]) -> tuple[Table, ...]:
                 (
                     Cell(text=names[a.case_id]),
                     Cell(text=names[b.case_id]),
-                    Cell.estimate(Estimate(ratio.value, ratio.low, ratio.high)),
+                    Cell.estimate(Estimate.ratio(ratio)),
                     Cell(text=verdict),
                 )
                 for a, b, ratio, verdict in told

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Cell, Column, Section, Table
 from ddpbench.report.rows import Row
+from ddpbench.report.series import full_names
 from ddpbench.spec import Case
 from ddpbench.strategies.traits import traits_of
 
@@ -47,6 +48,7 @@ def phases_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
         return None
     by_id = {row.case_id: row for row in rows}
     cases = [case for case in dict.fromkeys(map(str, frame["case_id"])) if case in by_id][:8]
+    names = full_names([by_id[case] for case in cases])
     spans = list(dict.fromkeys(map(str, frame.sort_values("order", kind="stable")["span"])))
     means = {
         (str(record["case_id"]), str(record["span"])): float(record["mean_s"])
@@ -56,7 +58,7 @@ def phases_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
     more = f" {left} further cases are in the embedded JSON." if left else ""
     return Table(
         caption=f"Mean time of each phase of an instrumented step, ms.{more}",
-        columns=(Column("Phase"), *(Column(f"{by_id[case].name}, ms", number=True) for case in cases)),
+        columns=(Column("Phase"), *(Column(f"{names[case]}, ms", number=True) for case in cases)),
         rows=tuple(
             (Cell(text=span), *(Cell.ms(means.get((case, span))) for case in cases)) for span in spans
         ),

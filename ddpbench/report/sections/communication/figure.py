@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from ddpbench.analysis.steps.communication import FACTORS
-from ddpbench.report.captions import label_of, setting_of
+from ddpbench.report.captions import burst_words, label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
@@ -82,7 +82,10 @@ def _marks(
         nodes = {row.case.nodes for row in cases}
         whose = "slowest node's link" if max(nodes) > 1 else "ranks' own links"
         within = ", which transfers within one node do not cross" if min(nodes) == 1 < max(nodes) else ""
-        marks.append(f"Dotted, right: the rate of the {whose}, headers included{within}.")
+        marks.append(
+            f"Dotted, right: the rate of the {whose}, headers included{within}. After a pause "
+            f"{burst_words(cases)} of it pass at once: short transfers may seem faster."
+        )
     unknown = [op for op in dict.fromkeys(c.op for c in curves) if op not in FACTORS]
     if unknown:
         marks.append(f"nccl-tests has no factor for {series_of(unknown)}: no busbw.")

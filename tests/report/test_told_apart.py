@@ -1,0 +1,101 @@
+"""What a page says of several workloads, layouts and variants at once: each was wrong of the records of kept runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ddpbench.analysis import summarize
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.records import RunDir
+from ddpbench.report.rows import rows_of
+from ddpbench.report.sections import breakdown, claims, network, one_step, scaling, strategies
+from ddpbench.report.tables.data_parallel import phases_table
+from ddpbench.report.words import Estimate
+from ddpbench.spec import grouping
+from tests.synthetic import case_of
+
+REPORTS = Path(__file__).parents[2] / "reports"
+
+
+@pytest.fixture(scope="module")
+def data_parallel() -> RunSummary:
+    return summarize(RunDir(REPORTS / "claim_data_parallel"))
+
+
+def test_a_heading_ranks_all_series_and_leaves_the_least_out() -> None:
+    summary = summarize(RunDir(REPORTS / "frameworks"))
+    (picture,) = scaling.section(summary, rows_of(summary)).pictures
+    assert picture.heading.startswith("Efficiency at 2 ranks: TF Mirrored 0.91")
+    assert "TF MultiWorker 0.68" in picture.heading
+    assert "omitted: DeepSpeed" in picture.caption
+
+
+def test_cases_of_several_workloads_are_told_apart(data_parallel: RunSummary) -> None:
+    rows = rows_of(data_parallel)
+    (ratios,) = strategies.section(data_parallel, rows).tables
+    assert {tuple("Narrow" in row[at].text for at in (0, 1)) for row in ratios.rows} == {
+        (True, True),
+        (False, False),
+    }
+    phases = phases_table(data_parallel, rows)
+    assert phases is not None
+    names = [column.title for column in phases.columns]
+    assert len(set(names)) == len(names) > 2
+    (note,) = (one for one in breakdown.section(data_parallel, rows).notes if "marks cases" in one)
+    assert "mlp:large (7.0 % longer)" in note
+    assert "Narrow (6.5 % shorter)" in note
+    (picture,) = one_step.section(data_parallel, rows).pictures
+    assert "Narrow" in picture.heading or "mlp:large" in picture.heading
+
+
+def test_a_finding_says_of_which_layout_it_is() -> None:
+    summary = summarize(RunDir(REPORTS / "claim_one_node_or_many"))
+    about = [one.text for one in summary.findings if one.kind in ("strategies", "speed-up", "parts")]
+    assert len(about) == 3
+    assert all("at 4 ranks (1 x 4)" in text for text in about)
+    assert {pair.a_name for one in summary.claims for pair in one.pairs} >= {"ring (DDP) at 4 ranks (1 x 4)"}
+
+
+def test_a_correction_is_told_as_it_was_made() -> None:
+    """All 8 comparisons of input data share the error, not the two of a sentence."""
+    summary = summarize(RunDir(REPORTS / "claim_input_bound"))
+    found = [one for one in summary.findings if one.kind == "inputs"]
+    assert len(found) == 2
+    assert all("corrected for 8 comparisons" in one.tags for one in found)
+
+
+def test_an_end_of_a_decided_ratio_is_not_rounded_to_no_difference() -> None:
+    summary = summarize(RunDir(REPORTS / "hybrid"))
+    cells = [
+        row[2].under
+        for table in claims.section(summary, rows_of(summary)).tables
+        for row in table.evenly_rounded().rows
+    ]
+    assert not any("1.0]" in text or "[1.0," in text for text in cells)
+    assert str(Estimate(0.785, 0.352, 0.951, null=1.0)) == "0.79 [0.35, 0.95]"
+    assert str(Estimate(0.785, 0.352, 0.9996, null=1.0)) == "0.7850 [0.3520, 0.9996]"
+    assert str(Estimate(0.785, 0.352, 1.0, null=1.0)) == "0.8 [0.4, 1.0]"
+
+
+def test_the_least_time_is_less_than_any_that_was_measured() -> None:
+    """A link passes a burst at once, and frames counted as here hold 95.6 % of payload."""
+    for name in ("claim_master_congestion", "ring-vs-master-emulated"):
+        frame = summarize(RunDir(REPORTS / name)).network
+        assert (frame["network_s"] > frame["bound_s"]).all()
+
+
+def test_what_a_link_passes_at_once_is_told() -> None:
+    summary = summarize(RunDir(REPORTS / "claim_master_congestion"))
+    (picture,) = network.section(summary, rows_of(summary)).pictures
+    assert "After a pause a link passes 0.5 ms of its rate at once" in picture.caption
+
+
+def test_many_variables_are_counted() -> None:
+    def words(count: int) -> list[str]:
+        return grouping.told(case_of("ddp", 2, env_json=json.dumps({f"A{n}": "1" for n in range(count)})))
+
+    assert words(2) == ["A0=1, A1=1"]
+    assert words(3) == ["3 environment variables set"]
