@@ -14,7 +14,7 @@ from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, METHOD, TOO_FEW, Stand, widest
-from ddpbench.report.words import launches_each, percent, ranks, series_of
+from ddpbench.report.words import launches_each, ranks, series_of, signed_percent
 from ddpbench.spec import BucketCap
 from ddpbench.spec.grouping import cap_order, cap_words
 from ddpbench.spec.links import links_of, short_links
@@ -133,8 +133,8 @@ def _caption(shown: Sequence[Row], across: Across, marks: Sequence[str]) -> str:
     return " ".join(
         [
             f"{shown[0].strategy_name}, {setting}. In a cell: mean step time, ms, over",
-            f"{launches_each(row.launches for row in shown)}, and how much longer that is than the lowest of its",
-            "row; the ground darkens with it. Caps are categories, not a scale.",
+            f"{launches_each(row.launches for row in shown)}, and how much longer than the lowest of its row, paired",
+            "within rounds where they can be; the ground darkens with it. Caps are categories, not a scale.",
             *marks,
         ]
     )
@@ -202,10 +202,21 @@ def _heading(
 _Cells = Mapping[tuple[int | str, BucketCap], Row]
 
 
-def _longer(row: Row, sizes_rows: Sequence[Row]) -> float | None:
-    """Return how much longer its mean step is than the lowest of its row, as a fraction."""
-    times = [one.step_time_s.value for one in sizes_rows if one.ok and one.step_time_s is not None]
-    return row.step_time_s.value / min(times) - 1 if row.ok and row.step_time_s is not None else None
+def _longer(row: Row, sizes_rows: Sequence[Row], told: Mapping[str, Stand]) -> float | None:
+    """Return how much longer its step is than the lowest mean of its row, as a fraction; 0 for that one itself.
+
+    Paired within rounds, as in the other figures, where the two were compared; else the quotient of the means.
+    """
+    times = {
+        one.case_id: one.step_time_s.value for one in sizes_rows if one.ok and one.step_time_s is not None
+    }
+    if row.case_id not in times:
+        return None
+    lowest = min(times, key=times.__getitem__)
+    stand = told.get(row.case_id)
+    if row.case_id != lowest and stand is not None and stand.against == lowest:
+        return stand.ratio.value - 1
+    return times[row.case_id] / times[lowest] - 1
 
 
 def _of_size(cells: _Cells, size: int | str) -> list[Row]:
@@ -328,13 +339,19 @@ def _paint_map(
     points: float = style.LABEL_PT,
 ) -> None:
     """The cells of these caps; how dark they are is decided by those of all."""
-    slower = {key: _longer(row, _of_size(cells, key[0])) for key, row in cells.items()}
+    slower = {key: _longer(row, _of_size(cells, key[0]), told) for key, row in cells.items()}
     worst = max([value for value in slower.values() if value is not None], default=0.0)
     for y, size in enumerate(sizes):
         for x, cap in enumerate(caps):
             row = cells.get((size, cap))
             verdict = told[row.case_id].verdict if row is not None and row.case_id in told else ""
-            look = _Look(slower=slower.get((size, cap)), worst=worst, verdict=verdict, points=points)
+            look = _Look(
+                slower=slower.get((size, cap)),
+                worst=worst,
+                verdict=verdict,
+                points=points,
+                alone=len(_of_size(cells, size)) == 1,
+            )
             _cell(axes, (x, y), row, look)
     axes.set_xlim(-0.5, len(caps) - 0.5)
     axes.set_ylim(len(sizes) - 0.5, -0.5)
@@ -356,6 +373,8 @@ class _Look:
     worst: float
     verdict: str
     points: float
+    alone: bool
+    """Whether no other cap was run in its line."""
 
 
 def _cell(axes: Axes, place: tuple[int, int], row: Row | None, look: _Look) -> None:
@@ -372,7 +391,7 @@ def _draw_ground(
     """Fills a cell, the darker the slower it is; crosshatched where a case has no time, grey where none was run."""
     from matplotlib.patches import Rectangle
 
-    share = slower / worst if slower is not None and worst > 0 else 0.0
+    share = max(0.0, slower) / worst if slower is not None and worst > 0 else 0.0
     ramp = tuple(low + (high - low) * share for low, high in zip(*_RAMP, strict=True))
     failed = row is not None and slower is None
     axes.add_patch(
@@ -397,8 +416,8 @@ def _write_cell(axes: Axes, place: tuple[int, int], row: Row | None, look: _Look
     if row is not None and failed:
         text = row.status
     elif row is not None and row.step_time_s is not None and slower is not None:
-        extra = f"+{percent(slower)}" if slower > 0 else "lowest"
-        text = f"{row.step_time_s.scaled(1e3).number}\n{extra}"
+        extra = signed_percent(slower) if slower else "" if look.alone else "lowest"
+        text = "\n".join(filter(None, [row.step_time_s.scaled(1e3).number, extra]))
         text += f"\n{CANNOT_TELL}" if verdict == CANNOT_TELL else ""
         weight = "bold" if verdict == BEST else "normal"
     axes.text(
