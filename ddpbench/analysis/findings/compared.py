@@ -295,6 +295,7 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
                 *_labels(run, apart),
                 *conditions((run,)),
                 *one_bucket(run),
+                "means over ranks",
                 f"instrumented steps of {counted(parts.launches, 'launch', 'launches')}{_unlike_timed(run)}",
             ),
             evidence="breakdown",
