@@ -14,7 +14,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
@@ -61,8 +61,9 @@ class Beside(AbstractContextManager["Beside"]):
     def ask(self, work: Callable[[Any], Any], question: Any) -> None:
         """Hands over a function and its argument, and returns; `answer` waits."""
         # In a thread: a pipe holds little, and the other process may still be importing.
-        self._telling = Thread(target=self._tell, args=((work, question),), daemon=True)
-        self._telling.start()
+        telling = Thread(target=self._tell, args=((work, question),), daemon=True)
+        telling.start()
+        self._telling = telling  # once it can be waited for: another thread may end this
 
     def _tell(self, told: Any) -> None:
         assert self.process.stdin is not None
@@ -110,8 +111,11 @@ class Others(AbstractContextManager["Others"]):
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for process in self.processes:
-            process.__exit__(kind, value, trace)
+        for one in self.processes:
+            one.process.kill()  # all of them, whatever comes while they are waited for
+        with ExitStack() as ends:
+            for one in self.processes:
+                ends.push(one)
 
 
 NOBODY = Others()
@@ -181,7 +185,11 @@ def for_report(cases: int) -> Others:
 
 def start_others(*modules: str) -> Others:
     """Return a process for each core but this one's, up to a few; they import these modules first."""
-    return Others(*(Beside(*modules) for _ in range(min(further_cores(), _MOST_BESIDE))))
+    started: list[Beside] = []
+    with suppress(OSError):  # no more processes, or no memory for one: there are so many, then
+        while len(started) < min(further_cores(), _MOST_BESIDE):
+            started.append(Beside(*modules))
+    return Others(*started)
 
 
 def further_cores() -> int:

@@ -8,6 +8,7 @@ the share that payload gets (`formulas.PAYLOAD`), and no latency: α = 0. It hol
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,6 +27,8 @@ _KNOWN_OVER_UPLINKS = ("all_reduce", "ring", "naive_ring", "hierarchical", "mast
 """How much of what these send passes the uplink between racks, `Links.limiting` knows."""
 PAYLOAD_MOST = 1448 / 1514
 """Of the frame that a shaped link counts, as no preamble and gap are, this is TCP's payload: see `formulas.PAYLOAD`."""
+_BURSTS = {"master": 2, "tree": 2, "halving_doubling": 4}
+"""How many times the busiest link restarts, in one direction after the other, for one transfer."""
 NUMBER_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
 """Of a gradient's number, by the case's type."""
 COLUMNS = (
@@ -38,7 +41,7 @@ def network_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
     """Return one row a case that exchanges gradients over emulated links and was instrumented; seconds.
 
     `formula` names the textbook's algorithm and `formula_s` its time; empty and NaN where there is none. `bound_s` is
-    the least that any algorithm needs where all links are alike: at their whole rate, less one burst.
+    the least that any algorithm needs where all links are alike: at their whole rate, less a burst a transfer.
     `sent_bytes` is what the rank that sent most handed to the network, counted, and `formula_bytes` what its algorithm
     should; NaN where the library sent.
     """
@@ -62,7 +65,7 @@ def network_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
         alike = links is not None and links.uplink is None and len(set(links.bandwidth)) == 1
         if formula_s is not None and size and links is not None and alike:
             rate = links.slowest(run.case.nodes)
-            least_s = lower_bound_s(n, size, PAYLOAD_MOST * rate / 8) - burst_s(run.case, rate)
+            least_s = lower_bound_s(n, size, PAYLOAD_MOST * rate / 8) - bursts_s(run, rate)
             bound_s = least_s if least_s > 0 else None
         expected = (
             busiest_rank_bytes(run.case.known_algorithm, n, size) if size and sent is not None else None
@@ -96,6 +99,20 @@ def burst_s(case: Case, nominal: float) -> float:
     """
     frame_s = 1514 * 8 * case.shrink / nominal
     return max(BURST_S / case.dilation, frame_s)
+
+
+def bursts_s(run: CaseRun, nominal: float) -> float:
+    """Return the same for all transfers of a step, each of which may begin after a pause."""
+    return pieces_of(run) * _BURSTS.get(run.case.algorithm, 1) * burst_s(run.case, nominal)
+
+
+def pieces_of(run: CaseRun) -> int:
+    """Return how many transfers share a step's gradients, at most."""
+    found = [len(launch.bucket_bytes) for launch in run.good if launch.bucket_bytes]
+    if found:
+        return max(found)
+    sizes = run.parts.transfers.values() if run.parts is not None else ()
+    return max((Counter(op for op, _ in own).most_common(1)[0][1] for own in sizes if own), default=1)
 
 
 def beyond_formula_s(run: CaseRun) -> float:

@@ -110,6 +110,15 @@ def _open_standard_streams() -> None:
 
 def run(argv: list[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
+    try:
+        return _ended(argv)
+    except BrokenPipeError:  # whoever read what is printed has seen enough, as head has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return EXIT_NOT_READ
+
+
+def _ended(argv: list[str] | None) -> int:
+    """As `run`, which alone knows what a closed pipe is: errors are told into it, too."""
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # under nohup it is ignored, and stays so
         signal.signal(signal.SIGHUP, _interrupt)
@@ -124,9 +133,8 @@ def run(argv: list[str] | None = None) -> int:
     except DdpbenchError as error:
         say(f"ddpbench: {within(str(error))}", sys.stderr)
         return EXIT_NOT_OK
-    except BrokenPipeError:  # whoever read what is printed has seen enough, as head has
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return EXIT_NOT_READ
+    except BrokenPipeError:
+        raise
     except OSError as error:
         from ddpbench.records import explain_os_error
 
@@ -163,6 +171,9 @@ class _Parser(argparse.ArgumentParser):
         """As usual, but what a subcommand does not know is told with its own usage, not with that of all."""
         known, unknown = self.parse_known_args(args, namespace)
         if unknown:
+            words = [*(sys.argv[1:] if args is None else args)]
+            if unknown[0] in words[: words.index(known.command)]:
+                self.error(f"unrecognized arguments: {' '.join(unknown)}")
             (commands,) = (one for one in self._actions if isinstance(one, argparse._SubParsersAction))
             parser = commands.choices[known.command]
             flags = [flag for flag in parser._option_string_actions if flag.startswith("--")]

@@ -73,9 +73,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         lines.show(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:
-        from rich.console import Console
+        from ddpbench.cli.console import Progressive
 
-        show(findings, Console(highlight=False, emoji=False))
+        show(findings, Progressive(stderr=False))
     return 0 if findings[-1].level == "ok" else 1
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from ddpbench.analysis.network import burst_s
 from ddpbench.report.rows import Row
 from ddpbench.report.words import series_of
 from ddpbench.spec import grouping
-from ddpbench.spec.fabric import BURST_S
 from ddpbench.spec.grouping import FACETS, batch_words, cap_words, loading, virtual_words
-from ddpbench.spec.links import short_links, without_latency
+from ddpbench.spec.links import links_of, local_rate, short_links, without_latency
 from ddpbench.units import counted
 
 
@@ -165,5 +165,10 @@ def not_shown(missing: Mapping[str, str], *, most: int | None = None) -> list[st
 
 def burst_words(rows: Sequence[Row]) -> str:
     """Return how much of its rate an emulated link passes at once after a pause, of the job's time: `1 ms`."""
-    bursts = sorted({1e3 * BURST_S / row.case.dilation for row in rows})
-    return f"{series_of([f'{ms:g}' for ms in bursts])} ms"
+    bursts = set()
+    for row in rows:
+        links, local = links_of(row.case.fabric), local_rate(row.case.fabric, row.case.ranks_per_node)
+        if links is not None:
+            rate = links.slowest(row.case.nodes) if row.case.nodes > 1 or local is None else local
+            bursts.add(f"{1e3 * burst_s(row.case, rate):.2g}")
+    return f"{series_of(sorted(bursts, key=float))} ms"

@@ -36,10 +36,18 @@ class Series:
         return look(self.strategy, self.variant, self.rows[0].case.algorithm)
 
 
-def _last_rate(series: Series) -> float:
-    """Return the samples/s at the most ranks; 0 where it is not known."""
-    rates = [row.samples_per_s.value for row in series.rows if row.ok and row.samples_per_s is not None]
-    return rates[-1] if rates else 0.0
+def _most_ranks(every: Sequence[Series]) -> int:
+    """Return the largest number of ranks at which one was measured, with cores of its own where there is one."""
+    rows = [row for series in every for row in series.rows if row.ok and row.samples_per_s is not None]
+    shared = {row.case.world_size for row in rows if row.oversubscribed}
+    sizes = {row.case.world_size for row in rows}
+    return max(sizes - shared or sizes, default=0)
+
+
+def _rate_at(series: Series, size: int) -> float:
+    """Return the samples/s at so many ranks; 0 where it is not known."""
+    rates = (row.samples_per_s for row in series.rows if row.ok and row.case.world_size == size)
+    return next((rate.value for rate in rates if rate is not None), 0.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,11 +94,12 @@ class Panel:
                 shown = cap_words(cap) or "no"
                 notes.append(f"{name} is shown with {shown} buckets; {others}: see {BY_CAP}.")
         # what does not fit must be in no heading: those are left out that train least at the most ranks
+        most_ranks = _most_ranks([series for series in chosen if traits_named(series.strategy).exchanges])
         chosen.sort(
             key=lambda series: (
                 traits_named(series.strategy).exchanges,
+                -_rate_at(series, most_ranks),
                 -sum(row.ok for row in series.rows),
-                -_last_rate(series),
             )
         )
         bounds = sum(not traits_named(series.strategy).exchanges for series in chosen)

@@ -60,7 +60,7 @@ class Estimate:
             found = -exponent if half / 10**exponent >= 3 else 1 - exponent
             most = 5 - math.floor(math.log10(abs(self.value))) if self.value else found
             found = min(found, max(most, 0))
-            return self._apart(max(found, 0) if half < abs(self.value) else found)
+            return self.apart(max(found, 0) if half < abs(self.value) else found)
         if self.value == 0 or not math.isfinite(self.value):
             return 0
         return 2 - math.floor(math.log10(abs(self.value)))
@@ -87,15 +87,14 @@ class Estimate:
         if self.value == 0 or not math.isfinite(self.value):
             return 0
         leading = math.floor(math.log10(abs(self.value)))
-        return self._apart(max(0, min(self.decimals, 2 if leading == 0 else 1 - leading)))
+        return self.apart(max(0, min(self.decimals, 2 if leading == 0 else 1 - leading)))
 
-    def _apart(self, decimals: int) -> int:
-        """Return so many decimals, or as many more as tell the interval's ends from no difference."""
-        while decimals < _MOST_DECIMALS and any(
-            end is not None and end != self.null and round(end, decimals) == self.null
-            for end in (self.low, self.high)
-        ):
-            decimals += 1
+    def apart(self, decimals: int) -> int:
+        """Return so many decimals, or as many more, up to a few, as tell the interval's ends from no difference."""
+        ends = [end for end in (self.low, self.high) if end is not None and end != self.null]
+        for found in range(decimals, _MOST_DECIMALS + 1):
+            if all(round(end, found) != self.null for end in ends):
+                return found
         return decimals
 
     def rounded(self, decimals: int) -> tuple[str, str]:
@@ -110,7 +109,7 @@ class Estimate:
         return f"{self.number} {self.interval}".strip()
 
 
-_MOST_DECIMALS = 6
+_MOST_DECIMALS = 4
 _MOST_DIGITS = 4
 """Of a column's largest value, unless they are whole ones: what is small beside it does not give it more."""
 
@@ -119,7 +118,8 @@ def decimals_of(column: Sequence[Estimate]) -> int:
     """Return the decimals of all values of a column: what each needs, up to four digits of the largest."""
     needed = max(one.decimals_in_column for one in column)
     largest = max((abs(one.value) for one in column if math.isfinite(one.value)), default=0.0)
-    return min(needed, max(0, _MOST_DIGITS - 1 - math.floor(math.log10(largest)))) if largest else needed
+    found = min(needed, max(0, _MOST_DIGITS - 1 - math.floor(math.log10(largest)))) if largest else needed
+    return max(one.apart(found) for one in column)
 
 
 def estimate_of(interval: Interval) -> Estimate:

@@ -410,6 +410,8 @@ def _names(
             models[name.partition(":")[0]] = catalog.workload(name).options
         except KeyError:
             message = f"unknown workload {shortened(name)}; {nearest(name, catalog.workload_names())}"
+            if name.endswith(".py"):
+                message = f"{shortened(name)} is a file: name the class in it, as {shortened(name)}:Class"
             problems.append(Problem(path=path, message=message))
         except ValueError as error:  # a replay whose profile cannot be used
             problems.append(Problem(path=path, message=str(error)))

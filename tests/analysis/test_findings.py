@@ -240,11 +240,20 @@ def test_findings_begin_with_what_was_decided_and_end_with_what_was_not() -> Non
     ]
 
 
-def decision(verdict: str, kind: str = "strategies", strategy: str = "master", ratio: float = 1.2) -> Any:
+def decision(
+    verdict: str,
+    kind: str = "strategies",
+    strategy: str = "master",
+    ratio: float = 1.2,
+    workload: str = "gpt:nano",
+) -> Any:
     """A pair and its judgement, as far as choosing among them looks at them."""
-    a = SimpleNamespace(case=SimpleNamespace(strategy=strategy))
+    a, b = (
+        SimpleNamespace(case=case_of(strategy, 2)),
+        SimpleNamespace(case=case_of("ddp", 2, workload=workload)),
+    )
     judged = SimpleNamespace(verdict=verdict, ratio=SimpleNamespace(value=ratio))
-    return SimpleNamespace(kind=kind, a=a), judged
+    return SimpleNamespace(kind=kind, a=a, b=b), judged
 
 
 def test_of_a_strategy_s_variants_the_fastest_is_told_first() -> None:
@@ -255,6 +264,9 @@ def test_of_a_strategy_s_variants_the_fastest_is_told_first() -> None:
     )
     assert _most_telling([slow, fast, other], 3) == [fast, other, slow]
     assert _most_telling([slow, fast, other], 1) == [fast]
+    # of another panel nothing is faster or slower
+    larger = [decision("slower", ratio=ratio, workload=name) for name, ratio in [("a", 2.0), ("b", 1.5)]]
+    assert _most_telling(larger, 1) == larger[:1]
 
 
 def test_an_undecided_bucket_takes_no_decided_ones_place() -> None:

@@ -121,6 +121,23 @@ def test_progress_that_nobody_reads_ends_as_other_output_does(capfd: pytest.Capt
         assert writes.wait(60) == 141
 
 
+@pytest.mark.parametrize("lines", [1, 3, 4])
+def test_a_sweep_whose_reader_leaves_ends_so_wherever_it_is(tmp_path: Path, lines: int) -> None:
+    experiment = tmp_path / "one.toml"
+    experiment.write_text(
+        '[base]\nworkload = "mlp:small"\nstrategy = "single"\n[budget]\nrounds_min = 1\nrounds_max = 1\n'
+    )
+    line = f'("$0" -m ddpbench sweep {experiment} --out {tmp_path}/run; echo $? >{tmp_path}/code) 2>&1 | head -{lines}'
+    subprocess.run(["sh", "-c", line, sys.executable], check=True, capture_output=True, cwd=tmp_path)
+    assert (tmp_path / "code").read_text() == "141\n"
+
+
+def test_a_flag_before_the_command_is_the_command_line_s(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run(["--foo", "list"])
+    assert capsys.readouterr().err.startswith("usage: ddpbench [-h] [--version] COMMAND")
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -396,8 +396,8 @@ def _none(cases: Sequence[CaseRun], panels: Sequence[Case]) -> Finding:
         why = "no case that aggregates had cores of its own"
     elif rounds < MIN_ROUNDS:
         why = (
-            f"under {MIN_ROUNDS} rounds are too few to tell cases apart: resume the sweep, or give a new one "
-            f"budget.rounds_max = {MIN_ROUNDS} or more"
+            f"under {MIN_ROUNDS} rounds are too few to tell cases apart: resume the sweep if it has rounds "
+            f"left, or give a new one budget.rounds_max = {MIN_ROUNDS} or more"
         )
     else:
         why = "at no number of ranks were two cases measured in the same rounds that can be ranked"

@@ -42,7 +42,7 @@ from ddpbench.analysis.statistics.stats import (
 )
 from ddpbench.analysis.summary import Finding, FindingKind
 from ddpbench.spec import Case, grouping
-from ddpbench.spec.grouping import PANEL, cap_order, cap_words
+from ddpbench.spec.grouping import PANEL, Key, cap_order, cap_words
 from ddpbench.strategies.traits import traits_of
 from ddpbench.units import counted
 
@@ -144,15 +144,15 @@ _PLACES: dict[FindingKind, int] = {"strategies": 0, "layouts": 0, "bound": 1, "b
 def _sorted(compared: Sequence[_Decision]) -> list[_Decision]:
     """Return what is decided before what is not; of each strategies before the upper bound before buckets."""
 
-    fastest: dict[tuple[str, FindingKind], float] = {}
+    fastest: dict[Key, float] = {}
     for pair, judged in compared:
-        key = (pair.a.case.strategy, pair.kind)
+        key = _of_strategy(pair)
         fastest[key] = min(fastest.get(key, math.inf), judged.ratio.value)
 
     def place(one: _Decision) -> tuple[bool, int, bool, bool]:
         pair, judged = one
         # of a strategy's variants its fastest is told first: another would make it look worse than it is
-        behind = judged.ratio.value > fastest[pair.a.case.strategy, pair.kind]
+        behind = judged.ratio.value > fastest[_of_strategy(pair)]
         return (
             judged.verdict not in _DECIDED,
             _PLACES[pair.kind],
@@ -161,6 +161,11 @@ def _sorted(compared: Sequence[_Decision]) -> list[_Decision]:
         )
 
     return sorted(compared, key=place)
+
+
+def _of_strategy(pair: _Pair) -> Key:
+    """Return what pairs share that hold variants of one strategy against the same reference."""
+    return (*grouping.panel(pair.b.case), pair.a.case.strategy, pair.kind)
 
 
 def _most_telling(compared: Sequence[_Decision], room: int) -> list[_Decision]:
@@ -218,9 +223,8 @@ def _pairs(members: Sequence[CaseRun], families: Families) -> list[_Pair]:
 def _sentence(pair: _Pair, judged: Judgement, apart: _Apart) -> Finding:
     a, b, ratio = pair.a, pair.b, judged.ratio
     verdict = judged.verdict
-    place = _place(b, apart, pair.family)  # of b, for independent ranks use no links
-    if pair.evidence == "layouts":  # the names tell them
-        place = _place(b, apart)
+    alike = a.case.nodes == b.case.nodes  # else the names tell the layouts
+    place = _place(b, apart, pair.family if alike else ())  # of b, for independent ranks use no links
     if pair.evidence == "buckets":
         start, end = f"{name_of(a, b, pair.family)} at {place}: ", ""
         first, second, verb = f"{_cap(a)} buckets", f"{_cap(b)} buckets", "are"
@@ -317,7 +321,7 @@ def _place(run: CaseRun, apart: _Apart, family: Sequence[CaseRun] = ()) -> str:
     """Return ranks and workload, what tells the panel from the run's others, and of several layouts the case's."""
     case = run.case
     ranks = counted(case.world_size, "rank")
-    if len({one.case.nodes for one in family if one.case.strategy == case.strategy}) > 1:
+    if len({one.case.nodes for one in family if traits_of(one.case).exchanges}) > 1:
         ranks += f" ({case.nodes} x {case.ranks_per_node})"
     more = grouping.words(case, [name for name in apart.fields if name != "workload"], apart.cases)
     return ", ".join([ranks, case.workload, *more])

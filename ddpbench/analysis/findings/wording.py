@@ -256,7 +256,8 @@ def name_of(run: CaseRun, other: CaseRun | None = None, family: Iterable[CaseRun
     told_apart = [spoken_among(case, [case, *(one.case for one in beside)])]
     same = [case, *(one.case for one in beside if one.case.strategy == case.strategy)]
     told_apart += grouping.words(case, grouping.differing(same, VARIANT), same)
-    if other is not None and other.case.strategy == case.strategy and case.nodes != other.case.nodes:
+    linked = other is not None and traits_of(case).exchanges and traits_of(other.case).exchanges
+    if other is not None and linked and case.nodes != other.case.nodes:
         told_apart.append(f"{case.nodes} x {case.ranks_per_node}")
     if other is not None and takes_another_path(run) and not takes_another_path(other):
         told_apart.append("(another path of training)")

@@ -6,11 +6,17 @@ carries in `spec.fabric.BURST_S` of the host's clock (`network.burst_s`). Gradie
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 from ddpbench.analysis.invariants.checked import Bounded, Measured
-from ddpbench.analysis.network import PAYLOAD_MOST, burst_s, bytes_to_aggregate, formula_of
+from ddpbench.analysis.network import (
+    PAYLOAD_MOST,
+    burst_s,
+    bursts_s,
+    bytes_to_aggregate,
+    formula_of,
+    pieces_of,
+)
 from ddpbench.analysis.read.traffic import FEWEST, MOST
 from ddpbench.collectives import TABLE as COLLECTIVES
 from ddpbench.formulas import PAYLOAD, TIMES, busiest_node_bytes, busiest_rank_bytes
@@ -27,8 +33,6 @@ _AT_THE_SLOWEST = frozenset(
     {"all_reduce", "all_gather", "reduce_scatter", "ring", "naive_ring", "hierarchical"}
 )
 """Operations that pass as much over every node's link."""
-_BURSTS = {"master": 2, "tree": 2, "halving_doubling": 4}
-"""How many times the busiest link restarts, in one direction after the other, for one transfer."""
 
 
 def links_carry(case: Measured) -> Iterable[Bounded]:
@@ -138,7 +142,7 @@ def _least_network_s(case: Measured, links: Links) -> float | None:
     next is gathered: then it is what the busiest link carries in one direction. None where that link is not known:
     between links of several rates, but for what a ring or a master is limited by.
     """
-    job, size, pieces = case.run.case, _aggregated(case), _pieces(case)
+    job, size, pieces = case.run.case, _aggregated(case), pieces_of(case.run)
     if not size or (len(links.bandwidth) > 1 and job.algorithm not in (*_AT_THE_SLOWEST, "master")):
         return None
     _, needed_s = formula_of(job, size)
@@ -149,9 +153,8 @@ def _least_network_s(case: Measured, links: Links) -> float | None:
         needed_s = min(
             needed_s, 8 * (busiest_rank_bytes(job.algorithm, job.nodes, size) or 0) / nominal / PAYLOAD
         )
-    bursts = pieces * _BURSTS.get(job.algorithm, 1)
     fastest = PAYLOAD_MOST * max(1.0, case.reached) * (1 + RATE_TOLERANCE)
-    return needed_s * PAYLOAD / fastest - bursts * burst_s(job, nominal)
+    return needed_s * PAYLOAD / fastest - bursts_s(case.run, nominal)
 
 
 def sent_as_by_formula(case: Measured) -> Iterable[Bounded]:
@@ -167,7 +170,7 @@ def sent_as_by_formula(case: Measured) -> Iterable[Bounded]:
     expected = busiest_rank_bytes(job.algorithm, job.world_size, size)
     if expected is None:
         return
-    slack = 16.0 * job.world_size * _pieces(case) * job.shrink
+    slack = 16.0 * job.world_size * pieces_of(case.run) * job.shrink
     yield Bounded(
         what="what its busiest rank sent in a step",
         seen=parts.sent_bytes,
@@ -204,15 +207,6 @@ def buckets_hold_gradients(case: Measured) -> Iterable[Bounded]:
 def _aggregated(case: Measured) -> float | None:
     """Return bytes of gradient that a step aggregates; None where something else is sent."""
     return bytes_to_aggregate(case.run)
-
-
-def _pieces(case: Measured) -> int:
-    """Return how many transfers share a step's gradients, at most."""
-    found = [len(launch.bucket_bytes) for launch in case.run.good if launch.bucket_bytes]
-    if found:
-        return max(found)
-    sizes = case.run.parts.transfers.values() if case.run.parts is not None else ()
-    return max((Counter(op for op, _ in own).most_common(1)[0][1] for own in sizes if own), default=1)
 
 
 def _rate(case: Measured, nominal: float) -> float:

@@ -176,7 +176,9 @@ def place(spec: SideSpec, experiment: Path, out: Path) -> Placed:
     if folder is not None:
         own = _own_experiment(spec, own, top, folder)
         _check_workloads(spec, own, folder)
-    return Placed(spec=spec, python=python, folder=folder, commit=_commit_of(spec, folder), experiment=own)
+    return Placed(
+        spec=spec, python=python, folder=folder, commit=_commit_of(spec, folder, out), experiment=own
+    )
 
 
 def _checked_folder(spec: SideSpec) -> Path | None:
@@ -252,15 +254,20 @@ def _check_workloads(spec: SideSpec, experiment: Path, folder: Path) -> None:
             )
 
 
-def _commit_of(spec: SideSpec, folder: Path | None) -> str:
+def _commit_of(spec: SideSpec, folder: Path | None, out: Path) -> str:
     """Return the commit of a side's code, with `+` where there is more than that; empty where there is none."""
     if spec.ref:
         return git(Path.cwd(), "rev-parse", "--short=12", f"{spec.ref}^{{commit}}")
     where = folder or Path.cwd()
-    if _top(where) is None:
+    top = _top(where)
+    if top is None:
         return ""
-    # What Python keeps beside a module that it imports, as it does when the side is measured, is no change.
-    changed = git(where, "status", "--porcelain", "--", ":/", ":(exclude,top,glob)**/__pycache__/**")
+    # What Python keeps beside a module that it imports, as it does when the side is measured, is no change; nor is
+    # what this comparison writes.
+    own = [":(exclude,top,glob)**/__pycache__/**"]
+    if out.resolve().is_relative_to(top):
+        own.append(f":(exclude,top,literal){out.resolve().relative_to(top)}")
+    changed = git(where, "status", "--porcelain", "--untracked-files=all", "--", ":/", *own)
     return git(where, "rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
 
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 MOST_SIZES = 3
 _BELOW_IN = 1.35
+"""Height of the paired differences beneath the step times."""
 _ASIDE_IN = 0.12
 """From a mean to its launches, to either side: further away they would look like series of their own."""
-"""Height of the paired differences beneath the step times."""
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:

@@ -350,7 +350,7 @@ def _paint_map(
                 worst=worst,
                 verdict=verdict,
                 points=points,
-                alone=len(_of_size(cells, size)) == 1,
+                alone=sum(one.ok for one in _of_size(cells, size)) == 1,
             )
             _cell(axes, (x, y), row, look)
     axes.set_xlim(-0.5, len(caps) - 0.5)
@@ -374,7 +374,7 @@ class _Look:
     verdict: str
     points: float
     alone: bool
-    """Whether no other cap was run in its line."""
+    """Whether no other cap was measured in its line."""
 
 
 def _cell(axes: Axes, place: tuple[int, int], row: Row | None, look: _Look) -> None:

@@ -171,9 +171,10 @@ def _picture(panel: Panel, lines: Sequence[Line], index: int) -> Picture:
     if formulas:
         behind += (
             f" After a pause a link passes {burst_words([point.row for point in every])} of its rate at once, which "
-            "the formulas do not know: so much less is possible for each transfer. Least: what any algorithm needs, "
-            "that taken off."
+            "the formulas do not know: so much less is possible for each transfer."
         )
+    if any(point.bound_ms is not None for point in every):
+        behind += " Least: what any algorithm needs, that taken off."
     if any(point.row.case.shrink != 1 for point in every):
         behind += (
             " Socket buffers do not shrink: a sender computes on while they empty, and its transfer may outlast "
