@@ -104,6 +104,9 @@ class LaunchError(DdpbenchError):
 class ServerGoneError(LaunchError):
     """The fork server has ended, and its ranks with it; another can be started."""
 
+    killed = False
+    """Whether a signal ended it: another one may live."""
+
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a clause naming the nearest known name and then all of them, for the end of an error message."""

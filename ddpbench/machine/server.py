@@ -164,7 +164,9 @@ class ServerProcess:
             data = b""
         if not data:
             code = self._process.wait(timeout=5)
-            raise ServerGoneError(f"the fork server ended with exit code {code} {_tail(self._log)}")
+            gone = ServerGoneError(f"the fork server ended with exit code {code} {_tail(self._log)}")
+            gone.killed = code < 0
+            raise gone
         self._received += data
         *lines, self._received = self._received.split(b"\n")
         return [json.loads(line) for line in lines]

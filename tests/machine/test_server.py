@@ -207,8 +207,9 @@ def test_a_server_that_is_gone_is_told_from_one_that_refuses(connected: Connecte
 
     client._process = Ended()  # type: ignore[assignment]
     server.close()
-    with pytest.raises(ServerGoneError, match="exit code -9"):
+    with pytest.raises(ServerGoneError, match="exit code -9") as gone:
         client.events(0.1)
+    assert gone.value.killed
 
 
 def test_a_server_that_is_stopped_before_it_is_born_is_given_up(

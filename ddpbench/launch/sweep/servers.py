@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
+from ddpbench.errors import ServerGoneError
 from ddpbench.machine.placement import early_env
 from ddpbench.machine.server import ServerProcess
 from ddpbench.spec import PlannedCase
@@ -27,8 +28,17 @@ class Servers(AbstractContextManager["Servers"]):
         """Return the one of an environment."""
         key = json.dumps(dict(env), sort_keys=True)
         if key not in self._running or not self._running[key].alive:
-            self._running[key] = self._stack.enter_context(ServerProcess(env, self._log))
+            self._running[key] = self._stack.enter_context(self._started(env))
         return self._running[key]
+
+    def _started(self, env: Mapping[str, str]) -> ServerProcess:
+        """Return a new one; another in place of one that something kills while it starts, but not of two."""
+        try:
+            return ServerProcess(env, self._log)
+        except ServerGoneError as error:
+            if not error.killed:
+                raise
+        return ServerProcess(env, self._log)
 
     def charged_s(self, server: ServerProcess, number: int) -> float:
         """Return what a round bears of a server's start: the first one that it serves bears all, seconds."""
