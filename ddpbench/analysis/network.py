@@ -102,7 +102,7 @@ def burst_s(case: Case, nominal: float) -> float:
 
 
 def bursts_s(run: CaseRun, nominal: float) -> float:
-    """Return the same for all transfers of a step, each of which may begin after a pause."""
+    """Return the same for all transfers of a step, each of which begins after a pause, or as often as its algorithm."""
     return pieces_of(run) * _BURSTS.get(run.case.algorithm, 1) * burst_s(run.case, nominal)
 
 

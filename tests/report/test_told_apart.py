@@ -11,11 +11,12 @@ from ddpbench.analysis import summarize
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.records import RunDir
 from ddpbench.report.rows import rows_of
-from ddpbench.report.sections import breakdown, claims, network, one_step, scaling, strategies
+from ddpbench.report.sections import breakdown, claims, heatmap, network, one_step, scaling, strategies
+from ddpbench.report.standing import stands
 from ddpbench.report.tables.data_parallel import phases_table
 from ddpbench.report.words import Estimate, decimals_of
 from ddpbench.spec import grouping
-from tests.synthetic import case_of
+from tests.synthetic import case_of, write_run
 
 REPORTS = Path(__file__).parents[2] / "reports"
 
@@ -104,3 +105,19 @@ def test_many_variables_are_counted() -> None:
 
     assert words(2) == ["A0=1, A1=1"]
     assert words(3) == ["3 environment variables set"]
+
+
+def test_the_heat_map_tells_the_paired_difference_as_the_figure_beside_it_does(tmp_path: Path) -> None:
+    summary = summarize(write_run(tmp_path / "run", 30))
+    told = stands(summary, "buckets")
+    rows = [row for row in rows_of(summary) if row.case_id in told]
+    line = [
+        row for row in rows if row.panel == rows[0].panel and row.case.world_size == rows[0].case.world_size
+    ]
+    found = {row.case_id: heatmap._longer(row, line, told) for row in line}
+    (lowest,) = (case_id for case_id, value in found.items() if value == 0)
+    others = {case_id: value for case_id, value in found.items() if case_id != lowest}
+    assert len(others) > 1
+    assert others == {case_id: told[case_id].ratio.value - 1 for case_id in others}
+    quotients = {case_id: heatmap._longer(row, line, {}) for case_id, row in zip(found, line, strict=True)}
+    assert all(quotients[case_id] != value for case_id, value in others.items())

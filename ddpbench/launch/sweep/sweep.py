@@ -157,8 +157,6 @@ class Sweep:
             if self._prepared.resumes or self._run.plan.exists():
                 raise
             shutil.rmtree(self._run.path, ignore_errors=True)
-            if isinstance(error, BrokenPipeError):  # of what is told meanwhile
-                raise
             told = f"{self._run.path} cannot be written: {explain_os_error(error)}"
             raise OutputError(told) from None
 
