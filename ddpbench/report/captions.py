@@ -123,11 +123,12 @@ def settings_apart(rows: Sequence[Row]) -> dict[str, str]:
     """For each case the links and options that tell these rows apart, by its id."""
     among = [row.case for row in rows]
     linked = len({case.fabric for case in among}) > 1
+    words_of = grouping.wording(("workload_options_json",), among)
     return {
         row.case_id: ", ".join(
             [
                 *([short_links(row.case.fabric)] if linked and row.case.fabric else []),
-                *grouping.words(row.case, ("workload_options_json",), among),
+                *words_of(row.case),
             ]
         )
         for row in rows

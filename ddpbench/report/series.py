@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ddpbench.analysis.findings.wording import panel_words
+from ddpbench.analysis.findings.wording import panel_wording
 from ddpbench.report.draw.style import Look, look
 from ddpbench.report.rows import Row
 from ddpbench.report.words import series_of
@@ -166,12 +166,11 @@ def variant_words(rows: Iterable[Row], *, layouts: bool = True) -> dict[str, str
     found: dict[str, str] = {}
     for members in by_strategy.values():
         cases = [row.case for row in members]
-        names = grouping.differing(cases, VARIANT)
+        words_of = grouping.wording(grouping.differing(cases, VARIANT), cases)
         several = layouts and len({row.variant for row in members}) > 1
         for row in members:
-            words = grouping.words(row.case, names, cases)
             # a strategy is not told twice: a master's algorithm is called master
-            words = [word for word in words if word != row.case.strategy]
+            words = [word for word in words_of(row.case) if word != row.case.strategy]
             found[row.case_id] = " ".join([*words, *([row.layout] if row.layout and several else [])])
     return found
 
@@ -180,12 +179,10 @@ def full_names(rows: Iterable[Row]) -> dict[str, str]:
     """For each case what tells it from all these, in words: its strategy, ranks and cap, its panel and its variant."""
     every = list(rows)
     cases = [row.case for row in every]
-    fields = grouping.differing(cases, PANEL)
+    panel_words_of = panel_wording(grouping.differing(cases, PANEL), cases)
     variants = variant_words(every)
     return {
-        row.case_id: ", ".join(
-            filter(None, [row.name, *panel_words(row.case, fields, cases), variants[row.case_id]])
-        )
+        row.case_id: ", ".join(filter(None, [row.name, *panel_words_of(row.case), variants[row.case_id]]))
         for row in every
     }
 

@@ -363,16 +363,37 @@ def words(case: Case, names: Iterable[str], among: Iterable[Case]) -> list[str]:
 
     Those are cases of its own strategy, or of its own workload: another's have other options.
     """
+    return wording(names, among)(case)
+
+
+def wording(names: Iterable[str], among: Iterable[Case]) -> Callable[[Case], list[str]]:
+    """Return what gives a case's `words`: who names many cases looks through all of them once."""
     every = list(among)
-    found: list[str] = []
+    tellers: list[Callable[[Case], list[str]]] = []
     for name in names:
-        owner = _OPTIONS.get(name)
-        if owner is not None:
-            varied = _varied(every, name, owner) if every else owner(case)
-            found += options_words({key: value for key, value in owner(case).items() if key in varied})
+        if (owner := _OPTIONS.get(name)) is not None:
+            tellers.append(partial(_option_words, owner, _varied(every, name, owner) if every else None))
         else:
-            found.append(FACETS[name].word(case))
-    return [word for word in dict.fromkeys(found) if word]
+            tellers.append(partial(_word, FACETS[name]))
+
+    def words_of(case: Case) -> list[str]:
+        found = dict.fromkeys(word for tell in tellers for word in tell(case))
+        return [word for word in found if word]
+
+    return words_of
+
+
+def _word(facet: Facet, case: Case) -> list[str]:
+    return [facet.word(case)]
+
+
+def _option_words(
+    owner: Callable[[Case], dict[str, Any]], varied: Sequence[str] | None, case: Case
+) -> list[str]:
+    """Return a case's options as `key=value`, those of `varied` alone where it is given."""
+    return options_words(
+        {key: value for key, value in owner(case).items() if varied is None or key in varied}
+    )
 
 
 def told(case: Case) -> list[str]:

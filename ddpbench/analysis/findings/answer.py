@@ -28,7 +28,7 @@ from ddpbench.analysis.findings.wording import (
     longer,
     name_of,
     one_bucket,
-    panel_words,
+    panel_wording,
     plain,
     sentence,
 )
@@ -115,6 +115,7 @@ class _Places:
             if len({grouping.panel_value(case, name) for case in cases}) == len(cases)
         ]
         self.fields = alone[:1] or differing
+        self._words_of = panel_wording(self.fields, cases)
         self.total = len(cases)
         self.family = [run for one in choices for run in one.ranked]
         judged = {grouping.panel(one.chosen.case) for one in choices}
@@ -126,7 +127,7 @@ class _Places:
         return self._of(one.chosen.case)
 
     def _of(self, case: Case) -> str:
-        return ", ".join(panel_words(case, self.fields, self._cases))
+        return ", ".join(self._words_of(case))
 
     def name(self, one: Choice) -> str:
         """Return the chosen case's name, told apart from all that were ranked anywhere."""
@@ -148,7 +149,8 @@ class _Places:
 
     def labels(self, choices: Sequence[Choice]) -> list[str]:
         """Return what must stand beside the numbers, but what the panels differ in, if that is said."""
-        said = {word for one in choices for word in grouping.words(one.chosen.case, self.fields, self._cases)}
+        words_of = grouping.wording(self.fields, self._cases)
+        said = {word for one in choices for word in words_of(one.chosen.case)}
         every = list(dict.fromkeys(word for one in choices for word in grouping.told(one.chosen.case)))
         return [word for word in every if word not in said] + (
             ["emulated links"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ddpbench.analysis.names import short_workloads
 from ddpbench.analysis.network import beyond_formula_s
@@ -66,18 +66,22 @@ def panel_words(case: Case, fields: Iterable[str], among: Iterable[Case]) -> lis
 
     An own workload is told by its class, whose path would fill the sentence.
     """
+    return panel_wording(fields, among)(case)
+
+
+def panel_wording(fields: Iterable[str], among: Iterable[Case]) -> Callable[[Case], list[str]]:
+    """Return what gives a case's `panel_words`: who names many cases looks through all of them once."""
     every, names = list(among), list(fields)
     if "workload" not in names:
-        return grouping.words(case, names, every)
+        return grouping.wording(names, every)
     workloads = short_workloads({other.workload for other in every})
-    told = workloads[case.workload]
     follows = [
         name
         for name in _OF_WORKLOAD
         if len({(other.workload, grouping.panel_value(other, name)) for other in every}) == len(workloads)
     ]
-    rest = [name for name in names if name not in ("workload", *follows)]
-    return list(dict.fromkeys([told, *grouping.words(case, rest, every)]))
+    words_of = grouping.wording([name for name in names if name not in ("workload", *follows)], every)
+    return lambda case: list(dict.fromkeys([workloads[case.workload], *words_of(case)]))
 
 
 def listed_apart(names: Sequence[str]) -> str:

@@ -124,6 +124,7 @@ def _names(rows: Sequence[Row]) -> dict[str, str]:
     cases = [row.case for row in rows]
     told = {"local_batch", "global_batch", "scaling", "fabric"}  # by the batch, and below
     apart = [name for name in grouping.differing(cases, PANEL) if name not in told]
+    words_of = grouping.wording(apart, cases)
     names: dict[str, str] = {}
     for row in rows:
         words = [
@@ -136,7 +137,7 @@ def _names(rows: Sequence[Row]) -> dict[str, str]:
                 if linked and not row.needs_no_link
                 else []
             ),
-            *grouping.words(row.case, apart, cases),
+            *words_of(row.case),
         ]
         names[row.case_id] = ", ".join(words)
     counts = list(names.values())
@@ -156,5 +157,5 @@ def apart_words(groups: Sequence[Sequence[Line]]) -> list[str]:
     """Return what tells the groups from each other; empty where there is one."""
     cases = [fullest([line.row for line in group]).case for group in groups]
     names = [name for name in PANEL if name not in ("local_batch", "global_batch", "scaling")]
-    apart = grouping.differing(cases, names)
-    return [", ".join(grouping.words(case, apart, cases)) for case in cases]
+    words_of = grouping.wording(grouping.differing(cases, names), cases)
+    return [", ".join(words_of(case)) for case in cases]

@@ -1,0 +1,53 @@
+"""A run of four times the cases is four times the work: no function looks through all cases for each of them."""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ddpbench.analysis import summarize
+from ddpbench.report import page
+from ddpbench.report.draw.canvas import Drawn
+from ddpbench.report.parts import Picture
+from tests.synthetic import matrix, write_run
+
+FEW, FACTOR = 40, 4
+MOST_GROWTH = 2 * FACTOR
+"""Of a function's calls: some are made of what only larger runs have, and a quadratic one's grow sixteenfold."""
+TELLING = 500
+"""Calls; of fewer the growth says nothing."""
+
+
+class _Unpainted:
+    """A painter that draws nothing: matplotlib's work is one figure's, however many cases there are."""
+
+    def start(self, pictures: Sequence[Picture]) -> None:
+        self._pictures = pictures
+
+    def drawn(self) -> list[Drawn]:
+        return [Drawn(svg=b"<svg/>", png=b"", narrow=b"", files={}) for _ in self._pictures]
+
+
+def _calls(folder: Path, cases: int) -> dict[tuple[str, int, str], int]:
+    """How often each function of the package is called for the page of so many cases."""
+    run = write_run(folder, matrix(cases), rounds=3)
+    profile = cProfile.Profile()
+    painter: Any = _Unpainted()
+    profile.runcall(lambda: page.build(summarize(run), painter))
+    statistics: Any = pstats.Stats(profile)
+    return {where: told[1] for where, told in statistics.stats.items() if "/ddpbench/" in where[0]}
+
+
+def test_no_function_is_called_for_each_pair_of_cases(tmp_path: Path) -> None:
+    _calls(tmp_path / "first", 8)  # what is made once a process
+    few, many = _calls(tmp_path / "few", FEW), _calls(tmp_path / "many", FEW * FACTOR)
+    grown = {
+        where: (few.get(where, 0), count)
+        for where, count in many.items()
+        if count > TELLING and count > MOST_GROWTH * max(few.get(where, 0), 1)
+    }
+    assert not grown
+    assert sum(many.values()) > sum(few.values()) > 100_000, "the profile counts nothing"
