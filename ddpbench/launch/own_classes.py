@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from ddpbench.errors import nearest
+
 
 def tree_of(name: str) -> ast.Module | None:
     """Return the syntax tree of the file that a name such as `train.py:Mine` is in; None where it cannot be read."""
@@ -17,6 +19,52 @@ def tree_of(name: str) -> ast.Module | None:
         return ast.parse(Path(head).read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
         return None
+
+
+def missing(name: str) -> str:
+    """Return why there is certainly no class of a name such as `train.py:Mine`; empty where only a rank can tell.
+
+    A file that cannot be parsed has none, and one in which nothing has that name, so long as all names in it are
+    written there.
+    """
+    head, _, attribute = name.rpartition(":")
+    path = Path(head)
+    if not head.endswith(".py") or not path.is_file():
+        return ""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        return f"{head}{line}: {getattr(error, 'msg', error)}"
+    except (OSError, RecursionError, MemoryError):
+        return ""
+    names = set(_named_in(tree))
+    if attribute in names or names & _NAMING:
+        return ""
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    able = [node.name for node in classes if {"model", "build"} & {each.name for each in _functions(node)}]
+    return f"{head} has no class {attribute}; {nearest(attribute, able or [node.name for node in classes])}"
+
+
+_NAMING = frozenset({"*", "__getattr__", "exec", "globals", "setattr", "vars", "locals", "__dict__"})
+"""What may give a module names that are not written in it."""
+
+
+def _named_in(tree: ast.Module) -> Iterator[str]:
+    """Yield every name that a file mentions, wherever in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.alias):
+            yield node.asname or node.name.partition(".")[0]
+
+
+def _functions(node: ast.ClassDef) -> list[ast.FunctionDef]:
+    return [child for child in node.body if isinstance(child, ast.FunctionDef)]
 
 
 def class_of(tree: ast.Module, attribute: str) -> ast.ClassDef | None:

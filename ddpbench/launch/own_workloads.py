@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpbench.errors import RequestError
+from ddpbench.launch.own_classes import missing
 from ddpbench.spec import Experiment
 from ddpbench.spec.claims import SIDES
 from ddpbench.workloads import is_import_path
@@ -64,7 +65,7 @@ def with_located(experiment: Experiment, beside: Path) -> Experiment:
     """Return the experiment with the files of its own workloads as `located` names them, so that it can be resumed.
 
     Raises:
-        RequestError: one of them is not there; the sentence says where it was looked for.
+        RequestError: one of them is not there, and the sentence says where it was looked for, or has no such class.
     """
 
     def name_of(name: str) -> str:
@@ -75,18 +76,18 @@ def with_located(experiment: Experiment, beside: Path) -> Experiment:
             raise RequestError(
                 f"workload {name!r}: there is no file {places}; give its path from the experiment's folder"
             )
+        if is_import_path(found) and (why := missing(found)):
+            raise RequestError(f"workload {name!r}: {why}")
         return found
 
     def selection(rule: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
         return {
-            key: [name_of(value) for value in values] if key == "workload" else values
+            _setting(key, beside): [name_of(value) for value in values] if key == "workload" else values
             for key, values in rule.items()
         }
 
     base = experiment.base.model_copy(update={"workload": name_of(experiment.base.workload)})
-    axes = dict(experiment.axes)
-    if "workload" in axes:
-        axes["workload"] = [name_of(name) for name in axes["workload"]]
+    axes = selection(experiment.axes)
     options = {_owner(owner, beside): given for owner, given in experiment.options.items()}
     exclude = [selection(rule) for rule in experiment.exclude]
     claims = [
@@ -97,6 +98,14 @@ def with_located(experiment: Experiment, beside: Path) -> Experiment:
     ]
     changes = {"base": base, "axes": axes, "options": options, "exclude": exclude, "claims": claims}
     return experiment.model_copy(update=changes)
+
+
+def _setting(name: str, beside: Path) -> str:
+    """Return the name of an axis, or of a setting that selects; options of an own workload have its file's path."""
+    if not name.startswith("options."):
+        return name
+    owner, dot, key = name.removeprefix("options.").rpartition(".")
+    return f"options.{_owner(owner, beside)}{dot}{key}"
 
 
 def _owner(owner: str, beside: Path) -> str:

@@ -72,7 +72,7 @@ class Plan:
     run_id: str = ""
     """What the run's records name, so that none of another run passes for one of its own; older runs have none."""
     tried: Mapping[str, Tried] = field(default_factory=dict)
-    """What is known of users' own workloads once they were tried, by name: estimates are made from it."""
+    """What is known of users' own workloads once they were tried, by name with options: estimates are made from it."""
     claims: tuple[PlannedClaim, ...] = ()
     """The experiment's, with the pairs of cases that decide them."""
 
@@ -96,11 +96,11 @@ class Plan:
 
     def launch_s(self, case: Case) -> float:
         """About how long one launch of a case takes, seconds."""
-        return launch_s(case, self.experiment.budget, self.tried.get(case.workload))
+        return launch_s(case, self.experiment.budget, self.tried.get(case.workload_with_options))
 
     def proof_s(self, case: Case) -> float:
         """About how long the proof of a case takes, seconds."""
-        return proof_s(case, self.tried.get(case.workload))
+        return proof_s(case, self.tried.get(case.workload_with_options))
 
     def estimate_s(
         self,

@@ -37,7 +37,7 @@ _INTRODUCTION = """\
 Each key of [base], [fabric], [env] and [options] may also be an axis: `local_batch`, `"fabric.bandwidth"`,
 `"env.NCCL_ALGO"` and `"options.ddp.accumulate"` in [axes]. `ddpbench sweep NAME --set base.local_batch=16` overrides
 a key. No default: the key is unset. Strategies and workloads without a section here have no options. The options of
-your own workload are the keyword arguments of its constructor.
+your own workload are the keyword arguments of its constructor, and as an axis `"options.train.py.width"`.
 
 A *duration* is a number of seconds or a string such as `"10 min"` (ns, us, ms, s, min, h). A *rate* is a number
 of bit/s or a string such as `"10 Gbit/s"`.

@@ -19,7 +19,7 @@ class Expected:
     ) -> None:
         """`shared`: sweeps share the machine, so that all rounds have the same fork servers.
 
-        `tried` is what is known of users' own workloads once they were tried, by name.
+        `tried` is what is known of users' own workloads once they were tried, by name with options.
         """
         self._budget, self._done, self._shared = plan.budget, done, shared
         self._tried = tried or {}
@@ -52,11 +52,11 @@ class Expected:
         return self._guess_s(entry.case) * (self._took_s / self._guessed_s if self._guessed_s else 1.0)
 
     def _guess_s(self, case: Case) -> float:
-        return launch_s(case, self._budget, self._tried.get(case.workload))
+        return launch_s(case, self._budget, self._tried.get(case.workload_with_options))
 
     def proof_s(self, case: Case) -> float:
         """The proof of a case, as guessed."""
-        return proof_s(case, self._tried.get(case.workload))
+        return proof_s(case, self._tried.get(case.workload_with_options))
 
     def round_s(self, launches: Sequence[PlannedCase]) -> float:
         """One more round, of a launch of each of these cases."""

@@ -27,34 +27,34 @@ def inspect_own(
     *,
     before_each: Callable[[], None] = lambda: None,
 ) -> dict[str, Mapping[str, Any]]:
-    """Tries every own workload among the cases'; what each is, by name.
+    """Tries every own workload among the cases', with each of its options; what each is, by its name with these.
 
     Raises:
         WorkloadError: some cannot be used; a sentence for each.
     """
-    smallest: dict[tuple[str, str], Case] = {}
-    largest: dict[tuple[str, str], Case] = {}
+    smallest: dict[str, Case] = {}
+    largest: dict[str, Case] = {}
     for case in cases:
         if is_import_path(case.workload):
-            key = (case.workload, case.workload_options_json)
+            key = case.workload_with_options
             if key not in smallest or case.local_batch < smallest[key].local_batch:
                 smallest[key] = case
             if key not in largest or case.global_batch > largest[key].global_batch:
                 largest[key] = case
     found: dict[str, Mapping[str, Any]] = {}
     problems: list[str] = []
-    for (name, given), case in smallest.items():
+    for name, case in smallest.items():
         before_each()
-        facts = server.inspect(alone(case), folder, timeout_s, largest[name, given])
+        facts = server.inspect(alone(case), folder, timeout_s, largest[name])
         if "problem" in facts:
             problems.append(str(facts["problem"]))
-        elif few := _too_few(facts, largest[name, given]):
+        elif few := _too_few(facts, largest[name]):
             problems.append(f"{name}: {few}")
         found[name] = facts
     for left in ("probe.json", "probe.log"):
         (folder / left).unlink(missing_ok=True)
     if problems:
-        raise WorkloadError("\n".join(problems))
+        raise WorkloadError("\n".join(dict.fromkeys(problems)))
     return found
 
 
@@ -72,7 +72,7 @@ def alone(case: Case) -> Case:
 
 
 def tried(own: Mapping[str, Mapping[str, Any]]) -> dict[str, Tried]:
-    """Return what trying each own workload took, by name."""
+    """Return what trying each own workload took, by its name with its options."""
     return {
         name: Tried(made_s=facts["made_s"], step_s=facts["step_s"], local_batch=facts["local_batch"])
         for name, facts in own.items()
@@ -105,13 +105,13 @@ def within_own(
         WorkloadError: none is left.
     """
     found = tuple(
-        replace(entry, skip_reason=_own_reason(entry.case, own[entry.case.workload]))
-        if entry.skip_reason is None and entry.case.workload in own
+        replace(entry, skip_reason=_own_reason(entry.case, own[entry.case.workload_with_options]))
+        if entry.skip_reason is None and entry.case.workload_with_options in own
         else entry
         for entry in entries
     )
     reasons = dict.fromkeys(
-        f"{entry.case.workload}: {entry.skip_reason}" for entry in found if entry.skip_reason
+        f"{entry.case.workload_with_options}: {entry.skip_reason}" for entry in found if entry.skip_reason
     )
     if all(entry.skip_reason is not None for entry in found):
         raise WorkloadError("\n".join(reasons))

@@ -203,6 +203,12 @@ class Case:
         return loaded
 
     @property
+    def workload_with_options(self) -> str:
+        """The workload's name, with its options where it has some: two with others are two models."""
+        given = self.workload_options_json
+        return self.workload if given == "{}" else f"{self.workload} {given}"
+
+    @property
     def workload_options(self) -> dict[str, Any]:
         """The workload's options as a dictionary."""
         loaded: dict[str, Any] = json.loads(self.workload_options_json)

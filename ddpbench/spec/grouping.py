@@ -78,7 +78,9 @@ def number_words(case: Case, machine: Mapping[str, Any]) -> str:
     """
     context = machine.get("context")
     own = context.get("own_workloads", {}) if isinstance(context, Mapping) else {}
-    facts = own.get(case.workload, {}) if isinstance(own, Mapping) else {}
+    facts: object = None
+    if isinstance(own, Mapping):  # older runs have one name, whatever the options
+        facts = own.get(case.workload_with_options, own.get(case.workload))
     entered = facts.get("autocast", "") if isinstance(facts, Mapping) else ""
     if entered:
         return f"{case.dtype} with its own {entered} autocast"

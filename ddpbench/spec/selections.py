@@ -28,7 +28,7 @@ def variable_of(axis: str) -> str:
 
 def axis_field(name: str, models: Models) -> FieldInfo | None:
     """Return the setting of an axis: of `Base`, of the fabric (`fabric.bandwidth`), a variable of the environment
-    (`env.NCCL_ALGO`), or an option (`options.ddp.X`)."""
+    (`env.NCCL_ALGO`), or an option (`options.ddp.X`, `options.train.py.X`)."""
     if name.startswith("fabric."):
         return FabricSettings.model_fields.get(name.removeprefix("fabric."))
     if variable_of(name):
@@ -36,9 +36,18 @@ def axis_field(name: str, models: Models) -> FieldInfo | None:
     if name.startswith("options."):
         _, _, rest = name.partition(".")
         owner, _, key = rest.rpartition(".")
-        model = models.get(owner)
-        return None if model is None else model.model_fields.get(key)
+        return _option_field(models.get(owner), key)
     return Base.model_fields.get(name)
+
+
+def _option_field(model: type[BaseModel] | None, key: str) -> FieldInfo | None:
+    """Return an option; of a user's own class any keyword may be one, which only a rank can tell."""
+    if model is None:
+        return None
+    found = model.model_fields.get(key)
+    if found is None and model.model_config.get("extra") == "allow" and key.isidentifier():
+        return FieldInfo(annotation=Any)
+    return found
 
 
 def axis_names(models: Models) -> list[str]:

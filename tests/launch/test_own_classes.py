@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.launch.own_classes import has_own_step
+from ddpbench.launch.own_classes import has_own_step, missing
 from tests.failures.conftest import run_cli
 
 TEXT = """
@@ -88,3 +88,50 @@ def test_what_cannot_run_an_own_step_is_skipped_with_its_reason() -> None:
     assert "post_local_sgd aggregates between a backward and an update of its own: it needs loss()" in told
     assert "async_server aggregates" in told
     assert "ddp aggregates" not in told
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "class Mind:\n    def model(self): ...\nclass Other: ...",
+            "has no class Mine; did you mean 'Mind'? known: Mind",
+        ),
+        ("class Mind: ...", "has no class Mine; did you mean 'Mind'? known: Mind"),
+        ("", "has no class Mine; known: none"),
+        ("class Mind:\n    def f(:", ", line 2: invalid syntax"),
+        ("a = '\0'", ""),
+    ],
+)
+def test_what_is_certainly_no_class_is_told_without_a_rank(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "own.py").write_text(text, encoding="utf-8")
+    assert told in missing(f"{tmp_path}/own.py:Mine") != ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class Mine: ...",
+        "def made(): ...\nMine = made()",
+        "from elsewhere import Mine",
+        "from elsewhere import Other as Mine",
+        "from elsewhere import *",
+        "if True:\n    class Mine: ...",
+        "globals()['Mine'] = int",
+        "import sys\nsys.modules[__name__].Mine = int",
+        "def __getattr__(name): ...",
+        "# -*- coding: latin-1 -*-\nname = 'Müller'\nclass Mine: ...",
+    ],
+)
+def test_what_only_a_rank_can_tell_is_left_to_it(tmp_path: Path, text: str) -> None:
+    (tmp_path / "own.py").write_text(text, encoding="latin-1")
+    assert not missing(f"{tmp_path}/own.py:Mine")
+    assert not missing(f"{tmp_path}/none.py:Mine")
+    assert not missing("package.module:Mine")
+
+
+def test_a_dry_run_tells_a_wrong_class(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("class Mine:\n    def model(self): ...", encoding="utf-8")
+    ended = run_cli("sweep", "quick", "--workload", f"{tmp_path}/own.py:Mime", "--dry-run")
+    assert ended.returncode == 2
+    assert "has no class Mime; did you mean 'Mine'?" in ended.stderr

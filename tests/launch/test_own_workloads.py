@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ddpbench.errors import RequestError
+from ddpbench.errors import ExperimentError, RequestError, WorkloadError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.own_workloads import located, with_located
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.machine.identity import workloads_digest
-from ddpbench.machine.trial import told
-from ddpbench.spec import parse_experiment
+from ddpbench.machine.trial import inspect_own, told, tried, within_own
+from ddpbench.spec import Case, PlannedCase, parse_experiment
+from tests.synthetic import case_of
 
 CATALOG = TableCatalog()
 
@@ -56,8 +60,12 @@ TEXT = """
     [axes]
     workload = ["mine/train.py:A", "mine/train.py:B", "mlp"]
     world_size = [1, 2]
+    "options.mine/train.py.depth" = [1, 2]
     [[exclude]]
     workload = "mine/train.py:B"
+    world_size = 2
+    [[exclude]]
+    "options.mine/train.py.depth" = 2
     world_size = 2
     [options."mine/train.py"]
     width = 3
@@ -65,25 +73,34 @@ TEXT = """
     learning_rate = 0.5
 """
 
+CLASSES = "class A: ...\nclass B: ...\n"
+
 
 def test_every_place_that_names_it_is_rewritten(folders: tuple[Path, Path]) -> None:
-    (folders[1] / "mine/train.py").touch()
+    (folders[1] / "mine/train.py").write_text(CLASSES, encoding="utf-8")
     experiment = with_located(parse_experiment(TEXT, CATALOG, name="x"), folders[1])
     found = "experiments/mine/train.py"
     assert experiment.axes["workload"] == [f"{found}:A", f"{found}:B", "mlp"]
+    assert experiment.axes[f"options.{found}.depth"] == [1, 2]
     assert experiment.exclude[0]["workload"] == [f"{found}:B"]
+    assert experiment.exclude[1][f"options.{found}.depth"] == [2]
     assert experiment.options == {found: {"width": 3}, "mlp": {"learning_rate": 0.5}}
 
 
 def test_the_plan_has_its_options_and_its_excludes(folders: tuple[Path, Path]) -> None:
     here, beside = folders
-    (beside / "mine/train.py").write_text("", encoding="utf-8")
+    (beside / "mine/train.py").write_text(CLASSES, encoding="utf-8")
     (beside / "x.toml").write_text(TEXT, encoding="utf-8")
     prepared = prepare(SweepRequest(experiment=beside / "x.toml", out=here / "run"))
     cases = [entry.case for entry in prepared.plan.cases if not entry.added_as_baseline]
     own = [case for case in cases if "train.py" in case.workload]
-    assert [(case.workload[-1], case.world_size) for case in own] == [("A", 1), ("A", 2), ("B", 1)]
-    assert all(case.workload_options == {"width": 3} for case in own)
+    assert [(case.workload[-1], case.world_size, case.workload_options) for case in own] == [
+        ("A", 1, {"depth": 1, "width": 3}),
+        ("A", 1, {"depth": 2, "width": 3}),
+        ("A", 2, {"depth": 1, "width": 3}),
+        ("B", 1, {"depth": 1, "width": 3}),
+        ("B", 1, {"depth": 2, "width": 3}),
+    ]
     # From the run's own copy, as a resume reads it, the same cases come.
     (here / "run").mkdir()
     (here / "run/experiment.toml").write_text(prepared.experiment.to_toml(), encoding="utf-8")
@@ -115,4 +132,55 @@ def test_what_was_found_is_told_in_a_line() -> None:
     facts = {"parameters": 1200, "gradient_bytes": 4800, "samples": None, "batch": "float32 [4, 6]"}
     assert told("mine/train.py:A", facts) == (
         "workload mine/train.py:A: 1,200 parameters, 4,800 bytes of gradient; a batch is float32 [4, 6]"
+    )
+
+
+def test_any_keyword_of_an_own_class_may_be_an_axis_and_nothing_else() -> None:
+    def axes(name: str) -> str:
+        return f'[base]\nstrategy = "ddp"\nworkload = "train.py:Mine"\n[axes]\n"{name}" = [1, "two", [3]]\n'
+
+    assert parse_experiment(axes("options.train.py.width"), CATALOG, name="x").axes == {
+        "options.train.py.width": [1, "two", [3]]
+    }
+    for name in ("options.train.py.a-b", "options.other.py.width", "options.train.py."):
+        with pytest.raises(ExperimentError, match="unknown axis"):
+            parse_experiment(axes(name), CATALOG, name="x")
+
+
+class _Inspecting:
+    """A server that finds what a class would be with its options."""
+
+    def inspect(self, case: Case, folder: Path, timeout_s: float, largest: Case) -> dict[str, Any]:
+        options = case.workload_options
+        if options.get("broken"):
+            return {"problem": "train.py:Mine: cannot be built"}
+        return {
+            "sparse": options.get("sparse", False),
+            "made_s": 1.0,
+            "step_s": options["width"],
+            "local_batch": 8,
+        }
+
+
+def _own(**options: Any) -> Case:
+    return case_of(workload="train.py:Mine", workload_options_json=json.dumps(options, sort_keys=True))
+
+
+def test_a_class_is_what_its_options_make_it(tmp_path: Path) -> None:
+    cases = [_own(width=1), _own(width=2, sparse=True)]
+    server: Any = _Inspecting()
+    found = inspect_own(server, cases, tmp_path)
+    assert [tried(found)[case.workload_with_options].step_s for case in cases] == [1, 2]
+    reasons = [
+        entry.skip_reason
+        for entry in within_own(
+            [PlannedCase(case=replace(case, strategy="fsdp", algorithm="fsdp")) for case in cases], found
+        )
+    ]
+    assert reasons[0] is None
+    assert "sparse" in str(reasons[1])
+    with pytest.raises(WorkloadError) as caught:
+        inspect_own(server, [_own(broken=1), _own(broken=2)], tmp_path)
+    assert str(caught.value) == "train.py:Mine: cannot be built", (
+        "one sentence, not one for each of its options"
     )

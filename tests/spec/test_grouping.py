@@ -220,3 +220,8 @@ def test_autocast_in_the_users_hand_is_told_beside_the_type() -> None:
     assert grouping.number_words(case, machine) == "float32 with its own bf16 autocast"
     assert grouping.number_words(replace(case, workload="other.py:Mine"), machine) == "float32"
     assert grouping.number_words(replace(case, precision="fp16"), {}) == "float32 with fp16 autocast"
+    given = replace(case, workload_options_json='{"half": true}')
+    assert grouping.number_words(given, machine) == "float32 with its own bf16 autocast"
+    machine["context"]["own_workloads"]['train.py:Mine {"half": true}'] = {"autocast": "fp16"}
+    assert grouping.number_words(given, machine) == "float32 with its own fp16 autocast"
+    assert grouping.number_words(case, machine) == "float32 with its own bf16 autocast"

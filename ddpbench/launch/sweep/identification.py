@@ -37,7 +37,7 @@ class Found:
     plan: Plan
     """What is to be run: of bucket caps that make the same buckets one."""
     tried: dict[str, Tried]
-    """What trying users' own workloads took, by name."""
+    """What trying users' own workloads took, by name with options."""
 
 
 def identify(prepared: Prepared, server: ServerProcess, listener: Listener) -> Found:
