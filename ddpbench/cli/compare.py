@@ -201,10 +201,10 @@ def _interleaved(arguments: argparse.Namespace) -> Changes:
         try:
             return interleave(asked, lines)
         except KeyboardInterrupt:
-            if lines.out is not None:
-                say(
-                    f"interrupted; what was measured: {command('ddpbench', 'compare', lines.out)}", sys.stderr
-                )
+            measured = (
+                f"what was measured: {command('ddpbench', 'compare', lines.out)}" if lines.rounds else ""
+            )
+            say(f"interrupted; {measured or 'no round was made'}", sys.stderr)
             raise
 
 
@@ -212,7 +212,8 @@ class _Lines:
     """Tells on standard error how far two sides have come."""
 
     def __init__(self) -> None:
-        self.out: Path | None = None
+        self.out: Path | str = ""
+        self.rounds = 0
 
     def begun(self, out: Path) -> None:
         self.out = out
@@ -224,6 +225,7 @@ class _Lines:
     def round_made(self, number: int, left_s: float) -> None:
         from ddpbench.units import format_seconds
 
+        self.rounds = number
         say(f"round {number} of both sides; {format_seconds(max(0.0, round(left_s)))} left", sys.stderr)
 
 

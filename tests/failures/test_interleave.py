@@ -124,12 +124,11 @@ def test_what_cannot_be_a_side_is_refused(repository: Path, words: tuple[str, ..
     code, told, said = compare(repository, "bench/step.toml", *words, "--out", out)
     assert code == 2, told + said
     assert sentence in said
-    if "there is no such" in sentence or "has no such" in sentence:
-        assert not out.exists()  # refused before anything is written
+    assert not out.exists()  # it would hold nothing, and stand in the way of the next
 
 
 def test_a_commit_that_does_not_work_is_named(repository: Path) -> None:
-    (repository / "bench" / "train.py").write_text("import a_package_that_nobody_has\n")
+    (repository / "bench" / "train.py").write_text("from a_package_that_nobody_has import Measured\n")
     git(repository, "commit", "-qam", "broken")
     code, told, said = compare(
         repository, "bench/step.toml", "--base", "fast", "--new", "main", "--out", repository.parent / "out"
@@ -168,6 +167,50 @@ def test_an_ended_comparison_leaves_nothing_and_keeps_its_rounds(
         time.sleep(0.1)
     told = json.loads(run_cli("compare", out, "--json").stdout)
     assert told["cases"][0]["rounds"] >= 2
+
+
+def test_a_comparison_that_is_ended_before_its_first_round_names_no_command(repository: Path) -> None:
+    out = repository.parent / "out"
+    process = subprocess.Popen(
+        command("compare", "--interleave", "bench/step.toml", "--base", "fast", "--new", ".", "--out", out),
+        cwd=repository,
+        env=os.environ | {"PYTHONPATH": python_path(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 90
+    while not (out / turns.FILE).exists():
+        assert time.monotonic() < deadline, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.endswith("interrupted; no round was made\n")
+    assert not out.exists()
+    assert not worker_processes()
+
+
+@pytest.mark.parametrize(
+    ("left_s", "round_s", "said"),
+    [
+        (80, 20, ""),
+        (
+            79,
+            20,
+            "a round takes 20 s: of the 5 that are needed about 4 fit into the time; give --total '2 min'",
+        ),
+        (
+            -5,
+            300,
+            "a round takes 5 min: of the 5 that are needed about 1 fit into the time; give --total '22 min'",
+        ),
+    ],
+)
+def test_a_time_that_will_not_do_is_told_after_the_first_round(
+    left_s: float, round_s: float, said: str
+) -> None:
+    assert turns.too_short(100, left_s, round_s, 5) == said
 
 
 @pytest.mark.thorough

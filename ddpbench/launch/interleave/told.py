@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -98,12 +99,24 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     out = checked_name(asked.out or Path("reports") / f"compare-{asked.experiment.stem}-{stamp}")
     check_empty(out)
+    made_here = not out.exists()
     for side in (asked.base, asked.new):
         check_there(side)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"{out} cannot be written: {explain_os_error(error)}") from None
+    turns: list[Turns] = []
+    try:
+        return _measured(asked, out, listener, turns)
+    except (RequestError, KeyboardInterrupt):
+        if made_here and not any(one.made for one in turns):  # it holds nothing that could be compared
+            shutil.rmtree(out, ignore_errors=True)
+        raise
+
+
+def _measured(asked: Asked, out: Path, listener: Listener, begun: list[Turns]) -> Changes:
+    """As `interleave`, in a directory that is there; the turns are put into `begun` before the first one."""
     code = asked.code or out
     sides = place(asked.base, asked.experiment, code), place(asked.new, asked.experiment, code)
     listener.begun(out)
@@ -118,6 +131,7 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
         ),
     )
     turns = Turns(sides, out, listener, (*asked.overrides, *own))
+    begun.append(turns)
 
     def enough() -> bool:
         return all(_decided(change, asked.limit) for change in changes_in(out, asked.alpha).changes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import queue
 import random
@@ -33,7 +34,7 @@ from ddpbench.records import SCHEMA_VERSION, write_atomically
 from ddpbench.records.files import MOST_NOTES, damaged, read_text
 from ddpbench.records.machine import first_problem
 from ddpbench.records.rundir import explain_os_error
-from ddpbench.units import format_seconds
+from ddpbench.units import format_about, format_seconds
 
 FILE = "comparison.json"
 START_S = 300.0
@@ -103,6 +104,8 @@ class Turns:
     out: Path
     listener: Listener
     overrides: Sequence[str] = ()
+    made: int = 0
+    """Rounds of both sides."""
     _processes: list[_Process] = field(default_factory=list)
 
     def measure(
@@ -122,7 +125,7 @@ class Turns:
             LaunchError: a side cannot go on; what was measured stays.
             RequestError: a side cannot even begin.
         """
-        start, dice, order, made = clock(), random.Random(seed), list[str](), 0
+        start, dice, order = clock(), random.Random(seed), list[str]()
         self._write(order)
         try:
             for placed in self.sides:  # one after the other: proofs are not to disturb each other
@@ -131,28 +134,33 @@ class Turns:
                 )
                 if not self._processes[-1].await_ready(first=True):  # no case of it can be measured
                     self.end()
-                    return made
+                    return self.made
             first = dice.randrange(2)
-            while made < rounds[1]:
-                first = dice.randrange(2) if made % 2 == 0 else 1 - first
+            while self.made < rounds[1]:
+                first = dice.randrange(2) if self.made % 2 == 0 else 1 - first
                 began = clock()
                 order.append(self.sides[first].spec.name)
                 self._write(order)
                 goes_on = [self._processes[index].make_round() for index in (first, 1 - first)]
-                made += 1
-                left = start + total_s - clock()
-                self.listener.round_made(made, left)
-                if not all(goes_on) or left < clock() - began or (made >= rounds[0] and enough()):
+                self.made += 1
+                now = clock()
+                left, took = start + total_s - now, now - began
+                self.listener.round_made(self.made, left)
+                if not all(goes_on):
                     break
-            if made < rounds[0]:
+                if self.made == 1 and (words := too_short(total_s, left, took, rounds[0])):
+                    self.listener.event(words)
+                if left < took or (self.made >= rounds[0] and enough()):
+                    break
+            if self.made < rounds[0]:
                 self.listener.event(
-                    f"only {made} of {rounds[0]} rounds: there was no time, or nothing left to do"
+                    f"only {self.made} of {rounds[0]} rounds: there was no time, or nothing left to do"
                 )
         except BaseException:
             self.end(at_once=True)
             raise
         self.end()
-        return made
+        return self.made
 
     def _write(self, order: Sequence[str]) -> None:
         def told(placed: Placed) -> StoredSide:
@@ -178,6 +186,18 @@ class Turns:
         processes, self._processes = self._processes, []
         for process in processes:
             process.end(at_once=at_once)
+
+
+def too_short(total_s: float, left_s: float, round_s: float, fewest: int) -> str:
+    """Return that the time will not do, as the first round tells; empty where it will."""
+    rounds = 1 + max(0, math.floor(left_s / round_s))
+    if rounds >= fewest:
+        return ""
+    needed = format_about(total_s + (fewest - 1) * round_s - left_s)
+    return (
+        f"a round takes {format_seconds(round_s)}: of the {fewest} that are needed about {rounds} fit into the time; "
+        f"give --total '{needed}'"
+    )
 
 
 def side_environment(folder: Path | None) -> dict[str, str]:
