@@ -11,8 +11,9 @@ import shlex
 import socket
 import subprocess
 import sys
+import tomllib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,11 @@ from ddpbench.errors import IdentityError
 from ddpbench.machine.hardware import Hardware
 from ddpbench.machine.mpi import mpi_version
 from ddpbench.records import SCHEMA_VERSION
+from ddpbench.records.machine import DIGESTS
 from ddpbench.spec import PlannedCase
-from ddpbench.units import utc_now
+from ddpbench.spec.selections import dotted
+from ddpbench.texts import shortened
+from ddpbench.units import counted, utc_now
 from ddpbench.version import VERSION
 from ddpbench.workloads import is_import_path
 from ddpbench.workloads.profile import profile_digest
@@ -30,6 +34,8 @@ from ddpbench.workloads.shipped import PREFIX, profile_path
 RANK_CODE = ("measure", "strategies", "worker", "workloads")
 """The packages whose code runs in a rank."""
 _CONSEQUENCE = "results of the two do not belong in one table; give another --out"
+_MOST_SETTINGS = 3
+"""That are named; more are counted."""
 
 
 def machine_record(
@@ -147,21 +153,70 @@ def _told_apart(hosts: Sequence[str]) -> list[str]:
     return names
 
 
-def check_identity(recorded: dict[str, Any], found: dict[str, Any], path: Path) -> None:
-    """Compares two `machine.json` objects.
+def check_identity(
+    recorded: dict[str, Any], found: dict[str, Any], path: Path, apart: Mapping[str, str] | None = None
+) -> None:
+    """Compares two `machine.json` objects. `apart` says of digests in which of what they are of the two differ.
 
     Raises:
         IdentityError: they differ; every difference is named.
     """
     before, now = recorded.get("identity", {}), found["identity"]
     differences = [
-        f"{key}: {before.get(key)!r} there, {now.get(key)!r} here"
+        _difference(key, before, now, (apart or {}).get(key, ""))
         for key in dict.fromkeys([*before, *now])
         if before.get(key) != now.get(key)
     ]
     if differences:
         listed = "\n".join(f"  {line}" for line in differences)
         raise IdentityError(f"{path} was measured under other conditions; {_CONSEQUENCE}\n{listed}")
+
+
+def _difference(key: str, before: Mapping[str, Any], now: Mapping[str, Any], apart: str) -> str:
+    if key in DIGESTS and key in before and key in now:
+        return f"{key}: {DIGESTS[key]} is not what it was{f': {apart}' if apart else ''}"
+    return f"{key}: {before.get(key)!r} there, {now.get(key)!r} here"
+
+
+def settings_apart(before: str, now: str) -> str:
+    """Return the settings in which two experiments differ, each a text of TOML: `budget.total: 60.0 there, 90.0 here`.
+
+    Of many the first ones; empty where one is not there, or cannot be read.
+    """
+    if not before:
+        return ""
+    try:
+        old, new = (dotted(tomllib.loads(text)) for text in (before, now))
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return ""
+    names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
+    told = [
+        f"{name}: {_value_in(old, name)} there, {_value_in(new, name)} here"
+        for name in names[:_MOST_SETTINGS]
+    ]
+    more = len(names) - len(told)
+    return "; ".join([*told, *([f"and {counted(more, 'more setting')}"] if more > 0 else [])])
+
+
+def _value_in(settings: Mapping[str, Any], name: str) -> str:
+    return shortened(settings[name]) if name in settings else "unset"
+
+
+def sources_of(workloads: Iterable[str]) -> str:
+    """Return the files that the digest of these workloads is of, but their names: users' own, and profiles."""
+    return " or ".join(
+        sorted(
+            {
+                name.rpartition(":")[0] if is_import_path(name) else name
+                for name in workloads
+                if _has_source(name)
+            }
+        )
+    )
+
+
+def _has_source(name: str) -> bool:
+    return is_import_path(name) or name.startswith(PREFIX)
 
 
 def text_digest(text: str) -> str:

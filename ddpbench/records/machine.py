@@ -9,6 +9,12 @@ from pydantic import BaseModel, Field, JsonValue, ValidationError
 from ddpbench.records.files import damaged
 from ddpbench.records.rundir import RunDir
 
+DIGESTS = {
+    "experiment_digest": "the experiment file",
+    "workload_digest": "the workload's source",
+    "rank_code_digest": "ddpbench's code in ranks",
+}
+"""What the digests in a run's identity are of."""
 _Text = str | None
 _Device = Annotated[int, Field(ge=0, strict=True)]
 _Cores = list[_Device] | None

@@ -10,7 +10,13 @@ import pytest
 from ddpbench.errors import IdentityError
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.hardware import Hardware
-from ddpbench.machine.identity import check_identity, machine_record, nodes_record
+from ddpbench.machine.identity import (
+    check_identity,
+    machine_record,
+    nodes_record,
+    settings_apart,
+    sources_of,
+)
 from ddpbench.spec import Case, PlannedCase
 
 PROBE = {"torch": "2.9", "python": "3.11", "cuda": None, "nccl": None, "cpu_capability": "AVX2", "gpus": []}
@@ -32,8 +38,26 @@ def test_every_difference_is_named() -> None:
     with pytest.raises(IdentityError) as caught:
         check_identity(record(), record("y", torch="2.10"), Path("run"))
     assert "torch: '2.9' there, '2.10' here" in str(caught.value)
-    assert "experiment_digest" in str(caught.value)
+    assert "experiment_digest: the experiment file is not what it was\n" in str(caught.value) + "\n"
     assert "--out" in str(caught.value)
+
+
+def test_what_digests_are_of_is_told_in_words() -> None:
+    apart = {
+        "experiment_digest": settings_apart("a = 1\n[b]\nc = [1]\n", "a = 1\n[b]\nc = [2]\nd = 'x'\n"),
+        "workload_digest": sources_of(["mlp:small", "train.py:Mine", "train.py:Other", "replay:a.json"]),
+    }
+    with pytest.raises(IdentityError) as caught:
+        check_identity(record(), record("y", workload="gpt:nano"), Path("run"), apart)
+    told = str(caught.value)
+    assert (
+        "the experiment file is not what it was: b.c: [1] there, [2] here; b.d: unset there, 'x' here" in told
+    )
+    assert "the workload's source is not what it was: replay:a.json or train.py" in told
+    many = settings_apart("\n".join(f"k{n} = 1" for n in range(5)), "k0 = 1\nother = 2")
+    assert many.count(" there, ") == 3
+    assert many.endswith("; and 2 more settings")
+    assert settings_apart("", "a = 1") == settings_apart("a = ", "a = 1") == ""
 
 
 def test_a_users_workload_is_told_apart_by_its_source(tmp_path: Path) -> None:

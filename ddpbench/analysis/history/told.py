@@ -12,16 +12,11 @@ from ddpbench.analysis.history.series import ABSENT, CaseHistory, ChangePoint, H
 from ddpbench.analysis.regression import Side, unlike
 from ddpbench.analysis.regression.told import ends, table_cell
 from ddpbench.analysis.statistics.stats import ALPHA, Interval
+from ddpbench.records.machine import DIGESTS
 from ddpbench.texts import command
 from ddpbench.units import counted, decimals_borne, format_number, series_of
 
 HEADS = ("case", "runs", "latest, ms", "95 %, launches", "change-points")
-_CODE = {
-    "experiment_digest": "the experiment file",
-    "workload_digest": "the workload's source",
-    "rank_code_digest": "ddpbench's code in ranks",
-}
-"""Digests in a run's identity, which runs of one history may differ in."""
 _MOST_CASES = 4
 """Cases that changed at one place and are named, the largest changes first; further ones are counted."""
 _MOST_GAPS = 3
@@ -170,7 +165,7 @@ def _differing(before: Side, after: Side) -> Iterator[str]:
     for name, (old, new) in (("commit", (before.commit, after.commit)), ("ddpbench", versions)):
         if old != new and old and new:
             yield f"{name} {old} before, {new} after"
-    for digest, words in _CODE.items():
+    for digest, words in DIGESTS.items():
         old, new = before.identity.get(digest), after.identity.get(digest)
         if old != new and old and new:
             yield f"{words} differs"

@@ -13,7 +13,7 @@ from ddpbench.launch.plan import Plan, make_plan
 from ddpbench.launch.sweep.preparation import Prepared
 from ddpbench.machine.equal_caps import sentences, without_equal
 from ddpbench.machine.estimate import Tried
-from ddpbench.machine.identity import check_identity, machine_record
+from ddpbench.machine.identity import check_identity, machine_record, settings_apart, sources_of
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import (
     gradients_in_rank,
@@ -24,6 +24,7 @@ from ddpbench.machine.trial import (
     within_own,
 )
 from ddpbench.records import RunDir, write_atomically
+from ddpbench.records.files import MOST_NOTES, read_text
 from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import PlannedCase
@@ -59,7 +60,12 @@ def identify(prepared: Prepared, server: ServerProcess, listener: Listener) -> F
     for name, facts in own.items():
         listener.looked_at(told(name, facts))
     if prepared.resumes:
-        check_identity(read_machine(run), found, run.path)
+        before = read_text(run.experiment, MOST_NOTES) if run.experiment.is_file() else ""
+        apart = {
+            "experiment_digest": settings_apart(before, toml),
+            "workload_digest": sources_of(entry.case.workload for entry in plan.cases),
+        }
+        check_identity(read_machine(run), found, run.path, apart)
         _check_cases(run, plan)
     else:
         write_atomically(run.machine, json.dumps(found, indent=1) + "\n")
