@@ -209,6 +209,7 @@ def test_otherwise_it_has_its_worst_status_and_says_what_to_do(run: RunDir) -> N
     assert (row["status"], row["launches"], row["launches_failed"]) == ("oom", 1, 2)
     assert "round 2: out of memory: use a smaller batch" in row["error"]
     assert "--retry-failed" in row["error"]
+    assert "logs in" not in row["error"], "there are none, as of a run that is kept"
 
 
 def test_an_interrupted_sweep_says_how_far_it_came_and_how_to_resume(run: RunDir) -> None:

@@ -16,7 +16,8 @@ from ddpbench.analysis.table.frame import case_table
 from ddpbench.helper_process import Beside
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
-from tests.synthetic import write_run
+from ddpbench.spec import PlannedCase
+from tests.synthetic import case_of, write_run
 
 
 @pytest.mark.usefixtures("two_processes")
@@ -58,3 +59,18 @@ def test_laws_are_the_same_whoever_fits_them(
         shared = asked.found()
     assert bool(here) is not works
     assert shared == alone
+
+
+@pytest.mark.parametrize(("workload", "own"), [("gpt:nano", False), ("lib/train.py:Mine", True)])
+def test_a_failure_says_where_its_logs_are_and_what_leads_on(
+    tmp_path: Path, workload: str, own: bool
+) -> None:
+    entries = [PlannedCase(case=case_of("ddp", 2, workload=workload))]
+    run = write_run(tmp_path / "run", entries, rounds=2, failing=1)
+    log = run.launch(entries[0].case.case_id, "measure", 0).log(1)
+    log.write_text("ValueError: made up", encoding="utf-8")
+    (case,) = read_cases(run, read_plan(run))
+    assert f"(2 of 2 launches were not ok; logs in {log.parent}; after fixing this" in case.error
+    assert (
+        case.error.endswith("--retry-failed, or with another --out where lib/train.py had to change)") is own
+    )

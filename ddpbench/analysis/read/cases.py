@@ -31,6 +31,7 @@ from ddpbench.spec import Budget, PlannedCase
 from ddpbench.telling import Told, to_nobody
 from ddpbench.texts import command
 from ddpbench.units import format_seconds
+from ddpbench.workloads import is_import_path
 
 
 def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
@@ -171,8 +172,14 @@ def _status(
     if bad:
         worst = min(bad, key=lambda launch: WORST_FIRST.index(launch.status))
         counted = f"{len(bad)} of {len(launches)} launches {'were' if len(bad) != 1 else 'was'} not ok"
+        folder = RunDir(path).launch(worst.case_id, "measure", worst.round)
+        logs = f"logs in {folder.path}; " if folder.log_files() else ""  # a run that is kept has none
         advice = f"after fixing this, measure again with: {resume_command(path, '--retry-failed')}"
-        return worst.status, f"round {worst.round + 1}: {worst.error} ({counted}; {advice})"
+        if is_import_path(planned.case.workload):  # numbers of two programs do not belong in one run
+            advice += (
+                f", or with another --out where {planned.case.workload.rpartition(':')[0]} had to change"
+            )
+        return worst.status, f"round {worst.round + 1}: {worst.error} ({counted}; {logs}{advice})"
     if spent and not ok:
         sentence = (
             f"not measured: budget.total, {format_seconds(budget.total)}, was spent before its first launch"
