@@ -74,6 +74,8 @@ class Finding:
     """Ids of the cases that it is about: the one that is judged first, what it is held against last."""
     ratio: Interval | None = None
     """The first case's step time over the last one's, where the sentence compares two by that."""
+    ratios: tuple[Interval, ...] = ()
+    """Where it compares several with the last one by that: each one's, in the order of `cases`."""
 
     @property
     def badge(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,10 @@ import pytest
 
 from ddpbench.analysis import Finding, RunSummary, load, summarize
 from ddpbench.analysis.findings.compared import _most_telling, decided_first
+from ddpbench.analysis.findings.families import Families
+from ddpbench.analysis.read.cases import read_cases
 from ddpbench.records import RunDir
+from ddpbench.records.plan import read_plan
 from ddpbench.spec import Budget, Case, PlannedCase
 from tests.synthetic import (
     MS,
@@ -92,6 +96,29 @@ def test_each_verdict_in_words(tmp_path: Path, ratio: float, noise: float, verdi
     summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 12 * ratio}, noise=noise)
     found = next(finding for finding in summary.findings if finding.evidence == "strategies")
     assert (found.verdict, words in found.line) == (verdict, True), found.text
+
+
+def test_strategies_that_are_not_told_apart_from_one_share_a_sentence(tmp_path: Path) -> None:
+    others = [case_of(name, 2) for name in ("zero1", "accelerate", "hf_trainer")]
+    steps = {SINGLE: 10.0, DDP: 12.0, MASTER: 25.0, **dict.fromkeys(others, 12.0)}
+    found = [one for one in summary_of(tmp_path, steps, noise=0.08).findings if one.evidence == "strategies"]
+    assert [one.verdict for one in found] == ["faster", "unresolved"]
+    told = found[-1]
+    assert told.text.startswith(
+        "ZeRO-1, Accelerate and the HF Trainer against DDP at 2 ranks, gpt:nano: no significant"
+    )
+    assert told.cases == (*(case.case_id for case in others), DDP.case_id)
+    assert "corrected for 10 comparisons" in told.line
+    longest, shortest = (
+        float(part) for part in re.findall(r"up to ([\d.]+) % longer or ([\d.]+) % shorter", told.text)[0]
+    )
+    run = RunDir(tmp_path / "run")
+    by_id = {one.case_id: one for one in read_cases(run, read_plan(run))}
+    families = Families(list(by_id.values()))
+    judged = [families.judge(by_id[case.case_id], by_id[DDP.case_id]) for case in others]
+    ratios = [one.ratio for one in judged if one is not None]
+    assert float(longest) == pytest.approx(100 * (max(one.high or 0 for one in ratios) - 1), rel=0.05)
+    assert float(shortest) == pytest.approx(100 * (1 - min(one.low or 9 for one in ratios)), rel=0.05)
 
 
 def test_variants_of_one_strategy_are_told_apart_in_every_sentence(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,11 +31,11 @@ def summary_of(
     *,
     rounds: int = 6,
     noise: float = 0.001,
-    oversubscribed: bool = False,
+    oversubscribed: Collection[Case] = (),
 ) -> RunSummary:
     """A run in which each case's steps take and wait so long, but for drift that all share and own noise."""
     run = RunDir(path / "run")
-    planned = [PlannedCase(case=case, oversubscribed=oversubscribed) for case in step_ms]
+    planned = [PlannedCase(case=case, oversubscribed=case in oversubscribed) for case in step_ms]
     write_plan(run, planned, Budget(rounds_min=1, rounds_max=rounds))
     dice = random.Random(1)
     for number in range(rounds):
@@ -149,9 +149,22 @@ def test_a_run_that_waits_for_nothing_says_nothing(tmp_path: Path) -> None:
 
 
 def test_oversubscribed_cases_make_no_sentence(tmp_path: Path) -> None:
-    summary = summary_of(tmp_path, {MEMORY: (10, 0), loaded(0): (14, 4)}, oversubscribed=True)
+    cases = {MEMORY: (10, 0), loaded(0): (14, 4)}
+    summary = summary_of(tmp_path, cases, oversubscribed=cases)
     assert verdicts(summary)["0"] == "input-bound"
     assert texts(summary) == ""
+
+
+def test_a_sentence_is_of_the_family_that_the_figure_is_of(tmp_path: Path) -> None:
+    more = {
+        replace(case, world_size=4, global_batch=4 * case.local_batch): case for case in (MEMORY, loaded(0))
+    }
+    steps = {MEMORY: (10.0, 0.0), loaded(0): (14.0, 4.0)}
+    summary = summary_of(
+        tmp_path, {**steps, **{case: steps[of] for case, of in more.items()}}, oversubscribed=more
+    )
+    assert len(summary.inputs.dropna(subset=["ratio"])) == 2
+    assert "corrected for 2 comparisons" in texts(summary)
 
 
 def test_only_the_source_of_data_may_differ(tmp_path: Path) -> None:

@@ -15,18 +15,24 @@ from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan, w
 STEP_MS = {"full": 10.0, "bf16": 5.0, "fp16": 12.5}
 
 
-def write(folder: Path, rounds: int = 6, *, crowded: bool = False, **changes: object) -> RunDir:
-    """DDP at 2 ranks in three precisions; rounds drift together, which cancels in pairs."""
+def write(
+    folder: Path, rounds: int = 6, *, crowded: bool = False, beside: tuple[int, ...] = (), **changes: object
+) -> RunDir:
+    """DDP at 2 ranks in three precisions, and at more, crowded; rounds drift together, which cancels in pairs."""
     run = RunDir(folder / "run")
-    cases = [case_of("ddp", 2, precision=precision, **changes) for precision in STEP_MS]
-    planned = [PlannedCase(case=case, oversubscribed=crowded) for case in cases]
+    cases = [
+        case_of("ddp", ranks, precision=precision, **changes)
+        for ranks in (2, *beside)
+        for precision in STEP_MS
+    ]
+    planned = [PlannedCase(case=case, oversubscribed=crowded or case.world_size > 2) for case in cases]
     write_plan(run, planned, Budget(rounds_min=min(rounds, 5), rounds_max=20))
     for case in cases:
         write_proof(run, case)
         for number in range(rounds):
             wobble = 1 + 0.001 * (number % 2) * (case.precision != "full")
             step = round(STEP_MS[case.precision] * (1 + 0.1 * number) * wobble * MS)
-            write_launch(run, case, number, [RankLaunch(blocks=((step,) * 10,))] * 2)
+            write_launch(run, case, number, [RankLaunch(blocks=((step,) * 10,))] * case.world_size)
     return run
 
 
@@ -58,6 +64,14 @@ def test_too_few_rounds_conclude_nothing(tmp_path: Path) -> None:
 
 def test_crowded_cores_make_no_sentence(tmp_path: Path) -> None:
     assert not [f for f in summarize(write(tmp_path, crowded=True)).findings if f.evidence == "precision"]
+
+
+def test_a_sentence_is_of_the_family_that_the_figure_is_of(tmp_path: Path) -> None:
+    summary = summarize(write(tmp_path, beside=(4,)))
+    assert (summary.comparisons["topic"] == "precision").sum() == 4
+    (told,) = [finding for finding in summary.findings if finding.evidence == "precision"]
+    assert told.text.startswith("DDP at 2 ranks")
+    assert "corrected for 4 comparisons" in told.line
 
 
 def test_cases_that_differ_in_more_are_not_compared(tmp_path: Path) -> None:

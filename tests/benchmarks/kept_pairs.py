@@ -26,7 +26,9 @@ ON_A_GPU = REPORTS / "wrapper-costs-h100"
 GPU_WORKLOADS = {"cnn:large": (64, 10), "gpt:small": (8, 256)}
 """What trained on the GPU: samples of a batch, and of how many classes a model guesses one."""
 BARE_LOOPS = REPORTS / "bare-loops"
-FOLDERS = (WRAPPER_COSTS, ON_A_GPU, BARE_LOOPS)
+NOTING = REPORTS / "noting-a-pipeline"
+"""Instrumented steps beside timed ones."""
+FOLDERS = (WRAPPER_COSTS, ON_A_GPU, BARE_LOOPS, NOTING)
 WRAPPERS = {
     "ddp": "DDP",
     "fabric": "Lightning, `Fabric`",

@@ -15,6 +15,7 @@ from ddpbench.errors import IdentityError
 from tests.benchmarks.kept_pairs import (
     BARE_LOOPS,
     GPU_WORKLOADS,
+    NOTING,
     ON_A_GPU,
     WRAPPER_COSTS,
     Launch,
@@ -100,7 +101,7 @@ def test_every_framework_s_own_loop_is_kept_and_said_to_be_beyond_its_bounds_whe
 
 KEPT_PAIRS = [
     path
-    for folder in (WRAPPER_COSTS, *sorted(BARE_LOOPS.glob("*/")))
+    for folder in (WRAPPER_COSTS, NOTING, *sorted(BARE_LOOPS.glob("*/")))
     for path in sorted(folder.glob("*.csv"))
 ]
 
@@ -115,6 +116,16 @@ def test_each_launch_has_its_pairs(path: Path) -> None:
         assert (2 if path in DISTURBED else 5) <= len(launch.pairs) <= 60
         assert launch.steps >= 10
         assert all(0.05 < seconds < 5 for pair in launch.pairs for seconds in pair)
+
+
+def test_what_noting_a_pipeline_costs_is_said_as_its_pairs_tell_it() -> None:
+    launches = read(NOTING / "pipeline-4-timed.csv")
+    ratio = over_launches(launches)
+    assert len(launches) == 32
+    assert 0.98 <= ratio.low <= ratio.high <= 1.02
+    told = f"{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]"
+    assert told in (NOTING / "README.md").read_text(encoding="utf-8")
+    assert told in (REPORTS.parent / "docs/method.md").read_text(encoding="utf-8")
 
 
 def test_pairs_are_read_as_they_were_written(tmp_path: Path) -> None:

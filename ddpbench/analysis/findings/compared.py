@@ -22,6 +22,7 @@ from ddpbench.analysis.findings.wording import (
     fitting,
     inverse,
     launch_tags,
+    listed_apart,
     longer,
     name_of,
     one_bucket,
@@ -30,12 +31,14 @@ from ddpbench.analysis.findings.wording import (
     signed,
     size_tags,
     undecided,
+    up_to,
 )
 from ddpbench.analysis.invariants.steps import instrumented_over_timed
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.shares import percent_of, share_of_step
 from ddpbench.analysis.statistics.stats import (
     MIN_ROUNDS,
+    Interval,
     Judgement,
     compare,
     samples_rate,
@@ -44,7 +47,7 @@ from ddpbench.analysis.summary import Finding, FindingKind
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import PANEL, Key, cap_order, cap_words
 from ddpbench.strategies.traits import traits_of
-from ddpbench.units import counted
+from ddpbench.units import counted, series_of
 
 MOST_FINDINGS = 7
 
@@ -91,7 +94,11 @@ def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Findi
         notes.append(list(_notes(members, apart)))
     missing = len(judged) - len(decided)
     room = most - (len(notes[0]) if notes else 0) - bool(missing)
-    told = [_sentence(pair, one, apart) for pair, one in _most_telling(compared, room)]
+    alone, together = _open_together(compared)
+    told = [
+        _sentence_on_all(together[pair.name], apart) if pair.name in together else _sentence(pair, one, apart)
+        for pair, one in _most_telling(alone, room)
+    ]
     result = [*told, *(note for found in notes for note in found)]
     if missing:
         rounds = max(one.rounds for one in judged.values() if one.verdict == "too few")
@@ -161,6 +168,24 @@ def _sorted(compared: Sequence[_Decision]) -> list[_Decision]:
         )
 
     return sorted(compared, key=place)
+
+
+def _open_together(compared: Sequence[_Decision]) -> tuple[list[_Decision], dict[str, list[_Decision]]]:
+    """Return what sentences are of: of strategies that are all not told apart from one the first, and all by its name.
+
+    Each has the layout of the one that it is held against, which a sentence then names once.
+    """
+    open_: dict[str, list[_Decision]] = {}
+    for pair, judged in compared:
+        if (
+            pair.kind == "strategies"
+            and judged.verdict == "unresolved"
+            and pair.a.case.nodes == pair.b.case.nodes
+        ):
+            open_.setdefault(pair.b.case_id, []).append((pair, judged))
+    together = {group[0][0].name: group for group in open_.values() if len(group) > 1}
+    others = {pair.name for group in together.values() for pair, _ in group[1:]}
+    return [one for one in compared if one[0].name not in others], together
 
 
 def _of_strategy(pair: _Pair) -> Key:
@@ -260,6 +285,45 @@ def _sentence(pair: _Pair, judged: Judgement, apart: _Apart) -> Finding:
         verdict=verdict,
         cases=(a.case_id, b.case_id),
         ratio=ratio,
+    )
+
+
+def _sentence_on_all(group: Sequence[_Decision], apart: _Apart) -> Finding:
+    """Return one sentence on cases none of which is told apart from the one that all are held against."""
+    pairs, judged = [pair for pair, _ in group], [one for _, one in group]
+    b, family = pairs[0].b, pairs[0].family
+    place = _place(b, apart, family)
+    widest = Interval(
+        value=judged[0].ratio.value,
+        low=min((one.ratio.low for one in judged if one.ratio.low is not None), default=None),
+        high=max((one.ratio.high for one in judged if one.ratio.high is not None), default=None),
+    )
+    names = [name_of(pair.a, b, family) for pair in pairs]
+    against = f"against {name_of(b, pairs[0].a, family)} at {place}: no significant difference"
+    corrected = pairs[0].corrected
+    rounds = sorted({one.rounds for one in judged})
+    each, *more = launch_tags(rounds[-1], corrected * (corrected - 1) // 2)
+    return Finding(
+        kind="strategies",
+        text=sentence(
+            fitting(
+                [
+                    f"{series_of(names)} {against}; {undecided(widest)}",
+                    f"{series_of(names)} {against}; steps {up_to(widest)}",
+                    f"{listed_apart(names)} {against}; {undecided(widest)}",
+                ]
+            )
+        ),
+        tags=(
+            *_labels(b, apart),
+            *conditions([*(pair.a for pair in pairs), b]),
+            f"{rounds[0]} to {each}" if len(rounds) > 1 else each,
+            *more,
+        ),
+        evidence="strategies",
+        verdict="unresolved",
+        cases=(*(pair.a.case_id for pair in pairs), b.case_id),
+        ratios=tuple(one.ratio for one in judged),
     )
 
 

@@ -20,9 +20,13 @@ MOST = 3
 def input_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """Groups that have a twin with its data in memory first, those with the most ranks before others.
 
-    Cases without cores of their own make no sentence.
+    Cases without cores of their own make no sentence; judged are all, as in the figure.
     """
-    groups = input_groups([run for run in cases if not run.oversubscribed])
+    groups = [
+        InputGroup(members=fair)
+        for group in input_groups(cases)
+        if (fair := tuple(member for member in group.members if not member.run.oversubscribed))
+    ]
     paired = [group for group in groups if group.memory is not None and group.loaded]
     paired.sort(key=lambda group: (not group.bound, -_world(group)))
     found = [_sentence(group) for group in paired]

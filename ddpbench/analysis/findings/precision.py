@@ -22,7 +22,7 @@ from ddpbench.units import counted, format_at_most
 
 def precision_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """One sentence, on the group with the most ranks of those with cores of their own and gradients to exchange."""
-    groups = precision_groups([run for run in cases if not run.oversubscribed])
+    groups = [group for group in precision_groups(cases) if not group.full.oversubscribed]
     if not groups:
         return ()
     chosen = max(groups, key=lambda group: (bool(group.full.case.algorithm), group.full.case.world_size))

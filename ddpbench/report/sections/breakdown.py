@@ -254,7 +254,7 @@ def _heading(bars: Sequence[Bar]) -> str:
     fair = [bar for bar in bars if not bar.row.oversubscribed and bar.row.case.world_size > 1]
     if not fair:
         if any(bar.row.oversubscribed for bar in bars):
-            return "No headline: every case above one rank ran oversubscribed"
+            return "Every case above one rank ran oversubscribed: none is ranked"
         longest = max(bars, key=lambda bar: bar.total_s)
         return f"{longest.name}: a step of {milliseconds(longest.total_s)} ms, nothing exchanged"
     most = max(fair, key=lambda bar: bar.parts["exposed_comm"])

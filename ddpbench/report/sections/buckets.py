@@ -172,7 +172,7 @@ def _heading(panel_name: str, shown: Sequence[Row], told: Mapping[str, Stand]) -
     prefix = f"{panel_name} · " if panel_name else ""
     fair = [row for row in shown if not row.oversubscribed]
     if not fair:
-        return f"{prefix}No headline: every case with buckets ran oversubscribed"
+        return f"{prefix}Every case with buckets ran oversubscribed: none is ranked"
     most = max(row.case.world_size for row in fair)
     timed = [
         (row, row.step_time_s) for row in fair if row.case.world_size == most and row.step_time_s is not None

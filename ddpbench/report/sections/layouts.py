@@ -133,7 +133,7 @@ def _picture(
 def _heading(groups: Sequence[Sequence[Row]], told: Mapping[str, Stand]) -> str:
     fair = [group for group in groups if not any(row.oversubscribed for row in group)]
     if not fair:
-        return "No headline: every layout ran oversubscribed"
+        return "Every layout ran oversubscribed: none is ranked"
     group = fair[0]
     judged = [(row, told[row.case_id]) for row in group if row.case_id in told]
     if all(one.verdict == TOO_FEW for _, one in judged):

@@ -145,7 +145,7 @@ def _dots(groups: Sequence[Sequence[Row]], raw: Mapping[str, Sequence[float]]) -
         f"{_name(group)}: a step takes {_times(worst, group):.2f} times as long with {apart[worst.case_id]} as with "
         f"{apart[best.case_id]}"
         if fair
-        else "No headline: these cases ran oversubscribed"
+        else "These cases ran oversubscribed: none is ranked"
     )
     caption = " ".join(
         [

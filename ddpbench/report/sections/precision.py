@@ -158,7 +158,7 @@ def _picture(
 def _heading(groups: Sequence[Sequence[Row]], words: _Words) -> str:
     fair = [group for group in groups if not group[0].oversubscribed]
     if not fair:
-        return "No headline: every precision ran oversubscribed"
+        return "Every precision ran oversubscribed: none is ranked"
     group = fair[0]
     told = [
         f"{row.case.precision} is {_gap(*words[row.case_id])}"

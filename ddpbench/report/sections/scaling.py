@@ -148,7 +148,7 @@ def _heading(panel: Panel, series: Sequence[Series]) -> str:
     prefix = f"{panel.name} · " if panel.name else ""
     if not eligible:
         if panel.oversubscribed_sizes:
-            return f"{prefix}No headline: every case above one rank ran oversubscribed"
+            return f"{prefix}Every case above one rank ran oversubscribed: none is ranked"
         return f"{prefix}What ranks cost that exchange nothing"
     most = max(row.case.world_size for _, row in eligible)
     best = sorted(

@@ -58,9 +58,10 @@ def _ratios(summary: RunSummary, rows: Sequence[Row]) -> tuple[Table, ...]:
     """Return the ratios of step times that findings on strategies tell of; nothing where there is none."""
     by_id = {row.case_id: row for row in rows}
     told = [
-        (by_id[one.cases[0]], by_id[one.cases[-1]], one.ratio, one.badge)
+        (by_id[case], by_id[one.cases[-1]], ratio, one.badge)
         for one in summary.findings
-        if one.evidence == "strategies" and one.ratio is not None and {*one.cases} <= {*by_id}
+        if one.evidence == "strategies" and {*one.cases} <= {*by_id}
+        for case, ratio in zip(one.cases, [one.ratio] if one.ratio is not None else one.ratios, strict=False)
     ]
     if not told:
         return ()
@@ -182,7 +183,9 @@ def _heading(panel: Panel, groups: _Groups) -> str:
         least = _beside([one for one in fair if one[0] in shown], [row for _, row in fair])
         return f"{prefix}Samples/s at {ranks(size)}: {listed}{more}{least}"
     if any(row.oversubscribed for _, members in groups for _, row in members):
-        return f"{prefix}No headline: every case above one rank that exchanges gradients ran oversubscribed"
+        return (
+            f"{prefix}Every case above one rank that exchanges gradients ran oversubscribed: none is ranked"
+        )
     return f"{prefix}Throughput of ranks that exchange nothing"
 
 
