@@ -36,6 +36,7 @@ def embedded_json(summary: RunSummary) -> str:
                 "kind": item.kind,
                 "cases": item.cases,
                 "ratio": None if item.ratio is None else asdict(item.ratio),
+                **({"ratios": [asdict(one) for one in item.ratios]} if item.ratios else {}),
             }
             for item in summary.findings
         ],

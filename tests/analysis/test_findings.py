@@ -110,7 +110,8 @@ def test_strategies_that_are_not_told_apart_from_one_share_a_sentence(tmp_path: 
     assert told.cases == (*(case.case_id for case in others), DDP.case_id)
     assert "corrected for 10 comparisons" in told.line
     longest, shortest = (
-        float(part) for part in re.findall(r"up to ([\d.]+) % longer or ([\d.]+) % shorter", told.text)[0]
+        float(part)
+        for part in re.findall(r"at the widest ([\d.]+) % longer or ([\d.]+) % shorter", told.text)[0]
     )
     run = RunDir(tmp_path / "run")
     by_id = {one.case_id: one for one in read_cases(run, read_plan(run))}

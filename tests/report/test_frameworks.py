@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from ddpbench.report.page import _in_short
 from ddpbench.report.parts import Table
 from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import scaling, strategies
+from ddpbench.report.summary_json import embedded_json
 from ddpbench.report.tables.cases import summary_table
 from ddpbench.report.tables.data_parallel import data_parallel_section
 
@@ -74,6 +76,19 @@ def test_two_kinds_of_one_framework_are_two_names(frameworks: RunSummary) -> Non
     pairs = [{row[0].text, row[1].text} for row in section.tables[0].rows]
     assert {"DDP, 2 ranks, default buckets", "Lightning, 2 ranks, default buckets, api=trainer"} in pairs
     assert {"DDP, 2 ranks, default buckets", "Lightning, 2 ranks, default buckets, api=fabric"} in pairs
+
+
+def test_each_ratio_of_a_sentence_on_several_is_in_the_report_s_data(frameworks: RunSummary) -> None:
+    (told,) = [one for one in json.loads(embedded_json(frameworks))["findings"] if "ratios" in one]
+    assert len(told["ratios"]) == len(told["cases"]) - 1 == 5
+    assert told["text"].startswith(
+        "Accelerate, Lightning api=fabric, the HF Trainer, Ray Train and TF MultiWorker"
+    )
+    assert "21 of 41 launches of Ray Train and DDP disturbed" in told["tags"]
+    assert max(one["high"] for one in told["ratios"]) == pytest.approx(1.18, abs=0.005)
+    section = strategies.section(frameworks, rows_of(frameworks))
+    assert section is not None
+    assert [row[3].text for row in section.tables[0].rows].count("cannot tell") == 5
 
 
 def test_launches_that_were_planned_and_not_made_are_not_told_as_made(frameworks: RunSummary) -> None:

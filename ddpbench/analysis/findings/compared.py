@@ -24,6 +24,7 @@ from ddpbench.analysis.findings.wording import (
     launch_tags,
     listed_apart,
     longer,
+    mostly_disturbed,
     name_of,
     one_bucket,
     plain,
@@ -31,14 +32,13 @@ from ddpbench.analysis.findings.wording import (
     signed,
     size_tags,
     undecided,
-    up_to,
+    undecided_all,
 )
 from ddpbench.analysis.invariants.steps import instrumented_over_timed
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.shares import percent_of, share_of_step
 from ddpbench.analysis.statistics.stats import (
     MIN_ROUNDS,
-    Interval,
     Judgement,
     compare,
     samples_rate,
@@ -291,39 +291,34 @@ def _sentence(pair: _Pair, judged: Judgement, apart: _Apart) -> Finding:
 def _sentence_on_all(group: Sequence[_Decision], apart: _Apart) -> Finding:
     """Return one sentence on cases none of which is told apart from the one that all are held against."""
     pairs, judged = [pair for pair, _ in group], [one for _, one in group]
-    b, family = pairs[0].b, pairs[0].family
-    place = _place(b, apart, family)
-    widest = Interval(
-        value=judged[0].ratio.value,
-        low=min((one.ratio.low for one in judged if one.ratio.low is not None), default=None),
-        high=max((one.ratio.high for one in judged if one.ratio.high is not None), default=None),
-    )
-    names = [name_of(pair.a, b, family) for pair in pairs]
-    against = f"against {name_of(b, pairs[0].a, family)} at {place}: no significant difference"
+    b, family, others = pairs[0].b, pairs[0].family, [pair.a for pair in pairs]
+    names = [name_of(run, b, family) for run in others]
+    reference = name_of(b, others[0], family)
+    ratios = tuple(one.ratio for one in judged)
+    told = f"against {reference} at {_place(b, apart, family)}: no significant difference; {undecided_all(ratios)}"
+    all_of_them = conditions([*others, b])
+    # what disturbed one of several is no word on them all
+    alone = [] if mostly_disturbed([*others, b]) else zip(names, others, strict=True)
+    disturbed = [
+        words for name, run in alone for words in mostly_disturbed((run, b), f"{name} and {reference}")
+    ]
     corrected = pairs[0].corrected
     rounds = sorted({one.rounds for one in judged})
     each, *more = launch_tags(rounds[-1], corrected * (corrected - 1) // 2)
     return Finding(
         kind="strategies",
-        text=sentence(
-            fitting(
-                [
-                    f"{series_of(names)} {against}; {undecided(widest)}",
-                    f"{series_of(names)} {against}; steps {up_to(widest)}",
-                    f"{listed_apart(names)} {against}; {undecided(widest)}",
-                ]
-            )
-        ),
+        text=sentence(fitting([f"{series_of(names)} {told}", f"{listed_apart(names)} {told}"])),
         tags=(
             *_labels(b, apart),
-            *conditions([*(pair.a for pair in pairs), b]),
+            *all_of_them,
+            *disturbed,
             f"{rounds[0]} to {each}" if len(rounds) > 1 else each,
             *more,
         ),
         evidence="strategies",
         verdict="unresolved",
-        cases=(*(pair.a.case_id for pair in pairs), b.case_id),
-        ratios=tuple(one.ratio for one in judged),
+        cases=(*(run.case_id for run in others), b.case_id),
+        ratios=ratios,
     )
 
 

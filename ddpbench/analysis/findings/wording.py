@@ -121,11 +121,17 @@ def conditions(runs: Sequence[CaseRun], *, late: bool = True) -> tuple[str, ...]
     caps = {run.case.bucket_cap_mb for run in runs} - {None}
     (cap,) = caps if len(caps) == 1 else (None,)
     told = [f"{cap_words(cap)} buckets"] if cap not in (None, "default") else []
+    told += mostly_disturbed(runs)
+    return (*told, *_beyond_links(runs), *_full(runs), *_shared_cores(runs), *(_paced(runs) if late else ()))
+
+
+def mostly_disturbed(runs: Sequence[CaseRun], whose: str = "") -> list[str]:
+    """Return how many launches of these cases were disturbed, where that is more than half; `whose` they are."""
     launches = [launch for run in runs for launch in run.good]
     disturbed = disturbed_launches(launches)
-    if disturbed > len(launches) / 2:
-        told.append(f"{disturbed} of {len(launches)} launches disturbed")
-    return (*told, *_beyond_links(runs), *_full(runs), *_shared_cores(runs), *(_paced(runs) if late else ()))
+    of = f" of {whose}" if whose else ""
+    many = disturbed > len(launches) / 2
+    return [f"{disturbed} of {len(launches)} launches{of} disturbed"] if many else []
 
 
 def _beyond_links(runs: Sequence[CaseRun]) -> list[str]:
@@ -231,14 +237,19 @@ def undecided(ratio: Interval, whose: str = "") -> str:
     They are those of what was named first; `whose` says of what else.
     """
     of = f" of {whose}" if whose else ""
-    return f"steps{of} may be {up_to(ratio)}"
+    return f"steps{of} may be up to {_ends(ratio)}"
 
 
-def up_to(ratio: Interval) -> str:
-    """Return the same without its verb: `up to 16 % longer or 12 % shorter`."""
+def undecided_all(ratios: Sequence[Interval]) -> str:
+    """Return the same of several that were named first: the ends may be those of two of them."""
+    lows, highs = zip(*((one.low, one.high) for one in ratios if one.low and one.high), strict=True)
+    return f"at the widest {_ends(Interval(value=ratios[0].value, low=min(lows), high=max(highs)))}"
+
+
+def _ends(ratio: Interval) -> str:
     assert ratio.low is not None
     assert ratio.high is not None
-    return f"up to {format_at_most(ratio.high - 1)} longer or {format_at_most(1 - ratio.low)} shorter"
+    return f"{format_at_most(ratio.high - 1)} longer or {format_at_most(1 - ratio.low)} shorter"
 
 
 def takes_another_path(run: CaseRun) -> bool:
