@@ -46,12 +46,16 @@ def missing(name: str) -> str:
     return f"{head} has no class {attribute}; {nearest(attribute, able or [node.name for node in classes])}"
 
 
-_NAMING = frozenset({"*", "__getattr__", "exec", "globals", "setattr", "vars", "locals", "__dict__"})
-"""What may give a module names that are not written in it."""
+_NAMING = frozenset(
+    {"*", "__getattr__", "__setattr__", "__dict__", "__class__"}
+    | {"exec", "eval", "globals", "locals", "vars", "setattr", "modules", "f_globals"}
+)
+"""What may give a module names that are not written in it, or others that are."""
+_LOGGERS = frozenset({"getLogger", "get_logger"})
 
 
 def _named_in(tree: ast.Module) -> Iterator[str]:
-    """Yield every name that a file mentions, wherever in it."""
+    """Yield every name that a file mentions, wherever in it; `*` where it hands on which module it is."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
@@ -61,6 +65,17 @@ def _named_in(tree: ast.Module) -> Iterator[str]:
             yield node.attr
         elif isinstance(node, ast.alias):
             yield node.asname or node.name.partition(".")[0]
+        elif isinstance(node, ast.MatchAs | ast.MatchStar):
+            yield node.name or ""
+        elif isinstance(node, ast.MatchMapping):
+            yield node.rest or ""
+        elif isinstance(node, ast.Call) and not _LOGGERS & set(_last_names(node.func)):
+            given = [*node.args, *(each.value for each in node.keywords)]
+            yield from ("*" for each in given if isinstance(each, ast.Name) and each.id == "__name__")
+
+
+def _last_names(node: ast.expr) -> list[str]:
+    return [node.id] if isinstance(node, ast.Name) else [node.attr] if isinstance(node, ast.Attribute) else []
 
 
 def _functions(node: ast.ClassDef) -> list[ast.FunctionDef]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,7 @@ def with_located(experiment: Experiment, beside: Path) -> Experiment:
         return found
 
     def selection(rule: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+        _check_apart([_setting(key, beside) for key in rule], [*rule])
         return {
             _setting(key, beside): [name_of(value) for value in values] if key == "workload" else values
             for key, values in rule.items()
@@ -88,6 +89,7 @@ def with_located(experiment: Experiment, beside: Path) -> Experiment:
 
     base = experiment.base.model_copy(update={"workload": name_of(experiment.base.workload)})
     axes = selection(experiment.axes)
+    _check_apart([_owner(owner, beside) for owner in experiment.options], [*experiment.options])
     options = {_owner(owner, beside): given for owner, given in experiment.options.items()}
     exclude = [selection(rule) for rule in experiment.exclude]
     claims = [
@@ -98,6 +100,17 @@ def with_located(experiment: Experiment, beside: Path) -> Experiment:
     ]
     changes = {"base": base, "axes": axes, "options": options, "exclude": exclude, "claims": claims}
     return experiment.model_copy(update=changes)
+
+
+def _check_apart(found: Sequence[str], given: Sequence[str]) -> None:
+    """Refuses two names of one file, of which one's values would be lost.
+
+    Raises:
+        RequestError: there are such.
+    """
+    for place, name in enumerate(found):
+        if (first := found.index(name)) != place:
+            raise RequestError(f"{given[first]} and {given[place]} are one file's: write it one way")
 
 
 def _setting(name: str, beside: Path) -> str:

@@ -174,7 +174,7 @@ def check_identity(
 
 def _difference(key: str, before: Mapping[str, Any], now: Mapping[str, Any], apart: str) -> str:
     if key in DIGESTS and key in before and key in now:
-        return f"{key}: {DIGESTS[key]} is not what it was{f': {apart}' if apart else ''}"
+        return f"{key}: {DIGESTS[key]} changed{f': {apart}' if apart else ''}"
     return f"{key}: {before.get(key)!r} there, {now.get(key)!r} here"
 
 
@@ -190,6 +190,7 @@ def settings_apart(before: str, now: str) -> str:
     except (tomllib.TOMLDecodeError, RecursionError):
         return ""
     names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
+    names.sort(key=lambda name: name == "name")  # which follows from the file's
     told = [
         f"{name}: {_value_in(old, name)} there, {_value_in(new, name)} here"
         for name in names[:_MOST_SETTINGS]

@@ -42,20 +42,28 @@ def inspect_own(
             if key not in largest or case.global_batch > largest[key].global_batch:
                 largest[key] = case
     found: dict[str, Mapping[str, Any]] = {}
-    problems: list[str] = []
+    problems: dict[str, list[Case]] = {}
     for name, case in smallest.items():
         before_each()
         facts = server.inspect(alone(case), folder, timeout_s, largest[name])
         if "problem" in facts:
-            problems.append(str(facts["problem"]))
+            problems.setdefault(str(facts["problem"]), []).append(case)
         elif few := _too_few(facts, largest[name]):
-            problems.append(f"{name}: {few}")
+            problems.setdefault(f"{name}: {few}", [])
         found[name] = facts
     for left in ("probe.json", "probe.log"):
         (folder / left).unlink(missing_ok=True)
     if problems:
-        raise WorkloadError("\n".join(dict.fromkeys(problems)))
+        raise WorkloadError("\n".join(f"{why}{_with(alike, smallest)}" for why, alike in problems.items()))
     return found
+
+
+def _with(cases: Sequence[Case], tried_: Mapping[str, Case]) -> str:
+    """Return with which options a problem arose, where the same class had none with others."""
+    every = {name for name, case in tried_.items() if cases and case.workload == cases[0].workload}
+    if len(every) == len(cases):
+        return ""
+    return f" (with {' and with '.join(case.workload_options_json for case in cases)})" if cases else ""
 
 
 def _too_few(facts: Mapping[str, Any], largest: Case) -> str:

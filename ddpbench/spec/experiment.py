@@ -26,6 +26,8 @@ from ddpbench.spec.selections import (
     axis_names,
     check_selection,
     dotted,
+    is_own_option,
+    same_value,
     variable_of,
 )
 from ddpbench.spec.settings import Base, Budget, Experiment, Variable
@@ -110,6 +112,7 @@ def parse_experiment(
     models = _option_models(base, data, catalog)
     axes = _axes(data.get("axes", {}), models, problems)
     _excludes(data.get("exclude", []), models, catalog, problems)
+    _own_excludes(data, axes, models, problems)
     _claims(data.get("claims", []), models, catalog, problems)
     problems += [
         Problem(path=path, message=f"is an axis too: remove it, or set axes.{name} to one value")
@@ -329,7 +332,7 @@ def _axes(
             except ValidationError as error:
                 problems += explain(error, path, [], of_one=True)
                 continue
-            if checked in kept:
+            if any(same_value(checked, one) for one in kept):
                 problems.append(
                     Problem(path=path, message=f"{shortened(value)} is given twice: leave one out")
                 )
@@ -351,6 +354,37 @@ def _excludes(
             problems.append(Problem(path=path, message="must be a table with at least one key"))
             continue
         problems += check_selection(rule, path, models, catalog, would="exclude nothing")
+
+
+def _own_excludes(
+    data: Mapping[str, Any],
+    axes: Mapping[str, list[Any]],
+    models: Mapping[str, type[BaseModel]],
+    problems: list[Problem],
+) -> None:
+    """Names excludes by an option of a user's own class that no case has: there is no model that would know it."""
+    rules = data.get("exclude", [])
+    options = data.get("options", {})
+    for index, rule in enumerate(rules if isinstance(rules, list) else []):
+        for name in rule if isinstance(rule, dict) else ():
+            if not is_own_option(name, models):
+                continue
+            owner, _, key = name.removeprefix("options.").rpartition(".")
+            table = options.get(owner) if isinstance(options, dict) else None
+            given = axes.get(name) or ([table[key]] if isinstance(table, dict) and key in table else [])
+            path = f"exclude[{index}].{name}"
+            if not given:
+                problems.append(
+                    Problem(path=path, message="is not set by any case: make it an axis, or leave it out")
+                )
+            problems += [
+                Problem(
+                    path=path,
+                    message=f"{shortened(value)} is no case's value, so that it would exclude nothing",
+                )
+                for value in rule[name]
+                if given and not any(same_value(value, one) for one in given)
+            ]
 
 
 def _claims(

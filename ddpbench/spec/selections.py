@@ -5,10 +5,11 @@ The one owner of what such a table may name, which is what an axis may be, and o
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from ddpbench.errors import Problem, nearest
@@ -19,6 +20,28 @@ from ddpbench.texts import shortened
 
 Models = Mapping[str, type[BaseModel]]
 """Options of strategies and workloads, by name without a size."""
+
+
+def _json_value(value: Any) -> Any:
+    """Return what a class is given as it stands in a file: JSON has no dates, and no number that is none.
+
+    Raises:
+        ValueError: JSON cannot hold it.
+    """
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError("must be a text, a finite number, true or false, or a list of these") from None
+    return value
+
+
+OwnValue = Annotated[Any, AfterValidator(_json_value)]
+"""Of an option of a user's own class."""
+
+
+def same_value(one: Any, other: Any) -> bool:
+    """Return whether two values are one and the same: to a class 1 and true are not."""
+    return type(one) is type(other) and one == other
 
 
 def variable_of(axis: str) -> str:
@@ -46,8 +69,15 @@ def _option_field(model: type[BaseModel] | None, key: str) -> FieldInfo | None:
         return None
     found = model.model_fields.get(key)
     if found is None and model.model_config.get("extra") == "allow" and key.isidentifier():
-        return FieldInfo(annotation=Any)
+        return FieldInfo(annotation=OwnValue)
     return found
+
+
+def is_own_option(name: str, models: Models) -> bool:
+    """Return whether an axis is an option of a user's own class, which no model here has."""
+    owner, _, key = name.removeprefix("options.").rpartition(".")
+    model = models.get(owner) if name.startswith("options.") else None
+    return model is not None and key not in model.model_fields and axis_field(name, models) is not None
 
 
 def axis_names(models: Models) -> list[str]:

@@ -342,6 +342,20 @@ def test_sides_whose_cases_all_fail_are_told_as_such(repository: Path) -> None:
     assert "division by zero" in told + said
 
 
+@pytest.mark.thorough
+def test_a_side_whose_proofs_all_fail_keeps_the_logs_that_say_why(repository: Path) -> None:
+    fails = "import torch.distributed as d; 1 / int(not d.is_initialized() or d.get_world_size() == 1)"
+    text = TRAIN.format(sleep=0.002).replace("return nn.functional", f"{fails}\n        return nn.functional")
+    (repository / "bench" / "train.py").write_text(text)
+    out = repository.parent / "out"
+    ddp = ("--set", "base.strategy=ddp", "--set", "base.world_size=2")
+    sides = ("--base", "fast", "--new", ".", "--out", out)
+    code, told, said = compare(repository, "bench/step.toml", *sides, *ddp)
+    assert code == 1, told + said
+    assert "no case of a side can be measured: see the logs in" in said
+    assert "division by zero" in "".join(path.read_text() for path in out.glob("new/cases/*/proof/*.log"))
+
+
 HANGS_AT_ONCE = """
 import sys, time
 def wait():

@@ -147,6 +147,58 @@ def test_any_keyword_of_an_own_class_may_be_an_axis_and_nothing_else() -> None:
             parse_experiment(axes(name), CATALOG, name="x")
 
 
+def _problems(text: str) -> str:
+    start = '[base]\nstrategy = "ddp"\nworkload = "train.py:Mine"\n'
+    try:
+        parse_experiment(f"{start}{text}", CATALOG, name="x")
+    except ExperimentError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "1979-05-27", "[1, nan]"])
+def test_a_class_is_given_what_json_holds(value: str) -> None:
+    told = _problems(f'[axes]\n"options.train.py.width" = [{value}]')
+    assert "must be a text, a finite number" in told
+    assert "width" in told
+
+
+def test_values_that_a_class_tells_apart_are_several() -> None:
+    assert not _problems('[axes]\n"options.train.py.width" = [false, 0, 1, true, 1.5, "1", {a = 1}]')
+    assert "is given twice" in _problems('[axes]\n"options.train.py.width" = [1, 1]')
+
+
+@pytest.mark.parametrize(
+    ("exclude", "told"),
+    [
+        ('"options.train.py.width" = 2', ""),
+        ('"options.train.py.depth" = 3', ""),
+        ('"options.train.py.widht" = 2', "exclude[0].options.train.py.widht: is not set by any case"),
+        ('"options.train.py.width" = "2"', "is no case's value"),
+        ('"options.train.py.depth" = 4', "4 is no case's value"),
+    ],
+)
+def test_an_exclude_that_no_case_has_is_told(exclude: str, told: str) -> None:
+    text = '[axes]\n"options.train.py.width" = [1, 2]\n[options."train.py"]\ndepth = 3\n[[exclude]]\n'
+    found = _problems(text + exclude)
+    assert told in found
+    assert bool(told) is bool(found)
+
+
+def test_two_names_of_one_file_are_refused(folders: tuple[Path, Path]) -> None:
+    (folders[1] / "train.py").write_text(CLASSES, encoding="utf-8")
+    text = """
+        [base]
+        strategy = "ddp"
+        [axes]
+        workload = ["train.py:A", "./train.py:B"]
+        "options.train.py.width" = [16, 32]
+        "options../train.py.width" = [1, 2]
+    """
+    with pytest.raises(RequestError, match="are one file's: write it one way"):
+        with_located(parse_experiment(text, CATALOG, name="x"), folders[1])
+
+
 class _Inspecting:
     """A server that finds what a class would be with its options."""
 

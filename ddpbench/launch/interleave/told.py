@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ddpbench.errors import OutputError, RequestError
+from ddpbench.errors import LaunchError, OutputError, RequestError, SideError
 from ddpbench.launch.interleave.sides import SideSpec, check_there, place
 from ddpbench.launch.interleave.turns import Turns, read_comparison
 from ddpbench.records import RunDir
@@ -99,46 +99,59 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     out = checked_name(asked.out or Path("reports") / f"compare-{asked.experiment.stem}-{stamp}")
     check_empty(out)
-    made_here = not out.exists()
     for side in (asked.base, asked.new):
         check_there(side)
+    made_here = _made(out)
+    code = asked.code or out
     try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{out} cannot be written: {explain_os_error(error)}") from None
-    turns: list[Turns] = []
-    try:
-        return _measured(asked, out, listener, turns)
+        sides = place(asked.base, asked.experiment, code), place(asked.new, asked.experiment, code)
+        listener.begun(out)
+        for placed in sides:
+            for note in placed.notes:
+                listener.event(note)
+        own = (
+            *(
+                f"budget.rounds_min={asked.fewest}",
+                f"budget.rounds_max={MOST_ROUNDS_IN_TURN}",
+                'budget.total="24 h"',
+            ),
+        )
+        turns = Turns(sides, out, listener, (*asked.overrides, *own))
     except (RequestError, KeyboardInterrupt):
-        if made_here and not any(one.made for one in turns):  # it holds nothing that could be compared
+        if made_here:
             shutil.rmtree(out, ignore_errors=True)
         raise
-
-
-def _measured(asked: Asked, out: Path, listener: Listener, begun: list[Turns]) -> Changes:
-    """As `interleave`, in a directory that is there; the turns are put into `begun` before the first one."""
-    code = asked.code or out
-    sides = place(asked.base, asked.experiment, code), place(asked.new, asked.experiment, code)
-    listener.begun(out)
-    for placed in sides:
-        for note in placed.notes:
-            listener.event(note)
-    own = (
-        *(
-            f"budget.rounds_min={asked.fewest}",
-            f"budget.rounds_max={MOST_ROUNDS_IN_TURN}",
-            'budget.total="24 h"',
-        ),
-    )
-    turns = Turns(sides, out, listener, (*asked.overrides, *own))
-    begun.append(turns)
 
     def enough() -> bool:
         return all(_decided(change, asked.limit) for change in changes_in(out, asked.alpha).changes)
 
     seed = random.SystemRandom().randrange(2**31)
-    turns.measure(asked.total_s, enough, rounds=(asked.fewest, MOST_ROUNDS_IN_TURN), seed=seed)
+    try:
+        turns.measure(asked.total_s, enough, rounds=(asked.fewest, MOST_ROUNDS_IN_TURN), seed=seed)
+    except (SideError, KeyboardInterrupt):  # a side that cannot begin has said why
+        if made_here and not turns.made:
+            shutil.rmtree(out, ignore_errors=True)
+        raise
+    if not turns.made:
+        logs = ", ".join(dict.fromkeys(str(log.parent) for log in sorted(out.glob("*/cases/*/proof/*.log"))))
+        raise LaunchError(f"no case of a side can be measured{f': see the logs in {logs}' if logs else ''}")
     return changes_in(out, asked.alpha)
+
+
+def _made(out: Path) -> bool:
+    """Make the directory; return whether it was not there, so that nothing in it is anyone else's.
+
+    Raises:
+        OutputError: it cannot be made.
+    """
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.mkdir()
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise OutputError(f"{out} cannot be written: {explain_os_error(error)}") from None
+    return True
 
 
 def _decided(change: Change, limit: float | None) -> bool:

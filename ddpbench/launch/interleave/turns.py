@@ -190,7 +190,7 @@ class Turns:
 
 def too_short(total_s: float, left_s: float, round_s: float, fewest: int) -> str:
     """Return that the time will not do, as the first round tells; empty where it will."""
-    rounds = 1 + max(0, math.floor(left_s / round_s))
+    rounds = 1 + max(0, math.floor(left_s / round_s)) if round_s > 0 else fewest
     if rounds >= fewest:
         return ""
     needed = format_about(total_s + (fewest - 1) * round_s - left_s)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ddpbench.errors import IdentityError
+from ddpbench.errors import DdpbenchError, IdentityError
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.plan import Plan, make_plan
 from ddpbench.launch.sweep.preparation import Prepared
@@ -60,7 +61,9 @@ def identify(prepared: Prepared, server: ServerProcess, listener: Listener) -> F
     for name, facts in own.items():
         listener.looked_at(told(name, facts))
     if prepared.resumes:
-        before = read_text(run.experiment, MOST_NOTES) if run.experiment.is_file() else ""
+        before = ""
+        with contextlib.suppress(OSError, DdpbenchError):  # it is read for words alone
+            before = read_text(run.experiment, MOST_NOTES)
         apart = {
             "experiment_digest": settings_apart(before, toml),
             "workload_digest": sources_of(entry.case.workload for entry in plan.cases),
