@@ -139,19 +139,24 @@ def test_a_commit_that_does_not_work_is_named(repository: Path) -> None:
     assert not worker_processes()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.thorough)])
-def test_an_ended_comparison_leaves_nothing_and_keeps_its_rounds(
-    repository: Path, number: signal.Signals
-) -> None:
-    out = repository.parent / "out"
-    process = subprocess.Popen(
+def begun(folder: Path, out: Path) -> subprocess.Popen[str]:
+    """A comparison of the tagged commit with what lies there, which a test is to end."""
+    return subprocess.Popen(
         command("compare", "--interleave", "bench/step.toml", "--base", "fast", "--new", ".", "--out", out),
-        cwd=repository,
+        cwd=folder,
         env=os.environ | {"PYTHONPATH": python_path(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.thorough)])
+def test_an_ended_comparison_leaves_nothing_and_keeps_its_rounds(
+    repository: Path, number: signal.Signals
+) -> None:
+    out = repository.parent / "out"
+    process = begun(repository, out)
     deadline = time.monotonic() + 90
     while len(list(out.glob("*/cases/*/launch-*/outcome.json"))) < 5:
         assert time.monotonic() < deadline, process.communicate()
@@ -171,14 +176,7 @@ def test_an_ended_comparison_leaves_nothing_and_keeps_its_rounds(
 
 def test_a_comparison_that_is_ended_before_its_first_round_names_no_command(repository: Path) -> None:
     out = repository.parent / "out"
-    process = subprocess.Popen(
-        command("compare", "--interleave", "bench/step.toml", "--base", "fast", "--new", ".", "--out", out),
-        cwd=repository,
-        env=os.environ | {"PYTHONPATH": python_path(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = begun(repository, out)
     deadline = time.monotonic() + 90
     while not (out / turns.FILE).exists():
         assert time.monotonic() < deadline, process.communicate()
