@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--strategy", choices=[*BARE, *NOTED], required=True)
     parser.add_argument("--against", choices=["bare", "timed", "itself"], default="bare")
     parser.add_argument("--workload", required=True)
+    parser.add_argument("--workload-options", default="{}", help="as JSON")
     parser.add_argument("--options", default="{}", help="of the strategy, as JSON")
     parser.add_argument("--local-batch", type=int, default=4)
     parser.add_argument(
@@ -59,6 +60,7 @@ def main() -> None:
         world_size=arguments.world_size,
         bucket_cap_mb="default",
         options_json=arguments.options,
+        workload_options_json=arguments.workload_options,
         local_batch=arguments.local_batch,
         global_batch=arguments.local_batch * arguments.world_size,
     )

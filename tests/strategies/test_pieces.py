@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from ddpbench.formulas import bubble_share
 from ddpbench.measure.clock import HostClock
@@ -28,7 +30,10 @@ LAYER_WIDTHS = (24, 16, 12, 8)
 MICROBATCHES = {2: 4, 3: 8, 4: 4}
 """By world size."""
 WORLD_SIZES = (2, 3, 4)
-ORDERS = ("gpipe", "1f1b")
+SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+ORDERS = tuple(SCHEDULES)
+BETWEEN_HOSTS = "pipeline between hosts"
+"""Each rank on a host of its own, which share no clock."""
 
 every_world = pytest.mark.parametrize("world_size", WORLD_SIZES)
 every_order = pytest.mark.parametrize("order", ORDERS)
@@ -82,7 +87,7 @@ class Joint(nn.Module):
 
 def make_model(kind: str, count: int) -> nn.Module:
     torch.manual_seed(5)
-    return (Row() if kind == "pipeline" else Sides(count)).double()
+    return (Sides(count) if kind == "branches" else Row()).double()
 
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -117,9 +122,10 @@ class Seen:
 def build(
     kind: str, model: nn.Module, rank: int, count: int, options: dict[str, Any], recorder: Recorder
 ) -> Replica:
-    strategy = load_strategy(kind)
+    name, nodes = ("pipeline", count) if kind == BETWEEN_HOSTS else (kind, 1)
+    strategy = load_strategy(name)
     job = Job(
-        case=Case(workload="tests", strategy=kind, world_size=count, local_batch=BATCH // count),
+        case=Case(workload="tests", strategy=name, world_size=count, nodes=nodes, local_batch=BATCH // count),
         model=model,
         loss=nn.functional.cross_entropy,
         make_optimizer=make_optimizer,
@@ -127,7 +133,7 @@ def build(
         rank=rank,
         local_rank=rank,
         world_size=count,
-        distributed=torch.distributed.is_initialized(),
+        distributed=dist.is_initialized(),
         recorder=recorder,
     )
     return strategy.build(job, strategy.options(**options))
@@ -174,9 +180,9 @@ def plain_and_noted(rank: int, count: int, kind: str, options: dict[str, Any]) -
 
 
 @cache
-def pipeline(world_size: int, order: str) -> list[tuple[Seen, Seen]]:
+def pipeline(world_size: int, order: str, kind: str = "pipeline") -> list[tuple[Seen, Seen]]:
     options = {"order": order, "microbatches": MICROBATCHES[world_size]}
-    return run_ranks(plain_and_noted, world_size, "pipeline", options)
+    return run_ranks(plain_and_noted, world_size, kind, options)
 
 
 @cache
@@ -224,6 +230,7 @@ def assert_equal(own: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]
 def cases() -> list[Any]:
     row = [("pipeline", world, order) for world in WORLD_SIZES for order in ORDERS]
     row += [("branches", world, "") for world in WORLD_SIZES]
+    row += [(BETWEEN_HOSTS, 2, order) for order in ORDERS]
     largest = max(WORLD_SIZES)
     return [pytest.param(*one, marks=pytest.mark.thorough) if one[1] == largest else one for one in row]
 
@@ -231,7 +238,7 @@ def cases() -> list[Any]:
 def runs(kind: str, world_size: int, order: str) -> tuple[list[tuple[Seen, Seen]], Seen]:
     if kind == "branches":
         return branches(world_size), alone(kind, world_size, 1)
-    return pipeline(world_size, order), alone(kind, 1, MICROBATCHES[world_size])
+    return pipeline(world_size, order, kind), alone("pipeline", 1, MICROBATCHES[world_size])
 
 
 every_case = pytest.mark.parametrize(("kind", "world_size", "order"), cases())
@@ -251,7 +258,7 @@ def test_pieces_together_train_as_one_process_does(kind: str, world_size: int, o
 @every_case
 def test_the_loss_is_the_whole_batchs_where_it_is_known(kind: str, world_size: int, order: str) -> None:
     ranks, expected = runs(kind, world_size, order)
-    knowing = world_size - 1 if kind == "pipeline" else 0
+    knowing = 0 if kind == "branches" else world_size - 1
     assert [plain.knows_loss for plain, _ in ranks] == [rank == knowing for rank in range(world_size)]
     assert ranks[knowing][0].losses == pytest.approx(expected.losses, rel=1e-10)
 
@@ -401,7 +408,9 @@ def sent_bytes(kind: str, world_size: int) -> dict[tuple[int, int], int]:
 @every_case
 def test_every_message_is_noted_by_both_its_ranks(kind: str, world_size: int, order: str) -> None:
     ranks = [noted for _, noted in runs(kind, world_size, order)[0]]
-    parts = MICROBATCHES[world_size] if kind == "pipeline" else 1
+    stage = {"pipeline": "NotedStage", BETWEEN_HOSTS: "TimedSends", "branches": "NoneType"}[kind]
+    assert {noted.stage for noted in ranks} == {stage}
+    parts = 1 if kind == "branches" else MICROBATCHES[world_size]
     expected = sent_bytes(kind, world_size)
     for step in range(STEPS):
         ends: dict[int, list[tuple[int, CommRecord]]] = {}
@@ -427,7 +436,6 @@ def test_every_message_is_noted_by_both_its_ranks(kind: str, world_size: int, or
 def test_a_stage_has_a_message_when_it_starts_to_compute_with_it(world_size: int, order: str) -> None:
     parts = MICROBATCHES[world_size]
     for rank, (_, noted) in enumerate(pipeline(world_size, order)):
-        assert noted.stage == ("TimedSends" if order == "1f1b" else "NotedStage")
         for step in noted.steps:
             starts = {
                 name: [start for span, start, _ in step.spans if span == name]
@@ -443,7 +451,7 @@ def test_a_stage_has_a_message_when_it_starts_to_compute_with_it(world_size: int
                 place, microbatch = divmod(message.bucket, parts)
                 if message.sent_bytes is None:
                     ends[("forward", "backward")[place % 2]][microbatch] = message.end_ns
-                elif order == "gpipe":
+                else:
                     assert message.end_ns == message.start_ns
             for name, neighbour in (("forward", rank > 0), ("backward", rank < world_size - 1)):
                 expected = starts[name][:parts] if neighbour else []  # scaling the gradients comes after
@@ -451,19 +459,94 @@ def test_a_stage_has_a_message_when_it_starts_to_compute_with_it(world_size: int
 
 
 @pytest.mark.parametrize(
-    ("order", "nodes", "fabric", "themselves"),
-    [
-        ("gpipe", 1, "", False),
-        ("1f1b", 1, "", True),
-        ("gpipe", 2, "", True),
-        ("gpipe", 2, "2x1@1gbit", False),
-    ],
+    ("nodes", "fabric", "themselves"), [(1, "", False), (2, "", True), (2, "2x1@1gbit", False)]
 )
 def test_sends_note_themselves_where_nobody_else_knows_when(
-    order: str, nodes: int, fabric: str, themselves: bool
+    nodes: int, fabric: str, themselves: bool
 ) -> None:
     case = Case(workload="tests", strategy="pipeline", world_size=2, nodes=nodes, fabric=fabric)
-    assert sends_are_timed(case, order) is themselves
+    assert sends_are_timed(case) is themselves
+
+
+class LoggedStage(PipelineStage):
+    """Logs what torch asks of it, and does with the messages that it is given."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.log: list[str] = []
+
+    def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        self.log.append("computes")
+        return super().forward_one_chunk(*args, **kwargs)
+
+    def backward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        self.log.append("computes")
+        return super().backward_one_chunk(*args, **kwargs)
+
+    def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        return self._sends(super().get_fwd_send_ops(fwd_chunk_id), f"forward {fwd_chunk_id}")
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        return self._sends(super().get_bwd_send_ops(bwd_chunk_id), f"backward {bwd_chunk_id}")
+
+    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        return self._logged(super().get_fwd_recv_ops(fwd_chunk_id), "begins to receive")
+
+    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        return self._logged(super().get_bwd_recv_ops(bwd_chunk_id), "begins to receive")
+
+    def _sends(self, ops: list[dist.P2POp], name: str) -> list[dist.P2POp]:
+        self.log += [f"asked for {name}"] * bool(ops)
+        return self._logged(ops, f"hands over {name}")
+
+    def _logged(self, ops: list[dist.P2POp], name: str) -> list[dist.P2POp]:
+        for op in ops:
+            own = (op.tensor, op.peer, op.group, op.tag)
+            op.op = partial(self._act, op.op, own, name)  # type: ignore[assignment]
+        return ops
+
+    def _act(self, act: Any, own: tuple[Any, ...], name: str, *_: Any, **__: Any) -> Any:
+        self.log.append(name)
+        return LoggedWork(self.log, act(*own))
+
+
+@dataclass
+class LoggedWork:
+    log: list[str]
+    work: dist.Work
+
+    def wait(self) -> None:
+        self.log.append("waits")
+        self.work.wait()
+
+
+def log_of_a_step(rank: int, count: int, order: str) -> list[str]:
+    """What a stage logs in a step: in its first one torch finds out what stages send one another."""
+    layers = make_model("pipeline", count).stages()
+    own = nn.Sequential(*(layers[number] for number in dealt(len(layers), count)[rank]))
+    stage = LoggedStage(own, rank, count, torch.device("cpu"))
+    schedule = SCHEDULES[order](stage, MICROBATCHES[count], loss_fn=nn.functional.cross_entropy)
+    inputs, targets = batch(0)
+    for _ in range(2):
+        stage.log = []
+        schedule.step(*([inputs] if stage.is_first else []), target=targets if stage.is_last else None)
+    return stage.log
+
+
+@every_order
+@every_world
+def test_torch_hands_over_what_it_has_asked_a_stage_for_before_anything_else(
+    world_size: int, order: str
+) -> None:
+    """So that when it asks is when a message leaves, which is what a stage notes."""
+    logs = run_ranks(log_of_a_step, world_size, order)
+    for rank, log in enumerate(logs):
+        asked = [number for number, entry in enumerate(log) if entry.startswith("asked for ")]
+        assert len(asked) == MICROBATCHES[world_size] * ((rank > 0) + (rank < world_size - 1))
+        for number in asked:
+            assert log[number + 1] == log[number].replace("asked for", "hands over")
+        assert log.count("computes") == 2 * MICROBATCHES[world_size]
+        assert log.count("waits") == 2 * len(asked)
 
 
 def test_a_parameter_of_two_stages_is_refused() -> None:

@@ -35,14 +35,13 @@ def dealt(layers: int, stages: int) -> list[range]:
     return [range(*ends) for ends in pairwise(starts)]
 
 
-def sends_are_timed(case: Case, order: str) -> bool:
-    """Return whether a message to send has to note itself when it is handed over, and when it is over.
+def sends_are_timed(case: Case) -> bool:
+    """Return whether a message to send has to note itself when it is over.
 
-    With `gpipe` torch hands one over as soon as it has asked a stage for it; with `1f1b` another may have to be over
-    first. When it is over the receiver notes, which is not enough between hosts, that share no clock as emulated nodes
-    do.
+    In either order torch hands one over as soon as it has asked a stage for it. When it is over the receiver notes,
+    which is not enough between hosts, that share no clock as emulated nodes do.
     """
-    return order == "1f1b" or (case.nodes > 1 and not case.fabric)
+    return case.nodes > 1 and not case.fabric
 
 
 class OneStageReplica(Replica):
@@ -91,7 +90,7 @@ class PipelineReplica(PieceReplica):
             if any(parameter.requires_grad for parameter in own.parameters()):
                 self._reducers = self._averaging(own, across, lambda number: number * stages + stage)
         if job.recorder.active:
-            kind = TimedSends if sends_are_timed(job.case, options.order) else NotedStage
+            kind = TimedSends if sends_are_timed(job.case) else NotedStage
             noted = kind(own, stage, stages, job.device, group=within)
             noted.among(pipeline, pipelines, self._reducers)
             self._stage: PipelineStage = noted
