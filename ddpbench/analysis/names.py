@@ -1,4 +1,4 @@
-"""How sentences name a run's cases."""
+"""How sentences and tables name a run's cases."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from ddpbench.spec import labels
+from ddpbench.spec import Case, labels
 from ddpbench.strategies.traits import rings_among, spoken_of
 from ddpbench.units import counted
 
@@ -20,42 +20,48 @@ def short_workloads(workloads: Collection[str]) -> dict[str, str]:
     return own if len(set(own.values())) == len(own) else {name: name for name in workloads}
 
 
+def names_of(cases: Sequence[Case]) -> dict[str, str]:
+    """Return what sentences and tables call each of these, by its id: by what of their labels is not said of all."""
+    workloads = short_workloads({case.workload for case in cases})
+    telling = len(workloads) > 1
+    words = {name: label.split(" \N{MIDDLE DOT} ")[1:] for name, label in labels(cases).items()}
+    alike: defaultdict[str, list[set[str]]] = defaultdict(list)
+    for case in cases:
+        alike[case.strategy].append(set(words[case.case_id]))
+    shared = {strategy: set.intersection(*each) for strategy, each in alike.items()}
+    shapes = {(case.world_size, case.nodes) for case in cases}
+    alone = len({ranks for ranks, _ in shapes}) == len(shapes)  # the ranks say how many nodes there are
+    layouts = {(case.strategy, case.world_size, case.nodes) for case in cases}
+    several = Counter((strategy, ranks) for strategy, ranks, _ in layouts)
+    rings = rings_among(cases)
+    names: dict[str, str] = {}
+    for case in cases:
+        ranks = counted(case.world_size, "rank")
+        layout = f"{case.nodes} x {case.ranks_per_node}"
+        rest = [
+            *([workloads[case.workload].removeprefix("replay:")] if telling else []),
+            *(
+                word
+                for word in words[case.case_id]
+                if word not in shared[case.strategy]
+                and word not in (ranks, case.workload.removeprefix("replay:"))
+            ),
+        ]
+        if several[case.strategy, case.world_size] > 1:
+            rest.append(layout)  # which a label leaves out of one node
+        rest = [word for word in dict.fromkeys(rest) if not (alone and word == layout)]
+        told = f" ({', '.join(rest)})" if rest else ""
+        names[case.case_id] = f"{spoken_of(case, rings=rings)} at {ranks}{told}"
+    return names
+
+
 class Names:
-    """How sentences name a run's cases: by what of their labels is not said of all."""
+    """How sentences name a run's cases."""
 
     def __init__(self, among: Sequence[CaseRun]) -> None:
         """`among` are all that could be meant."""
         self._count = len(among)
-        workloads = short_workloads({run.case.workload for run in among})
-        telling = len(workloads) > 1
-        words = {name: label.split(" · ")[1:] for name, label in labels(run.case for run in among).items()}
-        alike: defaultdict[str, list[set[str]]] = defaultdict(list)
-        for run in among:
-            alike[run.case.strategy].append(set(words[run.case_id]))
-        shared = {strategy: set.intersection(*each) for strategy, each in alike.items()}
-        shapes = {(run.case.world_size, run.case.nodes) for run in among}
-        alone = len({ranks for ranks, _ in shapes}) == len(shapes)  # the ranks say how many nodes there are
-        layouts = {(run.case.strategy, run.case.world_size, run.case.nodes) for run in among}
-        several = Counter((strategy, ranks) for strategy, ranks, _ in layouts)
-        rings = rings_among(run.case for run in among)
-        self._names = {}
-        for run in among:
-            ranks = counted(run.case.world_size, "rank")
-            layout = f"{run.case.nodes} x {run.case.ranks_per_node}"
-            rest = [
-                *([workloads[run.case.workload].removeprefix("replay:")] if telling else []),
-                *(
-                    word
-                    for word in words[run.case_id]
-                    if word not in shared[run.case.strategy]
-                    and word not in (ranks, run.case.workload.removeprefix("replay:"))
-                ),
-            ]
-            if several[run.case.strategy, run.case.world_size] > 1:
-                rest.append(layout)  # which a label leaves out of one node
-            rest = [word for word in dict.fromkeys(rest) if not (alone and word == layout)]
-            told = f" ({', '.join(rest)})" if rest else ""
-            self._names[run.case_id] = f"{spoken_of(run.case, rings=rings)} at {ranks}{told}"
+        self._names = names_of([run.case for run in among])
 
     def of(self, run: CaseRun) -> str:
         """Return one case's."""

@@ -64,6 +64,7 @@ def test_an_experiment_has_an_answer_of_few_words(path: Path, tmp_path: Path) ->
     assert summary.answer
     assert len(summary.claims) == len(experiment.claims)
     assert all(one.pairs for one in summary.claims)
+    assert (summary.answer[0].evidence == "claims") is bool(experiment.claims)
     for told in (*summary.answer, *summary.findings):
         assert len(told.text.split()) <= 30, told.text
         assert not any(part in told.line for part in ("ss on", "  ", "None", " nan", "( ", "at most -")), (

@@ -549,6 +549,22 @@ def test_torch_hands_over_what_it_has_asked_a_stage_for_before_anything_else(
         assert log.count("waits") == 2 * len(asked)
 
 
+@every_order
+@every_world
+def test_torch_asks_for_a_message_right_after_what_it_did_last(world_size: int, order: str) -> None:
+    """So that a stage knows when, and receiving need not note itself."""
+    logs = run_ranks(log_of_a_step, world_size, order)
+    for rank, log in enumerate(logs):
+        received = [number for number, entry in enumerate(log) if entry == "begins to receive"]
+        assert len(received) == MICROBATCHES[world_size] * ((rank > 0) + (rank < world_size - 1))
+        late = [number for number in received if number and log[number - 1] == "waits"]
+        if (
+            order == "gpipe" and rank < world_size - 1
+        ):  # once all activations are sent, and with them have arrived
+            assert log[late.pop() :: -1].count("computes") == MICROBATCHES[world_size]
+        assert not late
+
+
 def test_a_parameter_of_two_stages_is_refused() -> None:
     model = Row()
     model.last[1].bias = model.first[1].weight

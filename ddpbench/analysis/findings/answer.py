@@ -1,7 +1,8 @@
 """The answer to an experiment's question: one or two sentences, from what was decided.
 
 The first says what to use (`choice.py`), or, where the sweep trains to a loss, who is there first
-(`first_to_loss.py`). A sweep that varies links, input data or precision has its finding on that beside.
+(`first_to_loss.py`). A sweep that varies links, input data or precision has its finding on that beside. An experiment
+that was to decide claims is answered by them (`all_claims.py`).
 """
 
 from __future__ import annotations
@@ -46,12 +47,15 @@ _PLURALS = {"workload": "workloads", "fabric": "links", "precision": "precisions
 """What a run's panels are called where they differ in one field; others are settings."""
 
 
-def answer_of(cases: Sequence[CaseRun], findings: Sequence[Finding]) -> tuple[Finding, ...]:
+def answer_of(
+    cases: Sequence[CaseRun], findings: Sequence[Finding], claimed: Finding | None = None
+) -> tuple[Finding, ...]:
     """Return one or two sentences; always one, which says why where there is no answer.
 
     Args:
         cases: a run's.
         findings: the run's, of which one may be told beside.
+        claimed: what became of the experiment's claims, if it has any.
     """
     choices, panels = choices_of(cases), planned_panels(cases)
     found = first_to_loss(cases)
@@ -74,6 +78,7 @@ def answer_of(cases: Sequence[CaseRun], findings: Sequence[Finding]) -> tuple[Fi
         told = [recovered, *([saving] if saving is not None else [])]
     growth = growth_finding(cases)
     told = [growth, *told][:2] if growth is not None else told
+    told = [claimed, *told][:2] if claimed is not None else told
     return tuple(told) or (_none(cases, panels),)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ddpbench.analysis.findings.all_claims import claims_answer
 from ddpbench.analysis.findings.answer import answer_of
 from ddpbench.analysis.findings.claims import claim_findings, decided_claims
 from ddpbench.analysis.findings.compared import MOST_FINDINGS, decided_first, findings
@@ -97,7 +98,7 @@ def summarize(run: RunDir, others: Others = NOBODY, told: Told = to_nobody) -> R
         phases=phases_table(cases),
         proofs=proofs_table(cases),
         findings=sentences,
-        answer=answer_of(cases, sentences),
+        answer=answer_of(cases, sentences, claims_answer(claims, claimed)),
         warnings=tuple(warning_sentences(cases, checks)),
         validity=(
             *checks.told,

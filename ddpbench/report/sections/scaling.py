@@ -8,6 +8,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from ddpbench.analysis.names import names_of
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import fullest, label_of, marks_of, not_shown, setting_of
 from ddpbench.report.draw import style
@@ -16,7 +17,6 @@ from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import Panel, Series, panels_of
 from ddpbench.report.words import Estimate, not_drawn, ranks, rounds_each, series_of, valued
-from ddpbench.spec.labels import labels
 from ddpbench.strategies.traits import traits_named, traits_of
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _base_text(shown: Sequence[Row], by_id: Mapping[str, Row]) -> str:
     bases = {base: by_id[base] for base in over if base in by_id and by_id[base].samples_per_s is not None}
     if not bases or len(bases) < len(over):
         return ""
-    told = labels(base.case for base in bases.values())
+    told = names_of([base.case for base in bases.values()])
     words = [
         f"{told[base] if len(bases) > 1 else row.name}, {row.samples_per_s} samples/s"
         + (f" (of {series_of(list(dict.fromkeys(over[base])))})" if len(bases) > 1 else "")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from ddpbench.analysis.names import names_of
 from ddpbench.report.parts import Cell, Column, Section, Table
 from ddpbench.report.words import Estimate
 from ddpbench.spec.grouping import launcher_name
-from ddpbench.spec.labels import labels
 
 if TYPE_CHECKING:
     from ddpbench.analysis.summary import RunSummary
@@ -38,7 +38,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     if not told:
         return None
     told.sort(key=lambda row: (row.case.strategy, row.case.world_size, records[row.case_id]["startup_s"]))
-    names = labels(row.case for row in told)
+    names = names_of([row.case for row in told])
     table = Table(
         caption=(
             "Start-up, s: from the moment at which a launch is asked for to the end of its last rank's first step, "

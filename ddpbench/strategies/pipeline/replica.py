@@ -187,22 +187,25 @@ class NotedStage(PipelineStage):
     What lies between two computations is `synchronize`: waiting for a neighbour, or for the other pipelines, and
     torch's own work.
 
-    Within a step only moments are kept, by one Python function a computation or message: every stage waits for what a
-    stage does between two computations, and there each function takes microseconds, since the computation had the
-    caches. All is noted later. A receive's part is over when the computation starts that waited for it.
+    Within a step only moments are kept, by one Python function a computation or message to send: every stage waits for
+    what a stage does between two computations, and there each function takes microseconds, since the computation had
+    the caches. All is noted later. A message to receive notes nothing: torch asks for it right after what it did last,
+    and its part is over when the computation starts that waited for it. (Of GPipe's first gradient torch asks after
+    its activations are sent; it is on its way after all of these have arrived.)
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._recorder: Recorder = NullRecorder()
         self._mark = self._recorder.mark
-        self._computed: list[tuple[str, tuple[int, int] | None, Mark, Mark]] = []
-        """The step's computations: their names, of which direction and microbatch, when they began and ended."""
-        self._messages: list[tuple[bool, tuple[int, int], Mark]] = []
-        """The step's messages: whether they are sent, of which direction and microbatch, and when torch was about to
-        hand them over."""
-        self._sizes: dict[tuple[bool, int], list[int]] = {}
-        """Of the messages of each microbatch, bytes: by whether they are sent, and their direction."""
+        self._noted: list[tuple[str, tuple[int, int] | None, Mark, Mark]] = []
+        """What the step has done so far, in order: the names of computations, of which direction and microbatch, when
+        they began and ended; and `_SENDS` of messages, when torch was about to hand them over, of none that notes
+        itself."""
+        self._sent: dict[int, list[int]] = {}
+        """Of the messages that each microbatch has to send in a direction, bytes."""
+        self._received: dict[int, list[int]] | None = None
+        """Likewise, to receive; None while torch has not found out."""
         self._notes_messages = self.device.type != "cuda"  # a GPU has them on streams of their own
         self._begun: Mark = None
         self._pipeline, self._pipelines = 0, 1
@@ -213,42 +216,63 @@ class NotedStage(PipelineStage):
         self._pipeline, self._pipelines, self._reducers = pipeline, pipelines, reducers
 
     def begin(self, recorder: Recorder) -> None:
-        """From here on a step is noted."""
+        """From here on a step is noted, which is not the first: in that one torch finds out what is received."""
+        if self._received is None:
+            asked = (self.get_fwd_recv_ops, self.get_bwd_recv_ops) if self._notes_messages else ()
+            self._received = {direction: sizes_of(ops_of(0)) for direction, ops_of in enumerate(asked)}
         self._recorder, self._mark = recorder, recorder.mark
-        self._computed, self._messages = [], []
+        self._noted = []
         self._begun = self._mark()
 
     def end(self) -> None:
         """Ends the step that was begun last."""
         ended, recorder = self._mark(), self._recorder
-        recorder.add_later(partial(self._note, recorder, self._computed, self._messages, self._begun, ended))
-        self._recorder, self._computed, self._messages = NullRecorder(), [], []
+        recorder.add_later(partial(self._note, recorder, self._noted, self._begun, ended))
+        self._recorder, self._noted = NullRecorder(), []
 
     def _note(
         self,
         recorder: Recorder,
-        computed: Sequence[tuple[str, tuple[int, int] | None, Mark, Mark]],
-        messages: Sequence[tuple[bool, tuple[int, int], Mark]],
+        noted: Sequence[tuple[str, tuple[int, int] | None, Mark, Mark]],
         since: Mark,
         ended: Mark,
     ) -> None:
-        begins: dict[tuple[int, int] | None, Mark] = {}
-        for name, piece, start, end in computed:
+        assert self._received is not None
+        free = since  # for the next message
+        for name, piece, start, end in noted:
+            if name is _SENDS:
+                for size in self._sent[piece[0]] if piece is not None else ():
+                    # When it is over its receiver knows.
+                    self._add(recorder, piece, size, start, start, sends=True)
+                free = start
+                continue
             recorder.add_span("synchronize", since, start)
             recorder.add_span(name, start, end)
-            begins[piece], since = start, end
+            for size in self._received.get(piece[0], ()) if piece is not None else ():
+                self._add(recorder, piece, size, free, start, sends=False)
+            since = free = end
         recorder.add_span("synchronize", since, ended)
-        for sends, piece, handed in messages:
-            for size in self._sizes[sends, piece[0]]:
-                recorder.add_transfer(
-                    bucket=self._bucket(piece, sends=sends),
-                    op="send",
-                    size=size,
-                    start=handed,
-                    end=handed if sends else begins[piece],  # when a send is over its receiver knows
-                    sent=size if sends else None,
-                    ranks=2,
-                )
+
+    def _add(
+        self,
+        recorder: Recorder,
+        piece: tuple[int, int] | None,
+        size: int,
+        start: Mark,
+        end: Mark,
+        *,
+        sends: bool,
+    ) -> None:
+        assert piece is not None
+        recorder.add_transfer(
+            bucket=self._bucket(piece, sends=sends),
+            op="send",
+            size=size,
+            start=start,
+            end=end,
+            sent=size if sends else None,
+            ranks=2,
+        )
 
     def _bucket(self, piece: tuple[int, int], *, sends: bool) -> int:
         """Return a number that no other message of a step has, alike on both sides."""
@@ -264,12 +288,12 @@ class NotedStage(PipelineStage):
 
     def ends(self, name: str, start: Mark) -> None:
         """Own computation of this name ends, which started then and waited for no message."""
-        self._computed.append((name, None, start, self._mark()))
+        self._noted.append((name, None, start, self._mark()))
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         start = self._mark()
         found = PipelineStage.forward_one_chunk(self, fwd_chunk_id, *args, **kwargs)
-        self._computed.append(("forward", (0, fwd_chunk_id), start, self._mark()))
+        self._noted.append(("forward", (0, fwd_chunk_id), start, self._mark()))
         return found
 
     def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
@@ -280,45 +304,34 @@ class NotedStage(PipelineStage):
         end = self._mark()
         if reducers is not None and (sent := reducers.last_sent()) is not before:
             end = sent  # the last bucket leaves when the last gradient is there
-        self._computed.append(("backward", (1, bwd_chunk_id), start, end))
+        self._noted.append(("backward", (1, bwd_chunk_id), start, end))
         return found
 
     def scale_grads(self, grad_scale_factor: int) -> None:
         start = self._mark()
         super().scale_grads(grad_scale_factor)
-        self._computed.append(("backward", None, start, self._mark()))
-
-    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        ops = PipelineStage.get_fwd_recv_ops(self, fwd_chunk_id)
-        if ops and self._notes_messages:
-            if (False, 0) not in self._sizes:
-                self._sizes[False, 0] = sizes_of(ops)
-            self._messages.append((False, (0, fwd_chunk_id), self._mark()))
-        return ops
+        self._noted.append(("backward", None, start, self._mark()))
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         ops = PipelineStage.get_fwd_send_ops(self, fwd_chunk_id)
         if ops and self._notes_messages:
-            if (True, 0) not in self._sizes:
-                self._sizes[True, 0] = sizes_of(ops)
-            self._messages.append((True, (0, fwd_chunk_id), self._mark()))
-        return ops
-
-    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        ops = PipelineStage.get_bwd_recv_ops(self, bwd_chunk_id)
-        if ops and self._notes_messages:
-            if (False, 1) not in self._sizes:
-                self._sizes[False, 1] = sizes_of(ops)
-            self._messages.append((False, (1, bwd_chunk_id), self._mark()))
+            if 0 not in self._sent:
+                self._sent[0] = sizes_of(ops)
+            now = self._mark()
+            self._noted.append((_SENDS, (0, fwd_chunk_id), now, now))
         return ops
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
         ops = PipelineStage.get_bwd_send_ops(self, bwd_chunk_id)
         if ops and self._notes_messages:
-            if (True, 1) not in self._sizes:
-                self._sizes[True, 1] = sizes_of(ops)
-            self._messages.append((True, (1, bwd_chunk_id), self._mark()))
+            if 1 not in self._sent:
+                self._sent[1] = sizes_of(ops)
+            now = self._mark()
+            self._noted.append((_SENDS, (1, bwd_chunk_id), now, now))
         return ops
+
+
+_SENDS = "sends"
 
 
 def sizes_of(ops: Sequence[dist.P2POp]) -> list[int]:
@@ -338,6 +351,8 @@ class TimedSends(NotedStage):
     def _timed(self, ops: list[dist.P2POp], piece: tuple[int, int]) -> list[dist.P2POp]:
         if not self._recorder.active or not self._notes_messages:
             return ops
+        now = self._mark()
+        self._noted.append((_SENDS, None, now, now))
         for op in ops:
             own = (op.tensor, op.peer, op.group, op.tag)
             op.op = Message(self._recorder, op.op, own, bucket=self._bucket(piece, sends=True))
