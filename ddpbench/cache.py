@@ -22,7 +22,7 @@ import psutil
 FOLDER = "DDPBENCH_CACHE"
 """A variable that names another folder; nothing is kept where it is set and empty."""
 MOST_BYTES = 256 << 20
-"""Of all that is kept, what was used last: a run of a thousand cases has 8 MiB, a figure up to one."""
+"""Of all that is kept, what was used last: a run of a thousand cases has some MiB, a figure up to one."""
 _DAY_S = 86_400
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -133,7 +133,7 @@ def code_stamp() -> bytes:
         return b""
     try:
         digest = hashlib.sha256(
-            repr((sys.version, *map(version, ("numpy", "scipy", "matplotlib", "pillow")))).encode()
+            repr((sys.version, *map(version, ("numpy", "pandas", "scipy", "matplotlib", "pillow")))).encode()
         )
         began_ns = psutil.Process().create_time() * 1e9
         for path in sorted(_PACKAGE.rglob("*.py")):

@@ -7,16 +7,19 @@ import pickle
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
+import pandas as pd
 import psutil
 import pytest
 
 from ddpbench import cache, helper_process
+from ddpbench.analysis import summarize
+from ddpbench.analysis.overview import build
+from ddpbench.analysis.overview.kept import Kept
 from ddpbench.analysis.read import reading
-from ddpbench.analysis.read.cases import read_cases
-from ddpbench.analysis.read.kept import Kept
+from ddpbench.analysis.summary import RunSummary
 from ddpbench.cache import FOLDER, code_stamp, keep, kept
 from ddpbench.records import RunDir
 from ddpbench.records.plan import StoredPlan, read_plan
@@ -180,6 +183,12 @@ def planned(tmp_path: Path, cases: int) -> tuple[RunDir, StoredPlan]:
     return run, read_plan(run)
 
 
+def told_by(summary: RunSummary) -> dict[str, object]:
+    """All of it, its frames as text that can be compared."""
+    parts = {field.name: getattr(summary, field.name) for field in fields(summary)}
+    return {name: part.to_json() if isinstance(part, pd.DataFrame) else part for name, part in parts.items()}
+
+
 def _a_record(run: RunDir) -> Path:
     return sorted(run.cases.glob("*/launch-00/rank-*"))[0]
 
@@ -215,35 +224,34 @@ CHANGES: dict[str, Callable[[RunDir], object]] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_run_that_changed_is_read_anew(folder: Path, tmp_path: Path, change: str) -> None:
     run, plan = planned(tmp_path, 3)
-    cases = read_cases(run, plan)
-    Kept(run, plan).keep(cases)
-    found = Kept(run, plan).cases()
+    summary = summarize(run)
+    Kept(run, plan).keep(summary)
+    found = Kept(run, plan).summary()
     assert found is not None
-    assert [one.timings for one in found] == [one.timings for one in cases]
-    assert [one.parts for one in found] == [one.parts for one in cases]
+    assert told_by(found) == told_by(summary)
     CHANGES[change](run)
-    assert Kept(run, plan).cases() is None
+    assert Kept(run, plan).summary() is None
 
 
 def test_a_copy_of_a_run_is_another_run(folder: Path, tmp_path: Path) -> None:
     run, plan = planned(tmp_path, 2)
-    Kept(run, plan).keep(read_cases(run, plan))
+    Kept(run, plan).keep(summarize(run))
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    assert Kept(RunDir(tmp_path / "copy"), plan).cases() is None
+    assert Kept(RunDir(tmp_path / "copy"), plan).summary() is None
     (tmp_path / "link").symlink_to(tmp_path / "run")  # sentences on it name another path
-    assert Kept(RunDir(tmp_path / "link"), plan).cases() is None
-    assert Kept(run, plan).cases() is not None
+    assert Kept(RunDir(tmp_path / "link"), plan).summary() is None
+    assert Kept(run, plan).summary() is not None
     other = replace(plan, cases=plan.cases[:1], ids=plan.ids[:1])  # read before the file was written anew
-    assert Kept(run, other).cases() is None
+    assert Kept(run, other).summary() is None
 
 
 def test_what_changed_while_it_was_read_is_not_taken_for_what_is_there(folder: Path, tmp_path: Path) -> None:
     run, plan = planned(tmp_path, 2)
     place = Kept(run, plan)
-    cases = read_cases(run, plan)
+    summary = summarize(run)
     _change_as_many_bytes(run)
-    place.keep(cases)
-    assert Kept(run, plan).cases() is None
+    place.keep(summary)
+    assert Kept(run, plan).summary() is None
 
 
 def test_a_sweep_that_works_there_costs_no_report(
@@ -254,10 +262,10 @@ def test_a_sweep_that_works_there_costs_no_report(
     def gone(_: object) -> None:
         raise FileNotFoundError("outcome.json.new")
 
-    monkeypatch.setattr("ddpbench.analysis.read.kept._beneath", gone)
+    monkeypatch.setattr("ddpbench.analysis.overview.kept._beneath", gone)
     place = Kept(run, plan)
-    assert place.cases() is None
-    place.keep(read_cases(run, plan))
+    assert place.summary() is None
+    place.keep(summarize(run))
     assert not folder.exists()
 
 
@@ -266,31 +274,25 @@ def test_code_that_changes_meanwhile_keeps_nothing(
 ) -> None:
     run, plan = planned(tmp_path, 2)
     place = Kept(run, plan)
-    monkeypatch.setattr("ddpbench.analysis.read.kept.code_stamp", lambda: b"other")
-    place.keep(read_cases(run, plan))
+    monkeypatch.setattr("ddpbench.analysis.overview.kept.code_stamp", lambda: b"other")
+    place.keep(summarize(run))
     assert not folder.exists()
 
 
 def test_a_large_run_is_read_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, plan = planned(tmp_path, 4)
+    run, _ = planned(tmp_path, 4)
     monkeypatch.setattr(helper_process, "further_cores", lambda: 0)
     read: list[object] = []
     read_unjudged = reading.read_unjudged
     monkeypatch.setattr(reading, "read_unjudged", lambda *of: read.append(of) or read_unjudged(*of))
-    alone = read_cases(run, plan)
-    reading.read_cases_of(run, plan)
+    alone = summarize(run)
     assert not list(tmp_path.glob("cache/*"))  # it is small
     assert len(read) == 1
     read.clear()
-    monkeypatch.setattr(reading, "WORTH_SHARING", 4)
-    first, again = reading.read_cases_of(run, plan), reading.read_cases_of(run, plan)
+    monkeypatch.setattr(build, "WORTH_KEEPING", 4)
+    first, again = summarize(run), summarize(run)
     assert len(read) == 1
-    for found in (first, again):
-        assert [one.case_id for one in found] == [one.case_id for one in alone]
-        assert [one.timings for one in found] == [one.timings for one in alone]
-        assert [[x.flags for x in one.launches] for one in found] == [
-            [x.flags for x in one.launches] for one in alone
-        ]
+    assert told_by(first) == told_by(again) == told_by(alone)
     _change_as_many_bytes(run)
-    reading.read_cases_of(run, plan)
+    summarize(run)
     assert len(read) == 2

@@ -20,6 +20,7 @@ from ddpbench.analysis.findings.virtual import virtual_sentences
 from ddpbench.analysis.invariants import check_cases
 from ddpbench.analysis.network import network_table
 from ddpbench.analysis.overview.failures import failures_of
+from ddpbench.analysis.overview.kept import Kept
 from ddpbench.analysis.overview.tables import (
     breakdown_table,
     checkpoints_table,
@@ -54,6 +55,8 @@ from ddpbench.telling import Told, to_nobody
 
 FEWEST_FINDINGS = 3
 """Beside the verdicts on an experiment's claims, however many it has."""
+WORTH_KEEPING = 100
+"""Of a run of fewer cases the summary is made anew each time: that takes about a second."""
 MOST_ASKED = 3
 """Sentences on losses, links, options, inputs and precision, for sweeps that ask about them."""
 
@@ -61,12 +64,23 @@ MOST_ASKED = 3
 def summarize(run: RunDir, others: Others = NOBODY, told: Told = to_nobody) -> RunSummary:
     """Return all that a run directory shows. Unfinished launches are left out. The `others` share the work.
 
-    How far it is is `told`.
+    How far it is is `told`. Of many cases it is what was kept, where nothing has changed since.
 
     Raises:
         IdentityError: it is not a run directory, or one of another schema.
     """
     plan = read_plan(run)
+    if len(plan.cases) < WORTH_KEEPING:
+        return _summarized(run, plan, others, told)
+    kept = Kept(run, plan)
+    found = kept.summary()
+    if found is None:
+        found = _summarized(run, plan, others, told)
+        kept.keep(found)
+    return found
+
+
+def _summarized(run: RunDir, plan: StoredPlan, others: Others, told: Told) -> RunSummary:
     cases = read_cases_of(run, plan, others, told)
     told("comparing cases", 0, 0)
     machine = read_machine(run)

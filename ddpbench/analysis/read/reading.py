@@ -1,4 +1,4 @@
-"""Large runs are read by several processes, and once: parsing records is most of an analysis' time."""
+"""Large runs are read by several processes: parsing records is most of an analysis' time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import itertools
 from dataclasses import replace
 
 from ddpbench.analysis.read.cases import judged, read_unjudged
-from ddpbench.analysis.read.kept import Kept
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.helper_process import NOBODY, Dealt, Others, start_others
 from ddpbench.records import RunDir
@@ -14,7 +13,7 @@ from ddpbench.records.plan import StoredPlan
 from ddpbench.telling import Told, to_nobody
 
 WORTH_SHARING = 100
-"""Fewer cases are read here, and anew each time: another process takes most of a second to start."""
+"""Fewer cases are read here: another process takes most of a second to start."""
 _AT_ONCE = 25
 """Cases: the other processes are done a fraction of a second after this one."""
 
@@ -22,25 +21,16 @@ _AT_ONCE = 25
 def read_cases_of(
     run: RunDir, plan: StoredPlan, others: Others = NOBODY, told: Told = to_nobody
 ) -> list[CaseRun]:
-    """`read_cases`, of many cases what was kept of them, or by several processes. What fails elsewhere is read here.
+    """`read_cases`, of many cases by several processes. What fails elsewhere is read here.
 
     The `others` are there already; where there are none they are started, and ended.
     """
     if len(plan.cases) < WORTH_SHARING:
         return judged(read_unjudged(run, plan, told))
-    kept = Kept(run, plan)
-    found = kept.cases()
-    if found is None:
-        found = judged(_read_all(run, plan, others, told))
-        kept.keep(found)
-    return found
-
-
-def _read_all(run: RunDir, plan: StoredPlan, others: Others, told: Told) -> list[CaseRun]:
     if others.processes:
-        return _read_shared(run, plan, others, told)
+        return judged(_read_shared(run, plan, others, told))
     with start_others(__name__) as started:
-        return _read_shared(run, plan, started, told)
+        return judged(_read_shared(run, plan, started, told))
 
 
 def _read_shared(run: RunDir, plan: StoredPlan, others: Others, told: Told) -> list[CaseRun]:

@@ -1,6 +1,6 @@
-"""What was read of a large run, kept in the user's own cache: nobody waits twice for the same records.
+"""What a large run shows, kept in the user's own cache: nobody waits twice for the same records.
 
-A stamp of every file that it was read from, and of the code that read it, says whether it still holds: as `make` and
+A stamp of every file that it was made from, and of the code that made it, says whether it still holds: as `make` and
 `git status` go by times and sizes.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.summary import RunSummary
 from ddpbench.cache import code_stamp, keep, kept, told
 from ddpbench.records import RunDir
 from ddpbench.records.plan import StoredPlan
@@ -25,19 +25,19 @@ class Kept:
         self._code = code_stamp()
         self._stamp = _stamp(self._code, run, plan) if self._code else b""
 
-    def cases(self) -> list[CaseRun] | None:
-        """Return what was kept of these very files; None where that is nothing."""
-        found: list[CaseRun] | None = kept(self._name, self._stamp)
+    def summary(self) -> RunSummary | None:
+        """Return what was made of these very files; None where nothing is kept."""
+        found: RunSummary | None = kept(self._name, self._stamp)
         return found
 
-    def keep(self, cases: Sequence[CaseRun]) -> None:
-        """Keeps what was read of them, unless the code has changed meanwhile."""
+    def keep(self, summary: RunSummary) -> None:
+        """Keeps what was made of them, unless the code has changed meanwhile."""
         if self._code == code_stamp():
-            keep(self._name, self._stamp, list(cases))
+            keep(self._name, self._stamp, summary)
 
 
 def _stamp(code: bytes, run: RunDir, plan: StoredPlan) -> bytes:
-    """Return a digest of all that what is read depends on, as far as names, sizes and times tell.
+    """Return a digest of all that a summary depends on, as far as names, sizes and times tell.
 
     Empty where that cannot be told: a sweep that works there takes files away.
     """
