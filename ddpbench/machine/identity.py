@@ -20,6 +20,7 @@ from typing import Any
 from ddpbench.errors import IdentityError
 from ddpbench.machine.hardware import Hardware
 from ddpbench.machine.mpi import mpi_version
+from ddpbench.machine.setup import read_setup
 from ddpbench.records import SCHEMA_VERSION
 from ddpbench.records.machine import DIGESTS
 from ddpbench.spec import PlannedCase
@@ -72,6 +73,7 @@ def machine_record(
             "git_commit": git_commit(),
             "load_1min": round(os.getloadavg()[0], 2),
             "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "setup": read_setup(),
         },
     }
 
@@ -118,20 +120,21 @@ def _to_be_filled_in(planned: dict[str, Any]) -> dict[str, Any]:
 
 
 def nodes_record(
-    nodes: Sequence[tuple[str, int, dict[str, Any]]], digests: dict[str, str], planned: dict[str, Any]
+    nodes: Sequence[tuple[str, int, dict[str, Any]]],
+    digests: dict[str, str],
+    planned: dict[str, Any],
+    setups: Mapping[str, Mapping[str, str]] | None = None,
 ) -> dict[str, Any]:
     """`machine.json` of several nodes, each its host, how many slots it has, and its facts.
 
-    What all nodes have in common stands once, as for one machine; what differs is told host by host. It is the
-    same in whatever order the nodes come, for a launcher may renumber them at each start.
+    What all nodes have in common stands once, as for one machine; what differs is told host by host, as the `setups`
+    of the hosts are. It is the same in whatever order the nodes come, for a launcher may renumber them at each start.
     """
     nodes = sorted(nodes, key=lambda node: (json.dumps(node[2], sort_keys=True), node[1], node[0]))
     names = _told_apart([host for host, _, _ in nodes])
     identity: dict[str, Any] = {}
     for key in nodes[0][2]:
-        values = [json.loads(json.dumps(facts[key])) for _, _, facts in nodes]
-        same = all(value == values[0] for value in values)
-        identity[key] = values[0] if same else dict(zip(names, values, strict=True))
+        identity[key] = _once(names, [facts[key] for _, _, facts in nodes])
     identity |= {"slots": [slots for _, slots, _ in nodes], **digests}
     context = {
         **planned.get("context", {}),
@@ -139,7 +142,15 @@ def nodes_record(
         "nodes": [f"{host} ({slots} slot{'s' if slots != 1 else ''})" for host, slots, _ in nodes],
         "started_utc": utc_now(),
     }
+    if setups:
+        context["setup"] = _once(sorted(setups), [setups[host] for host in sorted(setups)])
     return {"schema_version": SCHEMA_VERSION, "identity": identity, "context": context}
+
+
+def _once(names: Sequence[str], values: Sequence[Any]) -> Any:
+    """Return what all have in common, as JSON keeps it, or each one's by name."""
+    values = [json.loads(json.dumps(value)) for value in values]
+    return values[0] if all(value == values[0] for value in values) else dict(zip(names, values, strict=True))
 
 
 def _told_apart(hosts: Sequence[str]) -> list[str]:

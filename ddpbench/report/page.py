@@ -271,7 +271,9 @@ def _words_on_run(summary: RunSummary) -> Mapping[str, object]:
         "context": context,
         "started": moment(context.get("started_utc")),
         "counts": count_words(summary),
-        "budget": _budget(summary.experiment_toml),
+        "budget": _part(_experiment(summary), "budget"),
+        "scope": clean(str(_experiment(summary).get("scope", ""))).strip(),
+        "used": used_words(summary),
         "measured_share": None if summary.measured_share is None else percent(summary.measured_share),
         "wall": format_seconds(summary.wall_s),
         "command": _resumes(summary),
@@ -349,9 +351,31 @@ def _resumes(summary: RunSummary) -> str:
     return command("ddpbench", "sweep", f"{summary.run_path.rstrip('/')}/experiment.toml")
 
 
-def _budget(experiment_toml: str) -> Mapping[str, object]:
-    """Return the experiment's own budget, for the method section; empty where the text cannot be read."""
+def _experiment(summary: RunSummary) -> Mapping[str, object]:
+    """Return the experiment as its file has it; empty where the text cannot be read."""
     try:
-        return _part(parse(experiment_toml), "budget")
+        return parse(summary.experiment_toml)
     except ValueError:
         return {}
+
+
+def used_words(summary: RunSummary) -> str:
+    """Return how much of the machine the largest case used, in a sentence; empty where its parts are not known."""
+    identity = _part(summary.machine, "identity")
+    skipped = set(summary.cases.loc[summary.cases["status"] == "skipped", "case_id"])
+    cases = [
+        case
+        for case_id, case in summary.planned.items()
+        if case_id not in skipped and (case.nodes == 1 or case.fabric)
+    ]
+    told = []
+    for noun, key, device in (("core", "cores", "cpu"), ("GPU", "gpus", "cuda")):
+        here = identity.get(key)
+        mine = [case for case in cases if case.device == device]
+        if not mine or not isinstance(here, Sequence) or isinstance(here, str) or not here:
+            continue
+        threads = [case.threads_per_rank if device == "cpu" else 1 for case in mine]
+        most = max(case.world_size * each for case, each in zip(mine, threads, strict=True))
+        used = min(most, len(here))
+        told.append(f"{used} of {counted(len(here), noun)}")
+    return f"At most {' and '.join(told)} were used." if told else ""

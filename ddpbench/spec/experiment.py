@@ -34,6 +34,8 @@ from ddpbench.spec.settings import Base, Budget, Experiment, Variable
 from ddpbench.texts import shortened
 
 _TOP_LEVEL = tuple(Experiment.model_fields)
+_ABOUT_THE_SWEEP = {"name", "question", "budget", "claims"}
+"""Sections that change no case."""
 _NAMED = (
     "must be letters, digits, and . _ - after the first, 100 at most: files and folders are named after it"
 )
@@ -95,6 +97,9 @@ def parse_experiment(
     settings = [_apply_override(data, override, problems) for override in overrides]
     if odd := documents.odd_parts(data):  # before anything is made of them
         raise ExperimentError(source, [*problems, *odd])
+    changed = {keys[0] for keys in settings if keys}
+    if "scope" not in changed and changed - _ABOUT_THE_SWEEP:
+        data.pop("scope", None)  # it was said of other cases
     for sentence in _replace_axes(data, settings):
         on_note(sentence)
     data.setdefault("name", re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip("._-") or "experiment")
@@ -122,7 +127,7 @@ def parse_experiment(
     _names(base, axes, data.get("options", {}), catalog, problems)
     problems += [
         Problem(path=key, message=f"must be a text, not {shortened(data[key])}")
-        for key in ("name", "question")
+        for key in ("name", "question", "scope")
         if not isinstance(data.get(key, ""), str)
     ]
     problems = problems or list(documents.huge_numbers(data))

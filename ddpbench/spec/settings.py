@@ -145,6 +145,9 @@ class Experiment(BaseModel, extra="forbid", frozen=True):
     """Name of the experiment, with which run directories begin; if not set, the file's name without `.toml`."""
     question: str = ""
     """Question that the experiment answers; the report opens with it."""
+    scope: str = ""
+    """Why just these workloads, sizes and settings, and for what else the answer may hold; the report repeats it. Where
+    `--set` changes the cases it is left out, unless that gives another."""
     base: Base = Base()
     """Settings that every case starts from."""
     axes: dict[str, list[Any]] = {}
@@ -173,7 +176,7 @@ class Experiment(BaseModel, extra="forbid", frozen=True):
         base = set(self.axes)
         if (linked or self.fabric is not None) and "world_size" not in self.base.model_fields_set:
             base.add("world_size")  # it follows from the fabric; given, even as its default, it would hold
-        unset = {name: True for name in ("env", "claims") if not getattr(self, name)}
+        unset = {name: True for name in ("scope", "env", "claims") if not getattr(self, name)}
         exclude: Any = {"name": True, "base": base, "fabric": linked, **unset}
         data = self.model_dump(exclude_none=True, exclude=exclude)
         return tomli_w.dumps({"name": self.name, **data})

@@ -115,7 +115,8 @@ def test_communication_takes_what_the_busiest_link_needs(
     """Bound: in the least disturbed of four launches exposed and overlapped communication is 0.95 to 1.05 of what the
     busiest link's bytes need at the lowest rate its links were proved at, headers included, and in none under 0.95. A
     step's transfers are never under way for less than at the highest rate, but for the shaper's burst. In that launch
-    waiting is under 0.05; the bytes counted are always the formula's.
+    waiting is under 0.05; the bytes counted are always the formula's, but for a hundredth: of a master some lie in the
+    kernel's buffers when a block begins and ends.
     """
     rounds, (lowest, highest) = swept(tmp_path, name, full)
     off: list[str] = []
@@ -135,7 +136,8 @@ def test_communication_takes_what_the_busiest_link_needs(
         line = (
             f"communication of {algorithm} ({name}) over what the busiest link needs: {found[0]:.3f} ({least} to "
             f"{most}) in the least disturbed of {len(found)} launches, up to {found[-1]:.3f} in others; on any rank "
-            f"{under_way[0]:.3f}, waiting {waiting:.3f}, bytes counted over the formula's {max(counted):.4f}"
+            f"{under_way[0]:.3f}, waiting {waiting:.3f}, bytes counted over the formula's {min(counted):.4f} to "
+            f"{max(counted):.4f}"
         )
         assert found[0] > 0
         if not full:
@@ -146,7 +148,7 @@ def test_communication_takes_what_the_busiest_link_needs(
             not least <= found[0] <= most
             or under_way[0] < lowest / highest - phases * BURST_S / needed
             or waiting > 0.05
-            or not all(1 <= ratio < 1.01 for ratio in counted)
+            or not all(0.99 <= ratio < 1.01 for ratio in counted)
         ):
             off.append(line)
     assert not off

@@ -241,7 +241,26 @@ def test_every_shipped_experiment_is_valid_and_asks_a_question() -> None:
     for path in paths:
         experiment = load_experiment(path, CATALOG)
         assert experiment.question.endswith("?")
+        assert experiment.scope.endswith(".")
         assert expand(experiment, CATALOG, FOUR_CORES)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "scope"),
+    [
+        ([], "Small."),
+        (["budget.total=1 h", 'question="Why?"', "name=other"], "Small."),
+        (["base.local_batch=8"], ""),
+        (["axes.world_size=[1]"], ""),
+        (["options.ddp.static_graph=true", "budget.rounds_max=9"], ""),
+        (["base.local_batch=8", "scope=Large."], "Large."),
+    ],
+)
+def test_what_was_said_of_other_cases_is_left_out(overrides: list[str], scope: str) -> None:
+    text = 'scope = "Small."\n[base]\nlocal_batch = 4\n[axes]\nworld_size = [1, 2]'
+    found = parse_experiment(text, CATALOG, name="x", overrides=overrides)
+    assert found.scope == scope
+    assert parse_experiment(found.to_toml(), CATALOG, name="x").scope == scope
 
 
 TWO_AXES = """

@@ -104,6 +104,7 @@ def _identify(slot: Slot, plan: StoredPlan) -> None:
         ],
         digests,
         planned,
+        {host: card.setup for host, card in firsts.values()},
     )
     if planned.get("identity"):
         check_identity(planned, found, slot.run.path)

@@ -21,6 +21,7 @@ from ddpbench.machine.identity import (
 )
 from ddpbench.machine.placement import early_env
 from ddpbench.machine.server import ServerProcess
+from ddpbench.machine.setup import read_setup
 from ddpbench.records import RunDir
 from ddpbench.records.files import MOST_NOTES, read_text
 from ddpbench.records.plan import StoredPlan, read_plan
@@ -50,6 +51,7 @@ def own_card(run: RunDir, place: SlotPlace, server: Callable[[Mapping[str, str]]
             "cpu": hardware.cpu_model,
             "kernel": os.uname().release,
             "driver": driver_version(),
+            "setup": read_setup(),
             "gpus": tuple(gpu["name"] for gpu in probe["gpus"]),
             "gpu_cores": numa_cores(near),
             **{name: probe[name] for name in ("torch", "python", "cuda", "nccl", "cpu_capability")},

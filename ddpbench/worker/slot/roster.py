@@ -6,7 +6,7 @@ Pure values; the store that carries them is `meeting`'s.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict
@@ -50,6 +50,8 @@ class Card:
     cpu_capability: str = ""
     kernel: str = ""
     driver: str | None = None
+    setup: Mapping[str, str] = field(default_factory=dict)
+    """Of its machine, outside of any program (`machine/setup.py`)."""
     gpus: tuple[str, ...] = ()
     gpu_cores: tuple[int, ...] = ()
     """The cores beside the GPU of its local rank; none where the system does not tell."""

@@ -1,0 +1,98 @@
+"""How a machine is set up outside of any program, as far as the system tells: firmware, clocks, threads, networks.
+
+Nothing here makes two runs incomparable by itself, so that it is recorded and may differ.
+"""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+from ddpbench.cpu_quota import read_text
+from ddpbench.units import format_bit_rate
+
+
+def read_setup(root: Path = Path("/")) -> dict[str, str]:
+    """Return what is found, by name; what the system does not tell is left out."""
+    sys, cpus = root / "sys", root / "sys/devices/system/cpu"
+    dmi = sys / "class/dmi/id"
+    found: dict[str, str] = {
+        "system": _joined(dmi, "sys_vendor", "product_name"),
+        "firmware": _joined(dmi, "bios_vendor", "bios_version", "bios_date"),
+        **_of_cpu(root / "proc/cpuinfo"),
+        "os": _os_name(root / "etc/os-release"),
+        "libc": " ".join(platform.libc_ver()).strip(),
+        "threads_per_core": {"0": "1", "1": "2 or more"}.get(_line(cpus / "smt/active"), ""),
+        "numa_nodes": str(len(list((sys / "devices/system/node").glob("node[0-9]*"))) or ""),
+        "cpu_governor": _each(cpus, "cpu[0-9]*/cpufreq/scaling_governor"),
+        "cpu_boost": _boost(cpus),
+        "transparent_huge_pages": _chosen(_line(sys / "kernel/mm/transparent_hugepage/enabled")),
+        "network": "; ".join(_interfaces(sys / "class/net")),
+        "infiniband": "; ".join(_infiniband(sys / "class/infiniband")),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _line(path: Path) -> str:
+    return " ".join(read_text(path).split())
+
+
+def _joined(folder: Path, *names: str) -> str:
+    return " ".join(word for name in names if (word := _line(folder / name)))
+
+
+def _of_cpu(cpuinfo: Path) -> dict[str, str]:
+    """Return the first core's microcode, and whether it is a virtual machine's."""
+    told: dict[str, str] = {}
+    for line in read_text(cpuinfo).splitlines():
+        key, _, value = line.partition(":")
+        told.setdefault(key.strip(), value.strip())
+    virtual = "hypervisor" in told.get("flags", "").split()
+    return {"microcode": told.get("microcode", ""), "virtual_machine": "yes" if virtual else ""}
+
+
+def _os_name(release: Path) -> str:
+    for line in read_text(release).splitlines():
+        if line.startswith("PRETTY_NAME="):
+            return line.partition("=")[2].strip().strip("\"'")
+    return platform.system()
+
+
+def _each(folder: Path, pattern: str) -> str:
+    """Return the different lines of some files."""
+    return ", ".join(sorted({_line(path) for path in folder.glob(pattern)} - {""}))
+
+
+def _boost(cpus: Path) -> str:
+    """Return whether a core may run faster than its nominal clock."""
+    held = _line(cpus / "intel_pstate/no_turbo")
+    allowed = _line(cpus / "cpufreq/boost") or {"0": "1", "1": "0"}.get(held, "")
+    return {"0": "off", "1": "on"}.get(allowed, "")
+
+
+def _chosen(line: str) -> str:
+    """Return the word in brackets of `always [madvise] never`."""
+    return line.partition("[")[2].partition("]")[0]
+
+
+def _interfaces(folder: Path) -> list[str]:
+    """Return the interfaces that are a device's, with their rates and drivers: `eth0 25 Gbit/s, mlx5_core`."""
+    found = []
+    for path in sorted(folder.glob("*")):
+        if not (path / "device").exists():  # a bridge, loopback, a pair's end
+            continue
+        speed = _line(path / "speed")
+        rate = f" {format_bit_rate(1e6 * int(speed))}" if speed.isdigit() and int(speed) else ""
+        driver = path / "device/driver"
+        found.append(f"{path.name}{rate}{f', {driver.resolve().name}' if driver.exists() else ''}")
+    return found
+
+
+def _infiniband(folder: Path) -> list[str]:
+    """Return the adapters with the rates of their ports and their firmware."""
+    found = []
+    for path in sorted(folder.glob("*")):
+        ports = [f"port {port.name} {_line(port / 'rate')}" for port in sorted(path.glob("ports/*"))]
+        firmware = _line(path / "fw_ver")
+        found.append(", ".join([path.name, *ports, *([f"firmware {firmware}"] if firmware else [])]))
+    return found

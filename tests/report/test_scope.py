@@ -1,0 +1,68 @@
+"""A page says for what its statements hold: how much of the machine was used, and why just these cases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.records import RunDir
+from ddpbench.report import write_report
+from ddpbench.report.page import used_words
+from ddpbench.spec import Case
+from tests.report.handmade import handmade_summary
+from tests.report.reading import read
+
+
+def told(summary: RunSummary, folder: Path) -> str:
+    document = read(write_report(summary, RunDir(folder)).read_text(encoding="utf-8"))
+    (found,) = (one.text for one in document.all("p") if one.text.startswith("All statements hold"))
+    return found
+
+
+def test_a_page_repeats_what_the_experiment_says(tmp_path: Path) -> None:
+    summary = handmade_summary()
+    toml = f'scope = "Small <b>models</b>, since time is short."\n{summary.experiment_toml}'
+    found = told(replace(summary, experiment_toml=toml), tmp_path)
+    assert found.endswith("Small <b>models</b>, since time is short.")
+    assert "does not say" not in found
+
+
+def test_a_page_tells_where_the_experiment_says_nothing(tmp_path: Path) -> None:
+    found = told(handmade_summary(), tmp_path)
+    assert found.endswith("The experiment does not say why it has just these (scope).")
+    assert "At most 4 of 4 cores were used." in found
+
+
+def planned(**changes: Any) -> Case:
+    return Case(workload="gpt:nano", strategy="ddp", **changes)
+
+
+@pytest.mark.parametrize(
+    ("identity", "cases", "expected"),
+    [
+        ({"cores": [0, 1, 2, 3]}, [planned(world_size=1), planned(world_size=2)], "2 of 4 cores"),
+        ({"cores": [0, 1, 2, 3]}, [planned(world_size=2, threads_per_rank=2)], "4 of 4 cores"),
+        ({"cores": [0, 1]}, [planned(world_size=16, nodes=16, fabric="16x1@1gbit")], "2 of 2 cores"),
+        ({"cores": [0], "gpus": ["A"] * 8}, [planned(world_size=4, device="cuda")], "4 of 8 GPUs"),
+        (
+            {"cores": [0, 1], "gpus": ["A"]},
+            [planned(world_size=1, device="cuda"), planned(world_size=2)],
+            "2 of 2 cores and 1 of 1 GPU",
+        ),
+        ({"cores": {"a": [0], "b": [0, 1]}}, [planned(world_size=2)], ""),
+        ({}, [planned(world_size=2)], ""),
+        ({"cores": [0, 1]}, [planned(world_size=2, nodes=2)], ""),
+        ({"cores": [0, 1]}, [], ""),
+    ],
+)
+def test_how_much_of_the_machine_was_used(identity: dict[str, Any], cases: list[Case], expected: str) -> None:
+    summary = replace(
+        handmade_summary(),
+        machine={"identity": identity},
+        planned={str(n): one for n, one in enumerate(cases)},
+    )
+    assert used_words(summary) == (f"At most {expected} were used." if expected else "")
