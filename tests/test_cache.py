@@ -218,6 +218,10 @@ CHANGES: dict[str, Callable[[RunDir], object]] = {
     "the sweep went on": _change_sessions,
     "another plan": lambda run: run.plan.write_bytes(run.plan.read_bytes() + b" "),
     "another machine": lambda run: run.machine.unlink(),
+    "another experiment": lambda run: run.experiment.write_text("scope = 'x'", encoding="utf-8"),
+    "its networks": lambda run: run.fabrics.write_text("[]", encoding="utf-8"),
+    "what it was merged from": lambda run: run.merged.write_text("{}", encoding="utf-8"),
+    "its records, packed": lambda run: run.packed.write_bytes(b"x"),
 }
 
 

@@ -34,6 +34,8 @@ def _few_words(text: str) -> str:
     bare = text.strip().rstrip(".")
     if not 0 < len(bare.split()) <= MOST_WORDS or "\n" in bare:
         raise ValueError(f"must be one line of 1 to {MOST_WORDS} words")
+    if ";" in bare or bare.endswith("?"):  # sentences say that it holds, and join it with others
+        raise ValueError("must be one statement, without a semicolon or a question mark")
     return bare
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+from dataclasses import replace
+
 import pytest
 
 from ddpbench.analysis.findings.all_claims import claims_answer
@@ -51,11 +55,16 @@ def text(*told: tuple[str, ClaimVerdict]) -> str:
             [("a wins", PART), ("b wins", PART), ("c wins", NOT)],
             "Here it holds in part that a wins and that b wins; not that c wins.",
         ),
-        ([("a wins", NOT), ("b wins", NOT)], "Here it does not hold that a wins and that b wins."),
+        ([("a wins", NOT), ("b wins", NOT)], "Here it does not hold that a wins nor that b wins."),
+        (
+            [("a wins", HOLDS), ("b wins", NOT), ("c wins", NOT), ("d wins", NOT)],
+            "Here it holds that a wins; not that b wins, nor that c wins nor that d wins.",
+        ),
         (
             [("a wins", OPEN), ("b wins", OPEN), ("c wins", OPEN)],
-            "It cannot be told here whether a wins, whether b wins and whether c wins.",
+            "It cannot be told here whether a wins, whether b wins or whether c wins.",
         ),
+        ([("a wins", HOLDS), ("a wins", HOLDS)], "Here it holds that a wins."),
     ],
 )
 def test_claims_are_told_by_verdict(told: list[tuple[str, ClaimVerdict]], expected: str) -> None:
@@ -66,13 +75,74 @@ LONG = "this one of the two is a good deal faster than the other"
 
 
 def test_what_does_not_fit_is_counted() -> None:
-    """Thirty words at most: of each verdict fewer are named, alike, and none where even one of each is too long."""
-    assert text(*[(LONG, HOLDS)] * 4) == f"Here it holds that {LONG} and 3 more."
-    assert text((LONG, HOLDS), (LONG, HOLDS), ("it is", NOT)) == (
-        f"Here it holds that {LONG} and one more; not that it is."
+    """Thirty words at most: of each verdict fewer are named, alike; then only some verdicts; then none."""
+    others = [f"{LONG} {number}" for number in range(4)]
+    assert text(*((one, HOLDS) for one in others)) == f"Here it holds that {others[0]}; 3 more hold."
+    assert text((LONG, HOLDS), (others[0], HOLDS), ("it is", NOT)) == (
+        f"Here it holds that {LONG}; not that it is; 1 more holds."
     )
-    told = [(LONG, HOLDS), (LONG, HOLDS), (LONG, PART), (LONG, NOT), (LONG, OPEN), (LONG, OPEN)]
-    assert text(*told) == ("Of 6 claims 2 hold here, 1 holds in part, 1 does not hold, 2 cannot be told.")
+    told = [(LONG, HOLDS), (others[0], HOLDS), (LONG, PART), (LONG, NOT), (LONG, OPEN), (others[0], OPEN)]
+    assert text(*told) == (
+        f"Here it does not hold that {LONG}; 2 more hold, 1 holds in part, 2 cannot be told."
+    )
+    told = [(LONG, PART), ("b is faster than a is", NOT), (LONG, OPEN)]
+    assert text(*told) == (
+        "Here it does not hold that b is faster than a is; 1 more holds in part, 1 cannot be told."
+    )
+    longer = f"{LONG} and than any of the others that there may be among many more of them"
+    assert text((longer, HOLDS), (longer, NOT), (longer, OPEN), (f"{longer}, too", OPEN)) == (
+        "Of 4 claims 1 holds here, 1 does not hold, 2 cannot be told."
+    )
+
+
+@pytest.mark.parametrize("words", [1, 6, 12])
+def test_any_mix_of_verdicts_is_told_in_thirty_words(words: int) -> None:
+    for count in range(2, 6):
+        for verdicts in itertools.combinations_with_replacement((HOLDS, PART, NOT, OPEN), count):
+            says = [" ".join([f"w{number}", *["w"] * (words - 1)]) for number in range(count)]
+            found = text(*zip(says, verdicts, strict=True))
+            assert len(found.split()) <= 30
+            numbers = [
+                int(word) for word in re.findall(r"(?<!\w)\d+(?= (?:more )?(?:hold|do|cannot))", found)
+            ]
+            named = [one for one in says if f" {one}" in found]
+            assert sum(numbers) + len(named) == count, found
+
+
+def test_tags_tell_what_qualifies_all_and_whether_any_is_emulated() -> None:
+    both = [decided("a wins", HOLDS), decided("b wins", NOT)]
+    tags: list[tuple[str, ...]] = [
+        (
+            "claimed in X",
+            "shrunk /40",
+            "emulated 1 Gbit/s link",
+            "5 launches each",
+            "corrected for 3 comparisons",
+        ),
+        ("claimed in X", "shrunk /40", "intervals allow for shared cores", "5 launches each"),
+    ]
+    found = claims_answer(both, [replace(finding("a"), tags=own) for own in tags])
+    assert found is not None
+    assert found.tags == (
+        "shrunk /40",
+        "5 launches each",
+        "emulated links",
+        "intervals allow for shared cores",
+    )
+    found = claims_answer(both, [replace(finding("a"), tags=tags[0])] * 2)
+    assert found is not None
+    assert found.tags == ("shrunk /40", "emulated 1 Gbit/s link", "5 launches each")
+
+
+def test_where_nothing_can_be_told_the_reason_stands_beside() -> None:
+    found = claims_answer([decided("a", OPEN), decided("b", OPEN)], [finding("a"), finding("b")])
+    assert found is not None
+    assert found.verdict == "unresolved"
+    assert found.badge == "cannot tell"
+    told, reason = answer_of([], [], found)
+    assert told is found
+    assert reason.text == "No answer: no case of several ranks was measured."
+    assert answer_of([], [], replace(found, verdict="note")) == (replace(found, verdict="note"),)
 
 
 def test_one_claim_is_answered_by_its_own_finding() -> None:

@@ -51,10 +51,13 @@ MEASURED = {
         ("master", 2),
         ("pipeline", 2),
         ("pipeline", 4),
+        ("pipeline-1f1b", 4),
     ],
     "test_launches_in_turn_with_torchrun": [("single", 1), ("ddp", 2)],
 }
 """The cases that a ratio is promised of, as (strategy, replicas); of a pipeline, ranks."""
+ORDERED = {"pipeline-1f1b": ("--options", json.dumps({"order": "1f1b", "microbatches": 8, "replicas": 1}))}
+"""A pipeline in the order that is not its default."""
 SHOWN_TO_WORK = {
     "test_blocks_in_turn_with_a_bare_loop": [("ddp", 2), ("data_parallel", 2)],
     "test_noting_a_step_costs_little": [("pipeline", 2)],
@@ -122,8 +125,8 @@ def test_noting_a_step_costs_little(
     least, most = NOTING_LAUNCHES if full else (2, 2)
     while len(launches) < least or (len(launches) < most and over_launches(launches).half_width > 0.015):
         order = ["--timed-first"] if len(launches) % 2 else []
-        words = ("--against", against, *order, *(NOTING if full else BRIEF))
-        launches.append(alternated(tmp_path / "pairs.json", strategy, world, *words))
+        words = ("--against", against, *order, *ORDERED.get(strategy, ()), *(NOTING if full else BRIEF))
+        launches.append(alternated(tmp_path / "pairs.json", strategy.partition("-")[0], world, *words))
     if full:
         ratio = over_launches(launches)
         first = "timed" if against == "itself" else "instrumented"

@@ -29,7 +29,7 @@ GRADIENT_BYTES = {True: 8 * 2**20, False: 2**16}
 RATE = {True: "200 Mbit/s", False: "20 Mbit/s"}
 """With `--ratios` or without."""
 ROUNDS = 4
-"""With `--ratios`. What disturbs a launch only adds to its communication: the least disturbed tells what it takes."""
+"""With `--ratios`. What disturbs a launch mostly adds to its communication: the least disturbed tells what it takes."""
 BURST_S = 0.002
 """What a shaper lets pass at once after a pause (`ddpbench/fabric/topology.py`)."""
 WIRE = 1514 / 1448
@@ -115,7 +115,7 @@ def test_communication_takes_what_the_busiest_link_needs(
     """Bound: in the least disturbed of four launches exposed and overlapped communication is 0.95 to 1.05 of what the
     busiest link's bytes need at the lowest rate its links were proved at, headers included, and in none under 0.95. A
     step's transfers are never under way for less than at the highest rate, but for the shaper's burst. In that launch
-    waiting is under 0.05; the bytes counted are always the formula's, but for a hundredth: of a master some lie in the
+    waiting is under 0.05; the bytes counted are always the formula's, of a master but for a hundredth: some lie in the
     kernel's buffers when a block begins and ends.
     """
     rounds, (lowest, highest) = swept(tmp_path, name, full)
@@ -131,7 +131,7 @@ def test_communication_takes_what_the_busiest_link_needs(
             needed, most = tree_s(NODES, GRADIENT_BYTES[full], lowest / WIRE), 1.35
         found = sorted(row["comm_time_s"] / needed for row in rows)  # exposed and overlapped, mean over ranks
         under_way = sorted(row["network_s"] / needed for row in rows)
-        waiting = min(row["wait_time_s"] / needed for row in rows)
+        waiting = min(rows, key=lambda row: row["comm_time_s"])["wait_time_s"] / needed
         counted = [row["traffic_ratio"] for row in rows]
         line = (
             f"communication of {algorithm} ({name}) over what the busiest link needs: {found[0]:.3f} ({least} to "
@@ -148,7 +148,7 @@ def test_communication_takes_what_the_busiest_link_needs(
             not least <= found[0] <= most
             or under_way[0] < lowest / highest - phases * BURST_S / needed
             or waiting > 0.05
-            or not all(0.99 <= ratio < 1.01 for ratio in counted)
+            or not all((0.99 if algorithm == "master" else 1) <= ratio < 1.01 for ratio in counted)
         ):
             off.append(line)
     assert not off

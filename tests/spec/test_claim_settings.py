@@ -222,6 +222,14 @@ def test_every_mistake_is_told_with_advice(text: str, told: str) -> None:
             f'[[claims]]\nsays = "one\\ntwo"\n{SIDES}',
             "claims[0].says: 'one\\ntwo' given; must be one line of 1 to 12 words",
         ),
+        (
+            f'[[claims]]\nsays = "a wins; b loses"\n{SIDES}',
+            "claims[0].says: 'a wins; b loses' given; must be one statement, without a semicolon or a question mark",
+        ),
+        (
+            f'[[claims]]\nsays = "does a win?"\n{SIDES}',
+            "claims[0].says: 'does a win?' given; must be one statement, without a semicolon or a question mark",
+        ),
         (f'[[claims]]\nsays = ""\n{SIDES}', "claims[0].says: '' given; must be one line of 1 to 12 words"),
         (
             f'[[claims]]\nsays = "red \\u001b[31m"\n{SIDES}',

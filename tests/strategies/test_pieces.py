@@ -14,12 +14,12 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from ddpbench.formulas import bubble_share
-from ddpbench.measure.clock import HostClock
+from ddpbench.measure.clock import FakeClock, HostClock
 from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
 from ddpbench.records import CommRecord, StepRecord
 from ddpbench.spec import Case
 from ddpbench.strategies import Job, Replica, load_strategy
-from ddpbench.strategies.pipeline.replica import dealt, sends_are_timed
+from ddpbench.strategies.pipeline.replica import NotedStage, dealt, sends_are_timed
 from tests.ranks import run_ranks
 from tests.strategies.training import bit_equal, relative_error
 
@@ -533,14 +533,18 @@ def log_of_a_step(rank: int, count: int, order: str) -> list[str]:
     return stage.log
 
 
+@cache
+def logs(world_size: int, order: str) -> list[list[str]]:
+    return run_ranks(log_of_a_step, world_size, order)
+
+
 @every_order
 @every_world
 def test_torch_hands_over_what_it_has_asked_a_stage_for_before_anything_else(
     world_size: int, order: str
 ) -> None:
     """So that when it asks is when a message leaves, which is what a stage notes."""
-    logs = run_ranks(log_of_a_step, world_size, order)
-    for rank, log in enumerate(logs):
+    for rank, log in enumerate(logs(world_size, order)):
         asked = [number for number, entry in enumerate(log) if entry.startswith("asked for ")]
         assert len(asked) == MICROBATCHES[world_size] * ((rank > 0) + (rank < world_size - 1))
         for number in asked:
@@ -553,8 +557,7 @@ def test_torch_hands_over_what_it_has_asked_a_stage_for_before_anything_else(
 @every_world
 def test_torch_asks_for_a_message_right_after_what_it_did_last(world_size: int, order: str) -> None:
     """So that a stage knows when, and receiving need not note itself."""
-    logs = run_ranks(log_of_a_step, world_size, order)
-    for rank, log in enumerate(logs):
+    for rank, log in enumerate(logs(world_size, order)):
         received = [number for number, entry in enumerate(log) if entry == "begins to receive"]
         assert len(received) == MICROBATCHES[world_size] * ((rank > 0) + (rank < world_size - 1))
         late = [number for number in received if number and log[number - 1] == "waits"]
@@ -563,6 +566,36 @@ def test_torch_asks_for_a_message_right_after_what_it_did_last(world_size: int, 
         ):  # once all activations are sent, and with them have arrived
             assert log[late.pop() :: -1].count("computes") == MICROBATCHES[world_size]
         assert not late
+
+
+@pytest.mark.parametrize("themselves", [False, True])
+def test_a_part_to_receive_begins_with_what_was_done_before_it(themselves: bool) -> None:
+    """A middle stage's two microbatches by hand: what it computes, and when it was asked for messages to send."""
+    stage = NotedStage.__new__(NotedStage)
+    stage.stage_index, stage.chunks = 1, 2
+    stage._pipeline, stage._pipelines = 0, 1
+    stage._sent, stage._received = {0: [8], 1: [8]}, {0: [8], 1: [8]}
+    sends: list[tuple[int, int] | None] = [None] * 4 if themselves else [(0, 0), (0, 1), (1, 0), (1, 1)]
+    noted: list[Any] = [
+        ("forward", (0, 0), 10, 20),
+        ("sends", sends[0], 21, 21),
+        ("forward", (0, 1), 30, 40),
+        ("sends", sends[1], 70, 70),  # once the message before was over
+        ("backward", (1, 0), 90, 100),
+        ("sends", sends[2], 103, 103),
+        ("backward", (1, 1), 120, 130),
+        ("sends", sends[3], 131, 131),
+        ("backward", None, 140, 150),
+    ]
+    recorder = StepRecorder(FakeClock())
+    recorder.begin_step(0)
+    stage._note(recorder, noted, 2, 155)
+    transfers = [one for one in recorder.records() if isinstance(one, CommRecord)]
+    received = [(one.start_ns, one.end_ns) for one in transfers if one.sent_bytes is None]
+    assert received == [(2, 10), (21, 30), (70, 90), (103, 120)]
+    sent = [(one.start_ns, one.end_ns) for one in transfers if one.sent_bytes == 8]
+    assert sent == ([] if themselves else [(21, 21), (70, 70), (103, 103), (131, 131)])
+    assert len({one.bucket for one in transfers}) == len(transfers)
 
 
 def test_a_parameter_of_two_stages_is_refused() -> None:

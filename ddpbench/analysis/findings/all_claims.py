@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import combinations
 
+from ddpbench.analysis.findings.claims import SHARED_CORES
 from ddpbench.analysis.findings.wording import fitting, sentence
 from ddpbench.analysis.summary import ClaimVerdict, Decided, Finding
 
-_HEADS: Mapping[ClaimVerdict, tuple[str, str]] = {
-    "holds": ("here it holds that", "it holds that"),
-    "holds in part": ("here it holds in part that", "in part that"),
-    "does not hold": ("here it does not hold that", "not that"),
-    "cannot tell": ("it cannot be told here whether", "it cannot be told whether"),
+_HEADS: Mapping[ClaimVerdict, tuple[str, str, str]] = {
+    "holds": ("here it holds that", "it holds that", "and that"),
+    "holds in part": ("here it holds in part that", "in part that", "and that"),
+    "does not hold": ("here it does not hold that", "not that", "nor that"),
+    "cannot tell": ("it cannot be told here whether", "it cannot be told whether", "or whether"),
 }
-"""How each begins the sentence, and how it goes on with one."""
+"""How each begins the sentence, how it goes on with one, and what stands before a further claim."""
+_TELLING: Sequence[ClaimVerdict] = ("holds", "does not hold", "holds in part", "cannot tell")
+"""Which are named before others where there is no room for all."""
 _COUNTED: Mapping[ClaimVerdict, tuple[str, str]] = {
     "holds": ("holds", "hold"),
     "holds in part": ("holds in part", "hold in part"),
     "does not hold": ("does not hold", "do not hold"),
     "cannot tell": ("cannot be told", "cannot be told"),
 }
+_OF_ONE_CLAIM = ("claimed in", "corrected for", "the difference may")
+"""How tags begin that tell of a single claim's source or comparisons."""
 
 
 def claims_answer(claims: Sequence[Decided], findings: Sequence[Finding]) -> Finding | None:
     """Return what holds of an experiment's claims and what does not; of a single one, its own finding. None: no claims.
+
+    It is `unresolved` where nothing can be told of any.
 
     Args:
         claims: in the experiment's order.
@@ -33,34 +41,72 @@ def claims_answer(claims: Sequence[Decided], findings: Sequence[Finding]) -> Fin
         return None
     if len(claims) == 1:
         return findings[0]
-    cases = dict.fromkeys(case for one in findings for case in one.cases)
     return Finding(
         kind="answer",
         text=sentence(fitting(_texts(claims))),
+        tags=tuple(_tags([one.tags for one in findings])),
         evidence="claims",
-        verdict="note",
-        cases=tuple(cases),
+        verdict="unresolved" if all(one.verdict == "cannot tell" for one in claims) else "note",
+        cases=tuple(dict.fromkeys(case for one in findings for case in one.cases)),
     )
 
 
+def _tags(tags: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield what qualifies all the claims; of what is not the same in all, that links or computation are not real."""
+    every = list(dict.fromkeys(tag for own in tags for tag in own if not tag.startswith(_OF_ONE_CLAIM)))
+    shared = [tag for tag in every if all(tag in own for own in tags)]
+    yield from shared
+    if not any(tag.startswith("emulated") for tag in shared) and any(
+        tag.startswith("emulated") for tag in every
+    ):
+        yield "emulated links"
+    yield from (tag for tag in every if tag == SHARED_CORES and tag not in shared)
+
+
 def _texts(claims: Sequence[Decided]) -> Iterator[str]:
-    """Yield it in ever fewer words: with fewer claims of each verdict, and with none."""
+    """Yield it in ever fewer words: with fewer claims of each verdict, with those of fewer verdicts, and with none."""
     by_verdict = {verdict: [one.says for one in claims if one.verdict == verdict] for verdict in _HEADS}
-    found = [(verdict, says) for verdict, says in by_verdict.items() if says]
-    for most in range(max(len(says) for _, says in found), 0, -1):
-        yield "; ".join(
-            f"{_HEADS[verdict][number > 0]} {_in_a_row(says, most, _HEADS[verdict][0].split()[-1])}"
-            for number, (verdict, says) in enumerate(found)
-        )
-    first, *more = [f"{len(says)} {_COUNTED[verdict][len(says) > 1]}" for verdict, says in found]
-    yield f"of {len(claims)} claims {', '.join([f'{first} here', *more])}"
+    found = {verdict: list(dict.fromkeys(says)) for verdict, says in by_verdict.items() if says}
+    for most in range(max(map(len, found.values())), 0, -1):
+        yield _named(found, found, most)
+    for count in range(len(found) - 1, 0, -1):
+        for named in combinations(sorted(found, key=_TELLING.index), count):
+            yield _named(found, [verdict for verdict in found if verdict in named], 1)
+    told = _counts({verdict: len(says) for verdict, says in found.items()}, " here")
+    yield f"of {sum(map(len, found.values()))} claims {told}"
 
 
-def _in_a_row(says: Sequence[str], most: int, word: str) -> str:
-    """Return the first claims, `word` before each further one, and how many more there are."""
-    first, *further = says[:most]
-    parts = [first, *(f"{word} {one}" for one in further)]
-    left = len(says) - most
-    if left > 0:
-        parts.append("one more" if left == 1 else f"{left} more")
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+def _named(found: Mapping[ClaimVerdict, Sequence[str]], named: Collection[ClaimVerdict], most: int) -> str:
+    """Return so many claims of each of these verdicts, and how many more there are of which verdict."""
+    parts: list[str] = []
+    for verdict in named:
+        first, further, before = _HEADS[verdict]
+        parts.append(f"{further if parts else first} {_in_a_row(found[verdict][:most], before)}")
+    left = {
+        verdict: len(says) - (min(most, len(says)) if verdict in named else 0)
+        for verdict, says in found.items()
+    }
+    rest = {verdict: count for verdict, count in left.items() if count}
+    return "; ".join([*parts, *([_counts(rest, more=" more")] if rest else [])])
+
+
+def _in_a_row(says: Sequence[str], before: str) -> str:
+    """Return the claims: `a`, `a and that b`, `a, that b and that c`."""
+    middle = before if before.startswith("nor") else before.partition(" ")[2]
+    first, *further = says
+    return "".join(
+        [
+            first,
+            *(f", {middle} {one}" for one in further[:-1]),
+            *(f" {before} {one}" for one in further[-1:]),
+        ]
+    )
+
+
+def _counts(found: Mapping[ClaimVerdict, int], after_first: str = "", more: str = "") -> str:
+    """Return how many have which verdict: `1 more holds in part, 2 do not hold`."""
+    first, *others = [
+        f"{count}{more if not number else ''} {_COUNTED[verdict][count > 1]}"
+        for number, (verdict, count) in enumerate(found.items())
+    ]
+    return ", ".join([f"{first}{after_first}", *others])

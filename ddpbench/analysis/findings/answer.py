@@ -78,8 +78,11 @@ def answer_of(
         told = [recovered, *([saving] if saving is not None else [])]
     growth = growth_finding(cases)
     told = [growth, *told][:2] if growth is not None else told
-    told = [claimed, *told][:2] if claimed is not None else told
-    return tuple(told) or (_none(cases, panels),)
+    if claimed is None:
+        return tuple(told) or (_none(cases, panels),)
+    if not told and claimed.verdict == "unresolved":
+        told = [_none(cases, panels)]  # why, and what to do
+    return (claimed, *told[:1])
 
 
 def _to_use(choices: Sequence[Choice], panels: Sequence[Case]) -> Finding | None:

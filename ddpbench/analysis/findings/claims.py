@@ -67,6 +67,8 @@ _HEADS: Mapping[ClaimVerdict, str] = {
     "holds in part": "holds in part",
     "cannot tell": "cannot tell",
 }
+SHARED_CORES = "intervals allow for shared cores"
+"""Said of claims whose ranks shared cores."""
 _STATUSES = {"oom": "ran out of memory", "ok": "has no numbers"}
 _FOLLOWING = ("algorithm", "schedule", "options_json", "backend", "bucket_cap_mb", "env_json")
 """What follows from the strategy, where that differs."""
@@ -240,7 +242,7 @@ def _finding(one: Decided, by_id: Mapping[str, CaseRun], names: Names) -> Findin
             *([f"claimed in {one.source}"] if one.source else []),
             *_labels(runs),
             *conditions([run for run in runs if run.timings]),
-            *(["intervals allow for shared cores"] if shared else []),
+            *([SHARED_CORES] if shared else []),
             *_paths(pairs),
             *(_size(alone) if alone is not None and one.kind == "faster" and not one.margin else ()),
             *(launch_tags(min(held.rounds for held in told), one.comparisons) if told else ()),

@@ -349,7 +349,7 @@ class TimedSends(NotedStage):
         return self._timed(PipelineStage.get_bwd_send_ops(self, bwd_chunk_id), (1, bwd_chunk_id))
 
     def _timed(self, ops: list[dist.P2POp], piece: tuple[int, int]) -> list[dist.P2POp]:
-        if not self._recorder.active or not self._notes_messages:
+        if not ops or not self._recorder.active or not self._notes_messages:
             return ops
         now = self._mark()
         self._noted.append((_SENDS, None, now, now))
