@@ -16,6 +16,7 @@ from ddpbench.analysis import summarize
 from ddpbench.collectives import TABLE as COLLECTIVES
 from ddpbench.formulas import tree_s
 from ddpbench.records import RunDir
+from ddpbench.spec import Links
 from tests.benchmarks.conftest import Say
 from tests.failures.conftest import ROOT, command
 from tests.workloads.test_profile import data
@@ -114,15 +115,17 @@ def test_communication_takes_what_the_busiest_link_needs(
 ) -> None:
     """Bound: in the least disturbed of four launches exposed and overlapped communication is 0.95 to 1.05 of what the
     busiest link's bytes need at the lowest rate its links were proved at, headers included, and in none under 0.95. A
-    step's transfers are never under way for less than at the highest rate, but for the shaper's burst. In that launch
-    waiting is under 0.05; the bytes counted are always the formula's, of a master but for a hundredth: some lie in the
-    kernel's buffers when a block begins and ends.
+    step's transfers are never under way for less than at the links' own rate, but for the shaper's burst. In that
+    launch waiting is under 0.05; the bytes counted are always the formula's to 1 %, of a master to 2 %: some lie in
+    the kernel's buffers when a block begins and ends.
     """
     rounds, (lowest, highest) = swept(tmp_path, name, full)
+    nominal = max(Links.parse(RATE[full]).bandwidth) / 8  # of which a disturbed proof reaches less
     off: list[str] = []
     for algorithm in ["all_reduce", *COLLECTIVES] if name == "ddp" else ["master"]:
         rows = [frame.loc[algorithm] for frame in rounds]
         phases = 2 if algorithm in ONE_AFTER_THE_OTHER else 1
+        fewest_bytes, most_bytes = (0.98, 1.02) if algorithm == "master" else (1.0, 1.01)
         needed = phases * rows[0]["expected_node_bytes"] * WIRE / lowest
         least, most = 0.95, 1.05
         if algorithm == "tree":
@@ -146,9 +149,9 @@ def test_communication_takes_what_the_busiest_link_needs(
         # The replay's ranks compute equally long: none waits for another but for the moments by which they are apart.
         if (
             not least <= found[0] <= most
-            or under_way[0] < lowest / highest - phases * BURST_S / needed
+            or under_way[0] < lowest / max(highest, nominal) - phases * BURST_S / needed
             or waiting > 0.05
-            or not all((0.99 if algorithm == "master" else 1) <= ratio < 1.01 for ratio in counted)
+            or not all(fewest_bytes <= ratio < most_bytes for ratio in counted)
         ):
             off.append(line)
     assert not off
