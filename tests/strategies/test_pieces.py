@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,8 @@ from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
 from ddpbench.records import CommRecord, StepRecord
 from ddpbench.spec import Case
 from ddpbench.strategies import Job, Replica, load_strategy
-from ddpbench.strategies.pipeline.replica import NotedStage, dealt, sends_are_timed
+from ddpbench.strategies.messages import Message
+from ddpbench.strategies.pipeline.replica import NotedStage, TimedSends, dealt, sends_are_timed
 from tests.ranks import run_ranks
 from tests.strategies.training import bit_equal, relative_error
 
@@ -561,9 +563,8 @@ def test_torch_asks_for_a_message_right_after_what_it_did_last(world_size: int, 
         received = [number for number, entry in enumerate(log) if entry == "begins to receive"]
         assert len(received) == MICROBATCHES[world_size] * ((rank > 0) + (rank < world_size - 1))
         late = [number for number in received if number and log[number - 1] == "waits"]
-        if (
-            order == "gpipe" and rank < world_size - 1
-        ):  # once all activations are sent, and with them have arrived
+        if order == "gpipe" and rank < world_size - 1:
+            # once all activations are sent, and with them have arrived
             assert log[late.pop() :: -1].count("computes") == MICROBATCHES[world_size]
         assert not late
 
@@ -596,6 +597,21 @@ def test_a_part_to_receive_begins_with_what_was_done_before_it(themselves: bool)
     sent = [(one.start_ns, one.end_ns) for one in transfers if one.sent_bytes == 8]
     assert sent == ([] if themselves else [(21, 21), (70, 70), (103, 103), (131, 131)])
     assert len({one.bucket for one in transfers}) == len(transfers)
+
+
+def test_a_message_that_notes_itself_tells_when_the_next_may_be_asked_for() -> None:
+    clock = FakeClock(7)
+    stage = TimedSends.__new__(TimedSends)
+    stage.stage_index, stage.chunks = 1, 2
+    stage._pipeline, stage._pipelines, stage._noted, stage._notes_messages = 0, 1, [], True
+    stage._recorder = StepRecorder(clock)
+    stage._mark = clock.mark
+    assert stage._timed([], (0, 0)) == []
+    assert stage._noted == []
+    op: Any = SimpleNamespace(tensor=torch.zeros(2), peer=1, group=None, tag=0, op=dist.isend)
+    assert stage._timed([op], (0, 0)) == [op]
+    assert isinstance(op.op, Message)
+    assert stage._noted == [("sends", None, 7, 7)]
 
 
 def test_a_parameter_of_two_stages_is_refused() -> None:

@@ -52,7 +52,7 @@ def claims_answer(claims: Sequence[Decided], findings: Sequence[Finding]) -> Fin
 
 
 def _tags(tags: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield what qualifies all the claims; of what is not the same in all, that links or computation are not real."""
+    """Yield what qualifies all the claims, and of what does not that some links are emulated, or some cores shared."""
     every = list(dict.fromkeys(tag for own in tags for tag in own if not tag.startswith(_OF_ONE_CLAIM)))
     shared = [tag for tag in every if all(tag in own for own in tags)]
     yield from shared

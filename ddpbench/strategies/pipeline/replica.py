@@ -190,8 +190,8 @@ class NotedStage(PipelineStage):
     Within a step only moments are kept, by one Python function a computation or message to send: every stage waits for
     what a stage does between two computations, and there each function takes microseconds, since the computation had
     the caches. All is noted later. A message to receive notes nothing: torch asks for it right after what it did last,
-    and its part is over when the computation starts that waited for it. (Of GPipe's first gradient torch asks after
-    its activations are sent; it is on its way after all of these have arrived.)
+    and its part is over when the computation starts that waited for it. (GPipe asks for its first gradient only once its
+    activations are sent; before that no neighbour has made one.)
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -240,39 +240,38 @@ class NotedStage(PipelineStage):
         assert self._received is not None
         free = since  # for the next message
         for name, piece, start, end in noted:
-            if name is _SENDS:
-                for size in self._sent[piece[0]] if piece is not None else ():
-                    # When it is over its receiver knows.
-                    self._add(recorder, piece, size, start, start, sends=True)
+            if name == _SENDS:
+                if piece is not None:  # when it is over its receiver knows
+                    self._add(recorder, piece, self._sent[piece[0]], start, start, sends=True)
                 free = start
                 continue
             recorder.add_span("synchronize", since, start)
             recorder.add_span(name, start, end)
-            for size in self._received.get(piece[0], ()) if piece is not None else ():
-                self._add(recorder, piece, size, free, start, sends=False)
+            if piece is not None:
+                self._add(recorder, piece, self._received.get(piece[0], ()), free, start, sends=False)
             since = free = end
         recorder.add_span("synchronize", since, ended)
 
     def _add(
         self,
         recorder: Recorder,
-        piece: tuple[int, int] | None,
-        size: int,
+        piece: tuple[int, int],
+        sizes: Sequence[int],
         start: Mark,
         end: Mark,
         *,
         sends: bool,
     ) -> None:
-        assert piece is not None
-        recorder.add_transfer(
-            bucket=self._bucket(piece, sends=sends),
-            op="send",
-            size=size,
-            start=start,
-            end=end,
-            sent=size if sends else None,
-            ranks=2,
-        )
+        for size in sizes:
+            recorder.add_transfer(
+                bucket=self._bucket(piece, sends=sends),
+                op="send",
+                size=size,
+                start=start,
+                end=end,
+                sent=size if sends else None,
+                ranks=2,
+            )
 
     def _bucket(self, piece: tuple[int, int], *, sends: bool) -> int:
         """Return a number that no other message of a step has, alike on both sides."""
