@@ -190,8 +190,8 @@ class NotedStage(PipelineStage):
     Within a step only moments are kept, by one Python function a computation or message to send: every stage waits for
     what a stage does between two computations, and there each function takes microseconds, since the computation had
     the caches. All is noted later. A message to receive notes nothing: torch asks for it right after what it did last,
-    and its part is over when the computation starts that waited for it. (GPipe asks for its first gradient only once its
-    activations are sent; before that no neighbour has made one.)
+    and its part is over when the computation starts that waited for it. (GPipe asks for its first gradient only once
+    its activations are sent; before that no neighbour has made one.)
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
