@@ -246,5 +246,7 @@ class RunSummary:
     """What scaling laws make of each curve: one strategy over world sizes (`analysis/scaling/curves.py`)."""
     claims: tuple[Decided, ...] = ()
     """What the experiment was to decide, in its order."""
+    scope: str = ""
+    """Why the experiment has just these cases, in its words; those of all runs that it was merged from."""
     position_spread: float | None = None
     """How far the cases' mean positions within a round are apart, as a share of it (`analysis/read/positions.py`)."""

@@ -129,6 +129,7 @@ class Plan:
             **({"run_id": self.run_id} if self.run_id else {}),
             "experiment": self.experiment.name,
             "question": self.experiment.question,
+            **({"scope": self.experiment.scope} if self.experiment.scope else {}),
             "budget": self.experiment.budget.model_dump(),
             "cases": [planned_json(entry) for entry in self.cases],
             "launches": launches_json(self.order),
@@ -234,8 +235,8 @@ def plan_launch(
 
 
 def _nearby(hardware: Hardware, processes: int, gpu_addresses: Sequence[str | None]) -> list[tuple[int, ...]]:
-    """Return the cores beside each rank's GPU; all cores where the system does not tell. Nothing without addresses."""
+    """Return the cores beside each rank's GPU; all cores where the system does not tell, or nobody knows the GPUs."""
     if not gpu_addresses:
-        return []
+        return [hardware.cores] * processes
     found = [numa_cores(gpu_addresses[rank % len(gpu_addresses)]) for rank in range(processes)]
     return found if all(found) else [hardware.cores] * processes

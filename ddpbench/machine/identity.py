@@ -147,6 +147,20 @@ def nodes_record(
     return {"schema_version": SCHEMA_VERSION, "identity": identity, "context": context}
 
 
+def setup_of(contexts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return how the machines of several runs are set up: what all have in common once, else by host and run."""
+    found: dict[str, Any] = {}
+    for number, context in enumerate(contexts, start=1):
+        told = context.get("setup")
+        if not isinstance(told, Mapping) or not told:
+            continue
+        by_host = all(isinstance(own, Mapping) for own in told.values())
+        for host, own in (told if by_host else {str(context.get("host")): told}).items():
+            name = host if found.get(host, own) == own else f"{host}, run {number}"
+            found[name] = dict(own)
+    return dict(_once(list(found), list(found.values()))) if found else {}
+
+
 def _once(names: Sequence[str], values: Sequence[Any]) -> Any:
     """Return what all have in common, as JSON keeps it, or each one's by name."""
     values = [json.loads(json.dumps(value)) for value in values]

@@ -38,6 +38,8 @@ class StoredPlan:
     """What its records name; empty in runs of older versions."""
     claims: tuple[PlannedClaim, ...] = ()
     """What the run is to decide."""
+    scope: str = ""
+    """Why it has just these cases, where the experiment says so."""
 
     def case(self, case_id: str) -> PlannedCase | None:
         """Return the planned case of that id."""
@@ -213,6 +215,7 @@ class _Plan(BaseModel, strict=True):
     cases: list[_Entry]
     launches: list[_Launch] = []
     run_id: Annotated[str, Field(max_length=64)] = ""
+    scope: str = ""
     claims: Annotated[list[_Claim], Field(max_length=_MOST_CLAIMS)] = []
 
 
@@ -252,6 +255,7 @@ def read_plan(run: RunDir) -> StoredPlan:
     return StoredPlan(
         experiment=found.experiment,
         question=found.question,
+        scope=found.scope,
         budget=budget,
         cases=cases,
         ids=ids,

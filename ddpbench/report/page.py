@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
+import math
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -61,7 +62,9 @@ from ddpbench.report.tables.proofs import proofs_line, proofs_table
 from ddpbench.report.tables.provenance import fabrics_table, machine_table
 from ddpbench.report.templates import environment, page_style
 from ddpbench.report.words import moment, percent
+from ddpbench.spec import Case
 from ddpbench.spec.documents import parse
+from ddpbench.strategies.traits import traits_of
 from ddpbench.texts import clean, command, on_page
 from ddpbench.units import counted, format_at_most, format_seconds
 from ddpbench.version import VERSION
@@ -272,7 +275,7 @@ def _words_on_run(summary: RunSummary) -> Mapping[str, object]:
         "started": moment(context.get("started_utc")),
         "counts": count_words(summary),
         "budget": _part(_experiment(summary), "budget"),
-        "scope": clean(str(_experiment(summary).get("scope", ""))).strip(),
+        "scope": clean(summary.scope).strip(),
         "used": used_words(summary),
         "measured_share": None if summary.measured_share is None else percent(summary.measured_share),
         "wall": format_seconds(summary.wall_s),
@@ -360,22 +363,42 @@ def _experiment(summary: RunSummary) -> Mapping[str, object]:
 
 
 def used_words(summary: RunSummary) -> str:
-    """Return how much of the machine the largest case used, in a sentence; empty where its parts are not known."""
+    """Return how much of the machine the largest case used, in a sentence; empty where its parts are not known.
+
+    They are not of several machines or jobs, whose nodes may differ.
+    """
     identity = _part(summary.machine, "identity")
-    skipped = set(summary.cases.loc[summary.cases["status"] == "skipped", "case_id"])
-    cases = [
-        case
-        for case_id, case in summary.planned.items()
-        if case_id not in skipped and (case.nodes == 1 or case.fabric)
-    ]
+    ran = summary.cases.loc[summary.cases["status"] != "skipped", "case_id"]
+    cases = [summary.planned[case_id] for case_id in ran]
+    if (
+        summary.merged_from
+        or "slots" in identity
+        or any(case.nodes > 1 and not case.fabric for case in cases)
+    ):
+        return ""
     told = []
-    for noun, key, device in (("core", "cores", "cpu"), ("GPU", "gpus", "cuda")):
+    for noun, key, device in (("logical core", "cores", "cpu"), ("GPU", "gpus", "cuda")):
         here = identity.get(key)
         mine = [case for case in cases if case.device == device]
         if not mine or not isinstance(here, Sequence) or isinstance(here, str) or not here:
             continue
-        threads = [case.threads_per_rank if device == "cpu" else 1 for case in mine]
-        most = max(case.world_size * each for case, each in zip(mine, threads, strict=True))
-        used = min(most, len(here))
-        told.append(f"{used} of {counted(len(here), noun)}")
-    return f"At most {' and '.join(told)} were used." if told else ""
+        used = min(
+            len(here),
+            max(_used_cores(case, len(here)) if device == "cpu" else case.world_size for case in mine),
+        )
+        quota = identity.get("cpu_quota")
+        if device == "cpu" and isinstance(quota, int | float):
+            used = max(1, min(used, math.ceil(quota)))
+        told.append((used, f"{used} of {counted(len(here), noun)}"))
+    if not told:
+        return ""
+    verb = "was" if [used for used, _ in told] == [1] else "were"
+    return f"At most {' and '.join(words for _, words in told)} {verb} used."
+
+
+def _used_cores(case: Case, here: int) -> int:
+    """Return on how many of the cores here a case's ranks and their loader workers may run; a replay's on any."""
+    if case.compute != "real":
+        return here
+    processes = 1 if traits_of(case).one_process else case.world_size
+    return case.world_size * case.threads_per_rank + processes * case.loader_workers

@@ -100,6 +100,34 @@ def test_rounds_of_the_same_case_are_counted_on(tmp_path: Path) -> None:
         merge([merged.run.path, runs[1].path], tmp_path / "five")
 
 
+def test_scopes_and_set_ups_of_all_runs_are_kept(tmp_path: Path) -> None:
+    told = [
+        ("Small models.", {"cpu_governor": "performance", "numa_nodes": "1"}),
+        ("Small models.", {"cpu_governor": "powersave", "numa_nodes": "1"}),
+        ("Large ones.", {"cpu_governor": "performance", "numa_nodes": "1"}),
+    ]
+    runs = []
+    for number, (scope, setup) in enumerate(told):
+        run = a_run(tmp_path / f"run{number}", {SINGLE: 100}, started_utc=str(number))
+        for path, change in ((run.plan, {"scope": scope}), (run.machine, {})):
+            data = json.loads(path.read_text(encoding="utf-8")) | change
+            if path == run.machine:
+                data["context"]["setup"] = setup
+            path.write_text(json.dumps(data), encoding="utf-8")
+        runs.append(run)
+    alike = merge([runs[0].path, runs[2].path], tmp_path / "alike")
+    summary = summarize(alike.run)
+    assert summary.scope == "Small models. Large ones."
+    assert summary.machine["context"]["setup"] == told[0][1]  # type: ignore[index]
+    both = merge([alike.run.path, runs[1].path], tmp_path / "both")
+    summary = summarize(both.run)
+    assert summary.scope == "Small models. Large ones. Small models."
+    assert summary.machine["context"]["setup"] == {  # type: ignore[index]
+        "run0, run2": told[0][1],
+        "run1": told[1][1],
+    }
+
+
 def test_unlike_machines_are_refused_with_every_difference_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -101,6 +101,7 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, told: Told) -> Ru
     return RunSummary(
         name=plan.experiment,
         question=plan.question,
+        scope=plan.scope,
         machine=machine,
         experiment_toml=_text(run),
         run_path=str(run.path),

@@ -16,6 +16,7 @@ from typing import Any
 from ddpbench.errors import OutputError, RequestError, UnreadableError
 from ddpbench.launch.merge.launches import Merged, all_cases, copy_case, copy_proofs, write_json
 from ddpbench.launch.merge.sources import Source, check_alike, check_different, devices_of, read
+from ddpbench.machine.identity import setup_of
 from ddpbench.records import SCHEMA_VERSION, RunDir, explain_os_error
 from ddpbench.records.files import MOST_NOTES, read_text, write_anew
 from ddpbench.records.machine import read_merged
@@ -106,12 +107,14 @@ def _write(sources: Sequence[Source], run: RunDir, out: Path) -> Merged:
     write_json(run.sessions, {"schema_version": SCHEMA_VERSION, "sessions": [*sessions, end]})
     write_anew(run.experiment, _experiments(sources, out))
     names = dict.fromkeys(source.plan["experiment"] for source in sources)
-    questions = dict.fromkeys(source.plan["question"] for source in sources if source.plan["question"])
+    questions = dict.fromkeys(source.stored.question for source in sources if source.stored.question)
+    scopes = dict.fromkeys(source.stored.scope for source in sources if source.stored.scope)
     plan = {
         "schema_version": SCHEMA_VERSION,
         "run_id": merged.run_id,
         "experiment": "+".join(names),
         "question": " ".join(questions),
+        "scope": " ".join(scopes),
         "budget": _budget(sources, offset),
         "cases": list(cases.values()),
         "launches": order,
@@ -178,6 +181,7 @@ def _machine(sources: Sequence[Source]) -> dict[str, Any]:
             "ddpbench_version": VERSION,
             "git_commit": listed("git_commit"),
             **({"slurm_jobs": jobs} if jobs else {}),
+            **({"setup": setup} if (setup := setup_of(contexts)) else {}),
             "merged_from": [
                 f"{o['path']} ({o['host']}, {o['started_utc']}, {o['cores']} cores, {o['gpus']} GPUs)"
                 for o in origins
