@@ -42,6 +42,6 @@ def cpu_quota(sys_root: Path = _SYS, proc_root: Path = _PROC) -> float | None:
 def read_text(path: Path) -> str:
     """Return what a system file says, without blanks around it; empty where it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8").strip()
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""

@@ -9,6 +9,7 @@ import platform
 from pathlib import Path
 
 from ddpbench.cpu_quota import read_text
+from ddpbench.texts import clean
 from ddpbench.units import format_bit_rate
 
 
@@ -30,7 +31,9 @@ def read_setup(root: Path = Path("/")) -> dict[str, str]:
         "network": "; ".join(_interfaces(sys / "class/net")),
         "infiniband": "; ".join(_infiniband(sys / "class/infiniband")),
     }
-    return {name: value for name, value in found.items() if value}
+    return {
+        name: clean(value) for name, value in found.items() if value
+    }  # a firmware's maker may write anything
 
 
 def _line(path: Path) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.identity import machine_record, nodes_record
 from ddpbench.machine.setup import read_setup
+from ddpbench.records.files import parse_json
 
 FILES = {
     "sys/class/dmi/id/sys_vendor": "Example Inc.\n",
@@ -40,6 +42,16 @@ def made(root: Path, files: dict[str, str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     return root
+
+
+def test_a_firmware_may_say_what_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "sys/class/dmi/id/sys_vendor"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"Maker\xae \x00 Ltd.\xff\n")
+    found = read_setup(tmp_path)
+    assert found["system"].startswith("Maker")
+    assert found["system"].endswith("Ltd.\N{REPLACEMENT CHARACTER}")
+    assert parse_json(json.dumps(found)) == found  # as machine.json is read
 
 
 def test_everything_is_read_where_it_stands(tmp_path: Path) -> None:
