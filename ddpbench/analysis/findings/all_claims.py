@@ -52,28 +52,37 @@ def claims_answer(claims: Sequence[Decided], findings: Sequence[Finding]) -> Fin
 
 
 def _tags(tags: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield what qualifies all the claims, and of what does not that some links are emulated, or some cores shared."""
+    """Yield what qualifies all the claims, and of what does not that some links are emulated, or some cores shared.
+
+    These are other words than a single claim's, which the page leaves out where the answer has them.
+    """
     every = list(dict.fromkeys(tag for own in tags for tag in own if not tag.startswith(_OF_ONE_CLAIM)))
     shared = [tag for tag in every if all(tag in own for own in tags)]
     yield from shared
     if not any(tag.startswith("emulated") for tag in shared) and any(
         tag.startswith("emulated") for tag in every
     ):
-        yield "emulated links"
-    yield from (tag for tag in every if tag == SHARED_CORES and tag not in shared)
+        yield "some links are emulated"
+    if SHARED_CORES in every and SHARED_CORES not in shared:
+        yield f"some {SHARED_CORES}"
 
 
 def _texts(claims: Sequence[Decided]) -> Iterator[str]:
-    """Yield it in ever fewer words: with fewer claims of each verdict, with those of fewer verdicts, and with none."""
+    """Yield it in ever fewer words: with fewer claims of each verdict, with those of fewer verdicts, and with none.
+
+    Claims in the same words, which differ in their cases or margins, are one where they have one verdict; else none is
+    named.
+    """
     by_verdict = {verdict: [one.says for one in claims if one.verdict == verdict] for verdict in _HEADS}
     found = {verdict: list(dict.fromkeys(says)) for verdict, says in by_verdict.items() if says}
-    for most in range(max(map(len, found.values())), 0, -1):
-        yield _named(found, found, most)
-    for count in range(len(found) - 1, 0, -1):
-        for named in combinations(sorted(found, key=_TELLING.index), count):
-            yield _named(found, [verdict for verdict in found if verdict in named], 1)
-    told = _counts({verdict: len(says) for verdict, says in found.items()}, " here")
-    yield f"of {sum(map(len, found.values()))} claims {told}"
+    if len({one.says for one in claims}) == sum(map(len, found.values())):
+        for most in range(max(map(len, found.values())), 0, -1):
+            yield _named(found, found, most)
+        for count in range(len(found) - 1, 0, -1):
+            for named in combinations(sorted(found, key=_TELLING.index), count):
+                yield _named(found, [verdict for verdict in found if verdict in named], 1)
+    told = _counts({verdict: len(by_verdict[verdict]) for verdict in found}, " here")
+    yield f"of {len(claims)} claims {told}"
 
 
 def _named(found: Mapping[ClaimVerdict, Sequence[str]], named: Collection[ClaimVerdict], most: int) -> str:
