@@ -468,8 +468,16 @@ def test_cores_and_gpus_give_what_they_have(tmp_path: Path) -> None:
     assert using("all", 20 * MS) == set()
     assert using("more", 25 * MS) == {"within_the_machine"}
     (run,) = read_cases(at := written(tmp_path / "gpu", of(SINGLE)), read_plan(at))
-    (bounded,) = rates.within_the_machine(Measured(run=run, row={"mfu": 1.2}))
-    assert not bounded.holds
+
+    def reaches(mfu: float, **settings: str) -> bool:
+        planned = replace(run.planned, case=replace(run.case, **settings))
+        (bounded,) = rates.within_the_machine(Measured(run=replace(run, planned=planned), row={"mfu": mfu}))
+        return bounded.holds
+
+    assert not reaches(1.2, precision="bf16")
+    assert not reaches(1.2, dtype="bfloat16")
+    assert reaches(1.2)  # convolutions use TF32
+    assert not reaches(8.1)
 
 
 def test_what_is_held_is_in_memory(tmp_path: Path) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from ddpbench.analysis import load
-from ddpbench.analysis.table.peaks import PEAKS, mfu, peak_of
+from ddpbench.analysis.table.peaks import PEAKS, computes_in, mfu, peak_of
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget
+from ddpbench.spec.settings import Base
 from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan, write_proof
 
 
@@ -55,6 +56,13 @@ def test_a_known_gpu_has_its_data_sheets_peak(name: str, precision: str, tera: f
 )
 def test_what_is_not_known_or_not_alike_has_none(names: tuple[str, ...]) -> None:
     assert peak_of(case_of(device="cuda", precision="fp16"), machine(*names)) is None
+
+
+def test_a_model_in_bfloat16_computes_as_autocast_does() -> None:
+    own = case_of(device="cuda", dtype="bfloat16")
+    assert peak_of(own, machine("NVIDIA H100 80GB HBM3")) == pytest.approx(989.4e12)
+    every = [case_of(dtype=dtype) for dtype in get_args(Base.model_fields["dtype"].annotation)]
+    assert {computes_in(case) for case in every} == {"bf16", "float32", "float64"}
 
 
 def test_gpus_of_several_nodes_are_taken_together() -> None:

@@ -7,7 +7,7 @@ convolutions. The peak is the dense one, without sparsity, of what the products 
 
     bf16, fp16   tensor cores, accumulating in float32, as torch does
     float32      the plain FP32 cores. torch uses TF32 for products only when told to, but cuDNN's convolutions use
-                 it from Ampere on, so that a ResNet's MFU in full precision may exceed 1
+                 it from Ampere on, so that a ResNet's MFU in full precision may exceed 1, up to `TF32_OVER_FLOAT32`
     float64      tensor cores where they have it (cuBLAS uses them), else the FP64 cores
 
 A GPU that is not in the table has no MFU here, and neither has a CPU, whose peak depends on its clock.
@@ -40,6 +40,9 @@ class Peak:
         value: float | None = getattr(self, kind, None)
         return None if value is None else value * 1e12
 
+
+TF32_OVER_FLOAT32 = 8.0
+"""How many times faster than in float32 any of these GPUs is in TF32: an A100 156 to 19.5, the others less."""
 
 PEAKS: tuple[Peak, ...] = (
     Peak(
@@ -140,9 +143,15 @@ def peak_of(case: Case, machine: Mapping[str, Any]) -> float | None:
     """
     if case.device != "cuda":
         return None
-    kind = case.dtype if case.precision == "full" else case.precision
+    kind = computes_in(case)
     rates = {_rate(name, kind) for name in _names(machine.get("identity", {}).get("gpus"))}
     return rates.pop() if len(rates) == 1 else None
+
+
+def computes_in(case: Case) -> str:
+    """Return the format of a case's matrix products, as `Peak.rate` takes it."""
+    kind = case.dtype if case.precision == "full" else case.precision
+    return "bf16" if kind == "bfloat16" else kind
 
 
 def _names(gpus: object) -> Sequence[str]:
