@@ -143,16 +143,17 @@ def _asked_for(arguments: argparse.Namespace) -> Submission:
 
 
 def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
+    from ddpbench.errors import RequestError
     from ddpbench.launch.slurm import control
     from ddpbench.launch.slurm.follow import Follower
     from ddpbench.launch.slurm.submission import current, needs, scripts, write_submission
     from ddpbench.records import RunDir
     from ddpbench.texts import command
 
-    if not all(size.jobs for size in submission.sizes):
-        nodes, seconds = needs(submission)
-        asked = submission.request.value("partition") or os.environ.get("SBATCH_PARTITION")
-        control.check_room(control.partitions(), asked, nodes, seconds)
+    asked = submission.request.value("partition") or os.environ.get("SBATCH_PARTITION")
+    room = None if all(size.jobs for size in submission.sizes) else needs(submission)
+    if room and asked:
+        control.check_room(control.partitions(), asked, *room)
     new = bool(submission.plans)
     _make(submission.path)
     with RunDir(submission.path).locked(by="ddpbench submit"):
@@ -162,7 +163,12 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
             texts = scripts(submission)
             retrying = scripts(submission, retry_failed=True) if retry_failed else {}
             follower = Follower(submission, texts, _Lines(submission), retrying)
-            follower.check()
+            try:
+                follower.check()
+            except RequestError:
+                if room:  # where none was named Slurm may choose another one than the default
+                    control.check_room(control.partitions(), asked, *room)
+                raise
         except BaseException:  # nothing was submitted: nothing stays
             if new:
                 shutil.rmtree(submission.path, ignore_errors=True)
@@ -176,10 +182,14 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
             jobs = [size.jobs[-1].job_id for size in submission.sizes if size.jobs]
             if jobs:
                 say(f"the jobs go on; follow them again with: {submission.again}", sys.stderr)
+                if submission.request.local:
+                    say("until then nothing fetches their records from the nodes' own disks", sys.stderr)
                 say(f"or end them with: {command('scancel', *jobs)}", sys.stderr)
             raise
         if detach:
             say(f"to follow the jobs and make the report: {submission.again}")
+            if submission.request.local:
+                say("until then nothing fetches their records from the nodes' own disks")
             return 0
         for sentence in follower.given_up.values():
             say(sentence, sys.stderr)

@@ -80,6 +80,11 @@ def planned_for(
     here = usable_devices(hardware) if experiment.base.device == "auto" else hardware.devices(gpus=0)
     devices = _devices(experiment, here, shape)
     free = "nodes" not in experiment.axes and "nodes" not in experiment.base.model_fields_set
+    chosen = experiment.base.device != "auto" or "device" in experiment.axes or experiment.emulates
+    if devices.kind == "cpu" and not chosen:
+        notes.append(
+            "planned for CPUs, as this machine has no GPU: if the nodes have some, add --set base.device=cuda"
+        )
     if "launcher" in experiment.axes:
         notes.append(f"the axis launcher is left out: on these nodes {launcher} starts all ranks")
     experiment = _under_launcher(resolve(experiment, devices), launcher)

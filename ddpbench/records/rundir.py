@@ -349,7 +349,7 @@ class RunDir:
         """Holds the directory for one sweep, or what `by` calls it; the kernel lets go of it however that ends.
 
         Raises:
-            OutputError: another process holds it.
+            OutputError: another process holds it, or its file system has no locks.
         """
         path = self.path / ".lock"
         try:
@@ -359,9 +359,14 @@ class RunDir:
         with lock as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 message = f"{self.path} is in use by another {by}; wait for it or give another --out"
                 raise OutputError(message) from None
+            except OSError as error:  # a file system without locks, or whose lock service is away
+                raise OutputError(
+                    f"{path} cannot be locked ({error.strerror}): choose an --out on a file system that has locks; "
+                    "Lustre has them when mounted with -o flock"
+                ) from None
             yield
 
     def read_json(self, path: Path) -> dict[str, Any]:

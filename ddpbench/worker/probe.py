@@ -21,6 +21,7 @@ def describe() -> dict[str, Any]:
                 "memory_bytes": properties.total_memory,
                 "capability": f"{properties.major}.{properties.minor}",
                 "pci": _pci_address(properties),
+                "uuid": str(getattr(properties, "uuid", "")),
             }
         )
     return {

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import fcntl
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +208,18 @@ def test_a_half_written_file_is_never_seen(tmp_path: Path, monkeypatch: pytest.M
         write_atomically(path, "after")
     assert path.read_text(encoding="utf-8") == "before"
     assert [found.name for found in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_a_file_system_without_locks_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with (
+        pytest.raises(OutputError, match=r"cannot be locked \(No locks available\)"),
+        RunDir(tmp_path).locked(),
+    ):
+        pass
 
 
 def test_one_sweep_holds_a_directory_at_a_time(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -161,6 +162,29 @@ def test_a_controller_that_is_away_ends_nothing(scene: Scene) -> None:
     scene.follower.follow()
     assert sum("away" in one for one in scene.said) == 1  # not at each look
     assert scene.submitted == 1
+
+
+def test_slurm_is_asked_ever_more_seldom_while_nothing_changes(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[float, str]] = []
+    states = scene.states
+
+    def noted(jobs: dict[str, Path]) -> dict[str, JobState]:
+        found = states(jobs)
+        asked.extend((scene.now, one.state) for one in found.values())
+        return found
+
+    monkeypatch.setattr(control, "states", noted)
+    scene.told = [*["PENDING"] * 60, *["RUNNING"] * 40, "ENDS"]
+    scene.follower.follow()
+    pauses = [(later - now, state) for (now, state), (later, _) in itertools.pairwise(asked)]
+    waiting = [pause for pause, state in pauses if state == "PENDING"]
+    running = [pause for pause, state in pauses if state == "RUNNING"]
+    assert waiting[0] == running[0] == follow.POLL_S
+    assert waiting == sorted(waiting)
+    assert waiting[-1] == follow.WAITING_POLL_S
+    assert running[-1] == follow.RUNNING_POLL_S
 
 
 def test_what_is_measured_needs_no_job(scene: Scene) -> None:

@@ -22,7 +22,7 @@ from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Case
 from ddpbench.worker.place import SlotPlace
-from ddpbench.worker.slot.opening import open_run, settled_plan
+from ddpbench.worker.slot.opening import _cores_counted, open_run, settled_plan
 from ddpbench.worker.slot.own_card import own_card, plan_digest
 from ddpbench.worker.slot.roster import check
 
@@ -69,6 +69,22 @@ def planned(folder: Path, workload: str = "mlp:small", **given: str) -> RunDir:
         text = text.replace(old, new)
     experiment.write_text(text, encoding="utf-8")
     return plan_for(experiment, Nodes(names=("a", "b")), out=folder / "run").run
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "same"),
+    [
+        ([0, 1, 2, 3], [32, 33, 34, 35], True),
+        ({"a": [0, 1], "b": [2, 3]}, {"c": [4, 5], "d": [6, 7]}, True),
+        ({"a": [0, 1], "b": [2, 3]}, [0, 1], True),
+        ([0, 1, 2, 3], [0, 1, 2], False),
+        ({"a": [0, 1], "b": [2]}, {"c": [4, 5], "d": [6, 7]}, False),
+    ],
+)
+def test_another_job_may_have_other_cores_of_the_same_nodes(before: Any, now: Any, same: bool) -> None:
+    """A queue gives a job that goes on whatever is free; how many they are must not change."""
+    one, other = ({"identity": {"cpu": "x", "cores": cores}} for cores in (before, now))
+    assert (_cores_counted(one) == _cores_counted(other)) is same
 
 
 def test_a_leader_runs_equal_bucket_caps_once_and_writes_which_stand_for_which(

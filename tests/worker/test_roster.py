@@ -156,6 +156,38 @@ def test_cores_a_launcher_has_bound_are_kept() -> None:
     assert not oversubscribed(case(2), bound)
 
 
+def test_ranks_that_a_launcher_bound_to_the_same_cores_share_them() -> None:
+    """As by sockets: two ranks of each may use four cores, and each gets two of them."""
+    masks = ((0, 1, 2, 3), (4, 5, 6, 7), (0, 1, 2, 3), (4, 5, 6, 7))
+    bound = seat([card(rank, local_rank=rank, cores=masks[rank]) for rank in range(4)], 0)
+    found = stands(case(4, threads_per_rank=2), bound)
+    assert [stand.cores for stand in found] == [(0, 1), (4, 5), (2, 3), (6, 7)]
+    assert not oversubscribed(case(4, threads_per_rank=2), bound)
+    assert oversubscribed(case(4, threads_per_rank=3), bound)
+
+
+def test_a_gpus_rank_stays_within_the_cores_it_is_bound_to() -> None:
+    job = case(2, device="cuda", backend="nccl")
+    cards = [
+        card(rank, local_rank=rank, cores=own, gpus=("A",), gpu_cores=(0, 1, 2, 3))
+        for rank, own in enumerate([(2, 3, 4, 5), (6, 7)])
+    ]
+    assert [stand.cores for stand in stands(job, seat(cards, 0))] == [(2, 3), (6, 7)]
+    free = [card(rank, local_rank=rank, gpus=("A",) * 2, gpu_cores=(rank, rank + 2)) for rank in range(2)]
+    assert [stand.cores for stand in stands(job, seat(free, 0))] == [(0, 2), (1, 3)]
+
+
+def test_ranks_that_would_share_a_gpu_are_refused() -> None:
+    on_gpus = PlannedCase(case=case(2, 1, device="cuda", backend="nccl"))
+    one = [card(rank, local_rank=rank, gpus=("A",), gpu="GPU-1") for rank in range(2)]
+    with pytest.raises(RequestError, match="a GPU for each rank, and 2 slots of host0 see the same one"):
+        check_places([(on_gpus, 2)], seat(one, 0))
+    own = [card(rank, local_rank=rank, gpus=("A",), gpu=f"GPU-{rank}") for rank in range(2)]
+    check_places([(on_gpus, 2)], seat(own, 0))
+    apart = [card(rank, str(rank), gpus=("A",), gpu="GPU-1") for rank in range(2)]
+    check_places([(PlannedCase(case=case(2, 2, device="cuda")), 2)], seat(apart, 0))
+
+
 def test_loader_workers_get_the_cores_left_over_on_their_host() -> None:
     placed = stands(case(4, 2, loader_workers=1), seat(two_by_two(), 0))
     assert [stand.loader_cores for stand in placed] == [(2,), (3,)] * 2

@@ -47,6 +47,7 @@ def place(request: Request, name: str, key: str) -> str:
 
 def unpacking(where: str, nodes: int) -> list[str]:
     """Return the script's lines that unpack the run directory on each node."""
+    one_each = f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --export=ALL --mpi=none"
     unpack = (
         f"mkdir -p {where} && base64 -d | tar -x -J --keep-newer-files --warning=no-ignore-newer -C {where}"
     )
@@ -54,7 +55,7 @@ def unpacking(where: str, nodes: int) -> list[str]:
         "# No directory is shared: the run directory stands at this script's end, and is unpacked on each node.",
         f"run={where}",
         'mkdir -p "$run" && exec >> "$run/slurm-$SLURM_JOB_ID.out" 2>&1',
-        f"sed '1,/^{MARK}$/d' \"$0\" | srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --mpi=none bash -c \\",
+        f"sed '1,/^{MARK}$/d' \"$0\" | {one_each} bash -c \\",
         f"  {shlex.quote(unpack)} || exit 1",
         "",
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -15,7 +16,12 @@ from ddpbench.records.files import read_text
 from ddpbench.records.sessions import read_sessions
 
 POLL_S = 5.0
-"""How often Slurm's controller is asked: it serves a whole cluster."""
+"""How soon Slurm's controller is asked again after a job's state has changed: it serves a whole cluster."""
+RUNNING_POLL_S = 15.0
+WAITING_POLL_S = 60.0
+"""How soon at most, while a job runs, and while all wait, which may take days."""
+_SLOWER = 1.25
+"""By how much longer each time."""
 SETTLE_S = 15.0
 """How long the records of a job that has ended may take to be seen here, on a shared file system."""
 FETCH_EVERY_S = 60.0
@@ -48,6 +54,10 @@ class Progress:
 def progress_of(size: Size) -> Progress:
     """Return how far a run has come, from its files."""
     since = size.jobs[-1].sessions if size.jobs else 0
+    with suppress(
+        OSError
+    ):  # NFS may remember for a minute that a file was not there, unless its folder is opened
+        any(size.run.path.iterdir())
     try:
         sessions = read_sessions(size.run)
     except DdpbenchError:  # the report says what is wrong with it
@@ -150,9 +160,15 @@ class Follower:
             RequestError: sbatch refuses a script.
         """
         self._adopt()
+        before: Mapping[str, JobState] = {}
+        pause = POLL_S
         while len(self._done) < len(self.submission.sizes):
             try:
                 states = self._states()
+                runs = any(state.state == "RUNNING" for state in states.values())
+                slowest = RUNNING_POLL_S if runs else WAITING_POLL_S
+                pause = min(slowest, pause * _SLOWER) if states == before else POLL_S
+                before = states
                 for size in self.submission.sizes:
                     if size.shape.nodes not in self._done:
                         self._look(size, states)
@@ -162,7 +178,7 @@ class Follower:
                     self.listener.event(f"{error}; the jobs go on, and it is asked again")
                 self._away = True
             if len(self._done) < len(self.submission.sizes):
-                self.sleep(POLL_S)
+                self.sleep(pause)
 
     def _adopt(self, *only: Size) -> None:
         """Takes over jobs of these scripts, or of those sizes', that are at work and were never noted."""

@@ -107,6 +107,7 @@ def length(allocation: Allocation) -> str:
             f" and {counted(allocation.loader_workers, 'loader worker')}" if allocation.loader_workers else ""
         )
         words.append(f"A core is counted for each thread: {each}{workers} a rank.")
+    words.append(f"A centre that charges whole nodes counts all of their {allocation.unit}s.")
     return " ".join(words)
 
 

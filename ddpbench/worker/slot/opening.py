@@ -8,6 +8,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from ddpbench.errors import RequestError
 from ddpbench.machine.equal_caps import sentences, without_equal
@@ -107,7 +108,7 @@ def _identify(slot: Slot, plan: StoredPlan) -> None:
         {host: card.setup for host, card in firsts.values()},
     )
     if planned.get("identity"):
-        check_identity(planned, found, slot.run.path)
+        check_identity(_cores_counted(planned), _cores_counted(found), slot.run.path)
     else:
         write_atomically(slot.run.machine, json.dumps(found, indent=1) + "\n")
     if job := own_job(slot.place.slots):
@@ -120,6 +121,15 @@ def _identify(slot: Slot, plan: StoredPlan) -> None:
         if entry.skip_reason is None and members is not None:
             stored["oversubscribed"] = oversubscribed(entry.case, members)
     write_atomically(slot.run.plan, json.dumps(data, indent=1) + "\n")
+
+
+def _cores_counted(machine: dict[str, Any]) -> dict[str, Any]:
+    """Return machine.json with how many cores a node has in place of which: each job of a queue is given others."""
+    identity = dict(machine["identity"])
+    cores = identity.get("cores")
+    each = sorted({len(own or ()) for own in (cores.values() if isinstance(cores, dict) else [cores])})
+    identity["cores"] = each[0] if len(each) == 1 else each
+    return {**machine, "identity": identity}
 
 
 def settled_plan(slot: Slot, plan: StoredPlan) -> tuple[StoredPlan, dict[str, Tried]]:

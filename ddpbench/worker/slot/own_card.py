@@ -43,7 +43,9 @@ def own_card(run: RunDir, place: SlotPlace, server: Callable[[Mapping[str, str]]
         hardware = read_hardware()
         probe = _probe(plan, server)
         pci = [gpu["pci"] for gpu in probe["gpus"]]
-        near = pci[place.local_rank] if place.local_rank < len(pci) else None
+        # a launcher that gives each slot its own GPU shows it as the only one
+        mine = 0 if len(pci) == 1 else place.local_rank
+        near = pci[mine] if mine < len(pci) else None
         facts = {
             "cores": hardware.cores,
             "physical": hardware.physical,
@@ -54,6 +56,7 @@ def own_card(run: RunDir, place: SlotPlace, server: Callable[[Mapping[str, str]]
             "setup": read_setup(),
             "gpus": tuple(gpu["name"] for gpu in probe["gpus"]),
             "gpu_cores": numa_cores(near),
+            "gpu": probe["gpus"][mine].get("uuid", "") if mine < len(pci) else "",
             **{name: probe[name] for name in ("torch", "python", "cuda", "nccl", "cpu_capability")},
             "mpi": mpi_of(plan.cases),
             "code": code_digest(_SLOT_CODE),

@@ -5,6 +5,7 @@ Pure values; the store that carries them is `meeting`'s.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar
@@ -54,7 +55,9 @@ class Card:
     """Of its machine, outside of any program (`machine/setup.py`)."""
     gpus: tuple[str, ...] = ()
     gpu_cores: tuple[int, ...] = ()
-    """The cores beside the GPU of its local rank; none where the system does not tell."""
+    """The cores beside the GPU of its rank; none where the system does not tell."""
+    gpu: str = ""
+    """What tells the GPU of its rank from all others of its host; empty where torch does not say."""
     torch: str = ""
     python: str = ""
     cuda: str | None = None
@@ -97,6 +100,7 @@ class Seat:
     physical: int
     gpus: int
     gpu_cores: tuple[int, ...]
+    gpu: str = ""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Seat:
@@ -181,6 +185,7 @@ def seat(cards: Sequence[Card], leader: int) -> list[Seat]:
                     physical=card.physical,
                     gpus=len(card.gpus),
                     gpu_cores=card.gpu_cores,
+                    gpu=card.gpu,
                 )
             )
     return seats
@@ -228,6 +233,8 @@ def check_places(cases: Iterable[tuple[PlannedCase, int]], seats: Sequence[Seat]
                 for one in members
                 if one.gpus < (need := _gpus_needed(case, processes, one))
             ]
+            if several := _sharing_gpus(members):
+                lines.append(f"  {case.case_id} needs a GPU for each rank, and {several}")
     if lines:
         more = [f"  and {len(lines) - 5} more"] if len(lines) > 5 else []
         listed = "\n".join([*lines[:5], *more])
@@ -243,6 +250,13 @@ def _gpus_needed(case: Case, processes: int, seat: Seat) -> int:
     return 1 if seat.gpus == 1 else seat.local_rank + 1
 
 
+def _sharing_gpus(members: Sequence[Seat]) -> str:
+    """Return which ranks would share a GPU, in words; empty where none would, or nobody knows."""
+    known = Counter((one.host, one.gpu) for one in members if one.gpu)
+    host, count = next(((host, count) for (host, _), count in known.items() if count > 1), ("", 0))
+    return f"{count} slots of {host} see the same one alone" if count else ""
+
+
 def _counts(counts: Sequence[int]) -> str:
     if len(set(counts)) == 1:
         return f"{counts[0]} slot{'s' if counts[0] != 1 else ''} each"
@@ -250,48 +264,42 @@ def _counts(counts: Sequence[int]) -> str:
 
 
 def stands(case: Case, members: Sequence[Seat]) -> list[Stand]:
-    """Return each rank's cores: those of its host dealt to the ranks there, or its own where the launcher bound it."""
+    """Return each rank's cores: those that it shares with other ranks of its host, dealt among these.
+
+    Where the launcher bound ranks, each has its own.
+    """
     threads = case.threads_per_rank * (case.world_size // len(members))
     pinned = case.compute == "real"  # a replay's ranks sleep
-    hosts: dict[str, list[int]] = {}
-    for rank, one in enumerate(members):
-        hosts.setdefault(one.host, []).append(rank)
     found: dict[int, Stand] = {}
-    for ranks in hosts.values():
+    for ranks in _sharing_cores(members):
         there = [members[rank] for rank in ranks]
-        if len({one.cores for one in there}) > 1:
-            dealt = [
-                deal(one.cores, 1, threads=threads, loader_workers=case.loader_workers, pinned=pinned)[0]
-                for one in there
-            ]
-        else:
-            nearby: list[tuple[int, ...]] = []
-            if case.device == "cuda":
-                known = all(one.gpu_cores for one in there)
-                nearby = [one.gpu_cores if known else one.cores for one in there]
-            dealt = deal(
-                there[0].cores,
-                len(there),
-                threads=threads,
-                loader_workers=case.loader_workers,
-                nearby=nearby,
-                pinned=pinned,
-            )
+        nearby: list[tuple[int, ...]] = []
+        if case.device == "cuda":
+            near = [tuple(core for core in one.gpu_cores if core in one.cores) for one in there]
+            nearby = near if all(near) else [one.cores for one in there]
+        dealt = deal(
+            there[0].cores,
+            len(there),
+            threads=threads,
+            loader_workers=case.loader_workers,
+            nearby=nearby,
+            pinned=pinned,
+        )
         found |= dict(zip(ranks, dealt, strict=True))
     return [found[rank] for rank in range(len(members))]
 
 
+def _sharing_cores(members: Sequence[Seat]) -> list[list[int]]:
+    """Return the ranks that may use the same cores of a host, together."""
+    together: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+    for rank, one in enumerate(members):
+        together.setdefault((one.host, one.cores), []).append(rank)
+    return list(together.values())
+
+
 def oversubscribed(case: Case, members: Sequence[Seat]) -> bool:
-    """Return whether a host has more of the case's threads than cores for them."""
+    """Return whether a host has more of the case's threads than cores for them, or the launcher bound them to fewer."""
     if case.device != "cpu" or case.compute != "real":
         return False
     threads = case.threads_per_rank * (case.world_size // len(members))
-    hosts: dict[str, list[Seat]] = {}
-    for one in members:
-        hosts.setdefault(one.host, []).append(one)
-    return any(
-        threads > min(one.physical for one in there)
-        if len({one.cores for one in there}) > 1
-        else threads * len(there) > there[0].physical
-        for there in hosts.values()
-    )
+    return any(threads * len(ranks) > members[ranks[0]].physical for ranks in _sharing_cores(members))
