@@ -37,19 +37,18 @@ def deal(
     """Return a stand for each of `ranks` ranks of one machine, `threads` cores each while there are enough.
 
     More ranks than cores share them, rank modulo core. `nearby` names instead the cores beside each rank's
-    GPU. Loader workers (`loader_workers` a rank) get the cores left over: each its own where there are enough,
-    all of them together where there are fewer; without any they share the rank's. Ranks that are not `pinned`
-    may use all cores, their loader workers too.
+    GPU, which its loader workers share at every number of ranks. Else these (`loader_workers` a rank) get the cores
+    left over: each its own where there are enough, all of them together where there are fewer; without any they share
+    the rank's. Ranks that are not `pinned` may use all cores, their loader workers too.
     """
     if not pinned:
         return [Stand(cores=tuple(cores))] * ranks
     if nearby:
-        dealt = [tuple(near) for near in nearby]
-    else:
-        dealt = [
-            tuple(sorted({cores[(rank * threads + offset) % len(cores)] for offset in range(threads)}))
-            for rank in range(ranks)
-        ]
+        return [Stand(cores=tuple(near)) for near in nearby]
+    dealt = [
+        tuple(sorted({cores[(rank * threads + offset) % len(cores)] for offset in range(threads)}))
+        for rank in range(ranks)
+    ]
     used = {core for own in dealt for core in own}
     free = [core for core in cores if core not in used]
     if not loader_workers or not free:
@@ -75,6 +74,8 @@ def early_env(case: Case) -> Mapping[str, str]:
     strategy = load_strategy(case.strategy)
     return {
         **({FRAMEWORK_VARIABLE: strategy.framework} if strategy.imports else {}),
+        # after a timeout NCCL's watchdog else sleeps for a minute, so that others may write down what they were at
+        **({"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"} if case.recovery != "off" and case.device == "cuda" else {}),
         "OMP_NUM_THREADS": str(case.threads_per_rank),
         "MKL_NUM_THREADS": str(case.threads_per_rank),
         "OPENBLAS_NUM_THREADS": "1",  # or importing numpy starts a thread, and forking is unsafe

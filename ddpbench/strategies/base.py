@@ -254,6 +254,8 @@ class Strategy(ABC, Generic[OptionsT]):
     """All that a case may ask for with the setting `schedule`; empty: there is no choice."""
     uses_buckets: ClassVar[bool] = False
     uses_backend: ClassVar[bool] = True
+    shows_transfers_on_gpus: ClassVar[bool] = True
+    """Whether its transfers between GPUs can be timed: not where a library makes them on streams that it hides."""
     one_process: ClassVar[bool] = False
     """All `world_size` devices belong to one process."""
     aggregates: ClassVar[bool] = True

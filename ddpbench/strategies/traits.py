@@ -27,6 +27,7 @@ class Traits:
     uses_buckets: bool
     engine: str
     """What computes the model: `torch`, or a framework of another kind."""
+    shows_transfers_on_gpus: bool
     whole_state: bool
     """Every rank computes the whole model and its whole update."""
     colour: str
@@ -57,6 +58,7 @@ def _traits(strategy: str, options_json: str, device: str) -> Traits:
             one_process=False,
             uses_buckets=False,
             engine="torch",
+            shows_transfers_on_gpus=True,
             whole_state=False,
             colour="",
             marker="",
@@ -76,6 +78,7 @@ def _traits(strategy: str, options_json: str, device: str) -> Traits:
         one_process=found.one_process,
         uses_buckets=found.uses_buckets,
         engine=found.engine,
+        shows_transfers_on_gpus=found.shows_transfers_on_gpus,
         whole_state=found.whole_state,
         colour=found.colour,
         marker=found.marker,

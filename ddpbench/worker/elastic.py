@@ -24,6 +24,16 @@ _LOOK_S = 0.01
 _END_S = 5.0
 
 
+def gpus_of(number: int, ranks: int, visible: str | None) -> str:
+    """Return the GPUs of an agent, one for each of its ranks, as CUDA_VISIBLE_DEVICES names them: those of its node.
+
+    Every agent counts its ranks from 0. `visible` are those of all agents; None: all that there are.
+    """
+    mine = range(number * ranks, (number + 1) * ranks)
+    names = [str(index) for index in range(mine.stop)] if visible is None else visible.split(",")
+    return ",".join(names[index] for index in mine if index < len(names))
+
+
 class Agents:
     """The agents of one launch."""
 
@@ -31,7 +41,7 @@ class Agents:
         self, count: int, ranks: int, folder: Path, worker: list[str], *, fewest: int, restarts: int
     ) -> None:
         """`fewest` agents are enough to train; each starts its ranks anew so many times."""
-        self._count, self._folder = count, folder
+        self._count, self._ranks, self._folder = count, ranks, folder
         port = free_port()
         nodes = str(count) if fewest == count else f"{fewest}:{count}"
         self._line = [
@@ -55,7 +65,11 @@ class Agents:
         parent = os.getpid()
         options = f"is_host={int(number == 0)},last_call_timeout={LAST_CALL_S}"
         # With the agents' own store ranks that are started anew may read addresses of those before (torch 2.13, gloo).
-        env = os.environ | {"DDPBENCH_NODE": str(number), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        env = os.environ | {
+            "DDPBENCH_NODE": str(number),
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+            "CUDA_VISIBLE_DEVICES": gpus_of(number, self._ranks, os.environ.get("CUDA_VISIBLE_DEVICES")),
+        }
         self._running[number] = subprocess.Popen(
             [*self._line, f"--rdzv-conf={options}", *self._worker],
             env=env,

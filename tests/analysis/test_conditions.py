@@ -146,6 +146,16 @@ def test_validity_says_which_communication_cannot_be_timed(tmp_path: Path) -> No
     assert not list(_untimed_transfers(alone, Names(alone)))  # it exchanges nothing
 
 
+@pytest.mark.parametrize("strategy", ["fsdp", "deepspeed", "pipeline", "branches"])
+def test_validity_says_which_libraries_hide_theirs(strategy: str, tmp_path: Path) -> None:
+    ddp = case_of("ddp", 2, device="cuda", backend="nccl")
+    hides = replace(ddp, strategy=strategy, bucket_cap_mb=None, algorithm="", schedule="")
+    found = runs(tmp_path, ddp, hides, replace(hides, world_size=1), replace(hides, device="cpu"))
+    (told,) = _untimed_transfers(found, Names(found))
+    assert told.startswith("1 case has step times and no times of communication")
+    assert "on GPUs they are made on streams that their library does not show" in told
+
+
 def test_validity_says_what_a_step_of_the_class_leaves_empty(tmp_path: Path) -> None:
     plain = runs(tmp_path / "a", DDP)
     assert not list(_own_steps(plain, Names(plain)))

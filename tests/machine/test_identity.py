@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.errors import IdentityError
+from ddpbench.errors import IdentityError, MachineError
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.hardware import Hardware
 from ddpbench.machine.identity import (
@@ -82,6 +82,14 @@ def test_several_nodes_are_one_machine_in_whatever_order_they_come() -> None:
     # Which of two equal nodes has more slots is no difference, nor are their names.
     other = nodes_record([("c", 2, alike), ("d", 1, alike)], {}, {})
     check_identity(nodes_record([("a", 1, alike), ("b", 2, alike)], {}, {}), other, Path("run"))
+
+
+def test_two_sweeps_do_not_share_a_gpu() -> None:
+    with claimed([90_010], ["GPU-7f", ""]):
+        with pytest.raises(MachineError, match=r"on GPU GPU-7f .* other GPUs"), claimed([90_011], ["GPU-7f"]):
+            pass
+        with claimed([90_011], ["GPU-80", ""]):  # one that torch does not tell apart is nobody's
+            pass
 
 
 def test_cores_are_claimed_while_the_context_lasts() -> None:

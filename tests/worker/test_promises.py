@@ -24,13 +24,21 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 def proofs(rank: int, processes: int, kind: str, breaks: str) -> dict[str, bool]:
     """What a case's proof compares, and whether it passed in every type."""
+    _break(breaks)
+    found: dict[str, bool] = {}
+    for record in every_proof(rank, processes, kind):
+        found[record.compared] = found.get(record.compared, True) and record.passed
+    return found
+
+
+def every_proof(rank: int, processes: int, kind: str) -> list[Any]:
+    """All comparisons of a case's proof, in order."""
     from ddpbench.records import Proof
     from ddpbench.worker.place import Place
     from ddpbench.worker.training.control import GroupControl
     from ddpbench.worker.training.training import Training
     from ddpbench.worker.verify.proof import Prover
 
-    _break(breaks)
     strategy = "ddp" if kind == "powersgd" else kind
     options = load_strategy(strategy).options.model_validate(OPTIONS[kind])
     case = Case(
@@ -49,11 +57,31 @@ def proofs(rank: int, processes: int, kind: str, breaks: str) -> dict[str, bool]
     )
     training = Training(case, place, torch.device("cpu"))
     control = GroupControl(torch.distributed.new_group(), rank)
-    found: dict[str, bool] = {}
-    for record in Prover(training, control, lambda: None).run():
-        if isinstance(record, Proof):
-            found[record.compared] = found.get(record.compared, True) and record.passed
-    return found
+    return [one for one in Prover(training, control, lambda: None).run() if isinstance(one, Proof)]
+
+
+def out_of_memory(rank: int, processes: int) -> list[tuple[str, bool, str]]:
+    """What is proved where one rank cannot hold the whole batch of all."""
+    from ddpbench.worker.verify.proof import Prover
+
+    right = Prover.gradient
+
+    def gradient(self: Prover, model: torch.nn.Module, shard: Any, precision: Any) -> Any:
+        if rank == 1 and len(shard[0]) == 4 * processes:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return right(self, model, shard, precision)
+
+    Prover.gradient = gradient  # type: ignore[method-assign]
+    return [(proof.compared, proof.passed, proof.note) for proof in every_proof(rank, processes, "ddp")]
+
+
+def test_a_whole_batch_too_large_for_a_rank_is_left_out_on_all() -> None:
+    for found in run_ranks(out_of_memory, 2):
+        whole = [note for compared, _, note in found if compared == "gradients, whole batch"]
+        assert len(whole) == 2
+        assert all("does not fit into a GPU's memory" in note for note in whole)
+        assert all(passed for _, passed, _ in found)
+        assert [note for compared, _, note in found if compared == "gradients, same shards"] == ["", ""]
 
 
 def _break(what: str) -> None:

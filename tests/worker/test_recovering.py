@@ -10,6 +10,7 @@ import pytest
 from ddpbench.spec import Case
 from ddpbench.spec.recoveries import KEPT_SNAPSHOTS, WINDOW_STEPS, window_of
 from ddpbench.worker.agent import _MOMENTS, Moments
+from ddpbench.worker.elastic import gpus_of
 from ddpbench.worker.rank.recovering import Marks, Plan
 from tests.synthetic import case_of
 
@@ -65,6 +66,24 @@ def test_marks_are_made_once_and_gangs_counted(tmp_path: Path) -> None:
     assert marks.first("failed")
     assert not marks.first("failed")
     assert [marks.next_gang(), marks.next_gang()] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("number", "ranks", "visible", "expected"),
+    [
+        (0, 1, None, "0"),
+        (1, 1, None, "1"),
+        (1, 2, None, "2,3"),
+        (1, 2, "4,5,6,7", "6,7"),
+        (1, 1, "GPU-a,GPU-b", "GPU-b"),
+        (3, 1, "0,1", ""),
+        (0, 1, "-1", "-1"),
+    ],
+)
+def test_agents_have_gpus_of_their_own_as_nodes_have(
+    number: int, ranks: int, visible: str | None, expected: str
+) -> None:
+    assert gpus_of(number, ranks, visible) == expected
 
 
 def test_torchruns_agent_says_what_its_moments_are_known_by(monkeypatch: pytest.MonkeyPatch) -> None:

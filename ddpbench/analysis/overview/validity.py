@@ -205,13 +205,25 @@ def _several_hosts(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
 
 def _untimed_transfers(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    untimed = [case for case in measured if not case.case.times_transfers and traits_of(case.case).exchanges]
-    if untimed:
-        yield (
-            f"{names.count(untimed)} {_have(untimed)} step times and no times of communication, nor of a step's "
-            "parts: gloo takes GPU memory through the host's, and does not tell when a transfer ends"
-            f"{names.listed(untimed)}."
-        )
+    exchanging = [case for case in measured if traits_of(case.case).exchanges]
+    through_host = [case for case in exchanging if not case.case.times_transfers]
+    hidden = [
+        case
+        for case in exchanging
+        if case.case.times_transfers
+        and case.case.device == "cuda"
+        and case.case.world_size > 1
+        and not traits_of(case.case).shows_transfers_on_gpus
+    ]
+    for untimed, why in (
+        (through_host, "gloo takes GPU memory through the host's, and does not tell when a transfer ends"),
+        (hidden, "on GPUs they are made on streams that their library does not show"),
+    ):
+        if untimed:
+            yield (
+                f"{names.count(untimed)} {_have(untimed)} step times and no times of communication, nor of a step's "
+                f"parts: {why}{names.listed(untimed)}."
+            )
 
 
 def _notes_of_proofs(measured: Sequence[CaseRun]) -> Iterable[str]:

@@ -134,7 +134,13 @@ def _no_sign_of_any(host: Host) -> Finding:
 
 
 def _settings(found: list[Gpu]) -> Iterator[Finding]:
-    """Yield which GPUs may fall asleep between launches, and which are split into instances."""
+    """Yield whether GPUs differ, which may fall asleep between launches, and which are split into instances."""
+    if len(kinds := dict.fromkeys(gpu.name for gpu in found)) > 1:
+        yield note(
+            "mixed GPUs",
+            f"{', '.join(kinds)}: CUDA counts the fastest first, and the slowest of a job sets its pace",
+            "take those of one kind: CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=..., with nvidia-smi's numbers",
+        )
     sleeping = [gpu.index for gpu in found if not gpu.persistent]
     if sleeping:
         yield note(

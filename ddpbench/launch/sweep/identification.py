@@ -40,6 +40,8 @@ class Found:
     """What is to be run: of bucket caps that make the same buckets one."""
     tried: dict[str, Tried]
     """What trying users' own workloads took, by name with options."""
+    gpus: Sequence[str] = ()
+    """The GPUs' UUIDs, as far as torch tells them."""
 
 
 def identify(prepared: Prepared, server: ServerProcess, listener: Listener) -> Found:
@@ -76,6 +78,7 @@ def identify(prepared: Prepared, server: ServerProcess, listener: Listener) -> F
         write_atomically(run.plan, plan.dumps())  # last: with it the directory can be resumed
     return Found(
         gpu_addresses=[gpu["pci"] for gpu in probe["gpus"]],
+        gpus=[gpu.get("uuid", "") for gpu in probe["gpus"]],
         plan=plan,
         tried=tried(own),
     )

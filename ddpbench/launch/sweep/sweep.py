@@ -114,8 +114,7 @@ class Sweep:
             LaunchError: ranks cannot be started or their records not be written.
         """
         started = self._clock()
-        free = self._shared or self._gate is not None
-        claim = nullcontext() if free else claimed(self._prepared.hardware.cores)
+        claim = nullcontext() if self._claims_nothing() else claimed(self._prepared.hardware.cores)
         if self._prepared.resumes:
             # A damaged or newer one is refused before anything starts; packed records are unpacked before new ones.
             with self._run.locked():
@@ -185,8 +184,14 @@ class Sweep:
                 for entry in self._done.worthwhile
                 if self._done.unfinished(entry, self._budget.rounds_min)
             )
-            self.result.stop_reason = self._measure(servers, started)
+            on_gpus = any(entry.case.device == "cuda" for entry in found.plan.runnable)
+            with claimed(gpus=found.gpus) if on_gpus and not self._claims_nothing() else nullcontext():
+                self.result.stop_reason = self._measure(servers, started)
         self._tell_left_out()
+
+    def _claims_nothing(self) -> bool:
+        """Return whether somebody else has claimed what it measures on, or it may be shared."""
+        return self._shared or self._gate is not None
 
     def _measure(self, servers: Servers, started: float) -> str:
         """Makes the proofs and the rounds; returns why there are no more."""

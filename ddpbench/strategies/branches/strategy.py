@@ -14,6 +14,7 @@ class Branches(Strategy[NoOptions]):
     """
 
     name = "branches"
+    shows_transfers_on_gpus = False
     colour, marker = "#CC79A7", ">"
     options = NoOptions
     replicas_equal = False

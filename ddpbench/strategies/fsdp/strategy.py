@@ -23,6 +23,7 @@ class Fsdp(Strategy[FsdpOptions]):
     """
 
     name = "fsdp"
+    shows_transfers_on_gpus = False
     display = "FSDP"
     colour, marker = "#009E73", "s"
     options = FsdpOptions

@@ -20,6 +20,7 @@ class Pipeline(Strategy[PipelineOptions]):
     """
 
     name = "pipeline"
+    shows_transfers_on_gpus = False
     colour, marker = "#F0E442", "h"
     options = PipelineOptions
     replicas_equal = False

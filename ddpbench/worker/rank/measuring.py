@@ -157,13 +157,18 @@ class Measurement:
             if not all_equal(self._known.params_checksum, self._control, processes):
                 raise DivergedError("the ranks' parameters differ after the timed steps")
 
+    def _times_transfers(self) -> bool:
+        """Return whether it is seen when transfers between ranks begin and end."""
+        hidden = self._case.device == "cuda" and not self._training.strategy.shows_transfers_on_gpus
+        return self._case.times_transfers and not (hidden and self._training.place.processes > 1)
+
     def _instrument_steps(self, *, wanted: int) -> None:
         """Makes at least so many steps with a new replica that notes their spans and transfers.
 
         Where those of other ranks cannot be timed, it would be wrong to say that there are none: no step is noted.
         """
         self._heartbeat.enter("instrumented steps")
-        if self._distributed and not self._case.times_transfers:
+        if self._distributed and not self._times_transfers():
             buckets = self._replica.bucket_bytes()
             self._writer.write(
                 *([Buckets(bytes=tuple(buckets))] if buckets is not None else []), self._held()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -168,7 +169,11 @@ def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> It
     if note:
         yield not_compared("gradients, whole batch", comparer.name, note)
         return
-    whole = comparer.prover.gradient(reference, batch, comparer.precision)
+    whole = _of_whole_batch(comparer, reference, batch)
+    if whole is None:
+        note = "one process's whole batch does not fit into a GPU's memory, and is not compared: the ranks' shards are"
+        yield not_compared("gradients, whole batch", comparer.name, note)
+        return
     assert expected is not None
     gap = comparer.prover.agreed(comparer.error(expected, whole))
     if workload.whole_batches and gap > comparer.tolerance:
@@ -180,6 +185,20 @@ def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> It
         yield not_compared("gradients, whole batch", comparer.name, note)
         return
     yield comparer.held("gradients, whole batch", own, whole)
+
+
+def _of_whole_batch(comparer: Comparer, reference: torch.nn.Module, batch: Any) -> Tensors | None:
+    """Return one process's gradient over a step's whole batch; None where it is too large for the GPU of any rank."""
+    prover = comparer.prover
+    whole: Tensors | None = None
+    with suppress(torch.OutOfMemoryError):
+        whole = prover.gradient(reference, batch, comparer.precision)
+    if not prover.agreed(float(whole is None)):
+        return whole
+    reference.zero_grad(set_to_none=True)
+    if prover.training.device.type == "cuda":
+        torch.cuda.empty_cache()
+    return None
 
 
 def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:

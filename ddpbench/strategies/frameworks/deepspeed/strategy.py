@@ -17,6 +17,7 @@ class DeepSpeed(Strategy[DeepSpeedOptions]):
     """
 
     name = "deepspeed"
+    shows_transfers_on_gpus = False
     display = "DeepSpeed"
     colour, marker = "#7A4988", "d"
     options = DeepSpeedOptions
