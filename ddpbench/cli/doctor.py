@@ -34,7 +34,7 @@ def add_parser(commands: Any) -> None:
         help="check what can run on this machine and what to fix",
         description="Check torch and its backends, strategies, cores, memory, GPUs, network, limits and "
         "environment in a few seconds, without training. Exits with 0 if training can run "
-        "here and with 1 if something is missing. With --nodes the nodes of a job check each other "
+        "here and with 1 if nothing can. With --nodes the nodes of a job check each other "
         "instead: which interface each uses, whether every pair connects, how fast, and whose clock is off.",
     )
     parser.add_argument(

@@ -95,8 +95,8 @@ _TERMS: tuple[tuple[str, str], ...] = (
     (
         "DDP, ring",
         (
-            "torch's DistributedDataParallel: gradients are averaged bucket by bucket, by an all-reduce (a ring, with "
-            "gloo and nccl), as soon as backward has filled a bucket. With one bucket nothing overlaps."
+            "torch's DistributedDataParallel: gradients are averaged bucket by bucket, by an all-reduce (with gloo a "
+            "ring; NCCL and MPI choose), as soon as backward has filled a bucket. With one bucket nothing overlaps."
         ),
     ),
     (
@@ -321,8 +321,8 @@ _TERMS: tuple[tuple[str, str], ...] = (
     (
         "target width",
         (
-            "The half-width of the 95 % interval of a step time at which a sweep makes no more rounds. Not reached: "
-            "the rounds or the time were spent before."
+            "The half-width of the 95 % interval of a case's ratio to its base case (without one, of its step time) at "
+            "which a sweep makes no more rounds. Not reached: the rounds or the time were spent before."
         ),
     ),
 )

@@ -64,7 +64,7 @@ class Claim(BaseModel, extra="forbid", frozen=True):
     """One `[[claims]]`: either `faster` and `than`, or `cases`, `as_fast_as` and `within`."""
 
     says: Annotated[str, AfterValidator(_few_words)]
-    """The claim in your own words, 12 at most; the report begins with its verdict."""
+    """The claim in your own words, 12 at most, without a semicolon; the report begins with its verdict."""
     source: Annotated[str, AfterValidator(_one_line)] = ""
     """Who says so: a publication or a page, by its title."""
     faster: _Selection | None = None
@@ -72,7 +72,7 @@ class Claim(BaseModel, extra="forbid", frozen=True):
     than: _Selection | None = None
     """Cases that they are held against, each with the one that differs in nothing but the keys that both name."""
     by: Annotated[float, limits.CLAIMED_LEAD, BeforeValidator(_no_bare_per_cent), _PER_CENT] | None = None
-    """How much faster at least: the other's step takes that much longer; unset: at all."""
+    """How much faster at least: the other's step takes that much longer; 1 or more in per cent. Unset: at all."""
     cases: _Selection | None = None
     """Cases that are claimed to be as fast as others."""
     as_fast_as: _Selection | None = None

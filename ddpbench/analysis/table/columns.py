@@ -199,7 +199,7 @@ def _table() -> list[Column]:
             instrumented,
             "compute_time_s",
             "s",
-            "forward and backward of the same ranks without communication",
+            "forward and backward of independent ranks (one rank: of single) that compute alike; empty where none ran",
         ),
         *_number(instrumented, "comm_time_s", "s", "time per step in which data of a transfer can flow"),
         *_number(instrumented, "exposed_comm_s", "s", "communication while the rank computes nothing"),
