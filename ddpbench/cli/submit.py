@@ -14,6 +14,7 @@ from ddpbench.cli import flags
 from ddpbench.cli.lines import PassingLine, columns_here, say, show
 
 if TYPE_CHECKING:
+    from ddpbench.errors import RequestError
     from ddpbench.launch.slurm.submission import Size, Submission
 
 _NAMED = ("partition", "account", "gres", "constraint")
@@ -152,7 +153,7 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
 
     asked = submission.request.value("partition") or os.environ.get("SBATCH_PARTITION")
     room = None if all(size.jobs for size in submission.sizes) else needs(submission)
-    if room and asked:
+    if room and asked:  # before anything is written
         control.check_room(control.partitions(), asked, *room)
     new = bool(submission.plans)
     _make(submission.path)
@@ -164,11 +165,15 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
             retrying = scripts(submission, retry_failed=True) if retry_failed else {}
             follower = Follower(submission, texts, _Lines(submission), retrying)
             try:
-                follower.check()
-            except RequestError:
-                if room:  # where none was named Slurm may choose another one than the default
-                    control.check_room(control.partitions(), asked, *room)
+                chosen = follower.check()
+            except RequestError as error:
+                if room and not asked:
+                    _explain(error, room)
                 raise
+            if (
+                room and not asked
+            ):  # Slurm may choose another one than the default, and takes jobs that never start
+                control.check_room(control.partitions(), chosen or None, *room)
         except BaseException:  # nothing was submitted: nothing stays
             if new:
                 shutil.rmtree(submission.path, ignore_errors=True)
@@ -197,6 +202,23 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
             say(f"what is measured stays; go on with: {submission.again}", sys.stderr)
         code = _report(submission)
         return 1 if follower.given_up else code
+
+
+def _explain(error: RequestError, room: tuple[int, float]) -> None:
+    """Says why Slurm refuses a job where the default partition has no room for it.
+
+    Raises:
+        RequestError: it has none; Slurm's own words follow.
+    """
+    from ddpbench.errors import LaunchError, RequestError
+    from ddpbench.launch.slurm import control
+
+    try:
+        control.check_room(control.partitions(), None, *room)
+    except LaunchError:  # who refuses knows why
+        return
+    except RequestError as why:
+        raise RequestError(f"{why}\n{error}") from None
 
 
 def _make(path: Path) -> None:

@@ -106,19 +106,16 @@ def launcher_lines(nodes: Nodes, run: RunDir) -> Lines:
     return Lines(
         static=static,
         c10d=f"{env}{own_store}torchrun {shape} {endpoint}{address} {worker}",
-        srun=f"{srun(count, each)} {_CORES} bash -c {shlex.quote(f'{SLURM_PLACE} {meet} exec python {worker}')}",
+        srun=f"{srun(count, each)} bash -c {shlex.quote(f'{SLURM_PLACE} {meet} exec python {worker}')}",
     )
-
-
-_CORES = "${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}"
-"""What the allocation gives each task: since 22.05 srun does not take it over by itself."""
 
 
 def srun(nodes: int, ranks_per_node: int) -> str:
     """Return what starts a slot for each rank in an allocation of Slurm; it ends all where one ends badly.
 
     Slots get the environment that the line has, whatever the job itself was given, and all of the job's cores on their
-    node, which they deal among their ranks: bound by Slurm, each knows only its own.
+    node, which they deal among their ranks: bound by Slurm, each knows only its own. No cores are asked for each task:
+    from 22.05 on that would leave a step just as many.
     """
     return (
         f"srun --nodes={nodes} --ntasks={nodes * ranks_per_node} --ntasks-per-node={ranks_per_node} "

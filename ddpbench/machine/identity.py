@@ -150,15 +150,13 @@ def nodes_record(
 def setup_of(contexts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return how the machines of several runs are set up: what all have in common once, else by host and run."""
     found: dict[str, Any] = {}
-    for number, context in enumerate(contexts, start=1):
-        told = context.get("setup")
-        if not isinstance(told, Mapping) or not told:
-            continue
+    known = [context.get("setup") or {} for context in contexts]
+    for number, (context, told) in enumerate(zip(contexts, known, strict=True), start=1):
         by_host = all(isinstance(own, Mapping) for own in told.values())
         for host, own in (told if by_host else {str(context.get("host")): told}).items():
-            name = host if found.get(host, own) == own else f"{host}, run {number}"
+            name = host if found.get(host, own) == own else f"{host}, run {number} of {len(contexts)}"
             found[name] = dict(own)
-    return dict(_once(list(found), list(found.values()))) if found else {}
+    return dict(_once(list(found), list(found.values()))) if all(known) else found
 
 
 def _once(names: Sequence[str], values: Sequence[Any]) -> Any:

@@ -31,6 +31,7 @@ _WHOSE = {
         ("PYTHONPATH", "PYTHONHOME", "PATH", "HOME", "TMPDIR"),
         "it decides where programs and files are found: set it in the shell that starts ddpbench",
     ),
+    "CUDA_VISIBLE_DEVICES": "it decides which GPUs there are: set it in the shell that starts ddpbench",
 }
 _WHOSE_PREFIXES = {
     "DDPBENCH_": "it is ddpbench's own: set it in the shell that starts ddpbench",

@@ -90,6 +90,11 @@ def traits_of(case: Case) -> Traits:
     return _traits(case.strategy, case.options_json, case.device)
 
 
+def hides_transfers(case: Case) -> bool:
+    """Return whether ranks exchange something on GPUs that cannot be timed from outside."""
+    return case.device == "cuda" and case.world_size > 1 and not traits_of(case).shows_transfers_on_gpus
+
+
 def traits_named(strategy: str) -> Traits:
     """Return the same by name alone, with the default options."""
     return _traits(strategy, "{}", "")

@@ -21,7 +21,8 @@ def describe() -> dict[str, Any]:
                 "memory_bytes": properties.total_memory,
                 "capability": f"{properties.major}.{properties.minor}",
                 "pci": _pci_address(properties),
-                "uuid": str(getattr(properties, "uuid", "")),
+                # instances of one GPU may have its UUID
+                "uuid": "" if "MIG" in properties.name else str(getattr(properties, "uuid", "")),
             }
         )
     return {

@@ -24,6 +24,7 @@ from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Budget, Case
 from ddpbench.spec.links import links_of
+from ddpbench.strategies.traits import hides_transfers
 from tests.analysis.test_findings import DDP, MASTER
 from tests.synthetic import RankLaunch, case_of, processes_of, write_launch, write_plan
 
@@ -154,6 +155,7 @@ def test_validity_says_which_libraries_hide_theirs(strategy: str, tmp_path: Path
     (told,) = _untimed_transfers(found, Names(found))
     assert told.startswith("1 case has step times and no times of communication")
     assert "on GPUs they are made on streams that their library does not show" in told
+    assert [hides_transfers(one.case) for one in found] == [False, True, False, False]
 
 
 def test_validity_says_what_a_step_of_the_class_leaves_empty(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_the_lines_are_what_a_user_pastes() -> None:
     plain = launcher_lines(TWO_BY_FOUR, RunDir(Path("/runs/x")))
     assert plain.srun == (
         "srun --nodes=2 --ntasks=8 --ntasks-per-node=4 --kill-on-bad-exit=1 --export=ALL --cpu-bind=none "
-        "${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK} bash -c "
+        "bash -c "
         "'RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID NODE_RANK=$SLURM_NODEID "
         "MASTER_ADDR=hostA MASTER_PORT=29500 exec python -m ddpbench.worker /runs/x'"
     )

@@ -15,6 +15,7 @@ from ddpbench.analysis import summarize
 from ddpbench.cli import run as cli
 from ddpbench.errors import IdentityError, OutputError, RequestError
 from ddpbench.launch.merge.merge import merge
+from ddpbench.machine.identity import setup_of
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case, PlannedCase
 from tests.synthetic import (
@@ -125,6 +126,18 @@ def test_scopes_and_set_ups_of_all_runs_are_kept(tmp_path: Path) -> None:
     assert summary.machine["context"]["setup"] == {  # type: ignore[index]
         "run0, run2": told[0][1],
         "run1": told[1][1],
+    }
+
+
+def test_a_run_that_says_nothing_of_its_machine_is_not_spoken_for() -> None:
+    told = {"cpu_governor": "performance"}
+    assert setup_of([{"host": "a", "setup": told}, {"host": "b", "setup": told}]) == told
+    assert setup_of([{"host": "a", "setup": told}, {"host": "b"}]) == {"a": told}
+    assert setup_of([{"host": "a"}, {}]) == {}
+    other = {"cpu_governor": "powersave"}
+    assert setup_of([{"host": "a", "setup": told}, {"host": "a", "setup": other}]) == {
+        "a": told,
+        "a, run 2 of 2": other,
     }
 
 

@@ -79,12 +79,19 @@ def planned(folder: Path, workload: str = "mlp:small", **given: str) -> RunDir:
         ({"a": [0, 1], "b": [2, 3]}, [0, 1], True),
         ([0, 1, 2, 3], [0, 1, 2], False),
         ({"a": [0, 1], "b": [2]}, {"c": [4, 5], "d": [6, 7]}, False),
+        ({"a": [0, 1], "b": [2, 3], "c": [4]}, {"a": [0, 1], "b": [2], "c": [3]}, False),
+        (None, [0], False),
     ],
 )
 def test_another_job_may_have_other_cores_of_the_same_nodes(before: Any, now: Any, same: bool) -> None:
     """A queue gives a job that goes on whatever is free; how many they are must not change."""
     one, other = ({"identity": {"cpu": "x", "cores": cores}} for cores in (before, now))
     assert (_cores_counted(one) == _cores_counted(other)) is same
+
+
+def test_nodes_of_unequal_slots_may_come_in_another_order() -> None:
+    one, other = ({"identity": {"cores": [0], "slots": slots}} for slots in ([4, 2], [2, 4]))
+    assert _cores_counted(one) == _cores_counted(other)
 
 
 def test_a_leader_runs_equal_bucket_caps_once_and_writes_which_stand_for_which(

@@ -180,7 +180,9 @@ def test_a_gpus_rank_stays_within_the_cores_it_is_bound_to() -> None:
 def test_ranks_that_would_share_a_gpu_are_refused() -> None:
     on_gpus = PlannedCase(case=case(2, 1, device="cuda", backend="nccl"))
     one = [card(rank, local_rank=rank, gpus=("A",), gpu="GPU-1") for rank in range(2)]
-    with pytest.raises(RequestError, match="a GPU for each rank, and 2 slots of host0 see the same one"):
+    with pytest.raises(
+        RequestError, match="a GPU for each rank, and 2 slots of host0 would use the same one"
+    ):
         check_places([(on_gpus, 2)], seat(one, 0))
     own = [card(rank, local_rank=rank, gpus=("A",), gpu=f"GPU-{rank}") for rank in range(2)]
     check_places([(on_gpus, 2)], seat(own, 0))

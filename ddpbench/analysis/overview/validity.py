@@ -23,7 +23,7 @@ from ddpbench.records.plan import StoredPlan
 from ddpbench.spec import Budget
 from ddpbench.spec.buckets import equal_words
 from ddpbench.spec.grouping import cap_words
-from ddpbench.strategies.traits import traits_of
+from ddpbench.strategies.traits import hides_transfers, traits_of
 from ddpbench.units import counted, format_at_most, format_seconds, series_of
 
 _END_WORDS = {
@@ -211,9 +211,8 @@ def _untimed_transfers(measured: Sequence[CaseRun], names: Names) -> Iterable[st
         case
         for case in exchanging
         if case.case.times_transfers
-        and case.case.device == "cuda"
-        and case.case.world_size > 1
-        and not traits_of(case.case).shows_transfers_on_gpus
+        and hides_transfers(case.case)
+        and case.parts is None  # older runs have some
     ]
     for untimed, why in (
         (through_host, "gloo takes GPU memory through the host's, and does not tell when a transfer ends"),

@@ -153,10 +153,17 @@ def _told(
         params_equal=len(set(checksums)) == 1 if len(checksums) > 1 else None,
         start_up=start_up_of([_beginning(rank) for rank in ranks.values()]),
         staleness=added(record.counts for rank in ranks.values() for record in rank.of(Staleness)),
-        shares_cores=address.case.loader_workers > 0 and start is not None and not start.loader_cores,
+        shares_cores=_loaders_share_cores(address.case, start),
         hosts=len(set(_hosts(ranks).values())),
         traffic=link_traffic({number: rank.of(Traffic) for number, rank in ranks.items()}),
     )
+
+
+def _loaders_share_cores(case: Case, start: RankStart | None) -> bool:
+    """Return whether loader workers run on cores that their rank needs: beside a GPU there are mostly more of them."""
+    if not case.loader_workers or start is None or start.loader_cores:
+        return False
+    return case.device == "cpu" or len(start.cores) < case.threads_per_rank + case.loader_workers
 
 
 def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case, foreign: tuple[str, ...]) -> Launch:

@@ -200,8 +200,8 @@ def check_room(known: Sequence[Partition], asked: str | None, most_nodes: int, t
         )
 
 
-def would_run(script: Path) -> None:
-    """Has sbatch judge a script, without submitting it.
+def would_run(script: Path) -> str:
+    """Has sbatch judge a script, without submitting it; returns in which partition it would run, if it says so.
 
     Raises:
         RequestError: it refuses the script; its own words say why.
@@ -210,6 +210,8 @@ def would_run(script: Path) -> None:
     done = _asked(["sbatch", "--test-only", str(script.absolute())], script)
     if done.returncode:
         _refused(script, done)
+    found = re.search(r" in partition (\S+)", done.stderr + done.stdout)
+    return found[1] if found else ""
 
 
 def submit(script: Path) -> str:

@@ -72,8 +72,6 @@ def job_script(
         "MASTER_ADDR=$(scontrol -o show node \"$first\" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')",
         f"MASTER_PORT={_port(request)}",
         'export MASTER_ADDR="${MASTER_ADDR:-$first}" MASTER_PORT',
-        # srun does not take it over by itself.
-        '[ -z "$SLURM_CPUS_PER_TASK" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',
         "",
         f"{srun(shape.nodes, shape.ranks_per_node)} --mpi=none bash -c \\",
         f"  {shlex.quote(f'{SLURM_PLACE} exec {worker}')}",

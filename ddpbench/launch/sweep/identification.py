@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,21 +40,29 @@ class Found:
     """What is to be run: of bucket caps that make the same buckets one."""
     tried: dict[str, Tried]
     """What trying users' own workloads took, by name with options."""
-    gpus: Sequence[str] = ()
-    """The GPUs' UUIDs, as far as torch tells them."""
 
 
-def identify(prepared: Prepared, server: ServerProcess, listener: Listener) -> Found:
+def identify(
+    prepared: Prepared,
+    server: ServerProcess,
+    listener: Listener,
+    claim_gpus: Callable[[Sequence[str]], object] = lambda _: None,
+) -> Found:
     """Writes machine.json, plan.json and experiment.toml, or compares them with what is there.
+
+    `claim_gpus` is given the UUIDs of the GPUs that are used, before anything is computed on them or written.
 
     Raises:
         IdentityError: the directory is another machine's or another experiment's.
+        MachineError: what `claim_gpus` raises.
         WorkloadError: a user's own workload does not work.
     """
     run, plan = prepared.run, prepared.plan
     probe = server.probe(run.path)
     (run.path / "probe.json").unlink(missing_ok=True)
     (run.path / "probe.log").unlink(missing_ok=True)
+    if any(entry.case.device == "cuda" for entry in plan.runnable):
+        claim_gpus([gpu.get("uuid", "") for gpu in probe["gpus"]])
     toml = prepared.experiment.to_toml()
     found = machine_record(prepared.hardware, probe, toml, plan.cases)
     own = inspect_own(server, [entry.case for entry in plan.runnable], run.path)
@@ -78,7 +86,6 @@ def identify(prepared: Prepared, server: ServerProcess, listener: Listener) -> F
         write_atomically(run.plan, plan.dumps())  # last: with it the directory can be resumed
     return Found(
         gpu_addresses=[gpu["pci"] for gpu in probe["gpus"]],
-        gpus=[gpu.get("uuid", "") for gpu in probe["gpus"]],
         plan=plan,
         tried=tried(own),
     )

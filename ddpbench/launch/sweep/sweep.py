@@ -164,9 +164,14 @@ class Sweep:
         self._tell_plan()
         self._listener.preparing("starting torch")
         lasting = nullcontext(self._servers) if self._servers is not None else None
-        with lasting or Servers(self._run.path / "server.log") as servers:
+        with lasting or Servers(self._run.path / "server.log") as servers, ExitStack() as claims:
             first = self.launch_plan(self._plan.runnable[0].case, "proof", 0)
-            found = identify(self._prepared, servers.of(first.server_env), self._listener)
+            found = identify(
+                self._prepared,
+                servers.of(first.server_env),
+                self._listener,
+                lambda gpus: self._claims_nothing() or claims.enter_context(claimed(gpus=gpus)),
+            )
             self._gpu_addresses = found.gpu_addresses
             self._identified = True
             fewer = found.plan is not self._plan
@@ -184,13 +189,11 @@ class Sweep:
                 for entry in self._done.worthwhile
                 if self._done.unfinished(entry, self._budget.rounds_min)
             )
-            on_gpus = any(entry.case.device == "cuda" for entry in found.plan.runnable)
-            with claimed(gpus=found.gpus) if on_gpus and not self._claims_nothing() else nullcontext():
-                self.result.stop_reason = self._measure(servers, started)
+            self.result.stop_reason = self._measure(servers, started)
         self._tell_left_out()
 
     def _claims_nothing(self) -> bool:
-        """Return whether somebody else has claimed what it measures on, or it may be shared."""
+        """Return whether whoever lets it measure has claimed the cores, or they may be shared."""
         return self._shared or self._gate is not None
 
     def _measure(self, servers: Servers, started: float) -> str:

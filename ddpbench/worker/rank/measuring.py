@@ -27,6 +27,7 @@ from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
 from ddpbench.records import Block, Buckets, Held, LaunchDir, LaunchRequest, RecordWriter
 from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.strategies import Replica
+from ddpbench.strategies.traits import hides_transfers
 from ddpbench.worker.rank.checkpoints import CheckpointError, Saver, sentence
 from ddpbench.worker.rank.edges import Edges
 from ddpbench.worker.rank.evaluation import evaluate
@@ -159,8 +160,7 @@ class Measurement:
 
     def _times_transfers(self) -> bool:
         """Return whether it is seen when transfers between ranks begin and end."""
-        hidden = self._case.device == "cuda" and not self._training.strategy.shows_transfers_on_gpus
-        return self._case.times_transfers and not (hidden and self._training.place.processes > 1)
+        return self._case.times_transfers and not hides_transfers(self._case)
 
     def _instrument_steps(self, *, wanted: int) -> None:
         """Makes at least so many steps with a new replica that notes their spans and transfers.

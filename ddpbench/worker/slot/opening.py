@@ -124,11 +124,16 @@ def _identify(slot: Slot, plan: StoredPlan) -> None:
 
 
 def _cores_counted(machine: dict[str, Any]) -> dict[str, Any]:
-    """Return machine.json with how many cores a node has in place of which: each job of a queue is given others."""
+    """Return machine.json with how many cores nodes have in place of which: each job of a queue is given others.
+
+    Nodes of unequal numbers of slots come in an order of their cores too.
+    """
     identity = dict(machine["identity"])
     cores = identity.get("cores")
-    each = sorted({len(own or ()) for own in (cores.values() if isinstance(cores, dict) else [cores])})
-    identity["cores"] = each[0] if len(each) == 1 else each
+    each = sorted(len(own or ()) for own in (cores.values() if isinstance(cores, dict) else [cores]))
+    identity["cores"] = each[0] if len(set(each)) == 1 else each
+    if "slots" in identity:
+        identity["slots"] = sorted(identity["slots"])
     return {**machine, "identity": identity}
 
 

@@ -234,7 +234,9 @@ def check_places(cases: Iterable[tuple[PlannedCase, int]], seats: Sequence[Seat]
                 if one.gpus < (need := _gpus_needed(case, processes, one))
             ]
             if several := _sharing_gpus(members):
-                lines.append(f"  {case.case_id} needs a GPU for each rank, and {several}")
+                lines.append(
+                    f"  {case.case_id} needs a GPU for each rank, and {several}: ask for as many GPUs as ranks"
+                )
     if lines:
         more = [f"  and {len(lines) - 5} more"] if len(lines) > 5 else []
         listed = "\n".join([*lines[:5], *more])
@@ -254,7 +256,7 @@ def _sharing_gpus(members: Sequence[Seat]) -> str:
     """Return which ranks would share a GPU, in words; empty where none would, or nobody knows."""
     known = Counter((one.host, one.gpu) for one in members if one.gpu)
     host, count = next(((host, count) for (host, _), count in known.items() if count > 1), ("", 0))
-    return f"{count} slots of {host} see the same one alone" if count else ""
+    return f"{count} slots of {host} would use the same one" if count else ""
 
 
 def _counts(counts: Sequence[int]) -> str:

@@ -36,11 +36,12 @@ class Prover:
         """Yield the comparisons in turn, float64 first; every rank yields the same.
 
         float64 proves the algorithm, in full precision whatever the case's; float32 follows, under the
-        case's autocast if it has one. Convolutions on GPUs do without TF32, which torch lets them use and which rounds
-        a shard's gradient and the whole batch's apart by more than is allowed.
+        case's autocast if it has one. GPUs do without TF32, which torch lets convolutions use, and a script matrix
+        products: it rounds a shard's gradient and the whole batch's apart by more than is allowed.
         """
-        if self.training.device.type == "cuda":
-            torch.backends.cudnn.allow_tf32 = False  # this process times nothing
+        if self.training.device.type == "cuda":  # this process times nothing
+            torch.backends.cudnn.allow_tf32 = False
+            torch.set_float32_matmul_precision("highest")
         self.training.check_even(self.control)
         batches = self.training.batches()
         inputs, targets = _kept(next(batches))
