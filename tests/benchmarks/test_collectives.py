@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from pathlib import Path
 
 import pytest
@@ -42,16 +41,19 @@ def test_the_ring_has_the_librarys_bandwidth_on_loopback(full: bool, say: Say, t
 
 @pytest.mark.links
 def test_every_algorithm_takes_what_its_formula_says(full: bool, say: Say, tmp_path: Path) -> None:
-    """Bound: at 25 MB on 1 Gbit/s within 20 % of its formula, at 2, 3, 4 and 8 nodes; the median of three."""
+    """Bound: at 25 MB on 1 Gbit/s within 20 % of its formula, at 2, 3, 4 and 8 nodes; the least of seven.
+
+    What disturbs a transfer adds to its time: a median of three told up to 1.45 where others had the cores.
+    """
     needs_fabrics()
-    count, repeats = (25 * MB, 3) if full else (MB // 5, 1)
+    count, repeats = (25 * MB, 7) if full else (MB // 5, 1)
     off: list[str] = []
     for nodes in (2, 3, 4, 8) if full else (3,):
         folder = tmp_path / f"{nodes}"
         took: dict[str, list[float]] = told_by("beside_formula.py", "1 Gbit/s", nodes, count, repeats, folder)
         assert set(took) == set(TIMES)
         for name, (_, formula_s) in TIMES.items():
-            ratio = statistics.median(took[name]) / formula_s(nodes, count, 1e9 / 8 * PAYLOAD, 0.0)
+            ratio = min(took[name]) / formula_s(nodes, count, 1e9 / 8 * PAYLOAD, 0.0)
             line = (
                 f"{name} of {count / MB:g} MB, {nodes} nodes at 1 Gbit/s: {ratio:.3f} of its formula's time"
             )

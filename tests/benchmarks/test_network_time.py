@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from statistics import fmean
 
 import pandas as pd
 import pytest
@@ -116,8 +117,9 @@ def test_communication_takes_what_the_busiest_link_needs(
     """Bound: in the least disturbed of four launches exposed and overlapped communication is 0.95 to 1.05 of what the
     busiest link's bytes need at the lowest rate its links were proved at, headers included, and in none under 0.95. A
     step's transfers are never under way for less than at the links' own rate, but for the shaper's burst. In that
-    launch waiting is under 0.05; the bytes counted are always the formula's to 1 %, of a master to 2 %: some lie in
-    the kernel's buffers when a block begins and ends.
+    launch waiting is under 0.05; the bytes counted are always the formula's to 1 %. Those of a master and a tree, whose
+    ranks are parts of a step apart, are to 2 % over launches and to 3 % in each: some lie in the kernel's buffers when
+    a block begins and ends.
     """
     rounds, (lowest, highest) = swept(tmp_path, name, full)
     nominal = max(Links.parse(RATE[full]).bandwidth) / 8  # of which a disturbed proof reaches less
@@ -125,7 +127,7 @@ def test_communication_takes_what_the_busiest_link_needs(
     for algorithm in ["all_reduce", *COLLECTIVES] if name == "ddp" else ["master"]:
         rows = [frame.loc[algorithm] for frame in rounds]
         phases = 2 if algorithm in ONE_AFTER_THE_OTHER else 1
-        fewest_bytes, most_bytes = (0.98, 1.02) if algorithm == "master" else (1.0, 1.01)
+        fewest_bytes, most_bytes = (0.97, 1.03) if algorithm in ONE_AFTER_THE_OTHER else (1.0, 1.01)
         needed = phases * rows[0]["expected_node_bytes"] * WIRE / lowest
         least, most = 0.95, 1.05
         if algorithm == "tree":
@@ -152,6 +154,7 @@ def test_communication_takes_what_the_busiest_link_needs(
             or under_way[0] < lowest / max(highest, nominal) - phases * BURST_S / needed
             or waiting > 0.05
             or not all(fewest_bytes <= ratio < most_bytes for ratio in counted)
+            or not 0.98 <= fmean(counted) < 1.02
         ):
             off.append(line)
     assert not off
