@@ -8,6 +8,7 @@ import pytest
 
 from ddpbench.fabric import fabric_capabilities
 from ddpbench.formulas import PAYLOAD, TIMES
+from ddpbench.units import format_bit_rate
 from tests.benchmarks.conftest import Say, told_by
 from tests.benchmarks.ratio import paired_ratio
 
@@ -41,22 +42,23 @@ def test_the_ring_has_the_librarys_bandwidth_on_loopback(full: bool, say: Say, t
 
 @pytest.mark.links
 def test_every_algorithm_takes_what_its_formula_says(full: bool, say: Say, tmp_path: Path) -> None:
-    """Bound: at 25 MB on 1 Gbit/s within 20 % of its formula, at 2, 3, 4 and 8 nodes; the least of seven.
+    """Bound: at 25 MB within 20 % of its formula, at 2, 3 and 4 nodes on 1 Gbit/s, and 8 on a half; the least of seven.
 
-    What disturbs a transfer adds to its time: a median of three told up to 1.45 where others had the cores.
+    What disturbs a transfer adds to its time: a median of three told up to 1.45 where others had the cores,
+    and two cores hardly carry eight links of 1 Gbit/s at once.
     """
     needs_fabrics()
     count, repeats = (25 * MB, 7) if full else (MB // 5, 1)
     off: list[str] = []
     for nodes in (2, 3, 4, 8) if full else (3,):
         folder = tmp_path / f"{nodes}"
-        took: dict[str, list[float]] = told_by("beside_formula.py", "1 Gbit/s", nodes, count, repeats, folder)
+        rate = 0.5e9 if nodes == 8 else 1e9
+        links = format_bit_rate(rate)
+        took: dict[str, list[float]] = told_by("beside_formula.py", links, nodes, count, repeats, folder)
         assert set(took) == set(TIMES)
         for name, (_, formula_s) in TIMES.items():
-            ratio = min(took[name]) / formula_s(nodes, count, 1e9 / 8 * PAYLOAD, 0.0)
-            line = (
-                f"{name} of {count / MB:g} MB, {nodes} nodes at 1 Gbit/s: {ratio:.3f} of its formula's time"
-            )
+            ratio = min(took[name]) / formula_s(nodes, count, rate / 8 * PAYLOAD, 0.0)
+            line = f"{name} of {count / MB:g} MB, {nodes} nodes at {links}: {ratio:.3f} of its formula's time"
             if full:
                 say(f"{line}, 0.8 to 1.2")
                 off += [] if 0.8 <= ratio <= 1.2 else [line]
