@@ -61,8 +61,12 @@ class Simulated:
     now: float = 0.0
     done: list[tuple[str, int, str]] = field(default_factory=list)
     heard: Heard = field(default_factory=Heard)
+    gpus: list[str] = field(default_factory=list)
+    """Claimed ones, of the one that is found."""
 
-    def run(self, total: str, workload: str = "mlp:small", resume: bool = False) -> Sweep:
+    def run(
+        self, total: str, workload: str = "mlp:small", resume: bool = False, shared: bool = True
+    ) -> Sweep:
         experiment = self.folder / "x.toml"
         experiment.write_text(TEXT.format(total=total, workload=workload), encoding="utf-8")
         run = self.folder / "run"
@@ -71,15 +75,18 @@ class Simulated:
         )
         self.patch.setattr(module, "identify", self._identify)
         self.patch.setattr(module, "Servers", _NoServers)
-        self.patch.setattr(module, "claimed", lambda cores: nullcontext())
+        self.patch.setattr(module, "claimed", lambda cores=(), gpus=(): nullcontext(self.gpus.extend(gpus)))
         self.patch.setattr(module, "launch_throughput", lambda *_: None)
-        self.patch.setenv("DDPBENCH_SHARED_MACHINE", "1")
+        self.patch.setenv("DDPBENCH_SHARED_MACHINE", "1" if shared else "")
         work = Sweep(prepared, self.heard, clock=lambda: self.now)
         self.patch.setattr(work._runner, "run_launch", self._launch)
         work.run()
         return work
 
-    def _identify(self, prepared: Any, *_: object) -> Found:
+    def _identify(
+        self, prepared: Any, server: object, listener: object, claim: Callable[[list[str]], object]
+    ) -> Found:
+        claim(["GPU-1"])
         prepared.run.plan.write_text(prepared.plan.dumps(), encoding="utf-8")
         prepared.run.experiment.write_text(prepared.experiment.to_toml(), encoding="utf-8")
         return Found(gpu_addresses=[], plan=prepared.plan, tried=self.tried)
@@ -199,3 +206,9 @@ def test_a_budget_that_is_too_small_as_estimated_is_told_before_anything_starts(
     simulated.run("20 s")
     assert simulated.heard.warnings[0].startswith("as estimated, 5 rounds take about ")
     assert simulated.now <= 20.0
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_sweep_claims_the_gpus_that_it_finds(simulated: Simulated, shared: bool) -> None:
+    simulated.run("90 s", shared=shared)
+    assert simulated.gpus == ([] if shared else ["GPU-1"])

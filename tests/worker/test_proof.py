@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from ddpbench.worker.verify.comparing import SMALL_GRADIENT, relative_error
+from ddpbench.worker.verify.proof import Prover
 
 
 def test_the_error_is_relative_to_each_parameters_own_gradient() -> None:
@@ -40,3 +44,31 @@ def test_nan_and_another_shape_are_infinitely_wrong() -> None:
     assert relative_error([torch.tensor([math.nan])], reference) == math.inf
     assert relative_error([torch.ones(2)], reference) == math.inf
     assert relative_error([], reference) == math.inf
+
+
+@pytest.fixture
+def tf32(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """TF32 is allowed, as a user's script may allow it."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.usefixtures("tf32")
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_proof_on_a_gpu_goes_without_tf32(device: str) -> None:
+    """It rounds to 10 bits, and a shard and the whole batch are rounded apart."""
+    begun: list[tuple[bool, str]] = []
+
+    def check_even(_: object) -> None:
+        begun.append((torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()))
+        raise StopIteration
+
+    training: Any = SimpleNamespace(
+        device=torch.device(device), place=SimpleNamespace(rank=0, processes=1), check_even=check_even
+    )
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        next(Prover(training, SimpleNamespace(), lambda: None).run())  # type: ignore[arg-type]
+    assert begun == [(device != "cuda", "highest" if device == "cuda" else "high")]

@@ -79,6 +79,14 @@ def test_a_gpu_in_words(machine: Machine) -> None:
     assert found["GPU 0"].found == "NVIDIA H100 80GB HBM3, 79.6 GiB, 0000:1b:00.0, NUMA 0"
 
 
+def test_gpus_of_two_kinds_are_told(machine: Machine) -> None:
+    fast, slow = smi_lines(2).splitlines()
+    machine.gpus(2, lines=f"{fast}\n{slow.replace('NVIDIA H100 80GB HBM3', 'NVIDIA L4')}\n")
+    found = machine.findings(gpus.gpus)["mixed GPUs"]
+    assert found.level == "note"
+    assert found.found.startswith("NVIDIA H100 80GB HBM3, NVIDIA L4: ")
+
+
 def test_states_that_disturb(machine: Machine) -> None:
     busy, exclusive = smi_lines(2).splitlines()
     busy = busy.replace(", 4, 0,", ", 40960, 97,").replace(

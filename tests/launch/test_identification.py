@@ -1,0 +1,42 @@
+"""What is asked of a machine before anything is launched on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+
+from ddpbench.errors import MachineError
+from ddpbench.launch.listener import Listener
+from ddpbench.launch.sweep.identification import identify
+from ddpbench.launch.sweep.preparation import Prepared, SweepRequest, prepare
+
+TEXT = '[base]\nworkload = "mlp:small"\nstrategy = "single"\nworld_size = 1\ndevice = "cpu"\n'
+
+
+def prepared_on(device: str, folder: Path) -> Prepared:
+    """A sweep of one case, which stands for one on another device."""
+    experiment = folder / "x.toml"
+    experiment.write_text(TEXT, encoding="utf-8")
+    found = prepare(SweepRequest(experiment=experiment, out=folder / "run"))
+    cases = tuple(replace(entry, case=replace(entry.case, device=device)) for entry in found.plan.cases)
+    found.run.create()
+    return replace(found, plan=replace(found.plan, cases=cases))
+
+
+def test_gpus_are_claimed_before_anything_computes_on_them(tmp_path: Path) -> None:
+    claimed: list[list[str]] = []
+
+    def refuse(gpus: Any) -> NoReturn:
+        claimed.append(gpus)
+        raise MachineError("another sweep")
+
+    gpus = [{"name": "H100", "uuid": "GPU-1", "pci": None}, {"name": "H100", "pci": None}]
+    server: Any = SimpleNamespace(probe=lambda _: {"gpus": gpus})
+    with pytest.raises(MachineError, match="another sweep"):
+        identify(prepared_on("cuda", tmp_path), server, Listener(), refuse)
+    assert claimed == [["GPU-1", ""]]
+    assert not (tmp_path / "run/plan.json").exists()
