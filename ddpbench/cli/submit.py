@@ -6,6 +6,7 @@ import argparse
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -152,9 +153,9 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
     from ddpbench.texts import command
 
     asked = submission.request.value("partition") or os.environ.get("SBATCH_PARTITION")
-    room = None if all(size.jobs for size in submission.sizes) else needs(submission)
+    room = needs(submission)
     if room and asked:  # before anything is written
-        control.check_room(control.partitions(), asked, *room)
+        control.check_room(control.partitions(), asked, max(room), max(room.values()))
     new = bool(submission.plans)
     _make(submission.path)
     with RunDir(submission.path).locked(by="ddpbench submit"):
@@ -170,10 +171,8 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
                 if room and not asked:
                     _explain(error, room)
                 raise
-            if (
-                room and not asked
-            ):  # Slurm may choose another one than the default, and takes jobs that never start
-                control.check_room(control.partitions(), chosen or None, *room)
+            if room and not asked:
+                _check_chosen(chosen, room)
         except BaseException:  # nothing was submitted: nothing stays
             if new:
                 shutil.rmtree(submission.path, ignore_errors=True)
@@ -204,7 +203,20 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
         return 1 if follower.given_up else code
 
 
-def _explain(error: RequestError, room: tuple[int, float]) -> None:
+def _check_chosen(chosen: Mapping[int, str], room: Mapping[int, float]) -> None:
+    """Looks whether each job fits the partition that Slurm chose for it, by its nodes: it takes jobs that never start.
+
+    Raises:
+        RequestError: one does not.
+    """
+    from ddpbench.launch.slurm import control
+
+    known = control.partitions()
+    for nodes, time_s in room.items():
+        control.check_room(known, chosen.get(nodes) or None, nodes, time_s)
+
+
+def _explain(error: RequestError, room: Mapping[int, float]) -> None:
     """Says why Slurm refuses a job where the default partition has no room for it.
 
     Raises:
@@ -214,7 +226,7 @@ def _explain(error: RequestError, room: tuple[int, float]) -> None:
     from ddpbench.launch.slurm import control
 
     try:
-        control.check_room(control.partitions(), None, *room)
+        control.check_room(control.partitions(), None, max(room), max(room.values()))
     except LaunchError:  # who refuses knows why
         return
     except RequestError as why:

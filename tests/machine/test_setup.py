@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from ddpbench.machine import interfaces
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.identity import machine_record, nodes_record
+from ddpbench.machine.interfaces import Interface, gloo_setup, list_interfaces
 from ddpbench.machine.setup import read_setup
 from ddpbench.records.files import parse_json
+from ddpbench.records.machine import setups_of
 
 FILES = {
     "sys/class/dmi/id/sys_vendor": "Example Inc.\n",
@@ -98,3 +103,29 @@ def test_nodes_tell_what_differs_between_them() -> None:
     assert alike["context"]["setup"] == {"os": "L"}
     apart = nodes_record(nodes, {}, {}, {"b": {"os": "M"}, "a": {"os": "L"}})
     assert apart["context"]["setup"] == {"a": {"os": "L"}, "b": {"os": "M"}}
+
+
+def test_set_ups_are_told_by_host_whether_or_not_they_differ() -> None:
+    assert setups_of({"host": "a, b", "setup": {"os": "L"}}) == {"a, b": {"os": "L"}}
+    assert setups_of({"host": "a, b", "setup": {"a": {"os": "L"}, "b": {}}}) == {"a": {"os": "L"}, "b": {}}
+    assert setups_of({"host": "a"}) == {}
+
+
+def test_a_slot_records_the_interface_that_gloo_would_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = [
+        Interface("lo", True, ("127.0.0.1",)),
+        Interface("eth0", True, ("10.0.0.2",), 1_000),
+        Interface("ib0", True, ("10.1.0.2",), 100_000),
+    ]
+    monkeypatch.setattr(interfaces, "list_interfaces", lambda: there)
+    monkeypatch.setattr(interfaces, "look_up", lambda _: ["10.0.0.2"])
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    assert gloo_setup() == {"gloo_interface": "eth0 (1 Gbit/s)", "faster_interface": "ib0 (100 Gbit/s)"}
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
+    assert gloo_setup() == {"gloo_interface": "ib0 (100 Gbit/s)"}
+
+
+def test_a_bridges_rate_is_nobodys(tmp_path: Path) -> None:
+    (tmp_path / "sys/class/net/lo/device").mkdir(parents=True)
+    assert next(one for one in list_interfaces(tmp_path) if one.name == "lo").real
+    assert not next(one for one in list_interfaces(tmp_path / "other") if one.name == "lo").real

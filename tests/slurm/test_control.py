@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from ddpbench.launch.slurm.control import _place, environment
+from ddpbench.launch.slurm import control
+from ddpbench.launch.slurm.control import _place, environment, would_run
 
 
 @pytest.fixture
@@ -31,3 +33,23 @@ def test_variables_change_no_option_that_a_script_has(monkeypatch: pytest.Monkey
 def test_a_script_is_the_same_by_whatever_name_it_is_called(tmp_path: Path, script: Path) -> None:
     (tmp_path / "home").symlink_to(tmp_path)
     assert _place(str(tmp_path / "home" / script.name)) == _place(script)
+
+
+@pytest.mark.parametrize(
+    ("words", "partition"),
+    [
+        (
+            "sbatch: Job 7 to start at 2026-01-02T03:04:05 using 2 processors on nodes n1 in partition long\n",
+            "long",
+        ),
+        ("sbatch: Job 7 to start at 2026-01-02T03:04:05 a using 2 processors on n1\n", ""),
+    ],
+)
+def test_sbatch_says_which_partition_a_job_would_have(
+    words: str, partition: str, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(argv: list[str], _: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(argv, 0, "", words)
+
+    monkeypatch.setattr(control, "_asked", asked)
+    assert would_run(script) == partition

@@ -10,6 +10,7 @@ import pytest
 
 from ddpbench.cli import submit
 from ddpbench.errors import RequestError
+from ddpbench.launch.slurm import control
 from ddpbench.launch.slurm.control import Partition, check_room
 from ddpbench.launch.slurm.request import (
     Option,
@@ -128,6 +129,27 @@ def test_what_a_partition_never_has_is_refused(
 
 def test_without_a_default_partition_sbatch_says_what_it_wants() -> None:
     check_room(KNOWN[1:], None, 99, 1e9)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "room", "problem"),
+    [
+        ({1: "short", 4: "long"}, {1: 1800.0, 4: 86_400.0}, None),  # a site may choose by size
+        ({1: "short", 4: "short"}, {1: 1800.0, 4: 86_400.0}, "limit of 30 min"),
+        ({4: "short"}, {4: 1800.0}, None),
+        ({2: ""}, {2: 60.0}, None),
+        ({3: ""}, {3: 60.0}, "the partition debug has 2 nodes"),  # Slurm does not say: the default one
+    ],
+)
+def test_each_job_is_held_against_the_partition_that_slurm_chose_for_it(
+    chosen: dict[int, str], room: dict[int, float], problem: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "partitions", lambda: KNOWN)
+    if problem is None:
+        submit._check_chosen(chosen, room)
+        return
+    with pytest.raises(RequestError, match=problem):
+        submit._check_chosen(chosen, room)
 
 
 def test_an_option_given_again_leaves_the_others_as_they_are(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ddpbench.errors import RequestError, WorkloadError
+from ddpbench.errors import IdentityError, RequestError, WorkloadError
 from ddpbench.launch.layout import Nodes, plan_for
 from ddpbench.records import RunDir
 from ddpbench.records.job_key import job_key
@@ -22,9 +22,10 @@ from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Case
 from ddpbench.worker.place import SlotPlace
-from ddpbench.worker.slot.opening import _cores_counted, open_run, settled_plan
+from ddpbench.worker.slot.opening import _cores_counted, _identify, open_run, settled_plan
 from ddpbench.worker.slot.own_card import own_card, plan_digest
-from ddpbench.worker.slot.roster import check
+from ddpbench.worker.slot.roster import check, seat
+from tests.worker.test_roster import card
 
 KIB = 1024
 EXPERIMENT = """
@@ -86,12 +87,39 @@ def planned(folder: Path, workload: str = "mlp:small", **given: str) -> RunDir:
 def test_another_job_may_have_other_cores_of_the_same_nodes(before: Any, now: Any, same: bool) -> None:
     """A queue gives a job that goes on whatever is free; how many they are must not change."""
     one, other = ({"identity": {"cpu": "x", "cores": cores}} for cores in (before, now))
-    assert (_cores_counted(one) == _cores_counted(other)) is same
+    assert (_cores_counted(one, None) == _cores_counted(other, None)) is same
+
+
+@pytest.mark.parametrize(("told", "refused"), [(True, True), (False, False)])
+def test_as_many_cores_that_are_fewer_physical_ones_are_others(
+    tmp_path: Path, told: bool, refused: bool
+) -> None:
+    """Two hyper-threads of one core are two cores too. A run that is older does not tell."""
+
+    def begun(cores: tuple[int, ...], physical: int) -> Any:
+        cards = [card(0, cores=cores, physical=physical)]
+        place = SimpleNamespace(slots=1)
+        return SimpleNamespace(run=run, cards=cards, seats=seat(cards, 0), place=place)
+
+    run = planned(tmp_path)
+    plan = read_plan(run)
+    _identify(begun((0, 1), 2), plan)
+    assert read_machine(run)["context"]["physical_cores"] == [2]
+    if not told:
+        data = json.loads(run.machine.read_text(encoding="utf-8"))
+        del data["context"]["physical_cores"]
+        run.machine.write_text(json.dumps(data), encoding="utf-8")
+    _identify(begun((4, 5), 2), plan)
+    if refused:
+        with pytest.raises(IdentityError, match=r"physical_cores: \[2\] there, \[1\] here"):
+            _identify(begun((0, 8), 1), plan)
+    else:
+        _identify(begun((0, 8), 1), plan)
 
 
 def test_nodes_of_unequal_slots_may_come_in_another_order() -> None:
     one, other = ({"identity": {"cores": [0], "slots": slots}} for slots in ([4, 2], [2, 4]))
-    assert _cores_counted(one) == _cores_counted(other)
+    assert _cores_counted(one, None) == _cores_counted(other, None)
 
 
 def test_a_leader_runs_equal_bucket_caps_once_and_writes_which_stand_for_which(

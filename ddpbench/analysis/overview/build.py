@@ -29,7 +29,7 @@ from ddpbench.analysis.overview.tables import (
     phases_table,
     proofs_table,
 )
-from ddpbench.analysis.overview.validity import merge_sentences, validity_sentences
+from ddpbench.analysis.overview.validity import interface_sentences, merge_sentences, validity_sentences
 from ddpbench.analysis.overview.warnings import warning_sentences
 from ddpbench.analysis.read.cases import of_no_case
 from ddpbench.analysis.read.fabrics import fabric_sentences, fabrics_of
@@ -120,6 +120,7 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, told: Told) -> Ru
             *misplaced,
             *merge_sentences(merged),
             *validity_sentences(plan, cases, table, stop_reason=sweeps.stop_reason, path=str(run.path)),
+            *interface_sentences(machine, cases),
             *virtual_sentences(cases, table),
             *fabric_sentences(fabrics),
         ),

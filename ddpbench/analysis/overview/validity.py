@@ -19,6 +19,7 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.staleness import staleness_sentences
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS
 from ddpbench.records import Noise
+from ddpbench.records.machine import setups_of
 from ddpbench.records.plan import StoredPlan
 from ddpbench.spec import Budget
 from ddpbench.spec.buckets import equal_words
@@ -45,6 +46,10 @@ _MEANING = {
 """What each flag of a launch says happened."""
 
 
+MOST_HOSTS = 3
+"""Of many with the same interfaces so many are named."""
+
+
 def merge_sentences(merged: Mapping[str, Any]) -> Iterable[str]:
     """Yield what a merge of several runs limits."""
     if merged:
@@ -54,6 +59,23 @@ def merge_sentences(merged: Mapping[str, Any]) -> Iterable[str]:
             "cases of different runs were not run in turn."
         )
         yield from (f"Left out of the merge: {text}." for text in merged["left_out"])
+
+
+def interface_sentences(machine: Mapping[str, Any], cases: Iterable[CaseRun]) -> Iterable[str]:
+    """Yield over which interfaces nodes talked by gloo that have a faster one."""
+    if not any(run.case.backend == "gloo" and any(launch.hosts > 1 for launch in run.good) for run in cases):
+        return
+    where: dict[tuple[str, str], list[str]] = {}
+    for host, setup in setups_of(machine.get("context") or {}).items():
+        if faster := setup.get("faster_interface"):
+            where.setdefault((setup.get("gloo_interface", ""), faster), []).append(host)
+    for (used, faster), hosts in where.items():
+        more = len(hosts) - MOST_HOSTS
+        named = [*hosts[:MOST_HOSTS], f"{more} more"] if more > 0 else hosts
+        yield (
+            f"gloo used {used} on {series_of(named)}, though {faster} was there: GLOO_SOCKET_IFNAME chooses "
+            "another interface."
+        )
 
 
 def validity_sentences(

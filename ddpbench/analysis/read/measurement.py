@@ -5,7 +5,7 @@ They go through `virtual.nominal` first: whatever is computed from a launch is t
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -153,17 +153,25 @@ def _told(
         params_equal=len(set(checksums)) == 1 if len(checksums) > 1 else None,
         start_up=start_up_of([_beginning(rank) for rank in ranks.values()]),
         staleness=added(record.counts for rank in ranks.values() for record in rank.of(Staleness)),
-        shares_cores=_loaders_share_cores(address.case, start),
+        shares_cores=_loaders_share_cores(address.case, _starts(ranks)),
         hosts=len(set(_hosts(ranks).values())),
         traffic=link_traffic({number: rank.of(Traffic) for number, rank in ranks.items()}),
     )
 
 
-def _loaders_share_cores(case: Case, start: RankStart | None) -> bool:
-    """Return whether loader workers run on cores that their rank needs: beside a GPU there are mostly more of them."""
-    if not case.loader_workers or start is None or start.loader_cores:
+def _loaders_share_cores(case: Case, starts: Sequence[RankStart]) -> bool:
+    """Return whether loader workers run on cores that ranks need: beside GPUs there are mostly enough for all.
+
+    Ranks beside one socket's GPUs have all its cores, each of them.
+    """
+    if not case.loader_workers or not starts or starts[0].loader_cores:
         return False
-    return case.device == "cpu" or len(start.cores) < case.threads_per_rank + case.loader_workers
+    if case.device == "cpu":
+        return True
+    last = {start.rank: start for start in starts}  # of a rank that was started again
+    at = Counter((start.host, start.cores) for start in last.values())
+    each = case.threads_per_rank + case.loader_workers
+    return any(ranks * each > len(cores) for (_, cores), ranks in at.items())
 
 
 def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case, foreign: tuple[str, ...]) -> Launch:

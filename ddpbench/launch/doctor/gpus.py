@@ -117,7 +117,7 @@ def gpus(host: Host) -> Iterator[Finding]:
     yield ok("driver", found[0].driver)
     for gpu in found:
         yield from _gpu(host, gpu)
-    yield from _settings(found)
+    yield from _settings(found, chosen=hidden is not None)
     for gpu in found:
         yield from _compute_mode(gpu)
 
@@ -133,9 +133,12 @@ def _no_sign_of_any(host: Host) -> Finding:
     return ok("gpus", "none: no NVIDIA driver in /proc, no device file in /dev")
 
 
-def _settings(found: list[Gpu]) -> Iterator[Finding]:
-    """Yield whether GPUs differ, which may fall asleep between launches, and which are split into instances."""
-    if len(kinds := dict.fromkeys(gpu.name for gpu in found)) > 1:
+def _settings(found: list[Gpu], *, chosen: bool) -> Iterator[Finding]:
+    """Yield whether GPUs differ, which may fall asleep between launches, and which are split into instances.
+
+    Of `chosen` ones nvidia-smi does not tell which they are.
+    """
+    if not chosen and len(kinds := dict.fromkeys(gpu.name for gpu in found)) > 1:
         yield note(
             "mixed GPUs",
             f"{', '.join(kinds)}: CUDA counts the fastest first, and the slowest of a job sets its pace",

@@ -10,7 +10,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,19 +17,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from ddpbench.guard import signal_name
 from ddpbench.helper_process import child_environment
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.machine.hardware import Hardware, read_hardware
+from ddpbench.machine.interfaces import Interface, list_interfaces, look_up
 from ddpbench.spec import Catalog
 
 TORCH_TIMEOUT_S = 120.0
 """A first import of torch from a slow disk takes its time."""
 COMMAND_TIMEOUT_S = 20.0
 """nvidia-smi takes seconds where no process keeps the driver loaded."""
-RESOLVE_TIMEOUT_S = 2.0
 
 ASK_TORCH = (sys.executable, "-P", "-m", "ddpbench.worker.checkup")
 GPU_FIELDS = (
@@ -59,16 +56,6 @@ class Reply:
         if self.code is not None and self.code < 0:
             return f"ended by {signal_name(-self.code)}"
         return f"exit code {self.code}" if self.code is not None else "no answer"
-
-
-@dataclass(frozen=True, slots=True)
-class Interface:
-    """A network interface that is there. `addresses`: IPv4, then IPv6. `speed_mbps`: 0 where not told."""
-
-    name: str
-    up: bool
-    addresses: tuple[str, ...] = ()
-    speed_mbps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,48 +103,6 @@ def run_command(argv: Sequence[str], timeout_s: float) -> Reply:
     except OSError as error:
         return Reply(None, err=error.strerror or str(error))
     return Reply(done.returncode, done.stdout, done.stderr)
-
-
-def look_up(name: str) -> list[str]:
-    """Return the addresses a host name has, in the order a backend would try them; none if it has none.
-
-    Raises:
-        TimeoutError: name servers did not answer within `RESOLVE_TIMEOUT_S`.
-    """
-    found: list[list[str]] = []
-
-    def work() -> None:
-        try:
-            entries = socket.getaddrinfo(name, None, socket.AF_UNSPEC, socket.SOCK_STREAM)
-        except OSError:
-            entries = []
-        found.append(list(dict.fromkeys(str(entry[4][0]) for entry in entries)))
-
-    # A thread that nobody waits for: the look-up itself cannot be given a limit.
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(RESOLVE_TIMEOUT_S)
-    if not found:
-        raise TimeoutError(f"no answer within {RESOLVE_TIMEOUT_S:.0f} s")
-    return found[0]
-
-
-def list_interfaces() -> list[Interface]:
-    """Return the network interfaces, those with IPv4 first in the system's order, as nccl goes through them."""
-    stats = psutil.net_if_stats()
-    families = (socket.AF_INET, socket.AF_INET6)
-    found: list[Interface] = []
-    for name, entries in psutil.net_if_addrs().items():
-        addresses = [
-            entry.address.partition("%")[0]
-            for family in families
-            for entry in entries
-            if entry.family == family
-        ]
-        stat = stats.get(name)
-        up, speed = (stat.isup, stat.speed) if stat is not None else (False, 0)
-        found.append(Interface(name, up, tuple(addresses), max(0, speed)))
-    return found
 
 
 def _disk(path: Path) -> Disk:

@@ -6,10 +6,10 @@ import ipaddress
 from collections.abc import Iterator, Sequence
 
 from ddpbench.launch.doctor.finding import Finding, note, ok, problem
-from ddpbench.launch.doctor.host import Host, Interface
+from ddpbench.launch.doctor.host import Host
+from ddpbench.machine.interfaces import LOOPBACK, Interface, faster_than, owner_of
+from ddpbench.machine.interfaces import gloo_choice as gloo_choice_of
 
-LOOPBACK = "lo"
-"""Where local ranks meet: `ddpbench.launch.plan` sets GLOO_SOCKET_IFNAME to it."""
 SHOWN = 8
 """So many interfaces are described; a host of containers has dozens."""
 
@@ -73,7 +73,7 @@ def host_name(host: Host) -> Iterator[Finding]:
             f"{name} is {addresses[0]}, an address only this machine reaches; gloo would tell it to other nodes",
             remedy,
         )
-    elif _owner(host.interfaces(), addresses[0]) is None:
+    elif owner_of(addresses[0], host.interfaces()) is None:
         yield note(
             "host name",
             f"{name} is {addresses[0]}, an address that no interface here has",
@@ -83,42 +83,9 @@ def host_name(host: Host) -> Iterator[Finding]:
         yield ok("host name", f"{name} is {addresses[0]}")
 
 
-def _owner(found: Sequence[Interface], address: str) -> Interface | None:
-    """Return the interface with the address; all of 127 belongs to the loopback one."""
-    for each in found:
-        if address in each.addresses:
-            return each
-    if ipaddress.ip_address(address).is_loopback:
-        return next((each for each in found if each.name == LOOPBACK), None)
-    return None
-
-
 def gloo_choice(host: Host) -> tuple[list[Interface], str]:
-    """Return which interfaces gloo would use, and why; none where it would fail.
-
-    As torch does (ProcessGroupGloo.cpp, Options::create_default and createDefaultDevice): the interfaces of
-    GLOO_SOCKET_IFNAME, split at commas, if it has two characters or more; else the first address of the host's
-    name that can be bound; else 127.0.0.1.
-    """
-    found = host.interfaces()
-    given = host.env.get("GLOO_SOCKET_IFNAME", "")
-    if len(given) > 1:
-        chosen = [
-            next((e for e in found if e.name == name and e.addresses), None) for name in given.split(",")
-        ]
-        return [
-            each for each in chosen if each is not None
-        ] if None not in chosen else [], "GLOO_SOCKET_IFNAME"
-    try:
-        addresses = host.resolve(host.host_name)
-    except TimeoutError:
-        addresses = []
-    for address in addresses:
-        owner = _owner(found, address)
-        if owner is not None:
-            return [owner], f"the host name's address {address}"
-    loopback = _owner(found, "127.0.0.1")
-    return ([loopback] if loopback else []), "the host name has no address here"
+    """Return which interfaces gloo would use on this host, and why; none where it would fail."""
+    return gloo_choice_of(host.interfaces(), lambda: host.resolve(host.host_name), host.env)
 
 
 def gloo(host: Host) -> Iterator[Finding]:
@@ -136,6 +103,12 @@ def gloo(host: Host) -> Iterator[Finding]:
         )
     elif all(each.name == LOOPBACK for each in chosen):
         yield ok("gloo picks", f"{names}, as ranks on this host should ({why})")
+    elif faster := faster_than(chosen, host.interfaces(), host.env):
+        yield note(
+            "gloo picks",
+            f"{chosen[0].told}, {why}; {faster} is faster. Local launches of ddpbench use lo",
+            "if it joins your nodes, set GLOO_SOCKET_IFNAME to its name there",
+        )
     else:
         yield ok("gloo picks", f"{names} ({why}); local launches of ddpbench use lo")
 

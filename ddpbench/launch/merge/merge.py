@@ -8,7 +8,7 @@ import secrets
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,14 +107,12 @@ def _write(sources: Sequence[Source], run: RunDir, out: Path) -> Merged:
     write_json(run.sessions, {"schema_version": SCHEMA_VERSION, "sessions": [*sessions, end]})
     write_anew(run.experiment, _experiments(sources, out))
     names = dict.fromkeys(source.plan["experiment"] for source in sources)
-    questions = dict.fromkeys(source.stored.question for source in sources if source.stored.question)
-    scopes = dict.fromkeys(source.stored.scope for source in sources if source.stored.scope)
     plan = {
         "schema_version": SCHEMA_VERSION,
         "run_id": merged.run_id,
         "experiment": "+".join(names),
-        "question": " ".join(questions),
-        "scope": " ".join(scopes),
+        "question": _each_once(source.stored.question for source in sources),
+        "scope": _each_once(source.stored.scope for source in sources),
         "budget": _budget(sources, offset),
         "cases": list(cases.values()),
         "launches": order,
@@ -188,6 +186,12 @@ def _machine(sources: Sequence[Source]) -> dict[str, Any]:
             ],
         },
     }
+
+
+def _each_once(texts: Iterable[str]) -> str:
+    """Return what the runs say, one after the other, without what another one says too, as a merged one may."""
+    said = list(dict.fromkeys(filter(None, texts)))
+    return " ".join(one for one in said if not any(one in other for other in said if other != one))
 
 
 def _cores(source: Source) -> int:

@@ -129,18 +129,21 @@ class Follower:
         if self.retrying:
             self._again = {size.shape.nodes for size in self.submission.sizes if size.has_failed()}
 
-    def check(self) -> str:
+    def check(self) -> dict[int, str]:
         """Writes the scripts and has Slurm judge each that is new, before any is submitted.
 
-        Returns in which partition they would run, as far as it says.
+        Returns in which partition each would run, by its number of nodes; empty where Slurm does not say.
 
         Raises:
             RequestError: one of them is refused.
             UnreachableError: Slurm does not answer.
         """
         write_scripts(self.submission, self.scripts)
-        judged = [control.would_run(size.script) for size in self.submission.sizes if not size.jobs]
-        return next(filter(None, judged), "")
+        return {
+            size.shape.nodes: control.would_run(size.script)
+            for size in self.submission.sizes
+            if not size.jobs
+        }
 
     def submit_missing(self) -> None:
         """Submits jobs for what has none, or none any more, and returns at once.

@@ -301,17 +301,19 @@ def _time_s(submission: Submission, size: Size, plan: Plan | StoredPlan) -> floa
     return time_limit_s(plan.budget.total, size.estimated_s) if given is None else given
 
 
-def needs(submission: Submission) -> tuple[int, float]:
-    """Return the most nodes that a job asks for, and the longest time limit, seconds.
+def needs(submission: Submission) -> dict[int, float]:
+    """Return the time limit of each job that is still to be submitted, seconds, by its number of nodes.
 
     Raises:
         RequestError: a run that stands already cannot be read.
     """
-    times = [
-        _time_s(submission, size, submission.plans.get(size.shape.nodes) or read_plan(size.run))
+    return {
+        size.shape.nodes: _time_s(
+            submission, size, submission.plans.get(size.shape.nodes) or read_plan(size.run)
+        )
         for size in submission.sizes
-    ]
-    return max(size.shape.nodes for size in submission.sizes), max(times)
+        if not size.jobs
+    }
 
 
 def _cpus(cases: Sequence[Case]) -> int | None:

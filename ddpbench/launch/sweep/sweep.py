@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from ddpbench.errors import FabricError, OutputError, WorkloadError
+from ddpbench.errors import FabricError, MachineError, OutputError, WorkloadError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.fabrics import Fabrics
 from ddpbench.launch.listener import Listener
@@ -127,12 +127,6 @@ class Sweep:
                 except KeyboardInterrupt:
                     self.result.stop_reason = "interrupted"
                     raise
-                except WorkloadError:
-                    if not self._prepared.resumes:
-                        shutil.rmtree(
-                            self._run.path, ignore_errors=True
-                        )  # nothing but what it has just begun
-                    raise
                 except FabricError:
                     if (
                         not self._prepared.resumes and not self._done.endings
@@ -140,6 +134,11 @@ class Sweep:
                         for path in (self._run.plan, self._run.experiment, self._run.machine):
                             path.unlink(missing_ok=True)
                         self._identified = False
+                    raise
+                except (WorkloadError, MachineError):
+                    if not self._prepared.resumes and not self._identified:
+                        # nothing but what it has just begun
+                        shutil.rmtree(self._run.path, ignore_errors=True)
                     raise
                 finally:
                     self.result.wall_s = self._clock() - started

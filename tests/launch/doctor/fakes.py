@@ -13,7 +13,8 @@ import pytest
 
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.doctor import Check, Finding, Host, carry_out
-from ddpbench.launch.doctor.host import ASK_GPU_LINKS, ASK_GPUS, ASK_TORCH, Disk, Interface, Reply
+from ddpbench.launch.doctor.host import ASK_GPU_LINKS, ASK_GPUS, ASK_TORCH, Disk, Reply
+from ddpbench.machine.interfaces import Interface
 
 CPU_FACTS: dict[str, Any] = {
     "torch": "2.13.0+cpu",

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from ddpbench.launch.doctor import CHECKS, Check, Finding, Host, carry_out, examine
 from ddpbench.launch.doctor.finding import note, ok, problem
-from ddpbench.launch.doctor.host import Disk, Interface, Reply
+from ddpbench.launch.doctor.host import Disk, Reply
+from ddpbench.machine.interfaces import Interface
 from tests.launch.doctor.fakes import CPU_FACTS, ETHERNET, LOOPBACK, Machine, gpu_facts, smi_lines
 
 ONLY_TELL = {"python", "package", "hyper_threads", "numa", "threads", "torchrun", "slurm"}

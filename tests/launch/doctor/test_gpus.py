@@ -85,6 +85,8 @@ def test_gpus_of_two_kinds_are_told(machine: Machine) -> None:
     found = machine.findings(gpus.gpus)["mixed GPUs"]
     assert found.level == "note"
     assert found.found.startswith("NVIDIA H100 80GB HBM3, NVIDIA L4: ")
+    machine.env["CUDA_VISIBLE_DEVICES"] = "0"  # as it advises
+    assert "mixed GPUs" not in machine.findings(gpus.gpus)
 
 
 def test_states_that_disturb(machine: Machine) -> None:

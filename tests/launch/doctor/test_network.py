@@ -7,12 +7,13 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ddpbench.launch.doctor import Host, network
-from ddpbench.launch.doctor.host import Interface, list_interfaces
+from ddpbench.machine.interfaces import Interface, list_interfaces
 from tests.launch.doctor.fakes import ETHERNET, LOOPBACK, Machine
 from tests.processes import python_path
 
@@ -85,6 +86,33 @@ def test_gloos_choice(machine: Machine, variable: str, addresses: list[str], cho
     machine.addresses["node1"] = addresses
     assert [each.name for each in network.gloo_choice(machine.host())[0]] == chosen
     assert (machine.findings(network.gloo)["gloo picks"].level == "problem") == (not chosen)
+
+
+@pytest.mark.parametrize(
+    ("there", "variable", "faster"),
+    [
+        (Interface("ib0", True, ("10.1.0.2",), 200_000), "", "ib0 (200 Gbit/s)"),
+        (Interface("ib0", True, ("10.1.0.2",), 200_000), "eth0", ""),  # as somebody wanted it
+        (Interface("ib0", False, ("10.1.0.2",), 200_000), "", ""),
+        (Interface("ib0", True, (), 200_000), "", ""),
+        (Interface("docker0", True, ("172.17.0.1",), 200_000, real=False), "", ""),
+        (Interface("eth1", True, ("10.2.0.2",), 19_000), "", ""),
+    ],
+)
+def test_a_faster_interface_than_gloos_is_told(
+    machine: Machine, there: Interface, variable: str, faster: str
+) -> None:
+    machine.found.append(there)
+    machine.env["GLOO_SOCKET_IFNAME"] = variable
+    machine.addresses["node1"] = ["10.0.0.2"]
+    found = machine.findings(network.gloo)["gloo picks"]
+    assert found.level == ("note" if faster else "ok")
+    if faster:
+        assert found.found.startswith(
+            f"eth0 (10 Gbit/s), the host name's address 10.0.0.2; {faster} is faster."
+        )
+    machine.found[1] = replace(ETHERNET, speed_mbps=0)  # of which nobody knows what it carries
+    assert machine.findings(network.gloo)["gloo picks"].level == "ok"
 
 
 def test_an_interface_that_is_not_there(machine: Machine) -> None:
@@ -215,12 +243,12 @@ def test_gloo_itself_picks_what_we_say_whatever_the_hosts_file(tmp_path: Path, k
 def test_looking_up_a_name_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
-    from ddpbench.launch.doctor import host as host_module
+    from ddpbench.machine import interfaces
 
     release = threading.Event()
-    monkeypatch.setattr(host_module, "RESOLVE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(interfaces, "RESOLVE_TIMEOUT_S", 0.05)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: release.wait(10) and [])
     with pytest.raises(TimeoutError, match="no answer within"):
-        host_module.look_up("anything")
+        interfaces.look_up("anything")
     release.set()
-    assert Host().resolve is host_module.look_up
+    assert Host().resolve is interfaces.look_up

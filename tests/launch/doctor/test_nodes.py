@@ -13,12 +13,13 @@ from dataclasses import asdict, replace
 import pytest
 
 from ddpbench.errors import LaunchError, RequestError
-from ddpbench.launch.doctor.host import Host, Interface
+from ddpbench.launch.doctor.host import Host
 from ddpbench.launch.doctor.nodes import gathering, talking
 from ddpbench.launch.doctor.nodes.checking import own_node, seat_of
 from ddpbench.launch.doctor.nodes.gathering import Node, rounds_of, take_part
 from ddpbench.launch.doctor.nodes.judging import judged
 from ddpbench.launch.doctor.nodes.talking import Pair
+from ddpbench.machine.interfaces import Interface
 
 LOOPBACK = Interface("lo", True, ("127.0.0.1",))
 ETHERNET = Interface("eth0", True, ("10.0.0.2",), 10_000)
@@ -175,6 +176,13 @@ def test_a_link_below_what_its_interfaces_claim_is_noted() -> None:
     assert not [finding for finding in judged(nodes, fine) if finding.level == "note"]
 
 
+def test_a_faster_interface_than_the_one_used_is_noted() -> None:
+    nodes = [node(0, address="10.0.0.2", faster="ib0 (200 Gbit/s)"), node(1, address="10.0.0.3")]
+    first, second, *_ = judged(nodes, [])
+    assert (first.level, second.level) == ("note", "ok")
+    assert first.found == "eth0 10.0.0.2 (x), where ib0 (200 Gbit/s) is faster"
+
+
 def test_a_loopback_name_is_said_with_the_fix() -> None:
     nodes = [node(0, address="127.0.1.1", others=("eth0 10.0.0.2",)), node(1, address="10.0.0.3")]
     pairs = [Pair(a=0, b=1, problem="10.0.0.3:1: timed out")]
@@ -226,6 +234,10 @@ def test_a_node_says_what_gloo_would_use() -> None:
     told = own_node(seat, host())
     assert (told.interface, told.address, told.speed_mbps) == ("eth0", "10.0.0.2", 10_000)
     assert json.dumps(told.versions)
+    assert told.faster == ""
+    infiniband = Interface("ib0", True, ("10.1.0.2",), 200_000)
+    faster = replace(host(), interfaces=lambda: [LOOPBACK, ETHERNET, infiniband])
+    assert own_node(seat, faster).faster == "ib0 (200 Gbit/s)"
     with pytest.raises(LaunchError, match="GLOO_SOCKET_IFNAME=ib0 names an interface that is not on n2"):
         own_node(seat, host(env={"GLOO_SOCKET_IFNAME": "ib0"}))
 

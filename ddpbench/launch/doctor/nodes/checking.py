@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 
 from ddpbench.errors import LaunchError, RequestError
 from ddpbench.launch.doctor.finding import Finding, ok, problem
-from ddpbench.launch.doctor.host import Host, Interface
+from ddpbench.launch.doctor.host import Host
 from ddpbench.launch.doctor.network import gloo_choice
 from ddpbench.launch.doctor.nodes.gathering import Node, take_part
 from ddpbench.launch.doctor.nodes.judging import judged
+from ddpbench.machine.interfaces import Interface, faster_than
 from ddpbench.texts import shortened
 from ddpbench.version import VERSION
 
@@ -132,6 +133,7 @@ def own_node(seat: Seat, host: Host) -> Node:
         address=address,
         others=tuple(f"{each.name} {each.addresses[0]}" for each in there if each.name != one.name),
         speed_mbps=max(one.speed_mbps, 0),
+        faster=faster_than(chosen, host.interfaces(), host.env),
         versions=(
             f"Python {platform.python_version()}",
             f"torch {_version('torch')}",

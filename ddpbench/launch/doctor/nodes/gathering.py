@@ -41,6 +41,8 @@ class Node:
     others: tuple[str, ...] = ()
     """Other interfaces that could be meant, each `eth0 10.0.0.2`."""
     speed_mbps: int = 0
+    faster: str = ""
+    """An interface that claims twice the rate or more, in words."""
     versions: tuple[str, ...] = ()
 
     @property

@@ -53,6 +53,12 @@ def _interfaces(nodes: Sequence[Node]) -> Iterator[Finding]:
                 f"{told}: no other node reaches a loopback address",
                 f"{fix}; or give the host's name an address of its own in /etc/hosts",
             )
+        elif several and node.faster:
+            yield note(
+                node.name,
+                f"{told}, where {node.faster} is faster",
+                "set GLOO_SOCKET_IFNAME to its name, if it joins the nodes, and run this again",
+            )
         else:
             yield ok(node.name, told)
 

@@ -1,0 +1,147 @@
+"""Network interfaces as the system tells of them, which one gloo picks, and which others are faster."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from ddpbench.texts import clean
+from ddpbench.units import format_bit_rate
+
+LOOPBACK = "lo"
+"""Where local ranks meet: `ddpbench.launch.plan` sets GLOO_SOCKET_IFNAME to it."""
+RESOLVE_TIMEOUT_S = 2.0
+_FASTER = 2
+"""An interface is worth naming that claims so many times the rate of the one that is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """A network interface that is there. `addresses`: IPv4, then IPv6. `speed_mbps`: 0 where not told."""
+
+    name: str
+    up: bool
+    addresses: tuple[str, ...] = ()
+    speed_mbps: int = 0
+    real: bool = True
+    """It is a device's or a bond of some. Bridges and pairs' ends claim a rate that no wire has."""
+
+    @property
+    def told(self) -> str:
+        """Its name and what it claims to carry: `eth0 (25 Gbit/s)`."""
+        rate = f" ({format_bit_rate(1e6 * self.speed_mbps)})" if self.speed_mbps else ""
+        return f"{clean(self.name)}{rate}"
+
+
+def list_interfaces(root: Path = Path("/")) -> list[Interface]:
+    """Return the network interfaces, those with IPv4 first in the system's order, as nccl goes through them."""
+    stats = psutil.net_if_stats()
+    families = (socket.AF_INET, socket.AF_INET6)
+    found: list[Interface] = []
+    for name, entries in psutil.net_if_addrs().items():
+        addresses = [
+            entry.address.partition("%")[0]
+            for family in families
+            for entry in entries
+            if entry.family == family
+        ]
+        stat = stats.get(name)
+        up, speed = (stat.isup, stat.speed) if stat is not None else (False, 0)
+        folder = root / "sys/class/net" / name
+        real = any((folder / sign).exists() for sign in ("device", "bonding"))
+        found.append(Interface(name, up, tuple(addresses), max(0, speed), real))
+    return found
+
+
+def look_up(name: str) -> list[str]:
+    """Return the addresses a host name has, in the order a backend would try them; none if it has none.
+
+    Raises:
+        TimeoutError: name servers did not answer within `RESOLVE_TIMEOUT_S`.
+    """
+    found: list[list[str]] = []
+
+    def work() -> None:
+        try:
+            entries = socket.getaddrinfo(name, None, socket.AF_UNSPEC, socket.SOCK_STREAM)
+        except OSError:
+            entries = []
+        found.append(list(dict.fromkeys(str(entry[4][0]) for entry in entries)))
+
+    # A thread that nobody waits for: the look-up itself cannot be given a limit.
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(RESOLVE_TIMEOUT_S)
+    if not found:
+        raise TimeoutError(f"no answer within {RESOLVE_TIMEOUT_S:.0f} s")
+    return found[0]
+
+
+def owner_of(address: str, found: Sequence[Interface]) -> Interface | None:
+    """Return the interface with the address; all of 127 belongs to the loopback one."""
+    for each in found:
+        if address in each.addresses:
+            return each
+    if ipaddress.ip_address(address).is_loopback:
+        return next((each for each in found if each.name == LOOPBACK), None)
+    return None
+
+
+def gloo_choice(
+    found: Sequence[Interface], resolve: Callable[[], list[str]], env: Mapping[str, str]
+) -> tuple[list[Interface], str]:
+    """Return which interfaces gloo would use, and why; none where it would fail. `resolve` looks up the host's name.
+
+    As torch does (ProcessGroupGloo.cpp, Options::create_default and createDefaultDevice): the interfaces of
+    GLOO_SOCKET_IFNAME, split at commas, if it has two characters or more; else the first address of the host's
+    name that can be bound; else 127.0.0.1.
+    """
+    given = env.get("GLOO_SOCKET_IFNAME", "")
+    if len(given) > 1:
+        chosen = [
+            next((e for e in found if e.name == name and e.addresses), None) for name in given.split(",")
+        ]
+        return [
+            each for each in chosen if each is not None
+        ] if None not in chosen else [], "GLOO_SOCKET_IFNAME"
+    try:
+        addresses = resolve()
+    except TimeoutError:
+        addresses = []
+    for address in addresses:
+        owner = owner_of(address, found)
+        if owner is not None:
+            return [owner], f"the host name's address {address}"
+    loopback = owner_of("127.0.0.1", found)
+    return ([loopback] if loopback else []), "the host name has no address here"
+
+
+def faster_than(chosen: Sequence[Interface], found: Sequence[Interface], env: Mapping[str, str]) -> str:
+    """Return the fastest interface that claims twice the rate of gloo's, in words; empty where there is none.
+
+    Nor is there one where a person named gloo's, where it is loopback, or where its rate is not known.
+    """
+    if len(env.get("GLOO_SOCKET_IFNAME", "")) > 1 or len(chosen) != 1 or chosen[0].name == LOOPBACK:
+        return ""
+    rate = chosen[0].speed_mbps
+    usable = [one for one in found if one.up and one.addresses and one.real and one.name != LOOPBACK]
+    best = max(usable, key=lambda one: one.speed_mbps, default=None)
+    return best.told if best is not None and 0 < _FASTER * rate <= best.speed_mbps else ""
+
+
+def gloo_setup() -> dict[str, str]:
+    """Return what gloo would use here, and what is faster, by the names of `setup.read_setup`."""
+    found = list_interfaces()
+    chosen, _ = gloo_choice(found, lambda: look_up(socket.gethostname()), os.environ)
+    told = {
+        "gloo_interface": "; ".join(one.told for one in chosen),
+        "faster_interface": faster_than(chosen, found, os.environ),
+    }
+    return {name: value for name, value in told.items() if value}
