@@ -146,7 +146,6 @@ def _asked_for(arguments: argparse.Namespace) -> Submission:
 
 def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
     from ddpbench.errors import RequestError
-    from ddpbench.launch.slurm import control
     from ddpbench.launch.slurm.follow import Follower
     from ddpbench.launch.slurm.submission import current, needs, scripts, write_submission
     from ddpbench.records import RunDir
@@ -155,7 +154,7 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
     asked = submission.request.value("partition") or os.environ.get("SBATCH_PARTITION")
     room = needs(submission)
     if room and asked:  # before anything is written
-        control.check_room(control.partitions(), asked, max(room), max(room.values()))
+        _check_room(room, dict.fromkeys(room, asked))
     new = bool(submission.plans)
     _make(submission.path)
     with RunDir(submission.path).locked(by="ddpbench submit"):
@@ -172,7 +171,7 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
                     _explain(error, room)
                 raise
             if room and not asked:
-                _check_chosen(chosen, room)
+                _check_room(room, chosen)
         except BaseException:  # nothing was submitted: nothing stays
             if new:
                 shutil.rmtree(submission.path, ignore_errors=True)
@@ -203,8 +202,8 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
         return 1 if follower.given_up else code
 
 
-def _check_chosen(chosen: Mapping[int, str], room: Mapping[int, float]) -> None:
-    """Looks whether each job fits the partition that Slurm chose for it, by its nodes: it takes jobs that never start.
+def _check_room(room: Mapping[int, float], chosen: Mapping[int, str]) -> None:
+    """Looks whether jobs fit the partitions `chosen` for them, by their nodes: Slurm takes jobs that never start.
 
     Raises:
         RequestError: one does not.
@@ -212,8 +211,8 @@ def _check_chosen(chosen: Mapping[int, str], room: Mapping[int, float]) -> None:
     from ddpbench.launch.slurm import control
 
     known = control.partitions()
-    for nodes, time_s in room.items():
-        control.check_room(known, chosen.get(nodes) or None, nodes, time_s)
+    for nodes, partition in chosen.items():
+        control.check_room(known, partition or None, nodes, room[nodes])
 
 
 def _explain(error: RequestError, room: Mapping[int, float]) -> None:
@@ -223,10 +222,9 @@ def _explain(error: RequestError, room: Mapping[int, float]) -> None:
         RequestError: it has none; Slurm's own words follow.
     """
     from ddpbench.errors import LaunchError, RequestError
-    from ddpbench.launch.slurm import control
 
     try:
-        control.check_room(control.partitions(), None, max(room), max(room.values()))
+        _check_room(room, dict.fromkeys(room, ""))
     except LaunchError:  # who refuses knows why
         return
     except RequestError as why:

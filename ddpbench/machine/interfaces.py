@@ -131,17 +131,22 @@ def faster_than(chosen: Sequence[Interface], found: Sequence[Interface], env: Ma
     if len(env.get("GLOO_SOCKET_IFNAME", "")) > 1 or len(chosen) != 1 or chosen[0].name == LOOPBACK:
         return ""
     rate = chosen[0].speed_mbps
-    usable = [one for one in found if one.up and one.addresses and one.real and one.name != LOOPBACK]
+    usable = [one for one in found if one.up and one.real and one.name != LOOPBACK and _reachable(one)]
     best = max(usable, key=lambda one: one.speed_mbps, default=None)
     return best.told if best is not None and 0 < _FASTER * rate <= best.speed_mbps else ""
 
 
-def gloo_setup() -> dict[str, str]:
-    """Return what gloo would use here, and what is faster, by the names of `setup.read_setup`."""
-    found = list_interfaces()
-    chosen, _ = gloo_choice(found, lambda: look_up(socket.gethostname()), os.environ)
-    told = {
-        "gloo_interface": "; ".join(one.told for one in chosen),
-        "faster_interface": faster_than(chosen, found, os.environ),
-    }
-    return {name: value for name, value in told.items() if value}
+def _reachable(interface: Interface) -> bool:
+    """Return whether it has an address that others may know: every interface that runs gives itself a link's own."""
+    return any(not ipaddress.ip_address(address).is_link_local for address in interface.addresses)
+
+
+def gloo_interfaces() -> tuple[str, str]:
+    """Return what gloo uses in this process's environment and what is faster, in words; empty where nobody knows."""
+    try:
+        found = list_interfaces()
+        addresses = look_up(socket.gethostname())
+    except (OSError, psutil.Error):  # name servers that do not answer among them
+        return "", ""
+    chosen, _ = gloo_choice(found, lambda: addresses, os.environ)
+    return ", ".join(one.told for one in chosen), faster_than(chosen, found, os.environ)

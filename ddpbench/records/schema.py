@@ -70,6 +70,10 @@ class RankStart:
     round: Whole | None = None
     ranks: Count | None = None
     run_id: str = ""
+    gloo_interface: str = ""
+    """Over which interface gloo moves its data, with the rate that it claims. Told where nodes are several, alone."""
+    faster_interface: str = ""
+    """Another one here that claims twice that rate or more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -255,7 +255,7 @@ def _closing_tables(
     summary: RunSummary, rows: Sequence[Row], affected: Mapping[str, Sequence[int]], numbers: Numbers
 ) -> Mapping[str, NumberedTable | None]:
     """Return the tables after the sections, numbered in the order in which they stand on the page."""
-    of_cores = " (of cores: in how many there are)" if "slots" in _part(summary.machine, "identity") else ""
+    of_cores = " (of cores, in how many there are)" if "slots" in _part(summary.machine, "identity") else ""
     identity = machine_table(
         summary.machine, "identity", f"Identity: a resume refuses a difference{of_cores}"
     )
@@ -278,7 +278,7 @@ def _words_on_run(summary: RunSummary) -> Mapping[str, object]:
         "started": moment(context.get("started_utc")),
         "counts": count_words(summary),
         "budget": _part(_experiment(summary), "budget"),
-        "scope": clean(_scope(summary)).strip(),
+        "scope": clean(summary.scope).strip(),
         "used": used_words(summary),
         "measured_share": None if summary.measured_share is None else percent(summary.measured_share),
         "wall": format_seconds(summary.wall_s),
@@ -363,14 +363,6 @@ def _experiment(summary: RunSummary) -> Mapping[str, object]:
         return parse(summary.experiment_toml)
     except ValueError:
         return {}
-
-
-def _scope(summary: RunSummary) -> str:
-    """Return why the experiment has just its cases. Older plans do not have it, which their experiments do."""
-    if summary.scope or summary.merged_from:
-        return summary.scope
-    found = _experiment(summary).get("scope")
-    return found if isinstance(found, str) else ""
 
 
 def used_words(summary: RunSummary) -> str:

@@ -136,3 +136,12 @@ def huge_numbers(data: object, path: str = "") -> Iterator[Problem]:
         yield Problem(
             path=path, message=f"{shortened(data)} given; must be a whole number of {_BITS} bits at most"
         )
+
+
+def stated_scope(text: str) -> str:
+    """Return the `scope` of an experiment's text; empty where it has none, or cannot be read."""
+    try:
+        found = parse(text).get("scope")
+    except ValueError:
+        return ""
+    return found if isinstance(found, str) else ""

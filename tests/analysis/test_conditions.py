@@ -16,13 +16,14 @@ from ddpbench.analysis.names import Names
 from ddpbench.analysis.overview.validity import (
     _disturbances,
     _own_steps,
+    _slow_interfaces,
     _untimed_transfers,
-    interface_sentences,
 )
 from ddpbench.analysis.overview.warnings import warning_sentences
 from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.measurement import _loaders_share_cores
+from ddpbench.analysis.read.measurement import _slow_interfaces as _slow_interfaces_of
 from ddpbench.analysis.read.pace import Pacing
 from ddpbench.analysis.scaling.fits import _remarks
 from ddpbench.analysis.statistics.stats import Interval, step_time
@@ -256,26 +257,63 @@ def test_a_case_that_beats_its_upper_bound_is_doubted_before_any_number() -> Non
     assert told.endswith(", and 1 more.")
 
 
+SLOW = {"gloo_interface": "eth0 (1 Gbit/s)", "faster_interface": "ib0 (100 Gbit/s)"}
+
+
+def on_hosts(*told: tuple[str, dict[str, str]]) -> list[RankStart]:
+    """The starts of ranks, each with its host and what it says of its interfaces."""
+    return [
+        RankStart(
+            rank=rank,
+            world_size=len(told),
+            pid=1,
+            host=host,
+            started_ns=0,
+            cores=(0,),
+            threads=1,
+            device="cpu",
+            torch_version="2.13.0",
+            **more,  # type: ignore[arg-type]
+        )
+        for rank, (host, more) in enumerate(told)
+    ]
+
+
+def test_a_slow_interface_is_told_of_launches_over_several_hosts() -> None:
+    used, faster = SLOW.values()
+    assert _slow_interfaces_of(on_hosts(("b", SLOW), ("a", SLOW), ("a", SLOW))) == (
+        ("a", used, faster),
+        ("b", used, faster),
+    )
+    fast = {"gloo_interface": "ib0 (100 Gbit/s)"}
+    assert _slow_interfaces_of(on_hosts(("a", fast), ("b", SLOW))) == (("b", used, faster),)
+    assert _slow_interfaces_of(on_hosts(("a", SLOW), ("a", SLOW))) == ()
+
+
 def test_a_slow_interface_beside_a_faster_one_is_told(tmp_path: Path) -> None:
-    slow = {"gloo_interface": "eth0 (1 Gbit/s)", "faster_interface": "ib0 (100 Gbit/s)"}
-    here = runs(tmp_path / "gloo", DDP)
-    apart, nccl = (
-        [replace(run, launches=tuple(replace(one, hosts=2) for one in run.launches)) for run in found]
-        for found in (here, runs(tmp_path / "nccl", case_of("ddp", 2, backend="nccl")))
+    used, faster = SLOW.values()
+    cases = runs(tmp_path, DDP, MASTER)
+    slow = tuple((f"n{number}", used, faster) for number in range(5))
+    ddp, master = (
+        replace(run, launches=tuple(replace(one, slow_interfaces=slow[:hosts]) for one in run.launches))
+        for run, hosts in zip(cases, (2, 5), strict=True)
     )
-    machine = {"context": {"host": "a, b", "setup": slow}}
-    (told,) = interface_sentences(machine, apart)
+    (told,) = _slow_interfaces([ddp, master], Names(cases))
     assert told == (
-        "gloo used eth0 (1 Gbit/s) on a, b, though ib0 (100 Gbit/s) was there: GLOO_SOCKET_IFNAME chooses another "
-        "interface."
+        "gloo used eth0 (1 Gbit/s) on n0, n1, n2 and 2 more in all 2 cases, though ib0 (100 Gbit/s) was there: "
+        "GLOO_SOCKET_IFNAME chooses another interface."
     )
-    assert not list(interface_sentences(machine, here))  # loopback
-    by_host = {f"n{number}": {**slow, "os": str(number)} for number in range(5)} | {
-        "m": {"gloo_interface": "x"}
-    }
-    (told,) = interface_sentences({"context": {"setup": by_host}}, apart)
-    assert "on n0, n1, n2 and 2 more, though" in told
-    assert not list(interface_sentences(machine, nccl))
+    # Another session, which followed the advice.
+    half = replace(
+        ddp,
+        launches=tuple(
+            replace(one, slow_interfaces=() if number else slow[:1])
+            for number, one in enumerate(ddp.launches)
+        ),
+    )
+    (told,) = _slow_interfaces([half, cases[1]], Names(cases))
+    assert told.startswith("gloo used eth0 (1 Gbit/s) on n0 in 1 case (1 of 4 launches), though")
+    assert not list(_slow_interfaces(cases, Names(cases)))
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,21 @@ def test_a_run_that_says_nothing_of_its_machine_is_not_spoken_for() -> None:
     }
 
 
+def test_scopes_are_said_once_and_none_is_lost(tmp_path: Path) -> None:
+    said = ["ResNet-18.", "No ResNet-18."]
+    runs = []
+    for number, scope in enumerate(said):
+        run = a_run(tmp_path / f"run{number}", {SINGLE: 100}, started_utc=str(number))
+        if number:  # an older plan has none
+            run.experiment.write_text(f'name = "x"\nscope = "{scope}"\n', encoding="utf-8")
+        else:
+            run.plan.write_text(json.dumps(run.read_json(run.plan) | {"scope": scope}), encoding="utf-8")
+        assert summarize(run).scope == scope
+        runs.append(run)
+    merged = merge([run.path for run in runs], tmp_path / "both").run
+    assert summarize(merged).scope == "ResNet-18. No ResNet-18."
+
+
 def test_a_merge_that_is_merged_again_keeps_every_set_up_and_speaks_for_nobody() -> None:
     p, q, r = ({"cpu_governor": name} for name in "pqr")
     once = {"host": "a", "setup": setup_of([{"host": "a", "setup": p}, {"host": "a", "setup": q}])}

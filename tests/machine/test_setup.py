@@ -10,7 +10,7 @@ import pytest
 from ddpbench.machine import interfaces
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.identity import machine_record, nodes_record
-from ddpbench.machine.interfaces import Interface, gloo_setup, list_interfaces
+from ddpbench.machine.interfaces import Interface, gloo_interfaces, list_interfaces
 from ddpbench.machine.setup import read_setup
 from ddpbench.records.files import parse_json
 from ddpbench.records.machine import setups_of
@@ -111,7 +111,7 @@ def test_set_ups_are_told_by_host_whether_or_not_they_differ() -> None:
     assert setups_of({"host": "a"}) == {}
 
 
-def test_a_slot_records_the_interface_that_gloo_would_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_tells_the_interface_that_gloo_would_use(monkeypatch: pytest.MonkeyPatch) -> None:
     there = [
         Interface("lo", True, ("127.0.0.1",)),
         Interface("eth0", True, ("10.0.0.2",), 1_000),
@@ -120,9 +120,16 @@ def test_a_slot_records_the_interface_that_gloo_would_use(monkeypatch: pytest.Mo
     monkeypatch.setattr(interfaces, "list_interfaces", lambda: there)
     monkeypatch.setattr(interfaces, "look_up", lambda _: ["10.0.0.2"])
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    assert gloo_setup() == {"gloo_interface": "eth0 (1 Gbit/s)", "faster_interface": "ib0 (100 Gbit/s)"}
+    assert gloo_interfaces() == ("eth0 (1 Gbit/s)", "ib0 (100 Gbit/s)")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
-    assert gloo_setup() == {"gloo_interface": "ib0 (100 Gbit/s)"}
+    assert gloo_interfaces() == ("ib0 (100 Gbit/s)", "")
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+
+    def late(_: str) -> list[str]:
+        raise TimeoutError("no answer within 2 s")
+
+    monkeypatch.setattr(interfaces, "look_up", late)  # gloo itself would wait
+    assert gloo_interfaces() == ("", "")
 
 
 def test_a_bridges_rate_is_nobodys(tmp_path: Path) -> None:

@@ -31,15 +31,6 @@ def test_a_page_repeats_what_the_experiment_says(tmp_path: Path) -> None:
     assert "does not say" not in found
 
 
-def test_a_page_repeats_what_an_older_plan_does_not_have_and_the_experiment_does(tmp_path: Path) -> None:
-    older = replace(handmade_summary(), experiment_toml='name = "x"\nscope = "Small ones."\n')
-    assert told(older, tmp_path).endswith("Small ones.")
-    merged = replace(older, merged_from=("a", "b"))  # its experiment is none of its own
-    assert told(merged, tmp_path).endswith("(scope).")
-    wrong = replace(older, experiment_toml='name = "x"\nscope = 3\n')
-    assert told(wrong, tmp_path).endswith("(scope).")
-
-
 def test_a_page_tells_where_the_experiment_says_nothing(tmp_path: Path) -> None:
     found = told(handmade_summary(), tmp_path)
     assert found.endswith("The experiment does not say why it has just these (scope).")

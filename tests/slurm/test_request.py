@@ -139,6 +139,8 @@ def test_without_a_default_partition_sbatch_says_what_it_wants() -> None:
         ({4: "short"}, {4: 1800.0}, None),
         ({2: ""}, {2: 60.0}, None),
         ({3: ""}, {3: 60.0}, "the partition debug has 2 nodes"),  # Slurm does not say: the default one
+        ({4: "short,long", 2: "short,long"}, {4: 60.0, 2: 7200.0}, None),
+        ({4: "short"}, {1: 1e9, 4: 60.0}, None),  # the other one was submitted meanwhile
     ],
 )
 def test_each_job_is_held_against_the_partition_that_slurm_chose_for_it(
@@ -146,10 +148,10 @@ def test_each_job_is_held_against_the_partition_that_slurm_chose_for_it(
 ) -> None:
     monkeypatch.setattr(control, "partitions", lambda: KNOWN)
     if problem is None:
-        submit._check_chosen(chosen, room)
+        submit._check_room(room, chosen)
         return
     with pytest.raises(RequestError, match=problem):
-        submit._check_chosen(chosen, room)
+        submit._check_room(room, chosen)
 
 
 def test_an_option_given_again_leaves_the_others_as_they_are(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def planned(folder: Path, workload: str = "mlp:small", **given: str) -> RunDir:
 def test_another_job_may_have_other_cores_of_the_same_nodes(before: Any, now: Any, same: bool) -> None:
     """A queue gives a job that goes on whatever is free; how many they are must not change."""
     one, other = ({"identity": {"cpu": "x", "cores": cores}} for cores in (before, now))
-    assert (_cores_counted(one, None) == _cores_counted(other, None)) is same
+    assert (_cores_counted(one) == _cores_counted(other)) is same
 
 
 @pytest.mark.parametrize(("told", "refused"), [(True, True), (False, False)])
@@ -104,10 +104,10 @@ def test_as_many_cores_that_are_fewer_physical_ones_are_others(
     run = planned(tmp_path)
     plan = read_plan(run)
     _identify(begun((0, 1), 2), plan)
-    assert read_machine(run)["context"]["physical_cores"] == [2]
+    assert read_machine(run)["identity"]["physical_cores"] == [2]
     if not told:
         data = json.loads(run.machine.read_text(encoding="utf-8"))
-        del data["context"]["physical_cores"]
+        del data["identity"]["physical_cores"]
         run.machine.write_text(json.dumps(data), encoding="utf-8")
     _identify(begun((4, 5), 2), plan)
     if refused:
@@ -119,7 +119,7 @@ def test_as_many_cores_that_are_fewer_physical_ones_are_others(
 
 def test_nodes_of_unequal_slots_may_come_in_another_order() -> None:
     one, other = ({"identity": {"cores": [0], "slots": slots}} for slots in ([4, 2], [2, 4]))
-    assert _cores_counted(one, None) == _cores_counted(other, None)
+    assert _cores_counted(one) == _cores_counted(other)
 
 
 def test_a_leader_runs_equal_bucket_caps_once_and_writes_which_stand_for_which(

@@ -29,7 +29,7 @@ from ddpbench.analysis.overview.tables import (
     phases_table,
     proofs_table,
 )
-from ddpbench.analysis.overview.validity import interface_sentences, merge_sentences, validity_sentences
+from ddpbench.analysis.overview.validity import merge_sentences, validity_sentences
 from ddpbench.analysis.overview.warnings import warning_sentences
 from ddpbench.analysis.read.cases import of_no_case
 from ddpbench.analysis.read.fabrics import fabric_sentences, fabrics_of
@@ -50,6 +50,7 @@ from ddpbench.records.files import MOST_NOTES, read_text
 from ddpbench.records.machine import read_machine, read_merged
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.sessions import read_sessions
+from ddpbench.spec.documents import stated_scope
 from ddpbench.spec.grouping import UNDISTURBED
 from ddpbench.telling import Told, to_nobody
 
@@ -94,16 +95,16 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, told: Told) -> Ru
     laws = fitted.found()
     sentences = (*claimed, *_findings(cases, laws, most=max(FEWEST_FINDINGS, MOST_FINDINGS - len(claimed))))
     step, step_absent = one_step(run, cases)
-    sweeps = _sweeps(run)
+    sweeps, text = _sweeps(run), _text(run)
     counts = _counts(plan, cases, merged=bool(merged))
     left_out = [*(one for case in cases for one in case.left_out), *of_no_case(run, plan)]
     misplaced = left_out_sentences(left_out, run.path)
     return RunSummary(
         name=plan.experiment,
         question=plan.question,
-        scope=plan.scope,
+        scope=plan.scope or stated_scope(text),
         machine=machine,
-        experiment_toml=_text(run),
+        experiment_toml=text,
         run_path=str(run.path),
         counts=counts,
         cases=table,
@@ -120,7 +121,6 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, told: Told) -> Ru
             *misplaced,
             *merge_sentences(merged),
             *validity_sentences(plan, cases, table, stop_reason=sweeps.stop_reason, path=str(run.path)),
-            *interface_sentences(machine, cases),
             *virtual_sentences(cases, table),
             *fabric_sentences(fabrics),
         ),

@@ -19,7 +19,6 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.staleness import staleness_sentences
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS
 from ddpbench.records import Noise
-from ddpbench.records.machine import setups_of
 from ddpbench.records.plan import StoredPlan
 from ddpbench.spec import Budget
 from ddpbench.spec.buckets import equal_words
@@ -46,7 +45,7 @@ _MEANING = {
 """What each flag of a launch says happened."""
 
 
-MOST_HOSTS = 3
+_MOST_HOSTS = 3
 """Of many with the same interfaces so many are named."""
 
 
@@ -59,23 +58,6 @@ def merge_sentences(merged: Mapping[str, Any]) -> Iterable[str]:
             "cases of different runs were not run in turn."
         )
         yield from (f"Left out of the merge: {text}." for text in merged["left_out"])
-
-
-def interface_sentences(machine: Mapping[str, Any], cases: Iterable[CaseRun]) -> Iterable[str]:
-    """Yield over which interfaces nodes talked by gloo that have a faster one."""
-    if not any(run.case.backend == "gloo" and any(launch.hosts > 1 for launch in run.good) for run in cases):
-        return
-    where: dict[tuple[str, str], list[str]] = {}
-    for host, setup in setups_of(machine.get("context") or {}).items():
-        if faster := setup.get("faster_interface"):
-            where.setdefault((setup.get("gloo_interface", ""), faster), []).append(host)
-    for (used, faster), hosts in where.items():
-        more = len(hosts) - MOST_HOSTS
-        named = [*hosts[:MOST_HOSTS], f"{more} more"] if more > 0 else hosts
-        yield (
-            f"gloo used {used} on {series_of(named)}, though {faster} was there: GLOO_SOCKET_IFNAME chooses "
-            "another interface."
-        )
 
 
 def validity_sentences(
@@ -108,6 +90,7 @@ def validity_sentences(
     yield from _unequal_parameters(measured, names)
     yield from _shared_cores(measured, names)
     yield from _several_hosts(measured, names)
+    yield from _slow_interfaces(measured, names)
     yield from _untimed_transfers(measured, names)
     yield from loss_sentences(measured, names)
     yield from _damage(cases, names)
@@ -223,6 +206,27 @@ def _several_hosts(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
             f"{names.count(apart)} ran on several hosts, which share no clock: a transfer that ends on all "
             "ranks at once took as long as its shortest rank's part; in other transfers waiting for ranks counts as "
             f"communication{names.listed(apart)}."
+        )
+
+
+def _slow_interfaces(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
+    """Yield over which interfaces gloo went where a faster one was there, by what ranks themselves noted."""
+    concerned: dict[tuple[str, str], list[CaseRun]] = {}
+    hosts: dict[tuple[str, str], set[str]] = {}
+    for case in measured:
+        found = {one for launch in case.good for one in launch.slow_interfaces}
+        for both in sorted({(used, faster) for _, used, faster in found}):
+            concerned.setdefault(both, []).append(case)
+            hosts.setdefault(both, set()).update(host for host, *there in found if tuple(there) == both)
+    for both, cases in concerned.items():
+        launches = [launch for case in cases for launch in case.good]
+        slow = sum(any(both == (used, faster) for _, used, faster in one.slow_interfaces) for one in launches)
+        more = len(hosts[both]) - _MOST_HOSTS
+        named = [*sorted(hosts[both])[:_MOST_HOSTS], *([f"{more} more"] if more > 0 else [])]
+        part = f" ({slow} of {len(launches)} launches)" if slow < len(launches) else ""
+        yield (
+            f"gloo used {both[0]} on {series_of(named)} in {names.count(cases).lower()}{part}, though {both[1]} was "
+            f"there: GLOO_SOCKET_IFNAME chooses another interface{names.listed(cases)}."
         )
 
 

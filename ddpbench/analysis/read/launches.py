@@ -76,6 +76,8 @@ class Launch:
     """Each rank's own mean time of a timed step, in the order of ranks; of ranks in step they are all the step time."""
     hosts: int = 1
     """On how many hosts its ranks ran; more than one share no clock, which step times need not."""
+    slow_interfaces: tuple[tuple[str, str, str], ...] = ()
+    """Each of its hosts on which gloo used a slower interface than another one there: host, that one, the faster."""
     traffic: LinkTraffic | None = None
     """What emulated links carried in timed blocks."""
     pace: Pacing | None = None

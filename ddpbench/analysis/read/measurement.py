@@ -155,6 +155,7 @@ def _told(
         staleness=added(record.counts for rank in ranks.values() for record in rank.of(Staleness)),
         shares_cores=_loaders_share_cores(address.case, _starts(ranks)),
         hosts=len(set(_hosts(ranks).values())),
+        slow_interfaces=_slow_interfaces(_starts(ranks)),
         traffic=link_traffic({number: rank.of(Traffic) for number, rank in ranks.items()}),
     )
 
@@ -172,6 +173,14 @@ def _loaders_share_cores(case: Case, starts: Sequence[RankStart]) -> bool:
     at = Counter((start.host, start.cores) for start in last.values())
     each = case.threads_per_rank + case.loader_workers
     return any(ranks * each > len(cores) for (_, cores), ranks in at.items())
+
+
+def _slow_interfaces(starts: Sequence[RankStart]) -> tuple[tuple[str, str, str], ...]:
+    """Return `Launch.slow_interfaces`; none where all its ranks are on one host."""
+    if len({start.host for start in starts}) < 2:
+        return ()
+    found = {(start.host, start.gloo_interface, start.faster_interface) for start in starts}
+    return tuple(sorted(one for one in found if one[2]))
 
 
 def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case, foreign: tuple[str, ...]) -> Launch:

@@ -8,7 +8,7 @@ import secrets
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from ddpbench.records.files import MOST_NOTES, read_text, write_anew
 from ddpbench.records.machine import read_merged
 from ddpbench.records.plan import claims_json, read_plan
 from ddpbench.spec.claims import PlannedClaim
+from ddpbench.spec.documents import stated_scope
 from ddpbench.units import utc_now
 from ddpbench.version import VERSION
 
@@ -111,8 +112,10 @@ def _write(sources: Sequence[Source], run: RunDir, out: Path) -> Merged:
         "schema_version": SCHEMA_VERSION,
         "run_id": merged.run_id,
         "experiment": "+".join(names),
-        "question": _each_once(source.stored.question for source in sources),
-        "scope": _each_once(source.stored.scope for source in sources),
+        "question": _each_once([(source, source.stored.question) for source in sources]),
+        "scope": _each_once(
+            [(source, source.stored.scope or stated_scope(_experiment(source))) for source in sources]
+        ),
         "budget": _budget(sources, offset),
         "cases": list(cases.values()),
         "launches": order,
@@ -167,7 +170,7 @@ def _machine(sources: Sequence[Source]) -> dict[str, Any]:
         "identity": {
             **sources[0].identity,
             **{key: largest.identity.get(key) for key in ("cores", "cpu_quota", "gpus")},
-            **({"slots": largest.identity["slots"]} if "slots" in largest.identity else {}),
+            **{key: largest.identity[key] for key in ("slots", "physical_cores") if key in largest.identity},
             "experiment_digest": "merged",
         },
         "context": {
@@ -188,10 +191,13 @@ def _machine(sources: Sequence[Source]) -> dict[str, Any]:
     }
 
 
-def _each_once(texts: Iterable[str]) -> str:
-    """Return what the runs say, one after the other, without what another one says too, as a merged one may."""
-    said = list(dict.fromkeys(filter(None, texts)))
-    return " ".join(one for one in said if not any(one in other for other in said if other != one))
+def _each_once(said: Sequence[tuple[Source, str]]) -> str:
+    """Return what the runs say, one after the other, but for what a merged one among them says too."""
+    merged = {f" {text} " for source, text in said if len(source.origins) > 1}
+    texts = dict.fromkeys(text for _, text in said if text)
+    return " ".join(
+        one for one in texts if not any(f" {one} " in other and f" {one} " != other for other in merged)
+    )
 
 
 def _cores(source: Source) -> int:
@@ -202,11 +208,14 @@ def _experiments(sources: Sequence[Source], out: Path) -> str:
     """Return the runs' experiments as comments: none of them is the merged directory's own."""
     parts = [f"# {out} was merged from {len(sources)} runs and cannot be resumed. Their experiments:\n"]
     for source in sources:
-        try:
-            text = read_text(source.run.experiment, MOST_NOTES)
-        except (OSError, UnreadableError):
-            text = "(not readable)"
-        parts.append(
-            f"#\n# {source.path}\n#\n" + "".join(f"# {line}".rstrip() + "\n" for line in text.splitlines())
-        )
+        lines = (_experiment(source) or "(not readable)").splitlines()
+        parts.append(f"#\n# {source.path}\n#\n" + "".join(f"# {line}".rstrip() + "\n" for line in lines))
     return "".join(parts)
+
+
+def _experiment(source: Source) -> str:
+    """Return the text of a run's experiment; empty where it cannot be read."""
+    try:
+        return read_text(source.run.experiment, MOST_NOTES)
+    except (OSError, UnreadableError):
+        return ""

@@ -22,7 +22,7 @@ from ddpbench.records.sessions import read_sessions
 from ddpbench.workloads import is_import_path
 from ddpbench.workloads.shipped import PREFIX
 
-ALLOCATION = ("cores", "cpu_quota", "slots", "experiment_digest")
+ALLOCATION = ("cores", "physical_cores", "cpu_quota", "slots", "experiment_digest")
 """Keys of `identity` that may differ. Of `gpus` only the number may, not the kinds; `workload_digest`, which names
 all of a run's workloads at once, is only compared where the runs have the same ones."""
 

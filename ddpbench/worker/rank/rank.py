@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 
 from ddpbench.errors import OutputError
+from ddpbench.machine.interfaces import gloo_interfaces
 from ddpbench.measure.blocks import Control
 from ddpbench.measure.clock import HostClock
 from ddpbench.records import (
@@ -104,6 +105,9 @@ class Rank:
         model = training.fresh_model()
         # Numbers only: whoever kept the parameters themselves would keep a model whole that is sharded next.
         sizes = [(each.numel(), each.element_size()) for each in model.parameters() if each.requires_grad]
+        over_gloo = self.case.backend == "gloo" and training.strategy.engine == "torch"
+        several = self.case.nodes > 1 and not self.case.fabric
+        used, faster = gloo_interfaces() if over_gloo and several else ("", "")
         writer.write(
             RankStart(
                 rank=self.place.rank,
@@ -126,6 +130,8 @@ class Rank:
                 round=self.request.round,
                 ranks=self.place.processes,
                 run_id=self.request.run_id,
+                gloo_interface=used,
+                faster_interface=faster,
             )
         )
         self.heartbeat.enter("meeting the other ranks")

@@ -6,7 +6,6 @@ import json
 import secrets
 import tempfile
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -108,12 +107,11 @@ def _identify(slot: Slot, plan: StoredPlan) -> None:
         planned,
         {host: card.setup for host, card in firsts.values()},
     )
-    physical = sorted(card.physical for _, card in firsts.values())
-    found["context"]["physical_cores"] = physical
-    if planned.get("identity"):
-        before = planned.get("context", {}).get("physical_cores")
-        here = None if before is None else physical  # older runs do not tell
-        check_identity(_cores_counted(planned, before), _cores_counted(found, here), slot.run.path)
+    found["identity"]["physical_cores"] = sorted(card.physical for _, card in firsts.values())
+    if before := planned.get("identity"):
+        if "physical_cores" not in before:  # an older run
+            del found["identity"]["physical_cores"]
+        check_identity(_cores_counted(planned), _cores_counted(found), slot.run.path)
     else:
         write_atomically(slot.run.machine, json.dumps(found, indent=1) + "\n")
     if job := own_job(slot.place.slots):
@@ -128,10 +126,10 @@ def _identify(slot: Slot, plan: StoredPlan) -> None:
     write_atomically(slot.run.plan, json.dumps(data, indent=1) + "\n")
 
 
-def _cores_counted(machine: dict[str, Any], physical: Sequence[int] | None) -> dict[str, Any]:
+def _cores_counted(machine: dict[str, Any]) -> dict[str, Any]:
     """Return machine.json with how many cores nodes have in place of which: each job of a queue is given others.
 
-    Nodes of unequal numbers of slots come in an order of their cores too. As many cores may be fewer `physical` ones.
+    Nodes of unequal numbers of slots come in an order of their cores too.
     """
     identity = dict(machine["identity"])
     cores = identity.get("cores")
@@ -139,8 +137,6 @@ def _cores_counted(machine: dict[str, Any], physical: Sequence[int] | None) -> d
     identity["cores"] = each[0] if len(set(each)) == 1 else each
     if "slots" in identity:
         identity["slots"] = sorted(identity["slots"])
-    if physical is not None:
-        identity["physical_cores"] = physical
     return {**machine, "identity": identity}
 
 

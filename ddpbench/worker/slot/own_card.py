@@ -19,7 +19,6 @@ from ddpbench.machine.identity import (
     text_digest,
     workloads_digest,
 )
-from ddpbench.machine.interfaces import gloo_setup
 from ddpbench.machine.placement import early_env
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.setup import read_setup
@@ -54,7 +53,7 @@ def own_card(run: RunDir, place: SlotPlace, server: Callable[[Mapping[str, str]]
             "cpu": hardware.cpu_model,
             "kernel": os.uname().release,
             "driver": driver_version(),
-            "setup": read_setup() | gloo_setup(),
+            "setup": read_setup(),
             "gpus": tuple(gpu["name"] for gpu in probe["gpus"]),
             "gpu_cores": numa_cores(near),
             "gpu": probe["gpus"][mine].get("uuid", "") if mine < len(pci) else "",

@@ -95,6 +95,8 @@ def test_gloos_choice(machine: Machine, variable: str, addresses: list[str], cho
         (Interface("ib0", True, ("10.1.0.2",), 200_000), "eth0", ""),  # as somebody wanted it
         (Interface("ib0", False, ("10.1.0.2",), 200_000), "", ""),
         (Interface("ib0", True, (), 200_000), "", ""),
+        (Interface("eth1", True, ("fe80::1", "169.254.3.4"), 200_000), "", ""),  # a cable, and no address
+        (Interface("ib0", True, ("fe80::1", "fd00::2"), 200_000), "", "ib0 (200 Gbit/s)"),
         (Interface("docker0", True, ("172.17.0.1",), 200_000, real=False), "", ""),
         (Interface("eth1", True, ("10.2.0.2",), 19_000), "", ""),
     ],
