@@ -94,6 +94,6 @@ def _run(*words: object) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,  # 600 pairs of a slow step's blocks are measured within it
     )
     assert done.returncode == 0, done.stdout + done.stderr
