@@ -86,6 +86,8 @@ class RankLaunch:
     target: float = 2.0
     """The loss it trains down to."""
     host: str = "node-1"
+    interfaces: tuple[str, str] | None = None
+    """The one that gloo uses, and a faster one."""
     status: str = "ok"
     cores: Sequence[int] | None = None
     """Its own; None: as many as its rank says."""
@@ -148,6 +150,7 @@ def rank_lines(
             "round": number,
             "ranks": processes_of(case) if ranks is None else ranks,
             "run_id": RUN_ID,
+            **dict(zip(("gloo_interface", "faster_interface"), what.interfaces or (), strict=False)),
         },
         {
             "kind": "warmup",

@@ -353,6 +353,13 @@ def test_other_machines_are_refused_by_name(tmp_path: Path, capsys: pytest.Captu
     assert unlike(read_side(a, "a"), read_side(b, "b")) == [
         f"torch: {read_side(a).identity['torch']!r} in a, '2.99.0' in b"
     ]
+    machine["identity"]["physical_cores"] = [2]  # an older run does not tell
+    b.machine.write_text(json.dumps(machine))
+    assert len(unlike(read_side(a, "a"), read_side(b, "b"))) == 1
+    other = json.loads(a.machine.read_text())
+    other["identity"]["physical_cores"] = [1]
+    a.machine.write_text(json.dumps(other))
+    assert "physical_cores: [1] in a, [2] in b" in unlike(read_side(a, "a"), read_side(b, "b"))
     assert run_cli(["compare", str(a.path), str(b.path)]) == 2
     assert "torch: " in capsys.readouterr().err
     assert run_cli(["compare", str(a.path), str(b.path), "--across"]) == 0

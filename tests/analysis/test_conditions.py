@@ -13,6 +13,7 @@ import pytest
 from ddpbench.analysis.findings.wording import conditions
 from ddpbench.analysis.invariants.checked import Bounded, Checked, Violation
 from ddpbench.analysis.names import Names
+from ddpbench.analysis.overview.build import summarize
 from ddpbench.analysis.overview.validity import (
     _disturbances,
     _own_steps,
@@ -314,6 +315,16 @@ def test_a_slow_interface_beside_a_faster_one_is_told(tmp_path: Path) -> None:
     (told,) = _slow_interfaces([half, cases[1]], Names(cases))
     assert told.startswith("gloo used eth0 (1 Gbit/s) on n0 in 1 case (1 of 4 launches), though")
     assert not list(_slow_interfaces(cases, Names(cases)))
+
+
+def test_what_ranks_note_of_their_interfaces_reaches_the_page(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    write_plan(run, [DDP], Budget())
+    ranks = [RankLaunch(host=host, interfaces=("eth0", "ib0 (100 Gbit/s)")) for host in ("b", "a")]
+    for number in range(2):
+        write_launch(run, DDP, number, ranks)
+    (told,) = (sentence for sentence in summarize(run).validity if "gloo used" in sentence)
+    assert told.startswith("gloo used eth0 on a and b in 1 case, though ib0 (100 Gbit/s) was there: ")
 
 
 @pytest.mark.parametrize(

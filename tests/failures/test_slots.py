@@ -89,7 +89,10 @@ def test_nodes_without_a_common_directory_send_their_records_to_the_leader(
     assert not list(tmp_path.glob("?/run/cases/*/*/checkpoints"))  # on neither node
     case_id = directory.parent.name
     starts = [rank.last(RankStart) for rank in read_launch(RunDir(leads).launch(case_id, "measure", 0)).ranks]
-    assert {start.host for start in starts if start} == {"alpha", "beta"}
+    assert {(start.host, start.gloo_interface) for start in starts if start} == {
+        ("alpha", "lo"),
+        ("beta", "lo"),
+    }
     page = run_cli("report", leads)
     assert page.returncode == 0, page
     assert "share no clock" in (leads / "report.html").read_text(encoding="utf-8")

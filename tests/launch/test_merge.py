@@ -154,6 +154,20 @@ def test_scopes_are_said_once_and_none_is_lost(tmp_path: Path) -> None:
         runs.append(run)
     merged = merge([run.path for run in runs], tmp_path / "both").run
     assert summarize(merged).scope == "ResNet-18. No ResNet-18."
+    others = []
+    for number, scope in ((2, "VGG-11."), (3, "No ResNet-18.")):
+        run = a_run(tmp_path / f"run{number}", {SINGLE: 100}, started_utc=str(number))
+        run.plan.write_text(json.dumps(run.read_json(run.plan) | {"scope": scope}), encoding="utf-8")
+        others.append(run.path)
+    second = merge(others, tmp_path / "second").run
+    again = merge([merged.path, second.path], tmp_path / "again").run
+    assert summarize(again).scope == "ResNet-18. No ResNet-18. VGG-11."
+    old = second.read_json(second.merged)
+    for origin in old["sources"]:
+        del origin["scope"]
+    second.merged.write_text(json.dumps(old), encoding="utf-8")
+    again = merge([merged.path, second.path], tmp_path / "old").run
+    assert summarize(again).scope == "ResNet-18. No ResNet-18. VGG-11. No ResNet-18."
 
 
 def test_a_merge_that_is_merged_again_keeps_every_set_up_and_speaks_for_nobody() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,8 @@ from ddpbench.machine.interfaces import Interface, gloo_interfaces, list_interfa
 from ddpbench.machine.setup import read_setup
 from ddpbench.records.files import parse_json
 from ddpbench.records.machine import setups_of
+from ddpbench.spec import Case
+from ddpbench.worker.rank.rank import _interfaces
 
 FILES = {
     "sys/class/dmi/id/sys_vendor": "Example Inc.\n",
@@ -136,3 +139,21 @@ def test_a_bridges_rate_is_nobodys(tmp_path: Path) -> None:
     (tmp_path / "sys/class/net/lo/device").mkdir(parents=True)
     assert next(one for one in list_interfaces(tmp_path) if one.name == "lo").real
     assert not next(one for one in list_interfaces(tmp_path / "other") if one.name == "lo").real
+
+
+@pytest.mark.parametrize(
+    ("changes", "engine", "asked"),
+    [
+        ({}, "torch", True),
+        ({"nodes": 1}, "torch", False),
+        ({"backend": "nccl"}, "torch", False),
+        ({"fabric": "2x1@1gbit"}, "torch", False),
+        ({}, "tensorflow", False),
+    ],
+)
+def test_a_rank_asks_where_gloo_goes_between_nodes_alone(
+    changes: dict[str, Any], engine: str, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interfaces, "gloo_interfaces", lambda: ("eth0", "ib0"))
+    values = {"nodes": 2, "backend": "gloo", "strategy": "ddp", "world_size": 2, "workload": "mlp"} | changes
+    assert _interfaces(Case(**values), engine) == (("eth0", "ib0") if asked else ("", ""))

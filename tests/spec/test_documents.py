@@ -9,7 +9,7 @@ import pytest
 from ddpbench.errors import ExperimentError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.spec import load_experiment, parse_experiment
-from ddpbench.spec.documents import MAX_BYTES
+from ddpbench.spec.documents import MAX_BYTES, stated_scope
 from ddpbench.workloads.profile import parse_profile, read_profile
 
 CATALOG = TableCatalog()
@@ -107,3 +107,19 @@ def test_a_profile_that_is_nested_too_deeply_or_has_a_number_of_thousands_of_dig
         ValueError, match=r"local_batch: a whole number of about 5,000 digits given; must be a whole"
     ):
         parse_profile(f'{head}{"9" * 5000}, "source": "measured"}}')
+
+
+@pytest.mark.parametrize(
+    ("text", "scope"),
+    [
+        ('name = "x"\nscope = "Small ones."', "Small ones."),
+        ('name = "x"', ""),
+        ("scope = 3", ""),
+        ("scope = [", ""),
+        ("# scope = 'as a merged run has it'", ""),
+        ("", ""),
+        (DEEP, ""),
+    ],
+)
+def test_a_scope_is_a_text_or_none(text: str, scope: str) -> None:
+    assert stated_scope(text) == scope

@@ -90,11 +90,8 @@ def test_another_job_may_have_other_cores_of_the_same_nodes(before: Any, now: An
     assert (_cores_counted(one) == _cores_counted(other)) is same
 
 
-@pytest.mark.parametrize(("told", "refused"), [(True, True), (False, False)])
-def test_as_many_cores_that_are_fewer_physical_ones_are_others(
-    tmp_path: Path, told: bool, refused: bool
-) -> None:
-    """Two hyper-threads of one core are two cores too. A run that is older does not tell."""
+def test_as_many_cores_that_are_fewer_physical_ones_are_others(tmp_path: Path) -> None:
+    """Two hyper-threads of one core are two cores too."""
 
     def begun(cores: tuple[int, ...], physical: int) -> Any:
         cards = [card(0, cores=cores, physical=physical)]
@@ -105,15 +102,8 @@ def test_as_many_cores_that_are_fewer_physical_ones_are_others(
     plan = read_plan(run)
     _identify(begun((0, 1), 2), plan)
     assert read_machine(run)["identity"]["physical_cores"] == [2]
-    if not told:
-        data = json.loads(run.machine.read_text(encoding="utf-8"))
-        del data["identity"]["physical_cores"]
-        run.machine.write_text(json.dumps(data), encoding="utf-8")
     _identify(begun((4, 5), 2), plan)
-    if refused:
-        with pytest.raises(IdentityError, match=r"physical_cores: \[2\] there, \[1\] here"):
-            _identify(begun((0, 8), 1), plan)
-    else:
+    with pytest.raises(IdentityError, match=r"physical_cores: \[2\] there, \[1\] here"):
         _identify(begun((0, 8), 1), plan)
 
 

@@ -61,7 +61,8 @@ def read_side(run: RunDir, name: str = "", *, commit: str | None = None) -> Side
 def unlike(base: Side, new: Side) -> list[str]:
     """Return in what two sides' machines, torch and the like differ; nothing where both are alike."""
     before, after = base.identity, new.identity
-    names = [name for name in dict.fromkeys([*before, *after]) if name not in CODE]
+    untold = {"physical_cores"} - (before.keys() & after.keys())  # older runs do not tell
+    names = [name for name in dict.fromkeys([*before, *after]) if name not in CODE and name not in untold]
     return [
         f"{name}: {before.get(name)!r} in {base.name}, {after.get(name)!r} in {new.name}"
         for name in names

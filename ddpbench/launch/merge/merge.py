@@ -11,18 +11,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from ddpbench.errors import OutputError, RequestError, UnreadableError
+from ddpbench.errors import OutputError, RequestError
 from ddpbench.launch.merge.launches import Merged, all_cases, copy_case, copy_proofs, write_json
 from ddpbench.launch.merge.sources import Source, check_alike, check_different, devices_of, read
 from ddpbench.machine.identity import setup_of
 from ddpbench.records import SCHEMA_VERSION, RunDir, explain_os_error
-from ddpbench.records.files import MOST_NOTES, read_text, write_anew
+from ddpbench.records.files import write_anew
 from ddpbench.records.machine import read_merged
 from ddpbench.records.plan import claims_json, read_plan
 from ddpbench.spec.claims import PlannedClaim
-from ddpbench.spec.documents import stated_scope
 from ddpbench.units import utc_now
 from ddpbench.version import VERSION
 
@@ -112,10 +111,8 @@ def _write(sources: Sequence[Source], run: RunDir, out: Path) -> Merged:
         "schema_version": SCHEMA_VERSION,
         "run_id": merged.run_id,
         "experiment": "+".join(names),
-        "question": _each_once([(source, source.stored.question) for source in sources]),
-        "scope": _each_once(
-            [(source, source.stored.scope or stated_scope(_experiment(source))) for source in sources]
-        ),
+        "question": _each_once(sources, "question"),
+        "scope": _each_once(sources, "scope"),
         "budget": _budget(sources, offset),
         "cases": list(cases.values()),
         "launches": order,
@@ -191,13 +188,13 @@ def _machine(sources: Sequence[Source]) -> dict[str, Any]:
     }
 
 
-def _each_once(said: Sequence[tuple[Source, str]]) -> str:
-    """Return what the runs say, one after the other, but for what a merged one among them says too."""
-    merged = {f" {text} " for source, text in said if len(source.origins) > 1}
-    texts = dict.fromkeys(text for _, text in said if text)
-    return " ".join(
-        one for one in texts if not any(f" {one} " in other and f" {one} " != other for other in merged)
-    )
+def _each_once(sources: Sequence[Source], what: Literal["question", "scope"]) -> str:
+    """Return what the runs say, one after the other; of an older merge, what it says as a whole."""
+    said: list[str] = []
+    for source in sources:
+        told = [str(origin[what] or "") for origin in source.origins if what in origin]
+        said += told or [getattr(source.stored, what)]
+    return " ".join(dict.fromkeys(filter(None, said)))
 
 
 def _cores(source: Source) -> int:
@@ -208,14 +205,6 @@ def _experiments(sources: Sequence[Source], out: Path) -> str:
     """Return the runs' experiments as comments: none of them is the merged directory's own."""
     parts = [f"# {out} was merged from {len(sources)} runs and cannot be resumed. Their experiments:\n"]
     for source in sources:
-        lines = (_experiment(source) or "(not readable)").splitlines()
+        lines = ("(not readable)" if source.experiment is None else source.experiment).splitlines()
         parts.append(f"#\n# {source.path}\n#\n" + "".join(f"# {line}".rstrip() + "\n" for line in lines))
     return "".join(parts)
-
-
-def _experiment(source: Source) -> str:
-    """Return the text of a run's experiment; empty where it cannot be read."""
-    try:
-        return read_text(source.run.experiment, MOST_NOTES)
-    except (OSError, UnreadableError):
-        return ""

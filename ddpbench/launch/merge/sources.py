@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddpbench.errors import IdentityError, RequestError
+from ddpbench.errors import IdentityError, RequestError, UnreadableError
 from ddpbench.records import RunDir
+from ddpbench.records.files import MOST_NOTES, read_text
 from ddpbench.records.machine import read_machine, read_merged
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.sessions import read_sessions
+from ddpbench.spec.documents import stated_scope
 from ddpbench.workloads import is_import_path
 from ddpbench.workloads.shipped import PREFIX
 
@@ -39,6 +41,8 @@ class Source:
     sessions: Sequence[Any]
     fingerprints: frozenset[str]
     """Digests of the run, or of the runs that it was itself merged from."""
+    experiment: str | None
+    """Its experiment's text; None where it cannot be read."""
     origins: Sequence[Mapping[str, Any]]
 
     @property
@@ -80,6 +84,7 @@ def read(path: Path) -> Source:
     own = hashlib.sha256(contents.encode()).hexdigest()[:16]
     context = machine.get("context") or {}
     identity = machine.get("identity") or {}
+    text = experiment_of(run)
     origins: list[dict[str, Any]] = [
         {
             "path": str(path),
@@ -89,6 +94,8 @@ def read(path: Path) -> Source:
             "git_commit": context.get("git_commit"),
             "cores": len(devices_of(identity.get("cores"))),
             "gpus": len(devices_of(identity.get("gpus"))),
+            "question": stored.question,
+            "scope": stored.scope or stated_scope(text or ""),
         }
     ]
     if merged:
@@ -98,10 +105,19 @@ def read(path: Path) -> Source:
         machine=machine,
         plan=plan,
         stored=stored,
+        experiment=text,
         sessions=read_sessions(run),
         fingerprints=frozenset(str(origin["fingerprint"]) for origin in origins),
         origins=origins,
     )
+
+
+def experiment_of(run: RunDir) -> str | None:
+    """Return the text of a run's experiment; None where it cannot be read."""
+    try:
+        return read_text(run.experiment, MOST_NOTES)
+    except (OSError, UnreadableError):
+        return None
 
 
 def check_different(sources: Sequence[Source]) -> None:

@@ -10,7 +10,6 @@ from dataclasses import replace
 import torch
 
 from ddpbench.errors import OutputError
-from ddpbench.machine.interfaces import gloo_interfaces
 from ddpbench.measure.blocks import Control
 from ddpbench.measure.clock import HostClock
 from ddpbench.records import (
@@ -105,9 +104,7 @@ class Rank:
         model = training.fresh_model()
         # Numbers only: whoever kept the parameters themselves would keep a model whole that is sharded next.
         sizes = [(each.numel(), each.element_size()) for each in model.parameters() if each.requires_grad]
-        over_gloo = self.case.backend == "gloo" and training.strategy.engine == "torch"
-        several = self.case.nodes > 1 and not self.case.fabric
-        used, faster = gloo_interfaces() if over_gloo and several else ("", "")
+        used, faster = _interfaces(self.case, training.strategy.engine)
         writer.write(
             RankStart(
                 rank=self.place.rank,
@@ -195,6 +192,15 @@ def _told_ns(name: str) -> int | None:
     """Return a moment that whoever started this rank tells, ns of this host's monotonic clock."""
     text = os.environ.get(name, "")
     return int(text) if text.isdecimal() else None
+
+
+def _interfaces(case: Case, engine: str) -> tuple[str, str]:
+    """Return over which interface gloo goes between nodes, and a faster one; empty where it does not go."""
+    if case.backend != "gloo" or engine != "torch" or case.nodes < 2 or case.fabric:
+        return "", ""
+    from ddpbench.machine.interfaces import gloo_interfaces  # which is not needed else
+
+    return gloo_interfaces()
 
 
 def _cpu_s() -> float:

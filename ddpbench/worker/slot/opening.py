@@ -108,9 +108,7 @@ def _identify(slot: Slot, plan: StoredPlan) -> None:
         {host: card.setup for host, card in firsts.values()},
     )
     found["identity"]["physical_cores"] = sorted(card.physical for _, card in firsts.values())
-    if before := planned.get("identity"):
-        if "physical_cores" not in before:  # an older run
-            del found["identity"]["physical_cores"]
+    if planned.get("identity"):
         check_identity(_cores_counted(planned), _cores_counted(found), slot.run.path)
     else:
         write_atomically(slot.run.machine, json.dumps(found, indent=1) + "\n")
