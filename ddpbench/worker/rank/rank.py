@@ -198,7 +198,7 @@ def _interfaces(case: Case, engine: str) -> tuple[str, str]:
     """Return over which interface gloo goes between nodes, and a faster one; empty where it does not go."""
     if case.backend != "gloo" or engine != "torch" or case.nodes < 2 or case.fabric:
         return "", ""
-    from ddpbench.machine.interfaces import gloo_interfaces  # which is not needed else
+    from ddpbench.machine.interfaces import gloo_interfaces  # no other rank needs it
 
     return gloo_interfaces()
 
