@@ -30,6 +30,7 @@ from ddpbench.records.files import (
     open_to_append,
     parse_json,
     read_bytes,
+    read_text,
     write_anew,
 )
 from ddpbench.records.schema import SCHEMA_VERSION
@@ -368,6 +369,13 @@ class RunDir:
                     "Lustre has them when mounted with -o flock"
                 ) from None
             yield
+
+    def experiment_text(self) -> str | None:
+        """Return the text of its experiment; None where it cannot be read."""
+        try:
+            return read_text(self.experiment, MOST_NOTES)
+        except (OSError, UnreadableError):
+            return None
 
     def read_json(self, path: Path) -> dict[str, Any]:
         """Return a JSON object of this run.

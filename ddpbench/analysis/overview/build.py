@@ -43,10 +43,8 @@ from ddpbench.analysis.steps.waterfall import waterfall_table
 from ddpbench.analysis.summary import Counts, Finding, RunSummary
 from ddpbench.analysis.table.frame import case_table
 from ddpbench.analysis.time_to_loss import loss_curves_table, time_to_loss_table
-from ddpbench.errors import UnreadableError
 from ddpbench.helper_process import NOBODY, Others
 from ddpbench.records import RunDir, left_out_sentences
-from ddpbench.records.files import MOST_NOTES, read_text
 from ddpbench.records.machine import read_machine, read_merged
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.sessions import read_sessions
@@ -95,7 +93,7 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, told: Told) -> Ru
     laws = fitted.found()
     sentences = (*claimed, *_findings(cases, laws, most=max(FEWEST_FINDINGS, MOST_FINDINGS - len(claimed))))
     step, step_absent = one_step(run, cases)
-    sweeps, text = _sweeps(run), _text(run)
+    sweeps, text = _sweeps(run), run.experiment_text() or ""
     counts = _counts(plan, cases, merged=bool(merged))
     left_out = [*(one for case in cases for one in case.left_out), *of_no_case(run, plan)]
     misplaced = left_out_sentences(left_out, run.path)
@@ -183,13 +181,6 @@ def _sweeps(run: RunDir) -> _Sweeps:
         measured_s=sum(float(session.get("measured_s") or 0) for session in sessions),
         stop_reason=str(sessions[-1].get("stop_reason") or "") if sessions else "interrupted",
     )
-
-
-def _text(run: RunDir) -> str:
-    try:
-        return read_text(run.experiment, MOST_NOTES)
-    except (OSError, UnreadableError):
-        return ""
 
 
 def _counts(plan: StoredPlan, cases: Sequence[CaseRun], *, merged: bool) -> Counts:

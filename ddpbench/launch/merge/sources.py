@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddpbench.errors import IdentityError, RequestError, UnreadableError
+from ddpbench.errors import IdentityError, RequestError
 from ddpbench.records import RunDir
-from ddpbench.records.files import MOST_NOTES, read_text
 from ddpbench.records.machine import read_machine, read_merged
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.sessions import read_sessions
@@ -84,7 +83,7 @@ def read(path: Path) -> Source:
     own = hashlib.sha256(contents.encode()).hexdigest()[:16]
     context = machine.get("context") or {}
     identity = machine.get("identity") or {}
-    text = experiment_of(run)
+    text = run.experiment_text()
     origins: list[dict[str, Any]] = [
         {
             "path": str(path),
@@ -110,14 +109,6 @@ def read(path: Path) -> Source:
         fingerprints=frozenset(str(origin["fingerprint"]) for origin in origins),
         origins=origins,
     )
-
-
-def experiment_of(run: RunDir) -> str | None:
-    """Return the text of a run's experiment; None where it cannot be read."""
-    try:
-        return read_text(run.experiment, MOST_NOTES)
-    except (OSError, UnreadableError):
-        return None
 
 
 def check_different(sources: Sequence[Source]) -> None:
