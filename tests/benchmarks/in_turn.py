@@ -10,7 +10,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from ddpbench.analysis.regression.changes import paired_logs
+from ddpbench.launch.interleave.told import changes_in
 from tests.benchmarks.conftest import ROOT, Say
+from tests.benchmarks.keeping import keep
+from tests.benchmarks.kept_pairs import Launch
 
 RUNS = 10
 
@@ -41,13 +45,30 @@ def shown_to_work(experiment: str, out: Path, base: str, new: str, small: Sequen
     case, _ = compare(experiment, out, "5 s", base, new, *small)
     assert case["verdict"] in ("slower", "cannot tell", "equivalent", "faster")
     assert isinstance(case["ratio"], dict)
+    assert len(pairs_in(out).pairs) == case["rounds"]
 
 
-def times_found(experiment: str, out: Path, minutes: int, base: str, new: str, say: Say) -> int:
-    """In how many of ten comparisons of so many minutes the new side is shown to be slower; each is told."""
+def pairs_in(out: Path) -> Launch:
+    """Return the step times of a comparison's rounds, new side first, seconds."""
+    changes = changes_in(out)
+    (change,) = changes.changes
+    (base,), (new,) = changes.base.cases, changes.new.cases
+    pairs = list(zip(change.new_launches, change.base_launches, strict=True))
+    assert len(pairs) == len(paired_logs(base.timings, new.timings))
+    return Launch(pairs, 1)
+
+
+def times_found(
+    experiment: str, out: Path, minutes: int, base: str, new: str, say: Say, folder: Path | None, name: str
+) -> int:
+    """In how many of ten comparisons of so many minutes the new side is shown to be slower; each is told and kept."""
     found = 0
+    kept: list[Launch] = []
     for number in range(RUNS):
-        case, seconds = compare(experiment, out / f"run-{number}", f"{minutes} min", base, new)
+        to = out / f"run-{number}"
+        case, seconds = compare(experiment, to, f"{minutes} min", base, new)
+        kept.append(pairs_in(to))
+        keep(kept, name, folder)
         found += case["verdict"] == "slower"
         ratio = case["ratio"]
         assert isinstance(ratio, dict)

@@ -19,6 +19,7 @@ from ddpbench.machine.server import ServerProcess
 from ddpbench.records import Address, LaunchOutcome, RunDir
 from ddpbench.spec import Case
 from tests.benchmarks.conftest import Say, torchrun
+from tests.benchmarks.keeping import keep, refuse_kept
 from tests.benchmarks.kept_pairs import Launch, over_launches, told
 from tests.benchmarks.ratio import paired_ratio
 
@@ -121,12 +122,15 @@ def test_noting_a_step_costs_little(
     `--alike` neither side notes anything.
     """
     against = "itself" if request.config.getoption("--alike", default=False) else "timed"
+    folder, name = request.config.getoption("--keep", default=None), f"{strategy}-{world}-{against}"
+    refuse_kept(name, folder)
     launches: list[Launch] = []
     least, most = NOTING_LAUNCHES if full else (2, 2)
     while len(launches) < least or (len(launches) < most and over_launches(launches).half_width > 0.015):
         order = ["--timed-first"] if len(launches) % 2 else []
         words = ("--against", against, *order, *ORDERED.get(strategy, ()), *(NOTING if full else BRIEF))
         launches.append(alternated(tmp_path / "pairs.json", strategy.partition("-")[0], world, *words))
+        keep(launches, name, folder)
     if full:
         ratio = over_launches(launches)
         first = "timed" if against == "itself" else "instrumented"
@@ -212,7 +216,7 @@ def server_environment(case: Case, folder: Path) -> dict[str, str]:
 
 @pytest.mark.thorough
 def test_launches_in_turn_with_torchrun(
-    strategy: str, world: int, full: bool, say: Say, tmp_path: Path
+    strategy: str, world: int, full: bool, say: Say, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Bound: the interval of step times, harness / torchrun, contains 1; half-width at most 5 %.
 
@@ -221,6 +225,8 @@ def test_launches_in_turn_with_torchrun(
     """
     case = case_of(strategy, "gpt:nano", world)
     measured_s = 1.5 if full else 0.05
+    folder, name = request.config.getoption("--keep", default=None), f"{strategy}-{world}-torchrun"
+    refuse_kept(name, folder)
     pairs: list[tuple[float, float]] = []
     for number in range(120 if full else 1):
         # A server for each pair: a round's own, as in a sweep.
@@ -233,6 +239,7 @@ def test_launches_in_turn_with_torchrun(
             order = (0, 1) if number % 2 == 0 else (1, 0)
             seen = {side: sides[side]() for side in order}
         pairs.append((seen[0].step_s, seen[1].step_s))
+        keep([Launch([pair], 1) for pair in pairs], name, folder)
         if len(pairs) >= 24 and paired_ratio(pairs).half_width <= 0.047:
             break
     assert all(own > 0 and bare > 0 for own, bare in pairs)

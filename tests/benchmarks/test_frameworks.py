@@ -10,15 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.conftest import Say, by_python, torchrun
-from tests.benchmarks.kept_pairs import (
-    LOOP_BOUNDS,
-    Launch,
-    is_bounded,
-    note_machine,
-    over_launches,
-    told,
-    write,
-)
+from tests.benchmarks.keeping import keep, refuse_kept
+from tests.benchmarks.kept_pairs import LOOP_BOUNDS, Launch, is_bounded, over_launches, told
 from tests.benchmarks.test_own_script import KEEPS_MEMORY
 
 FRAMEWORKS = {
@@ -97,7 +90,7 @@ def test_blocks_in_turn_with_a_loop_in_the_framework(
     against = "own" if request.config.getoption("--alike", default=False) else "strategy"
     name = f"{loop}-{world}-{against}"
     folder = request.config.getoption("--keep", default=None)
-    refuse_kept(name, folder)
+    refuse_kept(name, folder, FRAMEWORKS.values())
     launches: list[Launch] = []
     least, most = LAUNCHES if full else (1, 1)
     while len(launches) < least or (
@@ -135,7 +128,7 @@ def test_what_a_framework_costs_over_plain_torch(
     least, most = LAUNCHES_OF_COSTS if full else (1, 1)
     name = f"{'plain' if against == 'itself' else loop}-{world}-{against}"
     folder = request.config.getoption("--keep", default=None)
-    refuse_kept(name, folder)
+    refuse_kept(name, folder, FRAMEWORKS.values())
     launches: list[Launch] = []
     while len(launches) < least or (len(launches) < most and over_launches(launches).half_width > KNOWN_TO):
         launches.append(
@@ -149,26 +142,6 @@ def test_what_a_framework_costs_over_plain_torch(
         plain = "ddp" if world > 1 or against == "ddp" else "single"
         say(f"step of {side} / of {plain}, {world}: {told(ratio, launches)}, {known}")
         assert ratio.half_width <= KNOWN_TO
-
-
-def refuse_kept(name: str, folder: Path | None) -> None:
-    """Fail before anything is measured where pairs of this name are kept already: none is measured until it suits.
-
-    So it does where those that are kept there are another machine's.
-    """
-    if folder is None:
-        return
-    if (folder / f"{name}.csv").exists():
-        pytest.fail(f"{folder / name}.csv is there already: name another folder, or move it away")
-    if any(folder.glob("*.csv")) and not (folder / "machine.json").exists():
-        pytest.fail(f"{folder} does not say which machine its pairs are of: name another folder")
-    note_machine(folder, set(FRAMEWORKS.values()))
-
-
-def keep(launches: Sequence[Launch], name: str, folder: Path | None) -> None:
-    """Write the pairs of all launches so far where `--keep` names a folder."""
-    if folder is not None:
-        write(folder / f"{name}.csv", launches)
 
 
 def other_is_first(launches: Sequence[Launch], world: int) -> bool:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from ddpbench.errors import IdentityError
+from tests.benchmarks.keeping import refuse_kept
 from tests.benchmarks.kept_pairs import (
     BARE_LOOPS,
     GPU_WORKLOADS,
@@ -40,7 +41,6 @@ from tests.benchmarks.test_frameworks import (
     LAUNCHES_OF_COSTS,
     LOOP_KNOWN_TO,
     MEASURED,
-    refuse_kept,
 )
 from tests.kept import REPORTS
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.conftest import Say
-from tests.benchmarks.in_turn import RUNS, compare, shown_to_work, times_found
+from tests.benchmarks.in_turn import RUNS, compare, pairs_in, shown_to_work, times_found
+from tests.benchmarks.keeping import keep, refuse_kept
+from tests.benchmarks.kept_pairs import Launch
 
 pytestmark = pytest.mark.multiprocess
 OPTION = 'options."planted/train.py".slower_ms'
@@ -21,31 +23,41 @@ SMALL = ("--rounds", "3", *(word for text in SETTINGS for word in ("--set", text
     [pytest.param(1.5, 3, id="5 %"), pytest.param(0.9, 8, id="3 %")],
 )
 def test_a_planted_sleep_is_found(
-    slower_ms: float, minutes: int, full: bool, say: Say, tmp_path: Path
+    slower_ms: float, minutes: int, full: bool, say: Say, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Bound: at least 9 of 10 within that time; a step takes about 30 ms on two cores."""
     base, new = f"{OPTION}=0.0", f"{OPTION}={slower_ms}"
     if not full:
         shown_to_work("planted", tmp_path / "run", base, new, SMALL)
         return
-    found = times_found("planted", tmp_path, minutes, base, new, say)
+    folder, name = request.config.getoption("--keep", default=None), f"sleep-{slower_ms}-planted"
+    refuse_kept(name, folder)
+    found = times_found("planted", tmp_path, minutes, base, new, say, folder, name)
     say(f"a sleep of {slower_ms} ms a step, {minutes} min: slower in {found} of {RUNS}")
     assert found >= 9
 
 
 @pytest.mark.thorough
-def test_equal_sides_are_not_told_apart(full: bool, say: Say, tmp_path: Path) -> None:
+def test_equal_sides_are_not_told_apart(
+    full: bool, say: Say, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """Bound: at most 1 of 10 called different, each looked at after every round for two minutes."""
+    folder, name = request.config.getoption("--keep", default=None), "sleep-0.0-planted"
+    refuse_kept(name, folder)
     apart, seen = 0, []
+    kept: list[Launch] = []
     for number in range(RUNS if full else 1):
+        out = tmp_path / f"run-{number}"
         case, _ = compare(
             "planted",
-            tmp_path / f"run-{number}",
+            out,
             "2 min" if full else "5 s",
             f"{OPTION}=0.0",
             "base.seed=0",
             *(() if full else SMALL),
         )
+        kept.append(pairs_in(out))
+        keep(kept, name, folder)
         apart += case["verdict"] in ("slower", "faster")
         ratio = case["ratio"]
         assert isinstance(ratio, dict)

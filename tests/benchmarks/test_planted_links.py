@@ -8,6 +8,7 @@ import pytest
 
 from tests.benchmarks.conftest import Say
 from tests.benchmarks.in_turn import RUNS, shown_to_work, times_found
+from tests.benchmarks.keeping import refuse_kept
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.root, pytest.mark.links]
 SETTINGS = ("budget.measured_s=0.05", "base.workload=replay:gpt-nano-cpu", "base.shrink=1")
@@ -32,7 +33,9 @@ PLANTS = {
 @pytest.mark.parametrize(
     "kind", [kind if kind == "bucket" else pytest.param(kind, marks=pytest.mark.thorough) for kind in PLANTS]
 )
-def test_what_is_planted_on_links_is_found(kind: str, full: bool, say: Say, tmp_path: Path) -> None:
+def test_what_is_planted_on_links_is_found(
+    kind: str, full: bool, say: Say, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """Bound: at least 9 of 10 within that time.
 
     The step of ResNet-50 takes about 125 ms on two nodes at 10 Gbit/s, of which 98 ms are computation: buckets of 45
@@ -42,7 +45,11 @@ def test_what_is_planted_on_links_is_found(kind: str, full: bool, say: Say, tmp_
         base, new, _ = PLANTS[kind][0]
         shown_to_work("planted_links", tmp_path / "run", base, new, SMALL)
         return
-    for number, (base, new, minutes) in enumerate(PLANTS[kind]):
-        found = times_found("planted_links", tmp_path / str(number), minutes, base, new, say)
+    folder = request.config.getoption("--keep", default=None)
+    names = [f"{kind}-{number}-planted" for number in range(len(PLANTS[kind]))]
+    for name in names:
+        refuse_kept(name, folder)
+    for name, (base, new, minutes) in zip(names, PLANTS[kind], strict=True):
+        found = times_found("planted_links", tmp_path / name, minutes, base, new, say, folder, name)
         say(f"{new} instead of {base}, {minutes} min: slower in {found} of {RUNS}")
         assert found >= 9
