@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddpbench.analysis.regression.changes import paired_logs
+from ddpbench.analysis.regression.changes import rounds_in_turn
 from ddpbench.launch.interleave.told import changes_in
 from tests.benchmarks.conftest import ROOT, Say
 from tests.benchmarks.keeping import keep
@@ -51,11 +51,9 @@ def shown_to_work(experiment: str, out: Path, base: str, new: str, small: Sequen
 def pairs_in(out: Path) -> Launch:
     """Return the step times of a comparison's rounds, new side first, seconds."""
     changes = changes_in(out)
-    (change,) = changes.changes
     (base,), (new,) = changes.base.cases, changes.new.cases
-    pairs = list(zip(change.new_launches, change.base_launches, strict=True))
-    assert len(pairs) == len(paired_logs(base.timings, new.timings))
-    return Launch(pairs, 1)
+    rounds = rounds_in_turn(base.timings, new.timings)
+    return Launch([(after.step_s, before.step_s) for before, after in rounds], 1)
 
 
 def times_found(

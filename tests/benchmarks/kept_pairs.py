@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,8 +13,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from ddpbench.analysis.regression.changes import verdict_in_turn
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.identity import check_identity, machine_record
+from ddpbench.records.files import write_atomically
 from ddpbench.strategies.frameworks.installed import versions
 from ddpbench.worker.probe import describe
 from tests.benchmarks.ratio import Ratio, middle_ratio, paired_ratio
@@ -28,7 +31,9 @@ GPU_WORKLOADS = {"cnn:large": (64, 10), "gpt:small": (8, 256)}
 BARE_LOOPS = REPORTS / "bare-loops"
 NOTING = REPORTS / "noting-a-pipeline"
 """Instrumented steps beside timed ones."""
-FOLDERS = (WRAPPER_COSTS, ON_A_GPU, BARE_LOOPS, NOTING)
+PLANTED = REPORTS / "planted"
+"""Comparisons in turn of sides that differ by what was planted: each is a launch here, and its rounds are pairs."""
+FOLDERS = (WRAPPER_COSTS, ON_A_GPU, BARE_LOOPS, NOTING, PLANTED)
 WRAPPERS = {
     "ddp": "DDP",
     "fabric": "Lightning, `Fabric`",
@@ -70,14 +75,14 @@ def told(ratio: Ratio, launches: Sequence[Launch]) -> str:
 
 
 def write(path: Path, launches: Sequence[Launch]) -> None:
-    """Keep all pairs."""
+    """Keep all pairs; what was kept there before is replaced whole, or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for number, launch in enumerate(launches):
-            for pair, (first, second) in enumerate(launch.pairs):
-                writer.writerow([number, pair, launch.steps, f"{first:.6f}", f"{second:.6f}"])
+    rows = [
+        (number, pair, launch.steps, f"{first:.6f}", f"{second:.6f}")
+        for number, launch in enumerate(launches)
+        for pair, (first, second) in enumerate(launch.pairs)
+    ]
+    write_atomically(path, "".join(f"{','.join(map(str, row))}\n" for row in [COLUMNS, *rows]))
 
 
 def read(path: Path) -> list[Launch]:
@@ -242,10 +247,33 @@ def _cell(ratio: Ratio | None) -> str:
     return "–" if ratio is None else f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
 
 
+def verdict_of(comparison: Launch) -> str:
+    """Return what its rounds say of the new side, which is the pairs' first."""
+    return verdict_in_turn([math.log(new / base) for new, base in comparison.pairs])
+
+
+def sentence_on_planted(path: Path) -> str:
+    """Return how much more time the new side took, and in how many comparisons and rounds that was found.
+
+    The difference is over all rounds of all comparisons, with its 95 % t-interval.
+    """
+    comparisons = read(path)
+    slower = sum(verdict_of(one) == "slower" for one in comparisons)
+    fewest, most = min(rounds := [len(one.pairs) for one in comparisons]), max(rounds)
+    each = f"{fewest} rounds each" if fewest == most else f"{fewest} to {most} rounds"
+    ratio = paired_ratio([pair for one in comparisons for pair in one.pairs])
+    value, low, high = (100 * (one - 1) for one in (ratio.value, ratio.low, ratio.high))
+    return (
+        f"{value:.1f} % [{low:.1f}, {high:.1f}] slower, found {slower} of {len(comparisons)} times, in {each}"
+    )
+
+
 def main() -> None:
     """Print what the documentation has to say by the kept pairs."""
     print(*sentences(wrapper_costs()), *sentences_on_a_gpu(), sep="\n")
     print(sentence_on_loops(bare_loops()))
+    for path in sorted(PLANTED.glob("*/*.csv")):
+        print(f"{path.stem}: {sentence_on_planted(path)}")
 
 
 if __name__ == "__main__":

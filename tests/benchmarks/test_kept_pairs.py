@@ -12,12 +12,14 @@ import pytest
 import torch
 
 from ddpbench.errors import IdentityError
+from tests.benchmarks.in_turn import RUNS
 from tests.benchmarks.keeping import refuse_kept
 from tests.benchmarks.kept_pairs import (
     BARE_LOOPS,
     GPU_WORKLOADS,
     NOTING,
     ON_A_GPU,
+    PLANTED,
     WRAPPER_COSTS,
     Launch,
     Loop,
@@ -27,8 +29,10 @@ from tests.benchmarks.kept_pairs import (
     over_launches,
     read,
     sentence_on_loops,
+    sentence_on_planted,
     sentences,
     sentences_on_a_gpu,
+    verdict_of,
     wrapper_costs,
     write,
 )
@@ -132,6 +136,46 @@ def test_what_noting_a_pipeline_costs_is_said_as_its_pairs_tell_it(name: str, co
     (row,) = (one for one in rows if one.startswith(f"| `{name}.csv` |"))
     assert row.endswith(f"| {count} | **{told}** |")
     assert f"{count} launches, {told}" in (REPORTS.parent / "docs/method.md").read_text(encoding="utf-8")
+
+
+FOUND = {"buckets-10-to-45": 9, "link-10-to-9.2": 9, "link-10-to-9.5": 9}
+"""How often of ten it is promised that a difference is found."""
+
+
+def test_what_was_planted_is_found_as_often_as_is_said() -> None:
+    files = {path.stem: path for path in PLANTED.glob("*/*.csv")}
+    assert set(files) == set(FOUND)
+    told = {name: sentence_on_planted(files[name]) for name in FOUND}
+    method = (REPORTS.parent / "docs/method.md").read_text(encoding="utf-8")
+    assert f"| [every round kept](../reports/planted/README.md): {'; '.join(told.values())} |" in method
+    readme = (PLANTED / "README.md").read_text(encoding="utf-8").splitlines()
+    for name, path in files.items():
+        comparisons = read(path)
+        assert len(comparisons) == RUNS
+        assert sum(verdict_of(one) == "slower" for one in comparisons) >= FOUND[name]
+        (row,) = (one for one in readme if one.startswith(f"| `{path.parent.name}/{path.name}` |"))
+        assert row.endswith(f"| **{told[name]}** |"), told[name]
+
+
+@pytest.mark.parametrize("path", sorted(PLANTED.glob("*/*.csv")), ids=lambda path: path.stem)
+def test_each_comparison_ended_where_it_could_tell(path: Path) -> None:
+    for one in read(path):
+        assert one.steps == 1
+        assert all(0.005 < seconds < 5 for pair in one.pairs for seconds in pair)
+        assert len(one.pairs) >= 5
+        for rounds in range(5, len(one.pairs)):
+            assert verdict_of(Launch(one.pairs[:rounds], 1)) == "cannot tell"
+
+
+def test_rounds_that_do_not_tell_sides_apart_are_not_counted_as_found(tmp_path: Path) -> None:
+    noisy = Launch([(1.0, 1.02), (1.02, 1.0), (1.0, 1.01), (1.01, 1.0), (1.0, 1.0), (1.01, 1.02)], 1)
+    slower = Launch([(1.05 + 0.001 * number, 1.0) for number in range(6)], 1)
+    faster = Launch([(base, new) for new, base in slower.pairs], 1)
+    copies = Launch([(1.05, 1.0)] * 6, 1)
+    write(tmp_path / "one.csv", [noisy, slower, faster, copies])
+    verdicts = [verdict_of(one) for one in read(tmp_path / "one.csv")]
+    assert verdicts == ["cannot tell", "slower", "faster", "cannot tell"]
+    assert sentence_on_planted(tmp_path / "one.csv").endswith(" slower, found 1 of 4 times, in 6 rounds each")
 
 
 def test_pairs_are_read_as_they_were_written(tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.conftest import Say
+import ddpbench
+from tests.benchmarks.conftest import ROOT, Say
 from tests.benchmarks.in_turn import RUNS, compare, pairs_in, shown_to_work, times_found
 from tests.benchmarks.keeping import keep, refuse_kept
 from tests.benchmarks.kept_pairs import Launch
 
 pytestmark = pytest.mark.multiprocess
+PLANTED = ROOT / "experiments" / "planted.toml"
 OPTION = 'options."planted/train.py".slower_ms'
 SETTINGS = ("budget.measured_s=0.05", "base.strategy=single", "base.world_size=1")
 SMALL = ("--rounds", "3", *(word for text in SETTINGS for word in ("--set", text)))
@@ -19,22 +21,32 @@ SMALL = ("--rounds", "3", *(word for text in SETTINGS for word in ("--set", text
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("slower_ms", "minutes"),
-    [pytest.param(1.5, 3, id="5 %"), pytest.param(0.9, 8, id="3 %")],
+    ("share", "minutes"),
+    [pytest.param(0.05, 3, id="5 %"), pytest.param(0.03, 8, id="3 %")],
 )
 def test_a_planted_sleep_is_found(
-    slower_ms: float, minutes: int, full: bool, say: Say, tmp_path: Path, request: pytest.FixtureRequest
+    share: float, minutes: int, full: bool, say: Say, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Bound: at least 9 of 10 within that time; a step takes about 30 ms on two cores."""
-    base, new = f"{OPTION}=0.0", f"{OPTION}={slower_ms}"
+    """Bound: at least 9 of 10 within that time. The sleep is that share of a step, which is measured before."""
+    base = f"{OPTION}=0.0"
     if not full:
-        shown_to_work("planted", tmp_path / "run", base, new, SMALL)
+        slower_ms = round(1e3 * share * step_s(tmp_path / "step", "budget.rounds_min=1", *SETTINGS), 2)
+        shown_to_work("planted", tmp_path / "run", base, f"{OPTION}={slower_ms}", SMALL)
         return
-    folder, name = request.config.getoption("--keep", default=None), f"sleep-{slower_ms}-planted"
+    slower_ms = round(1e3 * share * step_s(tmp_path / "step"), 2)
+    folder, name = request.config.getoption("--keep", default=None), f"sleep-{slower_ms}-ms"
     refuse_kept(name, folder)
+    say(f"a sleep of {slower_ms} ms a step, {share:.0%} of it:")
+    new = f"{OPTION}={slower_ms}"
     found = times_found("planted", tmp_path, minutes, base, new, say, folder, name)
-    say(f"a sleep of {slower_ms} ms a step, {minutes} min: slower in {found} of {RUNS}")
+    say(f"a sleep of {share:.0%} of a step, {minutes} min: slower in {found} of {RUNS}")
     assert found >= 9
+
+
+def step_s(out: Path, *settings: str) -> float:
+    """Return how long a step takes in which nothing is planted, seconds."""
+    told = ddpbench.load(ddpbench.sweep(PLANTED, out=out, overrides=["budget.rounds_max=5", *settings]))
+    return float(told["step_time_s"].iloc[0])
 
 
 @pytest.mark.thorough
@@ -42,7 +54,7 @@ def test_equal_sides_are_not_told_apart(
     full: bool, say: Say, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Bound: at most 1 of 10 called different, each looked at after every round for two minutes."""
-    folder, name = request.config.getoption("--keep", default=None), "sleep-0.0-planted"
+    folder, name = request.config.getoption("--keep", default=None), "equal-sides"
     refuse_kept(name, folder)
     apart, seen = 0, []
     kept: list[Launch] = []

@@ -24,10 +24,13 @@ def link(gbit_per_s: float) -> str:
 
 
 PLANTS = {
-    "bucket": [(bucket(10), bucket(45), 3)],  # 6 %
-    "link": [(link(10), link(9.2), 3), (link(10), link(9.5), 8)],  # 5 %, and 3 %
+    "bucket": [("buckets-10-to-45", bucket(10), bucket(45), 3)],
+    "link": [("link-10-to-9.2", link(10), link(9.2), 3), ("link-10-to-9.5", link(10), link(9.5), 8)],
 }
-"""Of each kind: the settings of both sides, and within how many minutes the new one is to be found."""
+"""Of each kind: its name, the settings of both sides, and within how many minutes the new one is to be found.
+
+Buckets lengthen a step by 7 %, the links by 5 and 3 %.
+"""
 
 
 @pytest.mark.parametrize(
@@ -38,18 +41,17 @@ def test_what_is_planted_on_links_is_found(
 ) -> None:
     """Bound: at least 9 of 10 within that time.
 
-    The step of ResNet-50 takes about 125 ms on two nodes at 10 Gbit/s, of which 98 ms are computation: buckets of 45
+    The step of ResNet-50 takes 125 to 129 ms on two nodes at 10 Gbit/s, of which 97 ms are computation: buckets of 45
     MiB end later than those of 10, and links by so much slower lengthen what is exposed.
     """
     if not full:
-        base, new, _ = PLANTS[kind][0]
+        _, base, new, _ = PLANTS[kind][0]
         shown_to_work("planted_links", tmp_path / "run", base, new, SMALL)
         return
     folder = request.config.getoption("--keep", default=None)
-    names = [f"{kind}-{number}-planted" for number in range(len(PLANTS[kind]))]
-    for name in names:
+    for name, *_ in PLANTS[kind]:
         refuse_kept(name, folder)
-    for name, (base, new, minutes) in zip(names, PLANTS[kind], strict=True):
+    for name, base, new, minutes in PLANTS[kind]:
         found = times_found("planted_links", tmp_path / name, minutes, base, new, say, folder, name)
         say(f"{new} instead of {base}, {minutes} min: slower in {found} of {RUNS}")
         assert found >= 9

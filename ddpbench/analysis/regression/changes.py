@@ -349,18 +349,22 @@ def _told(rounds: int, ratio: Interval, margin: float, fewest: int) -> _Told:
     return _Told(names.get(found.verdict, "cannot tell"), "", ratio, rounds, found.bound)
 
 
-def paired_logs(a: Sequence[Timing], b: Sequence[Timing]) -> list[float]:
-    """Return the logarithms of new over base time per sample, of the rounds that both have.
+def rounds_in_turn(base: Sequence[Timing], new: Sequence[Timing]) -> list[tuple[Timing, Timing]]:
+    """Return base and new of the rounds that both have.
 
     What another session has added to a side later was not measured in turn.
     """
-    mine, other = _of_first_session(a), _of_first_session(b)
-    return [math.log(other[number].sample_s / mine[number].sample_s) for number in _rounds_in_turn(a, b)]
+    mine, other = _of_first_session(base), _of_first_session(new)
+    return [(mine[number], other[number]) for number in other if number in mine]
 
 
-def _rounds_in_turn(a: Sequence[Timing], b: Sequence[Timing]) -> list[int]:
-    mine, other = _of_first_session(a), _of_first_session(b)
-    return [number for number in other if number in mine]
+def verdict_in_turn(logs: Sequence[float], *, margin: float = MARGIN, alpha: float = ALPHA) -> ChangeVerdict:
+    """Return what rounds in turn say of a case, by the logarithms of new over base time per sample."""
+    return _told_in_turn(logs, margin, alpha).verdict
+
+
+def _told_in_turn(logs: Sequence[float], margin: float, alpha: float) -> _Told:
+    return _told(len(logs), anytime_interval(logs, alpha).exponential(), margin, FEWEST)
 
 
 def _of_first_session(timings: Sequence[Timing]) -> dict[int, Timing]:
@@ -377,11 +381,10 @@ def _in_turn(
     found: dict[int, _Told] = {}
     level = alpha / len(asked) if asked else alpha
     for index, (a, b) in asked.items():
-        logs = paired_logs(a.timings, b.timings)
-        ratio = anytime_interval(logs, level).exponential()
+        logs = [math.log(new.sample_s / base.sample_s) for base, new in rounds_in_turn(a.timings, b.timings)]
         spread = _known(typical_deviation(logs)) if len(logs) >= FEWEST else None
         found[index] = replace(
-            _told(len(logs), ratio, margin, FEWEST),
+            _told_in_turn(logs, margin, level),
             deviation=spread,
             resolvable=None if spread is None else resolved_in_turn(spread, len(logs), level),
         )
@@ -455,7 +458,7 @@ def _parts(
         Variance(known.variance.value * one.shares, known.variance.df)
         for known, one in zip(drifts_of(*sides, drift), sides, strict=True)
     ]
-    in_turn = _rounds_in_turn(a.timings, b.timings)
+    in_turn = [base.round for base, _ in rounds_in_turn(a.timings, b.timings)]
     found: list[PartChange] = []
     for name in names:
         mine = {number: one[name] for number, one in before.items()}
