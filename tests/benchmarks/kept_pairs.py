@@ -30,10 +30,12 @@ GPU_WORKLOADS = {"cnn:large": (64, 10), "gpt:small": (8, 256)}
 """What trained on the GPU: samples of a batch, and of how many classes a model guesses one."""
 BARE_LOOPS = REPORTS / "bare-loops"
 NOTING = REPORTS / "noting-a-pipeline"
-"""Instrumented steps beside timed ones."""
+"""Instrumented steps of pipelines beside timed ones, on one day."""
+NOTING_EACH = REPORTS / "noting"
+"""Likewise of every case of `test_noting_a_step_costs_little`, on another."""
 PLANTED = REPORTS / "planted"
 """Comparisons in turn of sides that differ by what was planted: each is a launch here, and its rounds are pairs."""
-FOLDERS = (WRAPPER_COSTS, ON_A_GPU, BARE_LOOPS, NOTING, PLANTED)
+FOLDERS = (WRAPPER_COSTS, ON_A_GPU, BARE_LOOPS, NOTING, NOTING_EACH, PLANTED)
 WRAPPERS = {
     "ddp": "DDP",
     "fabric": "Lightning, `Fabric`",
@@ -247,6 +249,24 @@ def _cell(ratio: Ratio | None) -> str:
     return "–" if ratio is None else f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
 
 
+def noting(folder: Path = NOTING_EACH) -> dict[Loop, Ratio]:
+    """Return the time of instrumented steps over that of timed ones, of each strategy at a number of ranks."""
+    found: dict[Loop, Ratio] = {}
+    for path in sorted(folder.glob("*.csv")):
+        strategy, ranks, against = path.stem.rsplit("-", 2)
+        assert against == "timed", f"{path.name} tells of another comparison"
+        found[strategy, int(ranks)] = over_launches(read(path))
+    return found
+
+
+def sentence_on_noting(ratios: Mapping[Loop, Ratio]) -> str:
+    """Return what the documentation says of them."""
+    return "; ".join(
+        f"`{strategy}` at {ranks} {ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]"
+        for (strategy, ranks), ratio in sorted(ratios.items())
+    )
+
+
 def verdict_of(comparison: Launch) -> str:
     """Return what its rounds say of the new side, which is the pairs' first."""
     return verdict_in_turn([math.log(new / base) for new, base in comparison.pairs])
@@ -272,6 +292,7 @@ def main() -> None:
     """Print what the documentation has to say by the kept pairs."""
     print(*sentences(wrapper_costs()), *sentences_on_a_gpu(), sep="\n")
     print(sentence_on_loops(bare_loops()))
+    print(sentence_on_noting(noting()))
     for path in sorted(PLANTED.glob("*/*.csv")):
         print(f"{path.stem}: {sentence_on_planted(path)}")
 

@@ -18,6 +18,7 @@ from tests.benchmarks.kept_pairs import (
     BARE_LOOPS,
     GPU_WORKLOADS,
     NOTING,
+    NOTING_EACH,
     ON_A_GPU,
     PLANTED,
     WRAPPER_COSTS,
@@ -26,9 +27,11 @@ from tests.benchmarks.kept_pairs import (
     bare_loops,
     beyond,
     folder_of,
+    noting,
     over_launches,
     read,
     sentence_on_loops,
+    sentence_on_noting,
     sentence_on_planted,
     sentences,
     sentences_on_a_gpu,
@@ -37,6 +40,8 @@ from tests.benchmarks.kept_pairs import (
     write,
 )
 from tests.benchmarks.ratio import middle_ratio, paired_ratio
+from tests.benchmarks.test_fidelity import MEASURED as FIDELITY
+from tests.benchmarks.test_fidelity import NOTING_LAUNCHES
 from tests.benchmarks.test_frameworks import (
     COSTS,
     COSTS_OVER_DDP,
@@ -105,7 +110,7 @@ def test_every_framework_s_own_loop_is_kept_and_said_to_be_beyond_its_bounds_whe
 
 KEPT_PAIRS = [
     path
-    for folder in (WRAPPER_COSTS, NOTING, *sorted(BARE_LOOPS.glob("*/")))
+    for folder in (WRAPPER_COSTS, NOTING, NOTING_EACH, *sorted(BARE_LOOPS.glob("*/")))
     for path in sorted(folder.glob("*.csv"))
 ]
 
@@ -136,6 +141,25 @@ def test_what_noting_a_pipeline_costs_is_said_as_its_pairs_tell_it(name: str, co
     (row,) = (one for one in rows if one.startswith(f"| `{name}.csv` |"))
     assert row.endswith(f"| {count} | **{told}** |")
     assert f"{count} launches, {told}" in (REPORTS.parent / "docs/method.md").read_text(encoding="utf-8")
+
+
+def test_what_noting_each_strategy_costs_is_said_as_its_pairs_tell_it() -> None:
+    ratios = noting()
+    assert set(ratios) == set(FIDELITY["test_noting_a_step_costs_little"])
+    for ratio in ratios.values():
+        assert 0.98 <= ratio.value <= 1.02
+        assert ratio.half_width <= 0.02
+        assert NOTING_LAUNCHES[0] <= ratio.pairs <= NOTING_LAUNCHES[1]
+        assert ratio.pairs in NOTING_LAUNCHES or ratio.half_width <= 0.015
+    told = sentence_on_noting(ratios)
+    method = (REPORTS.parent / "docs/method.md").read_text(encoding="utf-8")
+    assert f"[every pair kept](../reports/noting/README.md): {told};" in method, told
+    rows = (NOTING_EACH / "README.md").read_text(encoding="utf-8").splitlines()
+    for (strategy, ranks), ratio in ratios.items():
+        (row,) = (one for one in rows if one.startswith(f"| `{strategy}-{ranks}-timed.csv` |"))
+        assert row.endswith(
+            f"| {ratio.pairs} | **{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]** |"
+        ), row
 
 
 FOUND = {"buckets-10-to-45": 9, "link-10-to-9.2": 9, "link-10-to-9.5": 9}
