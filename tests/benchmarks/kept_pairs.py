@@ -13,6 +13,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from scipy.special import stdtrit
+
 from ddpbench.analysis.regression.changes import verdict_in_turn
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.identity import check_identity, machine_record
@@ -33,9 +35,11 @@ NOTING = REPORTS / "noting-a-pipeline"
 """Instrumented steps of pipelines beside timed ones, on one day."""
 NOTING_EACH = REPORTS / "noting"
 """Likewise of every case of `test_noting_a_step_costs_little`, on another."""
+BESIDE_TORCHRUN = REPORTS / "beside-torchrun"
+"""Whole launches in turn: the harness's, and torchrun's of a loop written by hand. Each pair is a launch here."""
 PLANTED = REPORTS / "planted"
 """Comparisons in turn of sides that differ by what was planted: each is a launch here, and its rounds are pairs."""
-FOLDERS = (WRAPPER_COSTS, ON_A_GPU, BARE_LOOPS, NOTING, NOTING_EACH, PLANTED)
+FOLDERS = (WRAPPER_COSTS, ON_A_GPU, BARE_LOOPS, NOTING, NOTING_EACH, BESIDE_TORCHRUN, PLANTED)
 WRAPPERS = {
     "ddp": "DDP",
     "fabric": "Lightning, `Fabric`",
@@ -251,20 +255,42 @@ def _cell(ratio: Ratio | None) -> str:
 
 def noting(folder: Path = NOTING_EACH) -> dict[Loop, Ratio]:
     """Return the time of instrumented steps over that of timed ones, of each strategy at a number of ranks."""
+    return _of_each(folder, "timed")
+
+
+def beside_torchrun(folder: Path = BESIDE_TORCHRUN) -> dict[Loop, Ratio]:
+    """Return the step time of launches by the harness over that of torchrun's of a loop written by hand, likewise."""
+    return _of_each(folder, "torchrun")
+
+
+def _of_each(folder: Path, of: str) -> dict[Loop, Ratio]:
     found: dict[Loop, Ratio] = {}
     for path in sorted(folder.glob("*.csv")):
         strategy, ranks, against = path.stem.rsplit("-", 2)
-        assert against == "timed", f"{path.name} tells of another comparison"
+        assert against == of, f"{path.name} tells of another comparison"
         found[strategy, int(ranks)] = over_launches(read(path))
     return found
 
 
-def sentence_on_noting(ratios: Mapping[Loop, Ratio]) -> str:
+def sentence_on_each(ratios: Mapping[Loop, Ratio]) -> str:
     """Return what the documentation says of them."""
     return "; ".join(
         f"`{strategy}` at {ranks} {ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]"
         for (strategy, ranks), ratio in sorted(ratios.items())
     )
+
+
+def sentence_on_torchrun(folder: Path = BESIDE_TORCHRUN) -> str:
+    """Return what each case says, and all together: their mean log ratios, weighted by their precision."""
+    every = [
+        [math.log(one.ratio) for one in read(folder / f"{strategy}-{ranks}-torchrun.csv")]
+        for strategy, ranks in beside_torchrun(folder)
+    ]
+    weights = [len(logs) / statistics.variance(logs) for logs in every]
+    mean = sum(w * statistics.fmean(logs) for w, logs in zip(weights, every, strict=True)) / sum(weights)
+    half = float(stdtrit(sum(len(logs) - 1 for logs in every), 0.975)) / math.sqrt(sum(weights))
+    value, low, high = (math.exp(one) for one in (mean, mean - half, mean + half))
+    return f"{sentence_on_each(beside_torchrun(folder))}; together {value:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def verdict_of(comparison: Launch) -> str:
@@ -292,7 +318,7 @@ def main() -> None:
     """Print what the documentation has to say by the kept pairs."""
     print(*sentences(wrapper_costs()), *sentences_on_a_gpu(), sep="\n")
     print(sentence_on_loops(bare_loops()))
-    print(sentence_on_noting(noting()))
+    print(sentence_on_each(noting()), sentence_on_torchrun(), sep="\n")
     for path in sorted(PLANTED.glob("*/*.csv")):
         print(f"{path.stem}: {sentence_on_planted(path)}")
 

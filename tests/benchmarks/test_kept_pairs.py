@@ -16,6 +16,7 @@ from tests.benchmarks.in_turn import RUNS
 from tests.benchmarks.keeping import refuse_kept
 from tests.benchmarks.kept_pairs import (
     BARE_LOOPS,
+    BESIDE_TORCHRUN,
     GPU_WORKLOADS,
     NOTING,
     NOTING_EACH,
@@ -25,14 +26,16 @@ from tests.benchmarks.kept_pairs import (
     Launch,
     Loop,
     bare_loops,
+    beside_torchrun,
     beyond,
     folder_of,
     noting,
     over_launches,
     read,
+    sentence_on_each,
     sentence_on_loops,
-    sentence_on_noting,
     sentence_on_planted,
+    sentence_on_torchrun,
     sentences,
     sentences_on_a_gpu,
     verdict_of,
@@ -151,12 +154,34 @@ def test_what_noting_each_strategy_costs_is_said_as_its_pairs_tell_it() -> None:
         assert ratio.half_width <= 0.02
         assert NOTING_LAUNCHES[0] <= ratio.pairs <= NOTING_LAUNCHES[1]
         assert ratio.pairs in NOTING_LAUNCHES or ratio.half_width <= 0.015
-    told = sentence_on_noting(ratios)
+    told = sentence_on_each(ratios)
     method = (REPORTS.parent / "docs/method.md").read_text(encoding="utf-8")
     assert f"[every pair kept](../reports/noting/README.md): {told};" in method, told
     rows = (NOTING_EACH / "README.md").read_text(encoding="utf-8").splitlines()
     for (strategy, ranks), ratio in ratios.items():
         (row,) = (one for one in rows if one.startswith(f"| `{strategy}-{ranks}-timed.csv` |"))
+        assert row.endswith(
+            f"| {ratio.pairs} | **{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]** |"
+        ), row
+
+
+def test_launches_beside_torchrun_are_said_as_their_pairs_tell_them() -> None:
+    ratios = beside_torchrun()
+    assert set(ratios) == set(FIDELITY["test_launches_in_turn_with_torchrun"])
+    for (strategy, ranks), ratio in ratios.items():
+        assert ratio.low <= 1.0 <= ratio.high
+        assert ratio.half_width <= 0.05
+        assert 24 <= ratio.pairs <= 120
+        kept = read(BESIDE_TORCHRUN / f"{strategy}-{ranks}-torchrun.csv")
+        assert all(one.steps == 1 and len(one.pairs) == 1 for one in kept)
+        assert all(0.001 < seconds < 1 for one in kept for seconds in one.pairs[0])
+    told = sentence_on_torchrun()
+    method = (REPORTS.parent / "docs/method.md").read_text(encoding="utf-8")
+    assert f"| [every pair kept](../reports/beside-torchrun/README.md): {told} |" in method, told
+    assert told.rpartition("together ")[2] in (BESIDE_TORCHRUN / "README.md").read_text(encoding="utf-8")
+    rows = (BESIDE_TORCHRUN / "README.md").read_text(encoding="utf-8").splitlines()
+    for (strategy, ranks), ratio in ratios.items():
+        (row,) = (one for one in rows if one.startswith(f"| `{strategy}-{ranks}-torchrun.csv` |"))
         assert row.endswith(
             f"| {ratio.pairs} | **{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]** |"
         ), row
