@@ -290,7 +290,10 @@ def sentence_on_torchrun(folder: Path = BESIDE_TORCHRUN) -> str:
     mean = sum(w * statistics.fmean(logs) for w, logs in zip(weights, every, strict=True)) / sum(weights)
     half = float(stdtrit(sum(len(logs) - 1 for logs in every), 0.975)) / math.sqrt(sum(weights))
     value, low, high = (math.exp(one) for one in (mean, mean - half, mean + half))
-    return f"{sentence_on_each(beside_torchrun(folder))}; together {value:.3f} [{low:.3f}, {high:.3f}]"
+    together = (
+        f"together {value:.3f} [{low:.3f}, {high:.3f}]{'' if low <= 1 <= high else ', which leaves 1 out'}"
+    )
+    return f"{sentence_on_each(beside_torchrun(folder))}; {together}"
 
 
 def verdict_of(comparison: Launch) -> str:

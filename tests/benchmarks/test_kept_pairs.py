@@ -178,8 +178,10 @@ def test_launches_beside_torchrun_are_said_as_their_pairs_tell_them() -> None:
     told = sentence_on_torchrun()
     method = (REPORTS.parent / "docs/method.md").read_text(encoding="utf-8")
     assert f"| [every pair kept](../reports/beside-torchrun/README.md): {told} |" in method, told
-    assert told.rpartition("together ")[2] in (BESIDE_TORCHRUN / "README.md").read_text(encoding="utf-8")
-    rows = (BESIDE_TORCHRUN / "README.md").read_text(encoding="utf-8").splitlines()
+    readme = (BESIDE_TORCHRUN / "README.md").read_text(encoding="utf-8")
+    together = told.rpartition("together ")[2].partition("]")[0]
+    assert f"{together}]" in " ".join(readme.split())
+    rows = readme.splitlines()
     for (strategy, ranks), ratio in ratios.items():
         (row,) = (one for one in rows if one.startswith(f"| `{strategy}-{ranks}-torchrun.csv` |"))
         assert row.endswith(
