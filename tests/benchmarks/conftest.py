@@ -43,6 +43,13 @@ def full(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
+def folder(request: pytest.FixtureRequest) -> Path | None:
+    """Where pairs are kept; None: nowhere."""
+    found: Path | None = request.config.getoption("--keep", default=None)
+    return found
+
+
+@pytest.fixture
 def say(capsys: pytest.CaptureFixture[str]) -> Iterator[Say]:
     """Prints a line past pytest's capture, so that `make bench` shows it."""
 

@@ -112,7 +112,13 @@ NOTING = (
 
 @pytest.mark.thorough
 def test_noting_a_step_costs_little(
-    strategy: str, world: int, full: bool, say: Say, tmp_path: Path, request: pytest.FixtureRequest
+    strategy: str,
+    world: int,
+    full: bool,
+    say: Say,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    folder: Path | None,
 ) -> None:
     """Bound: instrumented / timed steps within 0.98 to 1.02, known to 2 % at least; each with a model of its own.
 
@@ -122,7 +128,7 @@ def test_noting_a_step_costs_little(
     `--alike` neither side notes anything.
     """
     against = "itself" if request.config.getoption("--alike", default=False) else "timed"
-    folder, name = request.config.getoption("--keep", default=None), f"{strategy}-{world}-{against}"
+    name = f"{strategy}-{world}-{against}"
     refuse_kept(name, folder)
     launches: list[Launch] = []
     least, most = NOTING_LAUNCHES if full else (2, 2)
@@ -216,7 +222,7 @@ def server_environment(case: Case, folder: Path) -> dict[str, str]:
 
 @pytest.mark.thorough
 def test_launches_in_turn_with_torchrun(
-    strategy: str, world: int, full: bool, say: Say, tmp_path: Path, request: pytest.FixtureRequest
+    strategy: str, world: int, full: bool, say: Say, tmp_path: Path, folder: Path | None
 ) -> None:
     """Bound: the interval of step times, harness / torchrun, contains 1; half-width at most 5 %.
 
@@ -225,7 +231,7 @@ def test_launches_in_turn_with_torchrun(
     """
     case = case_of(strategy, "gpt:nano", world)
     measured_s = 1.5 if full else 0.05
-    folder, name = request.config.getoption("--keep", default=None), f"{strategy}-{world}-torchrun"
+    name = f"{strategy}-{world}-torchrun"
     refuse_kept(name, folder)
     pairs: list[tuple[float, float]] = []
     for number in range(120 if full else 1):

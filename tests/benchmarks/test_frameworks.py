@@ -79,7 +79,13 @@ def _marked(loop: str, world: int, *against: str) -> object:
 
 @pytest.mark.multiprocess
 def test_blocks_in_turn_with_a_loop_in_the_framework(
-    loop: str, world: int, full: bool, say: Say, tmp_path: Path, request: pytest.FixtureRequest
+    loop: str,
+    world: int,
+    full: bool,
+    say: Say,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    folder: Path | None,
 ) -> None:
     """Bound: the 95 % interval of strategy / hand-written loop lies within 0.97 to 1.03.
 
@@ -89,7 +95,6 @@ def test_blocks_in_turn_with_a_loop_in_the_framework(
     """
     against = "own" if request.config.getoption("--alike", default=False) else "strategy"
     name = f"{loop}-{world}-{against}"
-    folder = request.config.getoption("--keep", default=None)
     refuse_kept(name, folder, FRAMEWORKS.values())
     launches: list[Launch] = []
     least, most = LAUNCHES if full else (1, 1)
@@ -117,7 +122,7 @@ def test_what_a_framework_costs_over_plain_torch(
     say: Say,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
+    folder: Path | None,
 ) -> None:
     """Bound: the ratio of its step time to that of plain torch in the same processes, known to 3 %.
 
@@ -127,7 +132,6 @@ def test_what_a_framework_costs_over_plain_torch(
         monkeypatch.setenv(name, value)
     least, most = LAUNCHES_OF_COSTS if full else (1, 1)
     name = f"{'plain' if against == 'itself' else loop}-{world}-{against}"
-    folder = request.config.getoption("--keep", default=None)
     refuse_kept(name, folder, FRAMEWORKS.values())
     launches: list[Launch] = []
     while len(launches) < least or (len(launches) < most and over_launches(launches).half_width > KNOWN_TO):

@@ -25,7 +25,7 @@ SMALL = ("--rounds", "3", *(word for text in SETTINGS for word in ("--set", text
     [pytest.param(0.05, 3, id="5 %"), pytest.param(0.03, 8, id="3 %")],
 )
 def test_a_planted_sleep_is_found(
-    share: float, minutes: int, full: bool, say: Say, tmp_path: Path, request: pytest.FixtureRequest
+    share: float, minutes: int, full: bool, say: Say, tmp_path: Path, folder: Path | None
 ) -> None:
     """Bound: at least 9 of 10 within that time. The sleep is that share of a step, which is measured before."""
     base = f"{OPTION}=0.0"
@@ -34,7 +34,7 @@ def test_a_planted_sleep_is_found(
         shown_to_work("planted", tmp_path / "run", base, f"{OPTION}={slower_ms}", SMALL)
         return
     slower_ms = round(1e3 * share * step_s(tmp_path / "step"), 2)
-    folder, name = request.config.getoption("--keep", default=None), f"sleep-{slower_ms}-ms"
+    name = f"sleep-{slower_ms}-ms"
     refuse_kept(name, folder)
     say(f"a sleep of {slower_ms} ms a step, {share:.0%} of it:")
     new = f"{OPTION}={slower_ms}"
@@ -50,11 +50,9 @@ def step_s(out: Path, *settings: str) -> float:
 
 
 @pytest.mark.thorough
-def test_equal_sides_are_not_told_apart(
-    full: bool, say: Say, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_equal_sides_are_not_told_apart(full: bool, say: Say, tmp_path: Path, folder: Path | None) -> None:
     """Bound: at most 1 of 10 called different, each looked at after every round for two minutes."""
-    folder, name = request.config.getoption("--keep", default=None), "equal-sides"
+    name = "equal-sides"
     refuse_kept(name, folder)
     apart, seen = 0, []
     kept: list[Launch] = []

@@ -37,7 +37,7 @@ Buckets lengthen a step by 7 %, the links by 5 and 3 %.
     "kind", [kind if kind == "bucket" else pytest.param(kind, marks=pytest.mark.thorough) for kind in PLANTS]
 )
 def test_what_is_planted_on_links_is_found(
-    kind: str, full: bool, say: Say, tmp_path: Path, request: pytest.FixtureRequest
+    kind: str, full: bool, say: Say, tmp_path: Path, folder: Path | None
 ) -> None:
     """Bound: at least 9 of 10 within that time.
 
@@ -48,7 +48,6 @@ def test_what_is_planted_on_links_is_found(
         _, base, new, _ = PLANTS[kind][0]
         shown_to_work("planted_links", tmp_path / "run", base, new, SMALL)
         return
-    folder = request.config.getoption("--keep", default=None)
     for name, *_ in PLANTS[kind]:
         refuse_kept(name, folder)
     for name, base, new, minutes in PLANTS[kind]:

@@ -358,9 +358,9 @@ def rounds_in_turn(base: Sequence[Timing], new: Sequence[Timing]) -> list[tuple[
     return [(mine[number], other[number]) for number in other if number in mine]
 
 
-def verdict_in_turn(logs: Sequence[float], *, margin: float = MARGIN, alpha: float = ALPHA) -> ChangeVerdict:
-    """Return what rounds in turn say of a case, by the logarithms of new over base time per sample."""
-    return _told_in_turn(logs, margin, alpha).verdict
+def verdict_in_turn(logs: Sequence[float]) -> ChangeVerdict:
+    """Return what rounds in turn say of a single case, by the logarithms of new over base time per sample."""
+    return _told_in_turn(logs, MARGIN, ALPHA).verdict
 
 
 def _told_in_turn(logs: Sequence[float], margin: float, alpha: float) -> _Told:
