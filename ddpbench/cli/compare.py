@@ -63,6 +63,12 @@ def add_parser(commands: Any) -> None:
         type=flags.number("--rounds", "AA_ROUNDS"),
         help=f"the fewest rounds of --interleave (default: {FEWEST_ROUNDS})",
     )
+    parser.add_argument(
+        "--turns",
+        choices=("blocks", "launches"),
+        help="what --interleave takes turns in: blocks of steps, while launches of both sides are in memory, or one "
+        "launch after the other (default: blocks, where neither a GPU nor loader workers are used)",
+    )
     flags.overrides(parser, "--set base.local_batch=4 on both sides of --interleave")
     flags.workload(parser)
     flags.out(parser, "the directory of --interleave (default: reports/compare-NAME-TIME)")
@@ -100,10 +106,10 @@ def _run(arguments: argparse.Namespace) -> int:
             raise RequestError("--interleave measures one experiment: give its name or its TOML file alone")
         _refuse_drift(arguments)
         return _told(_interleaved(arguments), arguments)
-    how = ("base_side", "new_side", "overrides", "rounds", "total", "out")
+    how = ("base_side", "new_side", "overrides", "rounds", "total", "out", "turns")
     if any(getattr(arguments, name) for name in how):
         raise RequestError(
-            "--base, --new, --set, --workload, --rounds, --total and --out say how to measure: give them with "
+            "--base, --new, --set, --workload, --rounds, --total, --turns and --out say how to measure: give them with "
             "--interleave"
         )
     if one and (Path(arguments.runs[0]) / FILE).is_file():
@@ -194,6 +200,7 @@ def _interleaved(arguments: argparse.Namespace) -> Changes:
         total_s=total_s,
         fewest=arguments.rounds or FEWEST_ROUNDS,
         limit=arguments.fail_on,
+        turns=arguments.turns or "blocks",
     )
     free = own_environment_allows_sharing()
     lines = _Lines()

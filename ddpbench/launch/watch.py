@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from ddpbench.errors import ServerGoneError
@@ -16,6 +17,7 @@ from ddpbench.machine.judge import conclude
 from ddpbench.machine.launched import START_S, LaunchedRanks
 from ddpbench.machine.seen import POLL_S, STACKS_S, Seen
 from ddpbench.machine.server import ASKED, ServerProcess
+from ddpbench.machine.turnstile import TURN, Turn
 from ddpbench.records import LaunchDir, LaunchOutcome, LaunchRequest, RunDir
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.spec import Case, TargetLoss
@@ -37,10 +39,12 @@ class LaunchRunner:
         shared: bool,
         session: str = "",
         run_id: str = "",
+        turn: Turn | None = None,
     ) -> None:
         """`hang_setting` is what a user changes to wait longer; `shared` that other sweeps may run beside.
 
-        `session` and `run_id` are noted in every outcome, and the latter by every rank.
+        `turn` is what blocks of steps wait for, where another side's are measured in between. `session` and `run_id`
+        are noted in every outcome, and the latter by every rank.
         """
         self._run = run
         self._hang_timeout_s = hang_timeout_s
@@ -48,6 +52,7 @@ class LaunchRunner:
         self._shared = shared
         self._session = session
         self._run_id = run_id
+        self._turn = turn
 
     def run_launch(
         self,
@@ -80,6 +85,7 @@ class LaunchRunner:
         )
         request.write(directory.request)
         started_utc = utc_now()
+        takes_turns = self._turn is not None and not self._turn.alone and blocks_take_turns(plan)
         watch = partial(
             NoiseWatch,
             plan.cores,
@@ -99,6 +105,8 @@ class LaunchRunner:
         seen = Seen(ranks=len(plan.ranks), alive_at=start, still_s=still_s, start_s=start_s)
         try:
             asked = {ASKED: str(time.perf_counter_ns())}
+            if self._turn is not None and takes_turns:
+                asked[TURN] = self._turn.told
             if server.launch([rank.env | asked for rank in plan.ranks], directory):
                 server_share_s += (
                     time.monotonic() - start
@@ -116,6 +124,7 @@ class LaunchRunner:
             raise
         server.pids = ()
         wall_s = time.monotonic() - start
+        found = noise.stop(seen.cpu_s)
         directory.rendezvous.unlink(missing_ok=True)
         _remove_checkpoints(plan.case, directory)
         return conclude(
@@ -126,7 +135,7 @@ class LaunchRunner:
             started_utc=started_utc,
             wall_s=wall_s,
             server_s=server_share_s,
-            noise=noise.stop(seen.cpu_s),
+            noise=replace(found, foreign_fraction=0.0, in_turn=True) if takes_turns else found,
             session=self._session,
         )
 
@@ -178,6 +187,23 @@ class LaunchRunner:
                 server.signal_ranks(signal.SIGUSR1, (server.pids[rank],))
         time.sleep(STACKS_S)
         seen.explain_hang(stopped, self._hang_timeout_s, self._hang_setting)
+
+
+def blocks_take_turns(plan: LaunchPlan) -> bool:
+    """Return whether a launch's blocks of steps can be measured in turn with another's, and not only the launch whole.
+
+    Not where both would hold a GPU's memory, where batches would be fetched while it waits, or where a launcher of
+    their own starts the ranks.
+    """
+    case = plan.case
+    fetches = case.loader_workers > 0 or any("DDPBENCH_STORAGE" in rank.env for rank in plan.ranks)
+    return (
+        plan.purpose == "measure"
+        and case.launcher == "local"
+        and case.device == "cpu"
+        and case.recovery == "off"
+        and not fetches
+    )
 
 
 def _remove_checkpoints(case: Case, directory: LaunchDir) -> None:

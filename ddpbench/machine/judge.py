@@ -30,6 +30,7 @@ from ddpbench.records import (
     write_atomically,
 )
 from ddpbench.records.files import check_room, field_lines, read_end
+from ddpbench.records.reader import RankRecords
 from ddpbench.records.rundir import Purpose
 
 _LIBRARIES = tuple({sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]) + os.sep})
@@ -232,7 +233,7 @@ def conclude(
         last_log_line=last_log_line(directory, verdict.rank) if verdict.status != "ok" else "",
         exit_codes=tuple(seen.codes.get(rank) for rank in range(seen.ranks)),
         started_utc=started_utc,
-        wall_s=round(wall_s, 6),
+        wall_s=round(wall_s - waited_seconds(records), 6),
         measured_s=round(measured_seconds(records), 6),
         server_s=round(server_s, 6),
         noise=noise,
@@ -301,8 +302,20 @@ def measured_seconds(records: LaunchRecords) -> float:
         if rank.rank != 0 or warmup is None or not blocks:
             continue
         timed = [block.end_ns for block in blocks if block.phase == "timed"]
+        waited = warmup.waited_ns + sum(block.waited_ns for block in blocks if block.phase == "timed")
         extra = sum(block.end_ns - block.start_ns for block in blocks if block.phase != "timed")
         extra += sum(checkpoint.end_ns - checkpoint.start_ns for checkpoint in rank.of(Checkpoint))
         extra += sum(curve.end_ns - curve.start_ns for curve in rank.of(LossCurve))
-        return (max(timed, default=warmup.end_ns) - warmup.start_ns + extra) / 1e9
+        return (max(timed, default=warmup.end_ns) - warmup.start_ns - waited + extra) / 1e9
     return 0.0
+
+
+def waited_seconds(records: LaunchRecords) -> float:
+    """For how long a launch waited in all while another side of a comparison had its turn, seconds."""
+    return sum(_waited_ns(rank) for rank in records.ranks) / 1e9
+
+
+def _waited_ns(rank: RankRecords) -> int:
+    """For how long a rank waited in its warm-up and before its blocks of every kind, ns."""
+    warmups = sum(warmup.waited_ns for warmup in rank.of(Warmup))
+    return warmups + sum(block.waited_ns for block in rank.of(Block))

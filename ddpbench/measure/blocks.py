@@ -19,6 +19,8 @@ MIN_BLOCK_STEPS = 10
 """Timed blocks have at least this many steps, a replay's at least `REPLAYING.timed`."""
 BLOCKS_A_LAUNCH = 8
 """Steps are fast enough: a launch's measured time is cut into this many blocks."""
+BLOCKS_IN_TURN = 24
+"""Likewise where another side's blocks come in between: what disturbs a machine for a second is then in both sides."""
 WARMUP_SHARE = 0.2
 """Share of the measured time for which the warm-up goes on while it cannot tell whether steps still change."""
 WARMUP_BLOCK_STEPS = 4
@@ -40,6 +42,8 @@ class Least:
 
 
 TRAINING = Least()
+IN_TURN = Least(timed=3)
+"""A block in turn with another side's is compared with its neighbours, and the shorter the nearer they are."""
 REPLAYING = Least(warmup=1, persist=0, timed=4, instrumented=4)
 """A replay's computation takes the same time in every step, which may take seconds: four steps a timed block do.
 
@@ -64,6 +68,17 @@ def _nothing() -> None:
     pass
 
 
+def _at_once(*, meet: bool) -> int:
+    return 0
+
+
+class AwaitTurn(Protocol):
+    """What rank 0 waits for before a block where another side's blocks come in between; the other ranks wait for it."""
+
+    def __call__(self, *, meet: bool) -> int:
+        """Return once this job may go on, with how long that took, ns; with `meet` once the other is there too."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stepper:
     """What is timed, and with what: one step, its samples on this rank, the clock and the control."""
@@ -76,6 +91,8 @@ class Stepper:
     """Steps are counted in multiples of this: where not all of them exchange data, a block has its share of those."""
     at_edge: Callable[[], None] = _nothing
     """Called right before a block's first moment and right after its last, outside what is timed: to read counters."""
+    turn: AwaitTurn = _at_once
+    """Called before a block, and returns once this job may go on."""
 
 
 def run_block(
@@ -86,6 +103,7 @@ def run_block(
     It returns when all ranks have made their last step. The clock is read once a step and resolved after the last;
     nothing else happens in between.
     """
+    waited_ns = stepper.turn(meet=phase == "timed" and index == 0)
     stepper.clock.anchor()
     steps = stepper.control.agree(math.ceil(steps / stepper.period) * stepper.period)
     step, mark = stepper.step, stepper.clock.mark
@@ -110,6 +128,7 @@ def run_block(
         step_ns=tuple(after - before for before, after in itertools.pairwise(times)),
         minor_faults=faults,
         cpu_ns=cpu_ns,
+        waited_ns=waited_ns,
     )
 
 
@@ -152,15 +171,17 @@ def warm_up(
         )
     share_ns = WARMUP_SHARE * measured_s * 1e9
     blocks: list[tuple[int, ...]] = []
+    waited_ns = 0
     block_steps = least.warmup
     while True:
         block = run_block(stepper, block_steps, len(blocks), "warmup")
         steps += block.steps + 1
+        waited_ns += block.waited_ns
         blocks.append(block.step_ns)
         median = statistics.median(block.step_ns)
         if len(blocks) >= WARMUP_BLOCKS:
             times = list(itertools.chain.from_iterable(blocks))
-            late = clock.now() - ready_ns >= share_ns
+            late = clock.now() - ready_ns - waited_ns >= share_ns
             verdict = control.agree(_verdict(times, late, least))
             if verdict != _GO_ON:
                 return Warmup(
@@ -172,6 +193,7 @@ def warm_up(
                     reason=_REASONS[verdict],
                     blocks_ns=tuple(blocks),
                     first_ns=first_ns,
+                    waited_ns=waited_ns,
                 )
         fitting = share_ns / 4 / max(median, 1.0)
         block_steps = max(least.warmup, min(4 * MIN_BLOCK_STEPS, int(fitting)))
@@ -196,13 +218,17 @@ def _verdict(times: Sequence[int], late: bool, least: Least) -> int:
 
 
 def timed_blocks(
-    stepper: Stepper, measured_s: float, first_step_ns: float, least: Least = TRAINING
+    stepper: Stepper,
+    measured_s: float,
+    first_step_ns: float,
+    least: Least = TRAINING,
+    blocks: int = BLOCKS_A_LAUNCH,
 ) -> Iterator[Block]:
     """Timed blocks until their sum reaches `measured_s`; rank 0 decides for all, between blocks.
 
-    `first_step_ns` is a step's time as the warm-up saw it; it sets the blocks' length.
+    `first_step_ns` is a step's time as the warm-up saw it; it sets the length of so many `blocks`.
     """
-    wanted = math.ceil(measured_s * 1e9 / BLOCKS_A_LAUNCH / max(first_step_ns, 1.0))
+    wanted = math.ceil(measured_s * 1e9 / blocks / max(first_step_ns, 1.0))
     steps = max(least.timed, wanted)
     spent_ns, index = 0, 0
     while True:
@@ -212,9 +238,7 @@ def timed_blocks(
         index += 1
         rest_ns = measured_s * 1e9 - spent_ns
         step_ns = (block.end_ns - block.start_ns) / block.steps
-        steps = max(
-            least.timed, math.ceil(min(rest_ns, measured_s * 1e9 / BLOCKS_A_LAUNCH) / max(step_ns, 1.0))
-        )
+        steps = max(least.timed, math.ceil(min(rest_ns, measured_s * 1e9 / blocks) / max(step_ns, 1.0)))
         # Half a block more or less: stop where the sum comes nearest to what was asked.
         if stepper.control.agree(int(rest_ns < step_ns * least.timed / 2)):
             return

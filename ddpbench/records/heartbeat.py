@@ -24,6 +24,7 @@ PHASES: Sequence[str] = (
     "training to a loss",
     "training with snapshots",
     "finishing",
+    "waiting for its turn",
 )
 _SLOT_WORDS = 2  # steps made, and the index of the phase
 PAGE_BYTES = MAX_RANKS * _SLOT_WORDS * 8

@@ -28,6 +28,8 @@ class Noise:
     """Seconds for which a CPU quota held the ranks back."""
     shared_machine: bool = False
     """Another sweep was allowed to run beside this one."""
+    in_turn: bool = False
+    """Another side of a comparison computed while this launch waited: foreign time, which it would be, is left at 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -112,6 +112,8 @@ class Warmup:
     """This rank's step times, block by block, once the one-time work was done. Older records have none."""
     first_ns: Number | None = None
     """When the first step ended; older records have none."""
+    waited_ns: Number = 0
+    """Meanwhile, while another side of a comparison had its turn: rank 0 alone notes it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,6 +137,8 @@ class Block:
     """Pages the kernel gave this process meanwhile, none of them read from a disk. None: not counted."""
     cpu_ns: Number | None = None
     """Processor time of this process meanwhile, its threads and system calls included. None: not counted."""
+    waited_ns: Number = 0
+    """Before it, while another side of a comparison had its turn: rank 0 alone notes it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

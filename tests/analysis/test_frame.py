@@ -181,12 +181,13 @@ def test_noise_is_named_and_counted(run: RunDir) -> None:
         {"clock_change": 0.06},
         {"shared_machine": True},
         {"steal_fraction": 0.01, "foreign_fraction": 0.05, "clock_change": 0.05},
+        {"in_turn": True},
     ]
     for number, noise in enumerate(noises):
         rank = plain(10, ready=number != 3)
         write_launch(run, SINGLE, number, [rank], Outcome(noise=noise))
     assert row_of(load(run), SINGLE)["noise_flag"] == (
-        "steal 2/5; foreign load 1/5; clock change 1/5; not steady 1/5; shared machine 1/5"
+        "steal 2/6; foreign load 1/6; clock change 1/6; not steady 1/6; shared machine 1/6; in turn 1/6"
     )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,6 +72,103 @@ def test_a_slower_commit_is_found_and_gated(repository: Path, monkeypatch: pytes
     ]
     assert git(repository, "worktree", "list").count("\n") == 0
     assert not worker_processes()
+
+
+def blocks_of(out: Path, side: str, number: int) -> list[tuple[int, int, str]]:
+    """When each timed block of a launch began and ended, ns, of which side."""
+    (launch,) = (out / side / "cases").glob(f"*/launch-{number:02}")
+    found = []
+    for line in next(launch.glob("rank-00000*.jsonl")).read_text().splitlines():
+        record = json.loads(line)
+        if record["kind"] == "block" and record["phase"] == "timed":
+            found.append((record["start_ns"], record["end_ns"], side))
+    return found
+
+
+def outcome_of(out: Path, side: str, number: int) -> dict[str, Any]:
+    (path,) = (out / side / "cases").glob(f"*/launch-{number:02}/outcome.json")
+    told: dict[str, Any] = json.loads(path.read_text())
+    return told
+
+
+ALIKE = ("bench/step.toml", "--base", "fast", "--new", "env=NOTHING=1", "--rounds", 3, "--total", "1 s")
+"""Sides that differ in nothing, for the fewest rounds."""
+
+
+def test_blocks_of_both_sides_are_in_turn_and_never_at_once(repository: Path) -> None:
+    out = repository.parent / "out"
+    code, told, said = compare(repository, *ALIKE, "--out", out, "--set", "budget.measured_s=0.3")
+    assert code == 0, told + said
+    blocks = sorted(blocks_of(out, "base", 0) + blocks_of(out, "new", 0))
+    for before, after in itertools.pairwise(blocks):
+        assert before[1] <= after[0]
+    order = [side for *_, side in blocks]
+    alternating = sum(a != b for a, b in itertools.pairwise(order))
+    assert len(order) >= 10
+    assert alternating >= min(map(order.count, ("base", "new"))) * 2 - 2, order
+    assert read_comparison(out).turns == "blocks"
+    for side in ("base", "new"):
+        outcome = outcome_of(out, side, 0)
+        assert outcome["noise"]["in_turn"] is True
+        assert outcome["noise"]["foreign_fraction"] == 0
+        spent_s = sum(end - start for start, end, whose in blocks if whose == side) / 1e9
+        assert spent_s < outcome["measured_s"] < outcome["wall_s"]
+        assert outcome["wall_s"] < (blocks[-1][1] - blocks[0][0]) / 1e9 + 60
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("why", ["asked for", "an older ddpbench"])
+def test_whole_launches_are_in_turn_where_blocks_cannot_be(repository: Path, why: str) -> None:
+    out = repository.parent / "out"
+    words: tuple[str, ...] = ()
+    if why == "asked for":
+        words = ("--turns", "launches")
+    else:
+        (repository / "sitecustomize.py").write_text(
+            'import os\nos.environ.pop("DDPBENCH_TURNSTILE", None)\n'
+        )
+        words = ("--new", "path=.")
+    code, told, said = compare(repository, *ALIKE, *words, "--out", out)
+    assert code == 0, told + said
+    blocks = sorted(blocks_of(out, "base", 0) + blocks_of(out, "new", 0))
+    order = [side for *_, side in blocks]
+    assert sum(a != b for a, b in itertools.pairwise(order)) == 1, order
+    assert not any(outcome_of(out, side, 0)["noise"]["in_turn"] for side in ("base", "new"))
+    assert read_comparison(out).turns == ("launches" if why == "asked for" else "blocks")
+
+
+def test_without_a_socket_whole_launches_are_in_turn_and_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("t" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    heard = Heard()
+    made = turns.Turns((), tmp_path, heard, turns="blocks")  # type: ignore[arg-type]
+    assert made._opened() is None
+    assert made.turns == "launches"
+    assert "whole launches are measured in turn: there can be no socket" in heard.told[0]
+    assert not list(long.iterdir())
+
+
+@pytest.mark.thorough
+def test_a_rank_that_is_killed_while_it_waits_for_its_turn_costs_one_launch(repository: Path) -> None:
+    out = repository.parent / "out"
+    words = ("--out", out, "--set", "budget.measured_s=1", "--total", "20 s")
+    with compare_begun(repository, *ALIKE, *words) as process:
+        deadline = time.monotonic() + 90
+        while len(timed := list(out.glob("*/cases/*/launch-00/rank-00000*.jsonl"))) < 2 or not all(
+            '"timed"' in path.read_text() for path in timed
+        ):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        (path,) = out.glob("new/cases/*/launch-00/rank-00000*.jsonl")
+        os.kill(json.loads(path.read_text().splitlines()[0])["pid"], signal.SIGKILL)
+        _, said = process.communicate(timeout=120)
+    assert outcome_of(out, "new", 0)["status"] == "failed"
+    assert "was killed by SIGKILL" in said
+    assert {outcome_of(out, side, 1)["status"] for side in ("base", "new")} == {"ok"}
+    assert outcome_of(out, "base", 0)["status"] == "ok"
 
 
 def compare(folder: Path, *words: object) -> tuple[int, str, str]:
@@ -141,8 +241,12 @@ def test_a_commit_that_does_not_work_is_named(repository: Path) -> None:
 
 def begun(folder: Path, out: Path) -> subprocess.Popen[str]:
     """A comparison of the tagged commit with what lies there, which a test is to end."""
+    return compare_begun(folder, "bench/step.toml", "--base", "fast", "--new", ".", "--out", out)
+
+
+def compare_begun(folder: Path, *words: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        command("compare", "--interleave", "bench/step.toml", "--base", "fast", "--new", ".", "--out", out),
+        command("compare", "--interleave", *words),
         cwd=folder,
         env=os.environ | {"PYTHONPATH": python_path(ROOT)},
         stdout=subprocess.PIPE,
@@ -153,9 +257,12 @@ def begun(folder: Path, out: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.thorough)])
 def test_an_ended_comparison_leaves_nothing_and_keeps_its_rounds(
-    repository: Path, number: signal.Signals
+    repository: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = repository.parent / "out"
+    temporary = repository.parent / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     process = begun(repository, out)
     deadline = time.monotonic() + 90
     while len(list(out.glob("*/cases/*/launch-*/outcome.json"))) < 5:
@@ -172,6 +279,7 @@ def test_an_ended_comparison_leaves_nothing_and_keeps_its_rounds(
         time.sleep(0.1)
     told = json.loads(run_cli("compare", out, "--json").stdout)
     assert told["cases"][0]["rounds"] >= 2
+    assert not list(temporary.glob("ddpbench-turns-*"))
 
 
 def test_a_comparison_that_is_ended_before_its_first_round_names_no_command(repository: Path) -> None:

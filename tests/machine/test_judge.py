@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -10,11 +11,22 @@ import pytest
 
 from ddpbench.machine.disturbance import Totals, worst_of
 from ddpbench.machine.finished import Endings
-from ddpbench.machine.judge import conclude, judge, waiting_for_data
+from ddpbench.machine.judge import conclude, judge, measured_seconds, waited_seconds, waiting_for_data
 from ddpbench.machine.seen import GRACE_S, REAP_S, Seen
-from ddpbench.records import LaunchDir, LaunchRequest, Noise, RunDir, read_launch
+from ddpbench.records import (
+    Block,
+    LaunchDir,
+    LaunchRecords,
+    LaunchRequest,
+    Noise,
+    RunDir,
+    Warmup,
+    read_launch,
+)
 from ddpbench.records.files import create_file
 from ddpbench.records.heartbeat import Pulse
+from ddpbench.records.reader import RankRecords
+from ddpbench.records.schema import Record
 from tests.synthetic import RankLaunch, case_of, write_launch
 
 
@@ -210,3 +222,38 @@ def test_a_launcher_may_take_longer_until_a_rank_shows_life_and_not_after() -> N
     seen.beat(1, Pulse(0, "building the model"), 150.0)
     assert not seen.hangs(209.0, 60.0)
     assert seen.hangs(211.0, 60.0)
+
+
+def test_what_a_launch_waits_for_its_turn_is_neither_measured_nor_its_own_time(tmp_path: Path) -> None:
+    def launch(waits_ns: int) -> LaunchRecords:
+        warmup = Warmup(
+            steps=5,
+            start_ns=0,
+            end_ns=10**9 + waits_ns,
+            step_ns=1,
+            steady=True,
+            reason="",
+            waited_ns=waits_ns,
+        )
+        records: list[Record] = [warmup]
+        end_ns = warmup.end_ns
+        for phase, index in (("timed", 0), ("timed", 1), ("instrumented", 0)):
+            start_ns = end_ns + waits_ns
+            end_ns = start_ns + 2 * 10**9
+            block = Block(
+                phase=phase,  # type: ignore[arg-type]
+                index=index,
+                steps=1,
+                samples=1,
+                start_ns=start_ns,
+                end_ns=end_ns,
+                waited_ns=waits_ns,
+            )
+            records.append(block)
+        other = RankRecords(tmp_path / "rank-00001.attempt-0.jsonl", (replace(warmup, waited_ns=0),))
+        ranks = RankRecords(tmp_path / "rank-00000.attempt-0.jsonl", tuple(records)), other
+        return LaunchRecords(LaunchDir(tmp_path), ranks)
+
+    for waits_ns in (0, 3 * 10**9):
+        assert measured_seconds(launch(waits_ns)) == 1 + 2 + 2 + 2
+        assert waited_seconds(launch(waits_ns)) == 4 * waits_ns / 1e9

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
 from ddpbench.measure.blocks import (
+    BLOCKS_IN_TURN,
+    IN_TURN,
     MIN_BLOCK_STEPS,
     REPLAYING,
     TRAINING,
@@ -183,3 +186,49 @@ def test_blocks_grow_again_after_a_guess_that_was_too_slow() -> None:
     assert blocks[0].steps == MIN_BLOCK_STEPS
     assert blocks[1].steps == 250
     assert len(blocks) <= 9 + 1
+
+
+def test_a_block_waits_for_its_turn_before_it_begins_and_says_for_how_long() -> None:
+    work, clock, _, calls = stepper(lambda _: 100)
+    seen: list[tuple[int, int, bool]] = []
+
+    def turn(*, meet: bool) -> int:
+        seen.append((len(calls), clock.now(), meet))
+        clock.advance(5_000)
+        return 5_000
+
+    block = run_block(replace(work, turn=turn), 3, 0, "timed")
+    assert seen == [(0, 17, True)]
+    assert (block.waited_ns, block.end_ns - block.start_ns, block.step_ns) == (5_000, 300, (100, 100, 100))
+    for phase, index in (("warmup", 0), ("timed", 1), ("instrumented", 0)):
+        run_block(replace(work, turn=turn), 3, index, phase)
+        assert not seen[-1][2]
+
+
+def test_what_a_warm_up_waits_for_its_turn_is_not_its_share_of_the_time() -> None:
+    def steps_of(waits_ns: int) -> tuple[int, int]:
+        dice = random.Random(1)
+        work, clock, _, _ = stepper(lambda _: round(1e7 * dice.uniform(0.5, 1.5)))
+
+        def turn(*, meet: bool) -> int:
+            assert not meet
+            clock.advance(waits_ns)
+            return waits_ns
+
+        warmup = warm_up(replace(work, turn=turn), lambda: True, measured_s=2.0)
+        return warmup.steps, warmup.waited_ns
+
+    steps, waited_ns = steps_of(0)
+    assert waited_ns == 0
+    again, waited_ns = steps_of(1_000_000_000)  # five times its share, each time
+    assert again == steps
+    assert waited_ns >= 3e9
+
+
+def test_blocks_in_turn_are_short_and_as_many_as_are_asked_for() -> None:
+    for step_ns, fewest, most in ((1_000_000, 23, 25), (30_000_000, 10, 12)):
+        work, *_ = stepper(lambda _, step_ns=step_ns: step_ns)
+        found = list(timed_blocks(work, 1.0, step_ns, IN_TURN, BLOCKS_IN_TURN))
+        assert fewest <= len(found) <= most
+        assert all(block.steps >= 3 for block in found)
+        assert sum(block.end_ns - block.start_ns for block in found) == pytest.approx(1e9, rel=0.05)

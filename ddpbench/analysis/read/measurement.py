@@ -336,3 +336,5 @@ def _flags(noise: Noise, ready: bool) -> Iterable[str]:
         yield "throttled"
     if noise.shared_machine:
         yield "shared machine"
+    if noise.in_turn:
+        yield "in turn"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ddpbench.errors import LaunchError, OutputError, RequestError, SideError
 from ddpbench.launch.interleave.sides import SideSpec, check_there, place
-from ddpbench.launch.interleave.turns import Turns, read_comparison
+from ddpbench.launch.interleave.turns import Turn, Turns, read_comparison
 from ddpbench.records import RunDir
 from ddpbench.records.rundir import checked_name, explain_os_error
 from ddpbench.spec import Case
@@ -38,6 +38,7 @@ class Asked:
     limit: float | None = None
     alpha: float = 0.05
     """One minus the confidence of all verdicts together."""
+    turns: Turn = "blocks"
 
 
 class Listener(Protocol):
@@ -116,7 +117,9 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
                 'budget.total="24 h"',
             ),
         )
-        turns = Turns(sides, out, listener, (*asked.overrides, *own))
+        seed = random.SystemRandom().randrange(2**31)
+        order = f"budget.seed={seed}"  # of both sides, so that launches of the same case are there together
+        turns = Turns(sides, out, listener, (order, *asked.overrides, *own), asked.turns)
     except (RequestError, KeyboardInterrupt):
         if made_here:
             shutil.rmtree(out, ignore_errors=True)
@@ -125,7 +128,6 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
     def enough() -> bool:
         return all(_decided(change, asked.limit) for change in changes_in(out, asked.alpha).changes)
 
-    seed = random.SystemRandom().randrange(2**31)
     try:
         turns.measure(asked.total_s, enough, rounds=(asked.fewest, MOST_ROUNDS_IN_TURN), seed=seed)
     except (SideError, KeyboardInterrupt):  # a side that cannot begin has said why

@@ -1,7 +1,8 @@
 """`python -m ddpbench.launch.interleave.turn`: one side's sweep, which makes a round when it is told to.
 
-Its standard input says `go` or `stop`, a line each; its standard output tells, a line of JSON each, what it is doing,
-that it is ready for a round, how each launch ended, and what went wrong.
+Its standard input says `go`, `go in turn` or `stop`, a line each; its standard output tells, a line of JSON each, what
+it is doing, that it is ready for a round, how each launch ended, and what went wrong. Where its environment names a
+turnstile, it can measure while another side does, and says so when it is ready; with `go in turn` it asks for turns.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -22,6 +24,7 @@ from ddpbench.launch.listener import Listener
 from ddpbench.launch.plan import make_plan, skip_reasons
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
+from ddpbench.machine.turnstile import IN_TURN, TURNSTILE, Turn, turn_from
 from ddpbench.records import LaunchOutcome
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.spec import PlannedCase
@@ -73,10 +76,13 @@ class _Telling(Listener):
         _tell("warning", text=text)
 
 
-def _told_to_go(number: int) -> bool:
+def _told_to_go(number: int, *, turn: Turn | None) -> bool:
     """Say that a round can begin; return whether it shall."""
-    _tell("ready", round=number)
-    return sys.stdin.readline().strip() == "go"
+    _tell("ready", round=number, turnstile=turn is not None)
+    word = sys.stdin.readline().strip()
+    if turn is not None:
+        turn.alone = word != IN_TURN
+    return word in ("go", IN_TURN)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -93,7 +99,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     _keep_messages_apart()
     _tell("doing", what="planning the experiment")
+    turn: Turn | None = None
     try:
+        turn = turn_from(TURNSTILE)
         request = SweepRequest(
             experiment=arguments.experiment, out=arguments.out, overrides=arguments.overrides
         )
@@ -106,12 +114,15 @@ def main() -> None:
         if all(entry.skip_reason is not None for entry in own):
             raise RequestError(f"no case of this experiment can run here\n{skip_reasons(own)}")
         prepared = replace(prepared, plan=make_plan(prepared.experiment, own))
-        Sweep(prepared, _Telling(), gate=_told_to_go).run()
+        gate = partial(_told_to_go, turn=turn)
+        Sweep(prepared, _Telling(), gate=gate, turn=turn).run()
         _tell("done")
     except (DdpbenchError, OSError) as error:
         _tell("failed", error=str(error))
         sys.exit(1)
     except KeyboardInterrupt:
+        if turn is not None:
+            turn.remove()
         sys.exit(130)
 
 

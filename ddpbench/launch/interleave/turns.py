@@ -1,7 +1,7 @@
 """Two sides at work: who has a turn, when there are enough rounds, and what stays in the directory.
 
 comparison.json   what was asked, by whom it was measured, and the order of turns
-base/  new/       run directories; rounds of one number ran one after the other
+base/  new/       run directories; rounds of one number ran one after the other, or their blocks of steps did
 code/             the files of commits that were measured
 """
 
@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ValidationError
 
@@ -30,6 +30,7 @@ from ddpbench.errors import IdentityError, LaunchError, OutputError, RequestErro
 from ddpbench.guard import die_with_parent
 from ddpbench.helper_process import CODE_FIRST, child_environment
 from ddpbench.launch.interleave.sides import Placed
+from ddpbench.machine.turnstile import IN_TURN, TURNSTILE, Turnstile
 from ddpbench.records import SCHEMA_VERSION, write_atomically
 from ddpbench.records.files import MOST_NOTES, damaged, read_text
 from ddpbench.records.machine import first_problem
@@ -44,6 +45,10 @@ SILENT_S = 600.0
 _END_S = 20.0
 _STACK_S = 5.0
 _MOST_WORDS = 400
+
+
+Turn = Literal["blocks", "launches"]
+"""What the sides take turns in: blocks of steps of launches that are there together, or a launch after the other."""
 
 
 class StoredSide(BaseModel, strict=True):
@@ -63,6 +68,8 @@ class Stored(BaseModel, strict=True):
     new: StoredSide
     order: list[str] = []
     """Whose turn it was first, round by round."""
+    turns: Turn = "launches"
+    """What was in turn: blocks of steps as far as they can be, or whole launches."""
 
 
 def read_comparison(path: Path) -> Stored:
@@ -104,9 +111,11 @@ class Turns:
     out: Path
     listener: Listener
     overrides: Sequence[str] = ()
+    turns: Turn = "launches"
     made: int = 0
     """Rounds of both sides."""
     _processes: list[_Process] = field(default_factory=list)
+    _turnstile: Turnstile | None = None
 
     def measure(
         self,
@@ -126,12 +135,12 @@ class Turns:
             RequestError: a side cannot even begin.
         """
         start, dice, order = clock(), random.Random(seed), list[str]()
-        self._write(order)
         try:
+            self._turnstile = self._opened() if self.turns == "blocks" else None
+            self._write(order)
             for placed in self.sides:  # one after the other: proofs are not to disturb each other
-                self._processes.append(
-                    _Process(placed, self.out / placed.spec.name, self.overrides, self.listener)
-                )
+                run = self.out / placed.spec.name
+                self._processes.append(_Process(placed, run, self.overrides, self.listener, self._turnstile))
                 if not self._processes[-1].await_ready(first=True):  # no case of it can be measured
                     self.end()
                     return self.made
@@ -141,7 +150,7 @@ class Turns:
                 began = clock()
                 order.append(self.sides[first].spec.name)
                 self._write(order)
-                goes_on = [self._processes[index].make_round() for index in (first, 1 - first)]
+                goes_on = self._make_round(first)
                 self.made += 1
                 now = clock()
                 left, took = start + total_s - now, now - began
@@ -162,6 +171,30 @@ class Turns:
         self.end()
         return self.made
 
+    def _opened(self) -> Turnstile | None:
+        """Return a turnstile; None, which is told, where there can be none: then whole launches are in turn."""
+        try:
+            return Turnstile()
+        except OSError as error:
+            self.turns = "launches"
+            self.listener.event(f"whole launches are measured in turn: there can be no socket ({error})")
+            return None
+
+    def _make_round(self, first: int) -> list[bool]:
+        """Have both sides make a round, the one of this index first; return of each whether there is another.
+
+        Raises:
+            LaunchError: a side cannot.
+        """
+        in_order = [self._processes[index] for index in (first, 1 - first)]
+        turnstile = self._turnstile
+        if turnstile is None or not all(process.at_turnstile for process in in_order):
+            return [process.make_round() for process in in_order]
+        turnstile.begin([process.name for process in in_order])
+        for process in in_order:
+            process.say(IN_TURN)
+        return [process.await_ready() for process in in_order]
+
     def _write(self, order: Sequence[str]) -> None:
         def told(placed: Placed) -> StoredSide:
             return StoredSide(
@@ -175,6 +208,7 @@ class Turns:
             base=told(base),
             new=told(new),
             order=list(order),
+            turns=self.turns,
         )
         try:
             write_atomically(self.out / FILE, stored.model_dump_json(indent=1) + "\n")
@@ -186,6 +220,9 @@ class Turns:
         processes, self._processes = self._processes, []
         for process in processes:
             process.end(at_once=at_once)
+        if self._turnstile is not None:
+            self._turnstile.close()
+            self._turnstile = None
 
 
 def too_short(total_s: float, left_s: float, round_s: float, fewest: int) -> str:
@@ -212,9 +249,22 @@ def side_environment(folder: Path | None) -> dict[str, str]:
 class _Process:
     """A side's sweep in a process of its own."""
 
-    def __init__(self, placed: Placed, run: Path, overrides: Sequence[str], listener: Listener) -> None:
+    def __init__(
+        self,
+        placed: Placed,
+        run: Path,
+        overrides: Sequence[str],
+        listener: Listener,
+        turnstile: Turnstile | None,
+    ) -> None:
         self._placed, self._listener = placed, listener
+        self._turnstile = turnstile
+        self.name = placed.spec.name
+        self.at_turnstile = False
+        """Whether it measures only while the turnstile says that it is its turn; older versions do not."""
         env = side_environment(placed.folder)
+        if turnstile is not None:
+            env[TURNSTILE] = turnstile.told(self.name)
         parent = os.getpid()
         self._process = subprocess.Popen(
             [
@@ -250,8 +300,16 @@ class _Process:
                 except ValueError:
                     continue  # somebody's print
                 if isinstance(told, dict):
+                    if told.get("event") == "ready":
+                        self._leave_turnstile()
                     self._heard.put(told)
+        self._leave_turnstile()
         self._heard.put(None)
+
+    def _leave_turnstile(self) -> None:
+        """Has the other side not wait for this one, which needs no turn: at once, whoever hears of it when."""
+        if self._turnstile is not None:
+            self._turnstile.leave(self.name)
 
     def _read_errors(self) -> None:
         assert self._process.stderr is not None
@@ -274,6 +332,7 @@ class _Process:
             if kind == "failed":
                 raise self._error(str(told.get("error")), first=first)
             if kind == "ready":
+                self.at_turnstile = told.get("turnstile") is True
                 return True
             if kind == "doing":
                 self._doing = f"it was {told.get('what')}"
@@ -320,10 +379,11 @@ class _Process:
         Raises:
             LaunchError: it cannot.
         """
-        self._say("go")
+        self.say("go")
         return self.await_ready()
 
-    def _say(self, word: str) -> None:
+    def say(self, word: str) -> None:
+        """Tells it `go`, `IN_TURN` or `stop`."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(f"{word}\n")
@@ -331,7 +391,7 @@ class _Process:
 
     def end(self, *, at_once: bool) -> None:
         """Have it end, by force where it does not."""
-        self._say("stop")
+        self.say("stop")
         if at_once:
             self._process.terminate()
         with contextlib.suppress(OSError, ValueError):

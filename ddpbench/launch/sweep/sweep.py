@@ -28,6 +28,7 @@ from ddpbench.machine.launched import LaunchedRanks
 from ddpbench.machine.room import Room
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.sessions import Session, note_session
+from ddpbench.machine.turnstile import Turn
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.records.rundir import Purpose, explain_os_error
@@ -62,16 +63,18 @@ class Sweep:
         clock: Callable[[], float] = time.monotonic,
         *,
         gate: Callable[[int], bool] | None = None,
+        turn: Turn | None = None,
         servers: Servers | None = None,
         lenders: Sequence[RunDir] = (),
     ) -> None:
         """`gate` is asked before each round whether it is to be made, in place of the stopping rule.
 
-        Whoever asks has claimed the cores, and may let somebody else measure before it answers. `servers` are those of
-        several sweeps; without them it starts its own. `lenders` are runs of the same id, whose proofs of the same
-        cases count here too.
+        Whoever asks has claimed the cores, and may let somebody else measure before it answers, and where launches
+        offer their `turn`. `servers` are those of several sweeps; without them it starts its own. `lenders` are runs of
+        the same id, whose proofs of the same cases count here too.
         """
         self._gate = gate
+        self._turn = turn
         self._servers = servers
         self._lenders = lenders
         self._prepared = prepared
@@ -89,6 +92,7 @@ class Sweep:
             shared=self._shared,
             session=self._session.id,
             run_id=prepared.plan.run_id,
+            turn=turn,
         )
         self._gpu_addresses: list[str | None] = []
         self._take(prepared.plan)
@@ -253,6 +257,9 @@ class Sweep:
         if not todo:
             return True
         self._listener.preparing(f"starting round {number + 1}")
+        if self._turn is not None and todo[0].case.launcher == "local":
+            # While the other side starts its own: none measures yet.
+            servers.of(self.launch_plan(todo[0].case, "measure", number).server_env)
         for entry in todo:
             if self._done.given_up(entry):
                 continue
@@ -275,8 +282,10 @@ class Sweep:
         case = entry.case
         plan = self._fabrics.placed(self.launch_plan(case, purpose, number))
         self._tell_launch(entry, purpose, number)
-        began = self._clock()
         with ExitStack() as stack:
+            if self._turn is not None and purpose == "measure":
+                stack.enter_context(self._turn.held(lambda: self._listener.preparing("waiting for its turn")))
+            began = self._clock()
             server: ServerProcess | LaunchedRanks
             if case.launcher == "local":
                 server = servers.of(plan.server_env)
@@ -296,8 +305,9 @@ class Sweep:
                 on_pulse=ThroughputSoFar(entry, self._listener).pulse,
                 lost=partial(self._fabrics.lost, case),
             )
+            took_s = self._clock() - began
         if purpose == "measure":
-            self._expected.note(case, outcome, self._clock() - began)
+            self._expected.note(case, outcome, took_s)
         self._done.endings[case.case_id, purpose, number] = outcome.status
         self.result.launches += 1
         self.result.measured_s += outcome.measured_s

@@ -6,13 +6,18 @@ import itertools
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from ddpbench.machine.turnstile import TURN, Turn, turn_from
 from ddpbench.measure.blocks import (
+    BLOCKS_A_LAUNCH,
+    BLOCKS_IN_TURN,
+    IN_TURN,
     MAX_STEPS_UNTIL_READY,
     REPLAYING,
     TRAINING,
@@ -73,7 +78,11 @@ class Measurement:
         self._measured_s, self._target_loss = request.measured_s, request.target_loss
         self._launch = request.round
         self._case, self._known = training.case, known
-        self._least = TRAINING if self._case.compute == "real" else REPLAYING
+        turn = turn_from(TURN)
+        training_least, self._blocks = (
+            (TRAINING, BLOCKS_A_LAUNCH) if turn is None else (IN_TURN, BLOCKS_IN_TURN)
+        )
+        self._least = training_least if self._case.compute == "real" else REPLAYING
         self._distributed = dist.is_initialized() and training.strategy.uses_backend
         self._batches = self._batches_from_the_first()
         samples = training.share
@@ -82,6 +91,8 @@ class Measurement:
         clock: Clock = CudaClock() if self._case.device == "cuda" else HostClock()
         period = training.strategy.period(training.options)
         self._stepper = Stepper(self._loop.step, samples, clock, control, period, self._edges.at_edge)
+        if turn is not None and training.place.rank == 0:
+            self._stepper = replace(self._stepper, turn=partial(_offered, turn, heartbeat))
 
     def run(self) -> None:
         """Measures from the warm-up to the end.
@@ -135,7 +146,7 @@ class Measurement:
         has_loss = self._training.workload.has_loss
         self._heartbeat.enter("timed steps")
         timed_ns, step_ns = 0, warm_step_ns
-        for block in timed_blocks(self._stepper, self._measured_s, warm_step_ns, self._least):
+        for block in timed_blocks(self._stepper, self._measured_s, warm_step_ns, self._least, self._blocks):
             loss = loop.check_loss()
             self._known.final_loss = loss if has_loss and replica.knows_loss else None
             self._writer.write(block, *edges.records(block), *replica.notes())
@@ -186,7 +197,8 @@ class Measurement:
             loop.step()
             recorder.end_step()
 
-        self._stepper = Stepper(instrumented_step, samples, clock, self._control, period)
+        turn = self._stepper.turn
+        self._stepper = Stepper(instrumented_step, samples, clock, self._control, period, turn=turn)
         block = run_block(self._stepper, max(self._least.instrumented, wanted), 0, "instrumented")
         # Step 0 follows the barrier: it does not count, but what it has sent may still be on its way in step 1.
         records = [record for record in recorder.records() if record.step > 0 or record.kind == "comm"]
@@ -280,6 +292,15 @@ class Measurement:
             heartbeat=self._heartbeat,
         ):
             self._writer.write(part)
+
+
+def _offered(turn: Turn, heartbeat: Heartbeat, *, meet: bool) -> int:
+    """Offer the turn, and return for how long it was away, ns. Meanwhile the watchdog sees that all is well."""
+    phase = heartbeat.pulse.phase
+    phases = itertools.cycle(("waiting for its turn", phase))
+    waited_ns = (turn.meet if meet else turn.offer)(lambda: heartbeat.enter(next(phases)))
+    heartbeat.enter(phase)
+    return waited_ns
 
 
 def _warm_again(loop: StepLoop, recorder: StepRecorder, stepper: Stepper) -> Block:

@@ -1,0 +1,254 @@
+"""Whose turn it is, where two sides measure on the same cores: one computes while the other waits.
+
+The turnstile is a socket, which every process of this host can reach whatever its network. A side takes the turn before
+a launch and gives it back at its end. In between rank 0 offers it before each block of steps: where the other side
+waits, it goes there, and comes back at that one's next block. Before the first block that counts they meet: who has
+warmed up sooner waits. So blocks of both sides follow each other within a fraction of a second, and what the machine
+does to one it does to the other.
+
+A line goes there, of a verb and the side (`take`, `offer`, `meet`, `give`); a byte comes back with the turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+TURNSTILE = "DDPBENCH_TURNSTILE"
+"""Where the turnstile is and which side this is, told to a side's process: `PATH SIDE`."""
+TURN = "DDPBENCH_TURN"
+"""The same, told to the ranks of a launch whose blocks are in turn."""
+IN_TURN = "go in turn"
+"""What a side's process is told for a round in which it asks for the turn."""
+_FOLDER = "ddpbench-turns-"
+_GRANTED = b"."
+_LOOK_S = 1.0
+
+
+class TurnstileGoneError(ConnectionError):
+    """Whoever says whose turn it is has ended."""
+
+
+class Turnstile:
+    """Whose turn it is, until it is closed."""
+
+    def __init__(self) -> None:
+        """Opens it.
+
+        Raises:
+            OSError: there can be no socket.
+        """
+        self._folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
+        self.path = self._folder / "turnstile"
+        self._lock = threading.Lock()
+        self._holder = ""
+        self._waiting: list[tuple[str, socket.socket]] = []
+        self._order: tuple[str, ...] = ()
+        self._expected: set[str] = set()
+        self._launched: set[str] = set()
+        """The sides of which a launch is under way."""
+        self._met: set[str] = set()
+        """Those whose launch has come to where it meets the other's."""
+        self._stopping, self._stop = socket.socketpair()
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._listening.bind(str(self.path))
+        except OSError:  # such as for a temporary folder whose name is too long for one
+            self._listening.close()
+            self._stopping.close()
+            self._stop.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        self._listening.listen(64)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def told(self, side: str) -> str:
+        """Return what the environment of a side's processes says of it (`TURNSTILE`, `TURN`)."""
+        return f"{self.path} {side}"
+
+    def close(self) -> None:
+        """Ends it; whoever waits hears that it is gone."""
+        self._stop.close()
+        self._thread.join()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def begin(self, order: Sequence[str]) -> None:
+        """Has sides take turns in this order, once each has asked for its first or is known not to (`leave`)."""
+        with self._lock:
+            self._order, self._expected = tuple(order), set(order)
+
+    def leave(self, side: str) -> None:
+        """Takes the turn from a side that needs it no more, if it has it; nobody waits for its first any longer."""
+        with self._lock:
+            self._expected.discard(side)
+            self._ended(side)
+
+    def _ended(self, side: str) -> None:
+        """A side's launch is over: it has no turn, and nobody meets it."""
+        self._launched.discard(side)
+        self._met.discard(side)
+        self._given(side)
+
+    def _given(self, side: str) -> None:
+        if self._holder == side:
+            self._holder = ""
+        if self._met and self._met >= self._launched:
+            self._met.clear()
+        while not (self._holder or self._expected):
+            index = next((at for at, entry in enumerate(self._waiting) if entry[0] not in self._met), None)
+            if index is None:
+                return
+            self._holder, connection = self._waiting.pop(index)
+            try:
+                connection.sendall(_GRANTED)
+            except OSError:  # it has ended meanwhile; a rank's side gives the turn back by itself
+                self._holder = ""
+
+    def _serve(self) -> None:
+        with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
+            for one in (self._listening, self._stopping):
+                stack.enter_context(one)
+                selector.register(one, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select():
+                    ready = key.fileobj
+                    assert isinstance(ready, socket.socket)
+                    if ready is self._stopping:
+                        return
+                    if ready is self._listening:
+                        connection, _ = ready.accept()
+                        stack.enter_context(connection)
+                        selector.register(connection, selectors.EVENT_READ)
+                    elif not self._heard(ready):
+                        selector.unregister(ready)
+                        ready.close()
+
+    def _heard(self, connection: socket.socket) -> bool:
+        """Does what a connection asks for; returns whether it is there still. Nobody asks twice before an answer."""
+        try:
+            text = connection.recv(1 << 10)
+        except OSError:
+            text = b""
+        with self._lock:
+            if not text:
+                self._waiting = [entry for entry in self._waiting if entry[1] is not connection]
+                return False
+            for line in text.decode("utf-8", "replace").splitlines():
+                verb, _, side = line.partition(" ")
+                if verb == "give":
+                    self._ended(side)
+                    continue
+                if verb == "take":
+                    self._launched.add(side)
+                elif verb == "meet":
+                    self._met.add(side)
+                self._waiting.append((side, connection))
+                if side in self._expected:
+                    self._expected.remove(side)
+                    self._waiting.sort(key=lambda entry: self._order.index(entry[0]))
+                self._given(side)
+        return True
+
+
+class Turn:
+    """One process's access to a turnstile, for its side."""
+
+    def __init__(self, told: str) -> None:
+        """`told` is what `TURNSTILE` or `TURN` says.
+
+        Raises:
+            TurnstileGoneError: there is none.
+        """
+        path, _, self._side = told.rpartition(" ")
+        self.told = told
+        self.alone = False
+        """Whether nobody takes turns with it: then its launches do not ask."""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(_LOOK_S)
+        try:
+            self._socket.connect(path)
+        except OSError as error:
+            self._socket.close()
+            raise TurnstileGoneError(f"nobody says whose turn it is at {path}: {error}") from None
+
+    def take(self, waiting: Callable[[], None] = lambda: None) -> int:
+        """Wait for the turn, and return for how long it was waited, ns; `waiting` is called every second or so.
+
+        Raises:
+            TurnstileGoneError: it will not come.
+        """
+        return self._ask("take", waiting)
+
+    def offer(self, waiting: Callable[[], None] = lambda: None) -> int:
+        """Let the other side have the turn if it waits for it, and wait for it again; otherwise like `take`."""
+        return self._ask("offer", waiting)
+
+    def meet(self, waiting: Callable[[], None] = lambda: None) -> int:
+        """Wait until the other side's launch meets this one as well, or is over; otherwise like `offer`."""
+        return self._ask("meet", waiting)
+
+    def give(self) -> None:
+        """Let the other side have the turn, if this one has it; where there is no turnstile any more it is nobody's."""
+        with contextlib.suppress(OSError):
+            self._socket.sendall(f"give {self._side}\n".encode())
+
+    @contextmanager
+    def held(self, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Has the turn from here on, but for when a rank offers it; at once where it is `alone`."""
+        if self.alone:
+            yield
+            return
+        self.take(waiting)
+        try:
+            yield
+        finally:
+            self.give()
+
+    def remove(self) -> None:
+        """Removes what a turnstile leaves behind that was killed: its folder."""
+        folder = Path(self.told.rpartition(" ")[0]).parent
+        if folder.name.startswith(_FOLDER):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Leaves the turnstile."""
+        self._socket.close()
+
+    def _ask(self, verb: str, waiting: Callable[[], None]) -> int:
+        began = time.perf_counter_ns()
+        try:
+            self._socket.sendall(f"{verb} {self._side}\n".encode())
+            while (answer := self._heard()) is None:
+                waiting()
+        except OSError:
+            answer = b""
+        if not answer:
+            raise TurnstileGoneError("the comparison of which this is a side has ended")
+        return time.perf_counter_ns() - began
+
+    def _heard(self) -> bytes | None:
+        """Return the answer, empty where there will be none; None while it is awaited."""
+        try:
+            return self._socket.recv(1)
+        except TimeoutError:
+            return None
+
+
+def turn_from(name: str) -> Turn | None:
+    """Return the access that the environment tells of by this name, which is then no longer in it; None without one.
+
+    Raises:
+        TurnstileGoneError: there is no such turnstile.
+    """
+    told = os.environ.pop(name, "")
+    return Turn(told) if told else None

@@ -1,0 +1,262 @@
+"""Whose turn it is: one side at a time, the other at each offer, and no side left waiting by one that has ended."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ddpbench.machine.turnstile import Turn, Turnstile, TurnstileGoneError
+
+PATIENCE_S = 30.0
+
+
+_TURNS: list[Turn] = []
+
+
+@pytest.fixture
+def turnstile() -> Iterator[Turnstile]:
+    made = Turnstile()
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    while _TURNS:
+        _TURNS.pop().close()
+
+
+def turn_of(turnstile: Turnstile, name: str) -> Turn:
+    _TURNS.append(Turn(turnstile.told(name)))
+    return _TURNS[-1]
+
+
+class Side:
+    """A side whose steps a thread makes, in a log that both share."""
+
+    def __init__(self, turnstile: Turnstile, name: str, log: list[str], work: Callable[[Turn], None]) -> None:
+        self.turn = turn_of(turnstile, name)
+        self._log, self._name, self._work = log, name, work
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        self._work(self.turn)
+        self._log.append(f"{self._name} ends")
+
+    def start(self) -> Side:
+        self._thread.start()
+        return self
+
+    @property
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def join(self) -> None:
+        self._thread.join(PATIENCE_S)
+        assert self.ended
+
+
+def blocks(log: list[str], name: str, count: int, together: threading.Barrier) -> Callable[[Turn], None]:
+    def work(turn: Turn) -> None:
+        together.wait(PATIENCE_S)
+        with turn.held():
+            for number in range(count):
+                turn.offer()
+                log.append(f"{name} begins {number}")
+                log.append(f"{name} is done with {number}")
+
+    return work
+
+
+def test_blocks_of_two_sides_follow_each_other_and_the_longer_one_goes_on_alone(turnstile: Turnstile) -> None:
+    log: list[str] = []
+    together = threading.Barrier(2)
+    turnstile.begin(["base", "new"])
+    sides = [
+        Side(turnstile, name, log, blocks(log, name, count, together)).start()
+        for name, count in (("new", 5), ("base", 3))
+    ]
+    for side in sides:
+        side.join()
+    done = [line for line in log if "ends" not in line]
+    assert all(a.replace("begins", "is done with") == b for a, b in zip(done[::2], done[1::2], strict=True))
+    began = [line.split()[0] for line in done[::2]]
+    assert began == ["base", "new", "base", "new", "base", "new", "new", "new"]
+
+
+def test_who_is_to_begin_begins_however_late_it_comes(turnstile: Turnstile) -> None:
+    log: list[str] = []
+    turnstile.begin(["new", "base"])
+    early = Side(turnstile, "base", log, lambda turn: log.append(f"base waited {turn.take() > 0}")).start()
+    late = turn_of(turnstile, "new")
+    late.take()
+    assert log == []
+    late.give()
+    early.join()
+    assert log == ["base waited True", "base ends"]
+
+
+def test_a_side_that_takes_no_turn_holds_nobody_up(turnstile: Turnstile) -> None:
+    turnstile.begin(["base", "new"])
+    other = Side(turnstile, "new", [], lambda turn: turn.take() and None).start()
+    assert not other.ended
+    turnstile.leave("base")
+    other.join()
+    turnstile.begin(["base", "new"])
+    turnstile.leave("base")  # before the other asks
+    assert turn_of(turnstile, "new").take() >= 0
+
+
+def test_nobody_begins_before_the_other_side_is_there(
+    turnstile: Turnstile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ddpbench.machine.turnstile._LOOK_S", 0.01)
+    turnstile.begin(["base", "new"])
+    base, new, waited = turn_of(turnstile, "base"), turn_of(turnstile, "new"), threading.Event()
+    begun: list[str] = []
+
+    def work() -> None:
+        with base.held(waited.set):
+            begun.append("base")
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert waited.wait(PATIENCE_S)
+    assert not begun
+    with new.held():
+        assert begun == ["base"]
+    thread.join(PATIENCE_S)
+
+
+@pytest.mark.parametrize("when", ["while it waits", "while it has the turn"])
+def test_a_rank_that_is_killed_holds_nobody_up_once_its_side_gives_the_turn_back(
+    turnstile: Turnstile, when: str
+) -> None:
+    base, new = turn_of(turnstile, "base"), turn_of(turnstile, "new")
+    rank = turn_of(turnstile, "base")
+    base.take()
+    other = Side(turnstile, "new", [], lambda turn: turn.take() and None).start()
+    _until(lambda: [side for side, _ in turnstile._waiting] == ["new"])
+    if when == "while it waits":
+        offering = threading.Thread(target=lambda: _offered(rank), daemon=True)
+        offering.start()
+        other.join()  # it has the turn now
+        rank._socket.shutdown(2)
+        offering.join(PATIENCE_S)
+        base.give()  # of what it does not have
+        new.give()
+        assert new.take() >= 0
+        return
+    rank.close()
+    base.give()
+    other.join()
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def _offered(rank: Turn) -> None:
+    with pytest.raises(TurnstileGoneError):
+        rank.offer()
+
+
+def test_nobody_else_is_let_in_by_a_side_that_gives_what_it_has_not(turnstile: Turnstile) -> None:
+    base, new = turn_of(turnstile, "base"), turn_of(turnstile, "new")
+    base.take()
+    waiting = Side(turnstile, "third", [], lambda turn: turn.take() and None).start()
+    _until(lambda: len(turnstile._waiting) == 1)
+    new.give()
+    assert not waiting.ended
+    base.give()
+    waiting.join()
+
+
+def test_launches_meet_before_the_first_block_that_counts(turnstile: Turnstile) -> None:
+    log: list[str] = []
+    base_side, new_side = turn_of(turnstile, "base"), turn_of(turnstile, "new")
+    base, new = turn_of(turnstile, "base"), turn_of(turnstile, "new")
+    base_side.take()
+    taking = threading.Thread(target=new_side.take, daemon=True)
+    taking.start()
+    _until(lambda: len(turnstile._waiting) == 1)
+
+    def meet(turn: Turn, name: str) -> None:
+        turn.meet()
+        log.append(name)
+
+    early = threading.Thread(target=meet, args=(base, "base"), daemon=True)
+    early.start()
+    taking.join(PATIENCE_S)  # the other side has the turn, and keeps it
+    new.offer()
+    new.offer()
+    assert log == []
+    late = threading.Thread(target=meet, args=(new, "new"), daemon=True)
+    late.start()
+    early.join(PATIENCE_S)
+    assert log == ["base"]
+    base_side.give()
+    late.join(PATIENCE_S)
+    assert log == ["base", "new"]
+
+
+def test_a_launch_that_is_over_or_never_comes_is_not_met(turnstile: Turnstile) -> None:
+    base_side, new_side = turn_of(turnstile, "base"), turn_of(turnstile, "new")
+    base = turn_of(turnstile, "base")
+    base_side.take()
+    base.meet()  # the other side has no launch
+    taking = Side(turnstile, "new", [], lambda turn: turn.take() and None).start()
+    _until(lambda: len(turnstile._waiting) == 1)
+    meeting = threading.Thread(target=base.meet, daemon=True)
+    meeting.start()
+    taking.join()
+    assert meeting.is_alive()
+    new_side.give()
+    meeting.join(PATIENCE_S)
+    assert not meeting.is_alive()
+
+
+def test_whoever_waits_hears_that_the_comparison_has_ended(tmp_path: Path) -> None:
+    turnstile = Turnstile()
+    folder = turnstile.path.parent
+    turn_of(turnstile, "base").take()
+    found: list[str] = []
+
+    def wait(turn: Turn) -> None:
+        try:
+            turn.take()
+        except TurnstileGoneError as error:
+            found.append(str(error))
+
+    waiting = Side(turnstile, "new", [], wait).start()
+    turnstile.close()
+    waiting.join()
+    assert found == ["the comparison of which this is a side has ended"]
+    assert not folder.exists()
+    with pytest.raises(TurnstileGoneError, match="nobody says whose turn it is"):
+        Turn(f"{tmp_path}/nothing base")
+
+
+def test_a_wait_says_now_and_then_that_it_goes_on(
+    turnstile: Turnstile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ddpbench.machine.turnstile._LOOK_S", 0.01)
+    base, said = turn_of(turnstile, "base"), []
+    base.take()
+
+    def told() -> None:
+        said.append(len(said))
+        if len(said) == 3:
+            base.give()
+
+    other = turn_of(turnstile, "new")
+    assert other.take(told) > 0.02e9
+    assert len(said) >= 3
