@@ -129,7 +129,7 @@ class NoiseResult:
         times = f"times may be {shortest:.1f} to {longest:.1f} times these; more --rounds tell it better"
         return [
             f"at {level}; {none}",
-            "in turn: ddpbench compare --interleave of this case, which may end after any round; --total is the time at most:",
+            "in turn: ddpbench compare --interleave, which may end after any round; --total is the time, at most:",
             "  it has blocks of steps in turn, and where a machine's speed varies these whole launches differ by more",
             "one sweep: two cases of it, with as many rounds as fit; their interval is narrower, for one look",
             f"two runs: ddpbench compare BASE NEW, half of the time each, {100 * drift:.2g} % of drift between them",
