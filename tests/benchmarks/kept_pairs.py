@@ -308,13 +308,29 @@ def sentence_on_planted(path: Path) -> str:
     """
     comparisons = read(path)
     slower = sum(verdict_of(one) == "slower" for one in comparisons)
-    fewest, most = min(rounds := [len(one.pairs) for one in comparisons]), max(rounds)
-    each = f"{fewest} rounds each" if fewest == most else f"{fewest} to {most} rounds"
     ratio = paired_ratio([pair for one in comparisons for pair in one.pairs])
     value, low, high = (100 * (one - 1) for one in (ratio.value, ratio.low, ratio.high))
-    return (
-        f"{value:.1f} % [{low:.1f}, {high:.1f}] slower, found {slower} of {len(comparisons)} times, in {each}"
-    )
+    found = f"found {slower} of {len(comparisons)} times, in {_rounds(comparisons)}"
+    return f"{value:.1f} % [{low:.1f}, {high:.1f}] slower, {found}"
+
+
+def sentence_on_equal(path: Path) -> str:
+    """Return how often equal sides were told apart, by the same arithmetic, and their ratio over all rounds."""
+    comparisons = read(path)
+    apart = sum(verdict_of(one) in ("slower", "faster") for one in comparisons)
+    ratio = paired_ratio([pair for one in comparisons for pair in one.pairs])
+    told = f"told apart {apart} of {len(comparisons)} times, in {_rounds(comparisons)}"
+    return f"{told}; all rounds together {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+
+
+def _rounds(comparisons: Sequence[Launch]) -> str:
+    fewest, most = min(rounds := [len(one.pairs) for one in comparisons]), max(rounds)
+    return f"{fewest} rounds each" if fewest == most else f"{fewest} to {most} rounds"
+
+
+def sentence_on(path: Path) -> str:
+    """Return what is to be said of a file of comparisons."""
+    return sentence_on_equal(path) if path.stem.startswith("equal") else sentence_on_planted(path)
 
 
 def main() -> None:
@@ -323,7 +339,7 @@ def main() -> None:
     print(sentence_on_loops(bare_loops()))
     print(sentence_on_each(noting()), sentence_on_torchrun(), sep="\n")
     for path in sorted(PLANTED.glob("*/*.csv")):
-        print(f"{path.stem}: {sentence_on_planted(path)}")
+        print(f"{path.stem}: {sentence_on(path)}")
 
 
 if __name__ == "__main__":
