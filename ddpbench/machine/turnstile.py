@@ -86,6 +86,8 @@ class Turnstile:
         """Has sides take turns in this order, once each has asked for its first or is known not to (`leave`)."""
         with self._lock:
             self._order, self._expected = tuple(order), set(order)
+            self._holder, self._waiting = "", []
+            self._launched, self._met = set(), set()
 
     def leave(self, side: str) -> None:
         """Takes the turn from a side that needs it no more, if it has it; nobody waits for its first any longer."""
@@ -94,7 +96,8 @@ class Turnstile:
             self._ended(side)
 
     def _ended(self, side: str) -> None:
-        """A side's launch is over: it has no turn, and nobody meets it."""
+        """A side's launch is over: it has no turn, nobody meets it, and no rank of it waits, be it alive."""
+        self._waiting = [entry for entry in self._waiting if entry[0] != side]
         self._launched.discard(side)
         self._met.discard(side)
         self._given(side)
@@ -149,6 +152,7 @@ class Turnstile:
                     self._ended(side)
                     continue
                 if verb == "take":
+                    self._ended(side)  # whatever a launch before has left
                     self._launched.add(side)
                 elif verb == "meet":
                     self._met.add(side)

@@ -187,7 +187,7 @@ def test_noise_is_named_and_counted(run: RunDir) -> None:
         rank = plain(10, ready=number != 3)
         write_launch(run, SINGLE, number, [rank], Outcome(noise=noise))
     assert row_of(load(run), SINGLE)["noise_flag"] == (
-        "steal 2/6; foreign load 1/6; clock change 1/6; not steady 1/6; shared machine 1/6; in turn 1/6"
+        "steal 2/6; foreign load 1/6; clock change 1/6; not steady 1/6; shared machine 1/6"
     )
 
 

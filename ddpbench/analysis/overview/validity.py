@@ -40,7 +40,6 @@ _MEANING = {
     "not steady": "steps still changed while they were timed, in these launches or in what all have in common",
     "throttled": "a CPU quota held the ranks back",
     "shared machine": "another sweep was allowed beside this one",
-    "in turn": "another side of a comparison computed in between, so that foreign load could not be told",
     "late replay": "one step in 20 or more had a moment that came over 1 % of a step after it was due",
 }
 """What each flag of a launch says happened."""

@@ -336,5 +336,3 @@ def _flags(noise: Noise, ready: bool) -> Iterable[str]:
         yield "throttled"
     if noise.shared_machine:
         yield "shared machine"
-    if noise.in_turn:
-        yield "in turn"

@@ -8,6 +8,7 @@ turnstile, it can measure while another side does, and says so when it is ready;
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -24,7 +25,7 @@ from ddpbench.launch.listener import Listener
 from ddpbench.launch.plan import make_plan, skip_reasons
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
-from ddpbench.machine.turnstile import IN_TURN, TURNSTILE, Turn, turn_from
+from ddpbench.machine.turnstile import IN_TURN, TURNSTILE, Turn, TurnstileGoneError, turn_from
 from ddpbench.records import LaunchOutcome
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.spec import PlannedCase
@@ -76,9 +77,9 @@ class _Telling(Listener):
         _tell("warning", text=text)
 
 
-def _told_to_go(number: int, *, turn: Turn | None) -> bool:
-    """Say that a round can begin; return whether it shall."""
-    _tell("ready", round=number, turnstile=turn is not None)
+def _told_to_go(number: int, *, turn: Turn | None, cases: int) -> bool:
+    """Say that a round of so many cases can begin; return whether it shall."""
+    _tell("ready", round=number, turnstile=turn is not None, cases=cases)
     word = sys.stdin.readline().strip()
     if turn is not None:
         turn.alone = word != IN_TURN
@@ -99,9 +100,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     _keep_messages_apart()
     _tell("doing", what="planning the experiment")
-    turn: Turn | None = None
-    try:
+    turn, parent = None, os.getppid()
+    with contextlib.suppress(TurnstileGoneError):  # such as where this side sees other files
         turn = turn_from(TURNSTILE)
+    try:
         request = SweepRequest(
             experiment=arguments.experiment, out=arguments.out, overrides=arguments.overrides
         )
@@ -114,16 +116,17 @@ def main() -> None:
         if all(entry.skip_reason is not None for entry in own):
             raise RequestError(f"no case of this experiment can run here\n{skip_reasons(own)}")
         prepared = replace(prepared, plan=make_plan(prepared.experiment, own))
-        gate = partial(_told_to_go, turn=turn)
+        gate = partial(_told_to_go, turn=turn, cases=len(prepared.plan.runnable))
         Sweep(prepared, _Telling(), gate=gate, turn=turn).run()
         _tell("done")
     except (DdpbenchError, OSError) as error:
         _tell("failed", error=str(error))
         sys.exit(1)
     except KeyboardInterrupt:
-        if turn is not None:
-            turn.remove()
         sys.exit(130)
+    finally:
+        if turn is not None and os.getppid() != parent:  # it was killed, and leaves the turnstile behind
+            turn.remove()
 
 
 if __name__ == "__main__":

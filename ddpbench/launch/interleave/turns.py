@@ -188,12 +188,16 @@ class Turns:
         """
         in_order = [self._processes[index] for index in (first, 1 - first)]
         turnstile = self._turnstile
-        if turnstile is None or not all(process.at_turnstile for process in in_order):
+        alike = (
+            in_order[0].cases == in_order[1].cases
+        )  # else their orders have launches of other cases together
+        if turnstile is None or not alike or not all(process.at_turnstile for process in in_order):
             return [process.make_round() for process in in_order]
         turnstile.begin([process.name for process in in_order])
         for process in in_order:
             process.say(IN_TURN)
-        return [process.await_ready() for process in in_order]
+        one, other = in_order
+        return [one.await_ready(beside=other), other.await_ready()]
 
     def _write(self, order: Sequence[str]) -> None:
         def told(placed: Placed) -> StoredSide:
@@ -260,6 +264,9 @@ class _Process:
         self._placed, self._listener = placed, listener
         self._turnstile = turnstile
         self.name = placed.spec.name
+        self.cases: object = None
+        """Of how many cases its rounds are."""
+        self.heard_at = time.monotonic()
         self.at_turnstile = False
         """Whether it measures only while the turnstile says that it is its turn; older versions do not."""
         env = side_environment(placed.folder)
@@ -300,6 +307,7 @@ class _Process:
                 except ValueError:
                     continue  # somebody's print
                 if isinstance(told, dict):
+                    self.heard_at = time.monotonic()
                     if told.get("event") == "ready":
                         self._leave_turnstile()
                     self._heard.put(told)
@@ -317,15 +325,17 @@ class _Process:
             for line in lines:
                 self._last_words = [*self._last_words[-_MOST_WORDS:], line.rstrip()]
 
-    def await_ready(self, *, first: bool = False) -> bool:
-        """Waits until the side can begin a round; returns whether there is one.
+    def await_ready(self, *, first: bool = False, beside: _Process | None = None) -> bool:
+        """Waits until the side can begin a round; returns whether there is one. `beside` it is one that is at work too.
 
         Raises:
             SideError: the side cannot begin (`first`).
-            LaunchError: it cannot go on.
+            LaunchError: it cannot go on, or the one beside it does not, for which it may wait.
         """
         while True:
             told = self._hear(first=first)
+            if beside is not None:
+                beside.check_alive()
             kind = str(told.get("event"))
             if kind == "done":
                 return False
@@ -333,6 +343,7 @@ class _Process:
                 raise self._error(str(told.get("error")), first=first)
             if kind == "ready":
                 self.at_turnstile = told.get("turnstile") is True
+                self.cases = told.get("cases")
                 return True
             if kind == "doing":
                 self._doing = f"it was {told.get('what')}"
@@ -340,6 +351,16 @@ class _Process:
                 self._listener.event(f"{self._placed.spec.words}: {told.get('text', '')}")
             elif kind == "launch" and told.get("status") != "ok":
                 self._listener.event(f"{self._placed.spec.words}: {told.get('label')}: {told.get('error')}")
+
+    def check_alive(self) -> None:
+        """End a side that has said nothing for too long, though nobody listens to it now.
+
+        Raises:
+            LaunchError: it is one.
+        """
+        if time.monotonic() - self.heard_at > SILENT_S:
+            silent = f"it said nothing for {format_seconds(SILENT_S)} while {self._doing}"
+            raise self._error(f"{silent}{self._where()}: it was ended", first=False)
 
     def _hear(self, *, first: bool) -> dict[str, Any]:
         """Return what it says next.

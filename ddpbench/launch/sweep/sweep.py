@@ -280,11 +280,11 @@ class Sweep:
     ) -> None:
         """`sharing` are those whose launches bear a part each of their server's start; no proof does."""
         case = entry.case
-        plan = self._fabrics.placed(self.launch_plan(case, purpose, number))
         self._tell_launch(entry, purpose, number)
         with ExitStack() as stack:
             if self._turn is not None and purpose == "measure":
                 stack.enter_context(self._turn.held(lambda: self._listener.preparing("waiting for its turn")))
+            plan = self._fabrics.placed(self.launch_plan(case, purpose, number))
             began = self._clock()
             server: ServerProcess | LaunchedRanks
             if case.launcher == "local":

@@ -78,11 +78,15 @@ class Measurement:
         self._measured_s, self._target_loss = request.measured_s, request.target_loss
         self._launch = request.round
         self._case, self._known = training.case, known
-        turn = turn_from(TURN)
-        training_least, self._blocks = (
-            (TRAINING, BLOCKS_A_LAUNCH) if turn is None else (IN_TURN, BLOCKS_IN_TURN)
-        )
-        self._least = training_least if self._case.compute == "real" else REPLAYING
+        # A loader of the workload's own may have workers, which would go on fetching: such a launch keeps its turn.
+        in_turn = TURN in os.environ and not getattr(training.loader, "num_workers", 0)
+        turn = turn_from(TURN) if in_turn and training.place.rank == 0 else None
+        in_step = (
+            training.strategy.replicas_equal
+        )  # others begin each block in step, which they are not for long
+        short = IN_TURN if in_turn and in_step else TRAINING
+        self._least = short if self._case.compute == "real" else REPLAYING
+        self._blocks = BLOCKS_IN_TURN if in_turn else BLOCKS_A_LAUNCH
         self._distributed = dist.is_initialized() and training.strategy.uses_backend
         self._batches = self._batches_from_the_first()
         samples = training.share
@@ -91,8 +95,8 @@ class Measurement:
         clock: Clock = CudaClock() if self._case.device == "cuda" else HostClock()
         period = training.strategy.period(training.options)
         self._stepper = Stepper(self._loop.step, samples, clock, control, period, self._edges.at_edge)
-        if turn is not None and training.place.rank == 0:
-            self._stepper = replace(self._stepper, turn=partial(_offered, turn, heartbeat))
+        if in_turn:
+            self._stepper = replace(self._stepper, turn=partial(_offered, turn, control, heartbeat))
 
     def run(self) -> None:
         """Measures from the warm-up to the end.
@@ -294,8 +298,14 @@ class Measurement:
             self._writer.write(part)
 
 
-def _offered(turn: Turn, heartbeat: Heartbeat, *, meet: bool) -> int:
-    """Offer the turn, and return for how long it was away, ns. Meanwhile the watchdog sees that all is well."""
+def _offered(turn: Turn | None, control: Control, heartbeat: Heartbeat, *, meet: bool) -> int:
+    """Offer the turn once all ranks rest, and return for how long it was away, ns. Ranks but the first have none.
+
+    Meanwhile the watchdog sees that all is well.
+    """
+    control.agree(0)
+    if turn is None:
+        return 0
     phase = heartbeat.pulse.phase
     phases = itertools.cycle(("waiting for its turn", phase))
     waited_ns = (turn.meet if meet else turn.offer)(lambda: heartbeat.enter(next(phases)))
