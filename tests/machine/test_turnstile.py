@@ -260,3 +260,26 @@ def test_a_wait_says_now_and_then_that_it_goes_on(
     other = turn_of(turnstile, "new")
     assert other.take(told) > 0.02e9
     assert len(said) >= 3
+
+
+def test_a_rank_that_is_dying_while_its_side_goes_on_is_not_given_the_turn(turnstile: Turnstile) -> None:
+    base, new, rank = (turn_of(turnstile, name) for name in ("base", "new", "base"))
+    base.take()
+    other = threading.Thread(target=new.take, daemon=True)
+    other.start()
+    _until(lambda: len(turnstile._waiting) == 1)
+    offering = threading.Thread(
+        target=lambda: _offered(rank), daemon=True
+    )  # it hears nothing, and is there still
+    offering.start()
+    other.join(PATIENCE_S)
+    base.give()
+    again = threading.Thread(target=base.take, daemon=True)
+    again.start()
+    _until(lambda: [side for side, _ in turnstile._waiting] == ["base"] and again.is_alive())
+    time.sleep(0.05)
+    new.give()
+    again.join(PATIENCE_S)
+    assert not again.is_alive()
+    rank._socket.shutdown(2)
+    offering.join(PATIENCE_S)
