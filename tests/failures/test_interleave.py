@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ddpbench.errors import SideError
+from ddpbench.errors import LaunchError, SideError
 from ddpbench.launch.interleave import turns
 from ddpbench.launch.interleave.sides import SideSpec
 from ddpbench.launch.interleave.told import Asked, interleave
@@ -515,6 +515,47 @@ def test_a_side_that_hangs_outside_of_a_launch_is_ended_and_named(
     )
     assert not worker_processes()
     assert not [one for one in started() if "ddpbench.launch.interleave.turn" in one.cmdline()]
+
+
+@pytest.mark.thorough
+def test_a_side_that_stops_while_the_other_waits_for_its_turn_is_ended_and_named(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the second of its round: nobody listens to it, and the first says all the time that it waits."""
+    monkeypatch.setattr(turns, "SILENT_S", 12.0)
+    monkeypatch.setattr(turns, "_END_S", 2.0)
+    monkeypatch.chdir(repository)
+    out = repository.parent / "out"
+    stopped: list[str] = []
+
+    class Stopping(Heard):
+        def round_made(self, number: int, left_s: float) -> None:
+            if not stopped:
+                stopped.append(read_comparison(out).order[0])  # who was first is second in the next round
+                (side,) = (
+                    one
+                    for one in started()
+                    if "ddpbench.launch.interleave.turn" in one.cmdline()
+                    and str(out / stopped[0]) in one.cmdline()
+                )
+                side.suspend()
+
+    asked = Asked(
+        experiment=Path("bench/step.toml"),
+        base=SideSpec(name="base", path="."),
+        new=SideSpec(name="new", overrides=("base.local_batch=16",)),
+        out=out,
+        total_s=300,
+        fewest=5,
+    )
+    with pytest.raises(LaunchError, match="it said nothing for 12 s while it was") as found:
+        interleave(asked, Stopping())
+    words = {"base": "base (path=.)", "new": "new (set=base.local_batch=16)"}[stopped[0]]
+    assert str(found.value).startswith(f"{words}: "), found.value
+    deadline = time.monotonic() + 60
+    while worker_processes():  # its server's guard ends it
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 class Heard:

@@ -268,12 +268,10 @@ def test_a_rank_that_is_dying_while_its_side_goes_on_is_not_given_the_turn(turns
     other = threading.Thread(target=new.take, daemon=True)
     other.start()
     _until(lambda: len(turnstile._waiting) == 1)
-    offering = threading.Thread(
-        target=lambda: _offered(rank), daemon=True
-    )  # it hears nothing, and is there still
+    offering = threading.Thread(target=lambda: _offered(rank), daemon=True)
     offering.start()
     other.join(PATIENCE_S)
-    base.give()
+    base.give()  # while its rank, which is to die, waits still
     again = threading.Thread(target=base.take, daemon=True)
     again.start()
     _until(lambda: [side for side, _ in turnstile._waiting] == ["base"] and again.is_alive())

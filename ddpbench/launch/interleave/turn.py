@@ -125,8 +125,10 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     finally:
-        if turn is not None and os.getppid() != parent:  # it was killed, and leaves the turnstile behind
-            turn.remove()
+        if turn is not None:
+            turn.close()
+            if os.getppid() != parent:  # it was killed, and leaves the turnstile behind
+                turn.remove()
 
 
 if __name__ == "__main__":
