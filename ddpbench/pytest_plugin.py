@@ -74,6 +74,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help=f"time for each test to decide where it is measured in turn (default: '{TOTAL}')",
     )
     group.addoption(
+        "--ddpbench-turns",
+        choices=("blocks", "launches"),
+        help="what is in turn there: blocks of steps, while launches of both sides are in memory, or whole launches "
+        "(default: blocks)",
+    )
+    group.addoption(
         "--ddpbench-drift",
         metavar="PERCENT",
         help="standard deviation of step times between sessions on this machine (default: 4%%, or more where launches "
@@ -348,6 +354,7 @@ class DdpBenchmark:
             fewest=wanted.rounds,
             limit=gate.limit,
             alpha=self._alpha,
+            turns=self._request.config.getoption("--ddpbench-turns") or "blocks",
         )
         free = own_environment_allows_sharing()
         with _one_at_a_time(), contextlib.nullcontext() if free else claimed(read_hardware().cores):
@@ -424,7 +431,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         return
     if config.getoption("--ddpbench-gate", None) is None:
-        for name in ("baseline", "drift"):
+        for name in ("baseline", "drift", "turns"):
             if config.getoption(f"--ddpbench-{name}", None):
                 raise pytest.UsageError(
                     f"--ddpbench-{name} is for the gate: give --ddpbench-gate, such as 3%"

@@ -63,12 +63,7 @@ def add_parser(commands: Any) -> None:
         type=flags.number("--rounds", "AA_ROUNDS"),
         help=f"the fewest rounds of --interleave (default: {FEWEST_ROUNDS})",
     )
-    parser.add_argument(
-        "--turns",
-        choices=("blocks", "launches"),
-        help="what --interleave takes turns in: blocks of steps, while launches of both sides are in memory, or one "
-        "launch after the other (default: blocks, where neither a GPU nor loader workers are used)",
-    )
+    flags.turns(parser, "--interleave")
     flags.overrides(parser, "--set base.local_batch=4 on both sides of --interleave")
     flags.workload(parser)
     flags.out(parser, "the directory of --interleave (default: reports/compare-NAME-TIME)")

@@ -84,6 +84,16 @@ def out(
     parser.add_argument("--out", type=Path, metavar=metavar, help=help, required=required)
 
 
+def turns(parser: argparse.ArgumentParser, who: str) -> None:
+    """What two sides take turns in."""
+    parser.add_argument(
+        "--turns",
+        choices=("blocks", "launches"),
+        help=f"what {who} takes turns in: blocks of steps, while launches of both sides are in memory, or one launch "
+        "after the other (default: blocks, where neither a GPU nor loader workers are used)",
+    )
+
+
 def as_json(parser: argparse.ArgumentParser, what: str = "the result") -> None:
     """For other programs."""
     parser.add_argument("--json", action="store_true", help=f"print {what} as JSON")

@@ -20,7 +20,7 @@ from ddpbench.machine.server import ASKED, ServerProcess
 from ddpbench.machine.turnstile import TURN, Turn
 from ddpbench.records import LaunchDir, LaunchOutcome, LaunchRequest, RunDir
 from ddpbench.records.heartbeat import Pulse
-from ddpbench.spec import Case, TargetLoss
+from ddpbench.spec import Case, Links, TargetLoss
 from ddpbench.units import utc_now
 
 RESTART_S = 40.0
@@ -85,7 +85,12 @@ class LaunchRunner:
         )
         request.write(directory.request)
         started_utc = utc_now()
-        takes_turns = self._turn is not None and not self._turn.alone and blocks_take_turns(plan)
+        takes_turns = (
+            self._turn is not None
+            and not self._turn.alone
+            and plan.purpose == "measure"
+            and not whole_because(plan.case)
+        )
         watch = partial(
             NoiseWatch,
             plan.cores,
@@ -189,21 +194,22 @@ class LaunchRunner:
         seen.explain_hang(stopped, self._hang_timeout_s, self._hang_setting)
 
 
-def blocks_take_turns(plan: LaunchPlan) -> bool:
-    """Return whether a launch's blocks of steps can be measured in turn with another's, and not only the launch whole.
+def whole_because(case: Case) -> str:
+    """Return why whole launches of a case are measured in turn with another's, and not their blocks of steps.
 
-    Not where both would hold a GPU's memory, where batches would be fetched while it waits, or where a launcher of
-    their own starts the ranks.
+    The end of a sentence; empty where blocks are.
     """
-    case = plan.case
-    fetches = case.loader_workers > 0 or any("DDPBENCH_STORAGE" in rank.env for rank in plan.ranks)
-    return (
-        plan.purpose == "measure"
-        and case.launcher == "local"
-        and case.device == "cpu"
-        and case.recovery == "off"
-        and not fetches
-    )
+    if case.device != "cpu":
+        return "both launches would hold a GPU's memory"
+    if case.launcher != "local":
+        return "the ranks have a launcher of their own"
+    if case.recovery != "off":
+        return "a rank fails and recovers"
+    if case.loader_workers > 0:
+        return "loader workers would go on fetching"
+    if case.fabric and Links.parse(case.fabric).storage != "none":
+        return "batches would be fetched from storage all the while"
+    return ""
 
 
 def _remove_checkpoints(case: Case, directory: LaunchDir) -> None:

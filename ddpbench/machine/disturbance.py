@@ -159,6 +159,16 @@ def _throttled_s() -> float:
     return 0.0
 
 
+def own_cpu_s() -> float:
+    """Return the CPU time of this process and of all beneath it, those that ended there as well, seconds."""
+    spent = 0.0
+    here = psutil.Process()
+    for process in (here, *here.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):
+            spent += sum(process.cpu_times()[:4])  # user, system, and both of children that were waited for
+    return spent
+
+
 def oom_kills() -> int:
     """Return how often the kernel's out-of-memory killer has struck in this control group or on this machine."""
     counts: list[int] = []

@@ -86,13 +86,16 @@ class Done:
         """Return whether launching the case again would teach nothing: its proof failed, or it keeps failing."""
         return self.endings.given_up(entry.case.case_id)
 
+    def of_round(self, number: int) -> list[PlannedCase]:
+        """Return all cases of a round, done or not, in its order."""
+        known = {entry.case.case_id: entry for entry in self._plan.runnable}
+        return [known[case_id] for at, case_id in self._plan.order if at == number]
+
     def left_of_round(self, number: int) -> list[PlannedCase]:
         """Return what a round has left to launch, in its order."""
-        known = {entry.case.case_id: entry for entry in self._plan.runnable}
-        entries = [known[case_id] for at, case_id in self._plan.order if at == number]
         return [
             entry
-            for entry in entries
+            for entry in self.of_round(number)
             if not self.finished(entry, "measure", number) and not self.given_up(entry)
         ]
 

@@ -3,10 +3,12 @@
 The turnstile is a socket, which every process of this host can reach whatever its network. A side takes the turn before
 a launch and gives it back at its end. In between rank 0 offers it before each block of steps: where the other side
 waits, it goes there, and comes back at that one's next block. Before the first block that counts they meet: who has
-warmed up sooner waits. So blocks of both sides follow each other within a fraction of a second, and what the machine
-does to one it does to the other.
+warmed up sooner waits. Launches at the same place of a round meet, and no others: where one fails early, its side waits
+in the next one. So blocks of both sides follow each other within a fraction of a second, and what the machine does to
+one it does to the other.
 
-A line goes there, of a verb and the side (`take`, `offer`, `meet`, `give`); a byte comes back with the turn.
+A line goes there, of a verb and the side (`offer`, `meet`, `give`, or `take` and the launch's place); a byte comes back
+with the turn.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 TURNSTILE = "DDPBENCH_TURNSTILE"
@@ -38,6 +41,15 @@ class TurnstileGoneError(ConnectionError):
     """Whoever says whose turn it is has ended."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Who waits for the turn, and whether for another side's launch too."""
+
+    side: str
+    connection: socket.socket
+    meets: bool
+
+
 class Turnstile:
     """Whose turn it is, until it is closed."""
 
@@ -51,13 +63,15 @@ class Turnstile:
         self.path = self._folder / "turnstile"
         self._lock = threading.Lock()
         self._holder = ""
-        self._waiting: list[tuple[str, socket.socket]] = []
+        self._waiting: list[_Waiting] = []
         self._order: tuple[str, ...] = ()
         self._expected: set[str] = set()
+        self._places: dict[str, int] = {}
+        """Of each side of the round, where in it its last launch is; -1 before the first."""
         self._launched: set[str] = set()
         """The sides of which a launch is under way."""
         self._met: set[str] = set()
-        """Those whose launch has come to where it meets the other's."""
+        """Those whose launch has come to where it meets the other's, or is past that."""
         self._stopping, self._stop = socket.socketpair()
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -87,17 +101,19 @@ class Turnstile:
         with self._lock:
             self._order, self._expected = tuple(order), set(order)
             self._holder, self._waiting = "", []
+            self._places = dict.fromkeys(order, -1)
             self._launched, self._met = set(), set()
 
     def leave(self, side: str) -> None:
         """Takes the turn from a side that needs it no more, if it has it; nobody waits for its first any longer."""
         with self._lock:
             self._expected.discard(side)
+            self._places.pop(side, None)
             self._ended(side)
 
     def _ended(self, side: str) -> None:
         """A side's launch is over: it has no turn, nobody meets it, and no rank of it waits, be it alive."""
-        self._waiting = [entry for entry in self._waiting if entry[0] != side]
+        self._waiting = [entry for entry in self._waiting if entry.side != side]
         self._launched.discard(side)
         self._met.discard(side)
         self._given(side)
@@ -105,17 +121,27 @@ class Turnstile:
     def _given(self, side: str) -> None:
         if self._holder == side:
             self._holder = ""
-        if self._met and self._met >= self._launched:
-            self._met.clear()
         while not (self._holder or self._expected):
-            index = next((at for at, entry in enumerate(self._waiting) if entry[0] not in self._met), None)
+            index = next((at for at, entry in enumerate(self._waiting) if self._may_go_on(entry)), None)
             if index is None:
                 return
-            self._holder, connection = self._waiting.pop(index)
+            entry = self._waiting.pop(index)
+            self._holder = entry.side
             try:
-                connection.sendall(_GRANTED)
+                entry.connection.sendall(_GRANTED)
             except OSError:  # it has ended meanwhile; a rank's side gives the turn back by itself
                 self._holder = ""
+
+    def _may_go_on(self, entry: _Waiting) -> bool:
+        """Return whether who waits waits for the turn alone, and not for another side's launch that it is to meet."""
+        if not entry.meets:
+            return True
+        here = self._places.get(entry.side, -1)
+        return all(
+            there > here or (there == here and (side in self._met or side not in self._launched))
+            for side, there in self._places.items()
+            if side != entry.side
+        )
 
     def _serve(self) -> None:
         with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
@@ -144,22 +170,23 @@ class Turnstile:
             text = b""
         with self._lock:
             if not text:
-                self._waiting = [entry for entry in self._waiting if entry[1] is not connection]
+                self._waiting = [entry for entry in self._waiting if entry.connection is not connection]
                 return False
             for line in text.decode("utf-8", "replace").splitlines():
-                verb, _, side = line.partition(" ")
+                verb, side, *more = line.split()
                 if verb == "give":
                     self._ended(side)
                     continue
                 if verb == "take":
                     self._ended(side)  # whatever a launch before has left
                     self._launched.add(side)
+                    self._places[side] = int(more[0])
                 elif verb == "meet":
                     self._met.add(side)
-                self._waiting.append((side, connection))
+                self._waiting.append(_Waiting(side, connection, verb == "meet"))
                 if side in self._expected:
                     self._expected.remove(side)
-                    self._waiting.sort(key=lambda entry: self._order.index(entry[0]))
+                    self._waiting.sort(key=lambda entry: self._order.index(entry.side))
                 self._given(side)
         return True
 
@@ -185,20 +212,22 @@ class Turn:
             self._socket.close()
             raise TurnstileGoneError(f"nobody says whose turn it is at {path}: {error}") from None
 
-    def take(self, waiting: Callable[[], None] = lambda: None) -> int:
-        """Wait for the turn, and return for how long it was waited, ns; `waiting` is called every second or so.
+    def take(self, waiting: Callable[[], None] = lambda: None, *, place: int = 0) -> int:
+        """Wait for the turn, for the launch at this place of a round, and return for how long it was waited, ns.
+
+        `waiting` is called every second or so.
 
         Raises:
             TurnstileGoneError: it will not come.
         """
-        return self._ask("take", waiting)
+        return self._ask("take", waiting, f" {place}")
 
     def offer(self, waiting: Callable[[], None] = lambda: None) -> int:
         """Let the other side have the turn if it waits for it, and wait for it again; otherwise like `take`."""
         return self._ask("offer", waiting)
 
     def meet(self, waiting: Callable[[], None] = lambda: None) -> int:
-        """Wait until the other side's launch meets this one as well, or is over; otherwise like `offer`."""
+        """Wait until the other side's launch at the same place meets this one, or will not; otherwise like `offer`."""
         return self._ask("meet", waiting)
 
     def give(self) -> None:
@@ -207,12 +236,12 @@ class Turn:
             self._socket.sendall(f"give {self._side}\n".encode())
 
     @contextmanager
-    def held(self, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Has the turn from here on, but for when a rank offers it; at once where it is `alone`."""
+    def held(self, waiting: Callable[[], None] = lambda: None, *, place: int = 0) -> Iterator[None]:
+        """Has the turn from here on, but for when a rank offers it; at once where it is `alone`, else as by `take`."""
         if self.alone:
             yield
             return
-        self.take(waiting)
+        self.take(waiting, place=place)
         try:
             yield
         finally:
@@ -228,10 +257,10 @@ class Turn:
         """Leaves the turnstile."""
         self._socket.close()
 
-    def _ask(self, verb: str, waiting: Callable[[], None]) -> int:
+    def _ask(self, verb: str, waiting: Callable[[], None], more: str = "") -> int:
         began = time.perf_counter_ns()
         try:
-            self._socket.sendall(f"{verb} {self._side}\n".encode())
+            self._socket.sendall(f"{verb} {self._side}{more}\n".encode())
             while (answer := self._heard()) is None:
                 waiting()
         except OSError:

@@ -184,6 +184,9 @@ def test_a_comparison_in_turn_says_how_long_it_should_have_been(tmp_path: Path) 
     # what is wanted was resolved: more time is not called for
     assert "To resolve" not in " ".join(remarks(replace(changes, wanted=0.5)))
     assert "more than 500 rounds" in " ".join(remarks(replace(changes, wanted=0.001)))
+    assert "Other programs" not in told
+    busy = replace(changes, foreign=(0.02, 0.31, 0.05, 0.051, 0.0, 0.0, 0.0, 0.0))
+    assert "Other programs used up to 31 % of the cores' time in 2 of 8 rounds: " in " ".join(remarks(busy))
     few = compared(*(made(tmp_path / name, {DDP: 40}, rounds=2) for name in ("c", "d")), paired=True)
     assert "Too few rounds to tell how long it takes to resolve 3 %" in " ".join(remarks(few))
 

@@ -10,19 +10,24 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ddpbench.cli import run
 from ddpbench.errors import LaunchError, SideError
 from ddpbench.launch.interleave import turns
 from ddpbench.launch.interleave.sides import SideSpec
 from ddpbench.launch.interleave.told import Asked, interleave
 from ddpbench.launch.interleave.turns import read_comparison
+from ddpbench.launch.watch import whole_because
 from tests.failures.conftest import ROOT, command, run_cli, worker_processes
 from tests.processes import python_path, started
 from tests.repositories import EXPERIMENT, TRAIN, begin_repository, commit_training, git
+from tests.synthetic import case_of
 
 pytestmark = pytest.mark.multiprocess
 
@@ -134,7 +139,58 @@ def test_whole_launches_are_in_turn_where_blocks_cannot_be(repository: Path, why
     order = [side for *_, side in blocks]
     assert sum(a != b for a, b in itertools.pairwise(order)) == 1, order
     assert not any(outcome_of(out, side, 0)["noise"]["in_turn"] for side in ("base", "new"))
-    assert read_comparison(out).turns == ("launches" if why == "asked for" else "blocks")
+    assert read_comparison(out).turns == "launches"
+    because = 'new (path=., set=env.NOTHING="1") has no access to whose turn it is, as with an older ddpbench'
+    assert (because in said) == (why == "an older ddpbench"), said
+
+
+@dataclass
+class Ready:
+    """What a side says of itself."""
+
+    words: str = "base"
+    at_turnstile: bool = True
+    cases: int = 4
+    whole: Mapping[str, int] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "sentence", "of_all"),
+    [
+        (Ready(), Ready(), "", False),
+        (
+            Ready(),
+            Ready("new (path=.)", at_turnstile=False),
+            "{}: new (path=.) has no access to whose turn",
+            True,
+        ),
+        (Ready(cases=3), Ready(), "{}: the sides have 3 and 4 cases", True),
+        (Ready(), Ready(whole={"x": 1, "y": 2}), "of 3 of 4 cases {}: x; y", False),
+        (Ready(whole={"x": 3}), Ready(whole={"x": 4}), "{}: x", True),
+    ],
+)
+def test_why_whole_launches_are_in_turn_is_told(base: Ready, new: Ready, sentence: str, of_all: bool) -> None:
+    words, told = turns.why_whole([base, new])
+    assert words.startswith(sentence.format("whole launches are measured in turn, not blocks of their steps"))
+    assert bool(words) == bool(sentence)
+    assert told is of_all
+
+
+@pytest.mark.parametrize(
+    ("settings", "because"),
+    [
+        ({}, ""),
+        ({"device": "cuda"}, "memory"),
+        ({"launcher": "torchrun"}, "launcher"),
+        ({"recovery": "restart"}, "recovers"),
+        ({"loader_workers": 1}, "fetching"),
+        ({"fabric": "1 Gbit/s; own storage"}, "storage"),
+    ],
+)
+def test_cases_that_cannot_wait_are_whole_in_turn(settings: dict[str, Any], because: str) -> None:
+    found = whole_because(replace(case_of("ddp", 2), **settings))
+    assert because in found
+    assert bool(found) == bool(because)
 
 
 def test_without_a_socket_whole_launches_are_in_turn_and_that_is_told(
@@ -149,6 +205,24 @@ def test_without_a_socket_whole_launches_are_in_turn_and_that_is_told(
     assert made.turns == "launches"
     assert "whole launches are measured in turn: there can be no socket" in heard.told[0]
     assert not list(long.iterdir())
+
+
+@pytest.mark.thorough
+def test_what_other_programs_use_beside_a_comparison_is_told(repository: Path) -> None:
+    out = repository.parent / "out"
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        code, told, said = compare(repository, *ALIKE, "--out", out)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    assert code == 0, told + said
+    foreign = read_comparison(out).foreign
+    assert len(foreign) == len(read_comparison(out).order)
+    assert min(foreign) > 0.2, foreign
+    assert "of the cores' time in" in told
+    assert json.loads(run_cli("compare", out, "--json").stdout)["foreign"] == foreign
 
 
 @pytest.mark.thorough
@@ -339,6 +413,22 @@ def test_a_guilty_commit_is_found_on_real_ranks(repository: Path) -> None:
     assert told["ratio"]["low"] > 1
     assert "slow" in {one["verdict"] for one in told["tried"]}
     assert all(one["verdict"] == "slow" or one["why"] == "undecided in its time" for one in told["tried"])
+
+
+@pytest.mark.parametrize("words", [(), ("--turns", "launches"), ("--turns", "blocks")])
+def test_bisect_takes_turns_in_what_it_is_told(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    asked: list[Asked] = []
+
+    def stop(one: Asked, _: object) -> None:
+        asked.append(one)
+        raise LaunchError("enough")
+
+    monkeypatch.setattr("ddpbench.launch.interleave.told.interleave", stop)
+    monkeypatch.chdir(repository)
+    assert run(["bisect", "bench/step.toml", "fast", "main", *words]) == 1
+    assert [one.turns for one in asked] == [words[-1] if words else "blocks"]
 
 
 @pytest.mark.thorough

@@ -88,6 +88,24 @@ def test_a_faster_checkout_of_the_same_case_passes_from_a_folder_below(repositor
     assert f"base: {checkout} has uncommitted changes, and is measured as it is" in said
 
 
+SAYS_TURNS = """
+import ddpbench.launch.interleave.told as told
+from ddpbench.errors import LaunchError
+
+def stop(asked, listener):
+    raise LaunchError(f"in turn: {asked.turns}")
+
+told.interleave = stop
+"""
+
+
+@pytest.mark.parametrize("words", [(), ("--ddpbench-turns=launches",)])
+def test_the_gate_takes_turns_in_what_it_is_told(repository: Path, words: tuple[str, ...]) -> None:
+    (repository / "tests" / "conftest.py").write_text(SAYS_TURNS)
+    said = gate(repository, "--ddpbench-baseline=ref=fast", *words, code=1)
+    assert f"in turn: {'launches' if words else 'blocks'}" in said
+
+
 @pytest.mark.thorough
 def test_another_interpreter_is_a_side_and_time_ends_it(repository: Path) -> None:
     words = (f"--ddpbench-baseline=python={sys.executable}", "--ddpbench-total=1 s", "--ddpbench-rounds=6")

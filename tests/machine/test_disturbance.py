@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
 
-from ddpbench.machine.disturbance import NoiseWatch
+from ddpbench.machine.disturbance import NoiseWatch, own_cpu_s
 
 BURN = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\ntime.sleep(30)"
 
@@ -27,3 +29,44 @@ def test_helpers_are_what_ranks_have_started() -> None:
             subprocess.run(["pkill", "-P", str(one.pid)], check=False)
             one.kill()
             one.wait()
+
+
+BURN_AND_END = "import time\nwhile time.process_time() < 0.3: pass"
+
+
+def test_own_time_is_of_all_beneath_be_they_alive_or_not() -> None:
+    """A grandchild that burns and ends is waited for by its parent, which ends in the midst; another one goes on."""
+    middle = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN_AND_END!r}])"
+    before, began = own_cpu_s(), time.process_time()
+    subprocess.run([sys.executable, "-c", middle], check=True)
+    lasting = subprocess.Popen(
+        [sys.executable, "-c", f"{BURN_AND_END}\nprint(flush=True)\ntime.sleep(60)"], stdout=subprocess.PIPE
+    )
+    try:
+        assert lasting.stdout is not None
+        lasting.stdout.readline()
+        beneath = own_cpu_s() - before - (time.process_time() - began)
+        assert 0.55 <= beneath < 1.2  # twice 0.3 s, in ticks, and three interpreters' starts
+        mine = own_cpu_s()
+        lasting.kill()
+        lasting.wait()
+        assert -0.05 <= own_cpu_s() - mine < 0.3
+    finally:
+        lasting.kill()
+        lasting.wait()
+        lasting.stdout.close()
+
+
+def test_what_another_program_uses_is_not_own() -> None:
+    """It is no child: its parent has ended."""
+    started = f"subprocess.Popen([sys.executable, '-c', {BURN!r}], stdout=subprocess.DEVNULL)"
+    orphan = f"import subprocess, sys\nprint({started}.pid, flush=True)"
+    before = own_cpu_s()
+    told = subprocess.run(
+        [sys.executable, "-c", orphan], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+    try:
+        time.sleep(1.0)
+        assert own_cpu_s() - before < 0.25
+    finally:
+        os.kill(int(told), signal.SIGKILL)

@@ -141,7 +141,7 @@ def test_a_rank_that_is_killed_holds_nobody_up_once_its_side_gives_the_turn_back
     rank = turn_of(turnstile, "base")
     base.take()
     other = Side(turnstile, "new", [], lambda turn: turn.take() and None).start()
-    _until(lambda: [side for side, _ in turnstile._waiting] == ["new"])
+    _until(lambda: [entry.side for entry in turnstile._waiting] == ["new"])
     if when == "while it waits":
         offering = threading.Thread(target=lambda: _offered(rank), daemon=True)
         offering.start()
@@ -224,6 +224,71 @@ def test_a_launch_that_is_over_or_never_comes_is_not_met(turnstile: Turnstile) -
     assert not meeting.is_alive()
 
 
+@pytest.mark.parametrize("how", ["reaches its place", "leaves it out", "has no more of them"])
+def test_a_side_that_is_ahead_after_a_failed_launch_waits_for_the_other_to_come_to_its_place(
+    turnstile: Turnstile, how: str
+) -> None:
+    turnstile.begin(["base", "new"])
+    base_side, new_side = turn_of(turnstile, "base"), turn_of(turnstile, "new")
+    taking = Side(turnstile, "base", [], lambda turn: turn.take(place=0) and None).start()
+    other = Side(turnstile, "new", [], lambda turn: turn.take(place=0) and None).start()
+    taking.join()
+    base_side.give()  # it has failed before the two have met
+    other.join()
+    again = Side(turnstile, "base", [], lambda turn: turn.take(place=1) and None).start()
+    _until(lambda: bool(turnstile._waiting))
+    alone = Side(turnstile, "new", [], lambda turn: turn.meet() and None).start()
+    again.join()  # it was there first, and warms up
+    meeting = Side(turnstile, "base", [], lambda turn: turn.meet() and None).start()
+    alone.join()  # nobody is at its place any more
+    Side(
+        turnstile, "new", [], lambda turn: turn.offer() and None
+    ).start().join()  # base waits, though warmed up
+    assert not meeting.ended
+    new_side.give()
+    time.sleep(0.05)
+    assert not meeting.ended
+    if how == "has no more of them":
+        turnstile.leave("new")
+        meeting.join()
+        return
+    if how == "leaves it out":
+        other = Side(turnstile, "new", [], lambda turn: turn.take(place=2) and None).start()
+    else:
+        new_side.take(place=1)
+        Side(turnstile, "new", [], lambda turn: turn.offer() and None).start().join()
+        assert not meeting.ended
+        other = Side(turnstile, "new", [], lambda turn: turn.meet() and None).start()
+    meeting.join()
+    base_side.give()
+    other.join()
+
+
+def test_launches_of_one_place_that_have_met_do_not_wait_for_each_other_again(turnstile: Turnstile) -> None:
+    log: list[str] = []
+
+    def launches(name: str) -> Callable[[Turn], None]:
+        def work(turn: Turn) -> None:
+            for place in range(3):
+                with turn.held(place=place):
+                    turn.offer()
+                    turn.meet()
+                    for _ in range(2):
+                        log.append(f"{name} {place}")
+                        turn.offer()
+
+        return work
+
+    turnstile.begin(["base", "new"])
+    sides = [Side(turnstile, name, [], launches(name)).start() for name in ("base", "new")]
+    for side in sides:
+        side.join()
+    places = [line.split()[1] for line in log]
+    assert places == sorted(places)
+    assert sorted(log[:4]) == ["base 0", "base 0", "new 0", "new 0"]
+    assert log[0].split()[0] != log[1].split()[0]
+
+
 def test_whoever_waits_hears_that_the_comparison_has_ended(tmp_path: Path) -> None:
     turnstile = Turnstile()
     folder = turnstile.path.parent
@@ -274,7 +339,7 @@ def test_a_rank_that_is_dying_while_its_side_goes_on_is_not_given_the_turn(turns
     base.give()  # while its rank, which is to die, waits still
     again = threading.Thread(target=base.take, daemon=True)
     again.start()
-    _until(lambda: [side for side, _ in turnstile._waiting] == ["base"] and again.is_alive())
+    _until(lambda: [entry.side for entry in turnstile._waiting] == ["base"] and again.is_alive())
     time.sleep(0.05)
     new.give()
     again.join(PATIENCE_S)

@@ -142,6 +142,8 @@ class Changes:
     unlike: tuple[str, ...]
     wanted: float = WANTED
     """The change, as a fraction, that the comparison should resolve: the gate's."""
+    foreign: tuple[float, ...] = ()
+    """Which share of the cores' time other programs used in each round in turn, as far as that was looked at."""
 
     @property
     def undecided(self) -> list[Change]:

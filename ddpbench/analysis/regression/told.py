@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ddpbench.analysis.read.measurement import FOREIGN_LIMIT
 from ddpbench.analysis.regression.changes import Change, Changes
 from ddpbench.analysis.regression.sides import Side
 from ddpbench.analysis.statistics.resolution import DRIFT
@@ -137,6 +138,12 @@ def remarks(changes: Changes) -> list[str]:
         found.append(
             "Both sides ran in turn: rounds are pairs, and intervals hold at every number of rounds."
         )
+        disturbed = [share for share in changes.foreign if share > FOREIGN_LIMIT]
+        if disturbed:
+            found.append(
+                f"Other programs used up to {100 * max(disturbed):.0f} % of the cores' time in {len(disturbed)} of "
+                f"{counted(len(changes.foreign), 'round')}: both sides bear that, and intervals are the wider for it."
+            )
     else:
         found.append(
             f"Measured at different times: what a machine drifts between sessions is in the intervals, "
@@ -240,6 +247,7 @@ def to_json(changes: Changes) -> dict[str, Any]:
         "base": {"path": str(changes.base.path), "git_commit": changes.base.commit},
         "new": {"path": str(changes.new.path), "git_commit": changes.new.commit},
         "paired": changes.paired,
+        "foreign": list(changes.foreign),
         "drift": None if changes.paired else changes.drift,
         "unlike": list(changes.unlike),
         "counts": changes.counts(),

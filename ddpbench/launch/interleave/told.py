@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from ddpbench.errors import LaunchError, OutputError, RequestError, SideError
 from ddpbench.launch.interleave.sides import SideSpec, check_there, place
 from ddpbench.launch.interleave.turns import Turn, Turns, read_comparison
+from ddpbench.machine.hardware import read_hardware
 from ddpbench.records import RunDir
 from ddpbench.records.rundir import checked_name, explain_os_error
 from ddpbench.spec import Case
@@ -119,7 +120,8 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
         )
         seed = random.SystemRandom().randrange(2**31)
         order = f"budget.seed={seed}"  # of both sides, so that launches of the same case are there together
-        turns = Turns(sides, out, listener, (order, *asked.overrides, *own), asked.turns)
+        cores = read_hardware().cores
+        turns = Turns(sides, out, listener, (order, *asked.overrides, *own), asked.turns, cores)
     except (RequestError, KeyboardInterrupt):
         if made_here:
             shutil.rmtree(out, ignore_errors=True)
@@ -181,4 +183,5 @@ def changes_in(out: Path, alpha: float = 0.05) -> Changes:
     base = read_side(RunDir(out / "base"), stored.base.words, commit=stored.base.commit)
     new = read_side(RunDir(out / "new"), stored.new.words, commit=stored.new.commit)
     apart = differing([*stored.base.overrides, *stored.new.overrides])
-    return changes_of(base, new, paired=True, alpha=alpha, differing=apart, unlike=unlike(base, new))
+    changes = changes_of(base, new, paired=True, alpha=alpha, differing=apart, unlike=unlike(base, new))
+    return replace(changes, foreign=tuple(stored.foreign))

@@ -14,8 +14,9 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -25,6 +26,7 @@ from ddpbench.launch.listener import Listener
 from ddpbench.launch.plan import make_plan, skip_reasons
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
+from ddpbench.launch.watch import whole_because
 from ddpbench.machine.turnstile import IN_TURN, TURNSTILE, Turn, TurnstileGoneError, turn_from
 from ddpbench.records import LaunchOutcome
 from ddpbench.records.heartbeat import Pulse
@@ -77,9 +79,10 @@ class _Telling(Listener):
         _tell("warning", text=text)
 
 
-def _told_to_go(number: int, *, turn: Turn | None, cases: int) -> bool:
-    """Say that a round of so many cases can begin; return whether it shall."""
-    _tell("ready", round=number, turnstile=turn is not None, cases=cases)
+def _told_to_go(number: int, *, turn: Turn | None, cases: Sequence[PlannedCase]) -> bool:
+    """Say that a round of these cases can begin, and why blocks of some cannot be in turn; return whether it shall."""
+    whole = Counter(why for entry in cases if (why := whole_because(entry.case)))
+    _tell("ready", round=number, turnstile=turn is not None, cases=len(cases), whole=whole)
     word = sys.stdin.readline().strip()
     if turn is not None:
         turn.alone = word != IN_TURN
@@ -116,8 +119,13 @@ def main() -> None:
         if all(entry.skip_reason is not None for entry in own):
             raise RequestError(f"no case of this experiment can run here\n{skip_reasons(own)}")
         prepared = replace(prepared, plan=make_plan(prepared.experiment, own))
-        gate = partial(_told_to_go, turn=turn, cases=len(prepared.plan.runnable))
-        Sweep(prepared, _Telling(), gate=gate, turn=turn).run()
+        sweep = Sweep(
+            prepared,
+            _Telling(),
+            gate=lambda number: _told_to_go(number, turn=turn, cases=sweep.runnable),
+            turn=turn,
+        )
+        sweep.run()
         _tell("done")
     except (DdpbenchError, OSError) as error:
         _tell("failed", error=str(error))

@@ -19,23 +19,24 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from ddpbench.errors import IdentityError, LaunchError, OutputError, RequestError, SideError
 from ddpbench.guard import die_with_parent
 from ddpbench.helper_process import CODE_FIRST, child_environment
 from ddpbench.launch.interleave.sides import Placed
+from ddpbench.machine.disturbance import NoiseWatch, own_cpu_s
 from ddpbench.machine.turnstile import IN_TURN, TURNSTILE, Turnstile
 from ddpbench.records import SCHEMA_VERSION, write_atomically
 from ddpbench.records.files import MOST_NOTES, damaged, read_text
 from ddpbench.records.machine import first_problem
 from ddpbench.records.rundir import explain_os_error
-from ddpbench.units import format_about, format_seconds
+from ddpbench.units import counted, format_about, format_seconds
 
 FILE = "comparison.json"
 START_S = 300.0
@@ -69,7 +70,9 @@ class Stored(BaseModel, strict=True):
     order: list[str] = []
     """Whose turn it was first, round by round."""
     turns: Turn = "launches"
-    """What was in turn: blocks of steps as far as they can be, or whole launches."""
+    """What was in turn: blocks of steps, of some cases at least, or whole launches alone."""
+    foreign: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] = []
+    """Which share of the cores' time other programs used, round by round; older versions did not look."""
 
 
 def read_comparison(path: Path) -> Stored:
@@ -112,8 +115,11 @@ class Turns:
     listener: Listener
     overrides: Sequence[str] = ()
     turns: Turn = "launches"
+    cores: Sequence[int] = ()
+    """On which both sides measure."""
     made: int = 0
     """Rounds of both sides."""
+    _foreign: list[float] = field(default_factory=list)
     _processes: list[_Process] = field(default_factory=list)
     _turnstile: Turnstile | None = None
 
@@ -144,13 +150,18 @@ class Turns:
                 if not self._processes[-1].await_ready(first=True):  # no case of it can be measured
                     self.end()
                     return self.made
+            self._tell_whole()
             first = dice.randrange(2)
             while self.made < rounds[1]:
                 first = dice.randrange(2) if self.made % 2 == 0 else 1 - first
                 began = clock()
                 order.append(self.sides[first].spec.name)
                 self._write(order)
+                watch = NoiseWatch(self.cores, tuple, shared_machine=False, helpers=False)
+                own_s = own_cpu_s()
                 goes_on = self._make_round(first)
+                self._foreign.append(watch.stop(own_cpu_s() - own_s).foreign_fraction)
+                self._write(order)
                 self.made += 1
                 now = clock()
                 left, took = start + total_s - now, now - began
@@ -180,6 +191,17 @@ class Turns:
             self.listener.event(f"whole launches are measured in turn: there can be no socket ({error})")
             return None
 
+    def _tell_whole(self) -> None:
+        """Tells of which launches blocks cannot be in turn; where they can be of none, whole ones are from here on."""
+        words, of_all = why_whole(self._processes)
+        if self._turnstile is None or not words:
+            return
+        self.listener.event(words)
+        if of_all:
+            self.turns = "launches"
+            self._turnstile.close()
+            self._turnstile = None
+
     def _make_round(self, first: int) -> list[bool]:
         """Have both sides make a round, the one of this index first; return of each whether there is another.
 
@@ -187,13 +209,9 @@ class Turns:
             LaunchError: a side cannot.
         """
         in_order = [self._processes[index] for index in (first, 1 - first)]
-        turnstile = self._turnstile
-        alike = (
-            in_order[0].cases == in_order[1].cases
-        )  # else their orders have launches of other cases together
-        if turnstile is None or not alike or not all(process.at_turnstile for process in in_order):
+        if self._turnstile is None:
             return [process.make_round() for process in in_order]
-        turnstile.begin([process.name for process in in_order])
+        self._turnstile.begin([process.name for process in in_order])
         for process in in_order:
             process.say(IN_TURN)
         one, other = in_order
@@ -213,6 +231,7 @@ class Turns:
             new=told(new),
             order=list(order),
             turns=self.turns,
+            foreign=self._foreign,
         )
         try:
             write_atomically(self.out / FILE, stored.model_dump_json(indent=1) + "\n")
@@ -241,6 +260,36 @@ def too_short(total_s: float, left_s: float, round_s: float, fewest: int) -> str
     )
 
 
+class ReadySide(Protocol):
+    """What a side has said of itself before its first round."""
+
+    at_turnstile: bool
+    cases: int
+    whole: Mapping[str, int]
+
+    @property
+    def words(self) -> str:
+        """What a sentence calls it."""
+
+
+def why_whole(sides: Sequence[ReadySide]) -> tuple[str, bool]:
+    """Return why whole launches are in turn, and whether all are; nothing where blocks of all are."""
+    said = "whole launches are measured in turn, not blocks of their steps"
+    for side in sides:
+        if not side.at_turnstile:
+            return f"{said}: {side.words} has no access to whose turn it is, as with an older ddpbench", True
+    base, new = sides
+    if base.cases != new.cases:  # their orders would have launches of other cases together
+        return f"{said}: the sides have {base.cases} and {counted(new.cases, 'case')}", True
+    most = max(sides, key=lambda side: sum(side.whole.values()))
+    count = sum(most.whole.values())
+    if count == 0:
+        return "", False
+    of_all = count >= most.cases
+    of = "" if of_all else f"of {count} of {most.cases} cases "
+    return f"{of}{said}: {'; '.join(most.whole)}", of_all
+
+
 def side_environment(folder: Path | None) -> dict[str, str]:
     """Return the environment of a side's processes: the code of its folder comes before all other."""
     code = [folder, folder / "src"] if folder is not None else []
@@ -264,8 +313,11 @@ class _Process:
         self._placed, self._listener = placed, listener
         self._turnstile = turnstile
         self.name = placed.spec.name
-        self.cases: object = None
+        self.words = placed.spec.words
+        self.cases = 0
         """Of how many cases its rounds are."""
+        self.whole: Mapping[str, int] = {}
+        """Of how many of them whole launches are in turn, by why."""
         self.heard_at = time.monotonic()
         self.at_turnstile = False
         """Whether it measures only while the turnstile says that it is its turn; older versions do not."""
@@ -343,7 +395,7 @@ class _Process:
                 raise self._error(str(told.get("error")), first=first)
             if kind == "ready":
                 self.at_turnstile = told.get("turnstile") is True
-                self.cases = told.get("cases")
+                self.cases, self.whole = int(told.get("cases", 0)), dict(told.get("whole", {}))
                 return True
             if kind == "doing":
                 self._doing = f"it was {told.get('what')}"

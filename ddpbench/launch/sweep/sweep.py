@@ -110,6 +110,11 @@ class Sweep:
             self._run, self._done, self._expected, self._budget, self._listener, clock=self._clock
         )
 
+    @property
+    def runnable(self) -> tuple[PlannedCase, ...]:
+        """The cases that rounds are made of, which may be fewer once the first processes have told of the machine."""
+        return self._plan.runnable
+
     def run(self) -> SweepResult:
         """Runs to the stopping rule; on an interruption what was finished stays, and the rest can be resumed.
 
@@ -283,7 +288,9 @@ class Sweep:
         self._tell_launch(entry, purpose, number)
         with ExitStack() as stack:
             if self._turn is not None and purpose == "measure":
-                stack.enter_context(self._turn.held(lambda: self._listener.preparing("waiting for its turn")))
+                place = self._done.of_round(number).index(entry)
+                waiting = partial(self._listener.preparing, "waiting for its turn")
+                stack.enter_context(self._turn.held(waiting, place=place))
             plan = self._fabrics.placed(self.launch_plan(case, purpose, number))
             began = self._clock()
             server: ServerProcess | LaunchedRanks

@@ -1,0 +1,144 @@
+"""Whether steps right after a pause, in which another side computes on the same cores, take as long as steps do."""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from ddpbench.launch.listener import Listener
+from ddpbench.launch.sweep.preparation import SweepRequest, prepare
+from ddpbench.launch.sweep.sweep import Sweep
+from ddpbench.machine.turnstile import Turn, Turnstile, TurnstileGoneError
+from ddpbench.measure.blocks import BLOCKS_IN_TURN
+from tests.benchmarks.conftest import Say
+from tests.benchmarks.keeping import keep, refuse_kept
+from tests.benchmarks.kept_pairs import Launch, over_launches, told
+
+pytestmark = pytest.mark.multiprocess
+LAUNCHES, MEASURED_S = 8, 4.0
+PAUSE_S = 0.1
+"""For how long the other side computes at least: a block of its own, or more."""
+EXPERIMENT = """
+[base]
+workload = "gpt:nano"
+strategy = "{strategy}"
+world_size = {world_size}
+local_batch = 4
+
+[budget]
+rounds_min = {launches}
+rounds_max = {launches}
+measured_s = {measured_s}
+total = "1 h"
+"""
+STRATEGIES = {
+    "single": 1,
+    "data_parallel": 2,
+    "ddp": 2,
+    "zero1": 2,
+    "fsdp": 2,
+    "post_local_sgd": 2,
+    "master": 2,
+    "async_server": 2,
+    "pipeline": 2,
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_pause_before_a_block_leaves_its_steps_alone(
+    strategy: str, full: bool, say: Say, tmp_path: Path, folder: Path | None
+) -> None:
+    """Bound: ratio within 0.98 to 1.02, and known to 2 %."""
+    name = f"{strategy}-{STRATEGIES[strategy]}-without"
+    refuse_kept(name, folder)
+    source = tmp_path / "steps.toml"
+    source.write_text(
+        EXPERIMENT.format(
+            strategy=strategy,
+            world_size=STRATEGIES[strategy],
+            launches=LAUNCHES if full else 1,
+            measured_s=MEASURED_S if full else 0.5,
+        )
+    )
+    prepared = prepare(SweepRequest(experiment=source, out=tmp_path / "run"))
+    turnstile = Turnstile()
+    turn = Turn(turnstile.told("this side"))
+    with another_side(turnstile, MEASURED_S / BLOCKS_IN_TURN if full else 0.02):
+        Sweep(prepared, Listener(), turn=turn).run()
+    turn.close()
+    launches = [pairs_in(path) for path in sorted(prepared.run.path.glob("cases/*/launch-*"))]
+    if not full:
+        assert [len(launch.pairs) > 0 for launch in launches] == [True]
+        return
+    keep(launches, name, folder)
+    ratio = over_launches(launches)
+    pairs = sum(len(launch.pairs) for launch in launches)
+    say(
+        f"{strategy} at {STRATEGIES[strategy]}, after a pause over not: {told(ratio, launches)}, {pairs} pairs"
+    )
+    assert 0.98 <= ratio.value <= 1.02
+    assert ratio.half_width <= 0.02
+
+
+@contextmanager
+def another_side(turnstile: Turnstile, block_s: float) -> Iterator[None]:
+    """Takes the turn before some blocks, which chance chooses, and uses cores and their caches meanwhile."""
+    dice = random.Random(0)
+    square, much = torch.rand(512, 512), torch.rand(1 << 23)
+
+    def work() -> None:
+        while True:
+            try:
+                turn = Turn(turnstile.told("other"))
+                turn.take()
+            except TurnstileGoneError:
+                return
+            end = time.monotonic() + PAUSE_S
+            while time.monotonic() < end:
+                square.copy_((square @ square).sigmoid_())
+                much.mul_(0.5)
+            turnstile.leave("other")
+            turn.close()
+            time.sleep(dice.uniform(0.5, 2.5) * block_s)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        turnstile.close()
+        thread.join()
+
+
+def pairs_in(launch: Path) -> Launch:
+    """Seconds of a step, over all ranks: of each block after a pause, and of its next ones without, on both sides."""
+    ranks = [
+        [
+            record
+            for record in map(json.loads, path.read_text(encoding="utf-8").splitlines())
+            if record["kind"] == "block" and record["phase"] == "timed"
+        ]
+        for path in sorted(launch.glob("rank-*.jsonl"))
+    ]
+    step_s = [
+        statistics.fmean((block["end_ns"] - block["start_ns"]) / block["steps"] / 1e9 for block in blocks)
+        for blocks in zip(*ranks, strict=True)
+    ]
+    waited = [block["waited_ns"] > PAUSE_S * 1e9 / 2 for block in ranks[0]]
+    pairs = []
+    for at, paused in enumerate(waited):
+        before = next((step_s[other] for other in range(at - 1, -1, -1) if not waited[other]), None)
+        after = next((step_s[other] for other in range(at + 1, len(waited)) if not waited[other]), None)
+        if paused and before is not None and after is not None:
+            pairs.append((step_s[at], (before + after) / 2))
+    return Launch(pairs, 1)
