@@ -9,12 +9,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from ddpbench.launch.listener import Listener
+from ddpbench.launch.plan import make_plan
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
 from ddpbench.machine.turnstile import Turn, Turnstile, TurnstileGoneError
@@ -32,7 +35,7 @@ EXPERIMENT = """
 workload = "gpt:nano"
 strategy = "{strategy}"
 world_size = {world_size}
-local_batch = 4
+local_batch = {local_batch}
 
 [budget]
 rounds_min = {launches}
@@ -67,19 +70,25 @@ def test_a_pause_before_a_block_leaves_its_steps_alone(
             strategy=strategy,
             world_size=STRATEGIES[strategy],
             launches=LAUNCHES if full else 1,
-            measured_s=MEASURED_S if full else 0.5,
+            measured_s=MEASURED_S if full else 1.5,
+            local_batch=12
+            if full
+            else 4,  # a block is three steps, as long as that is more than its share of the time
         )
     )
     prepared = prepare(SweepRequest(experiment=source, out=tmp_path / "run"))
+    (own,) = (entry for entry in prepared.plan.cases if not entry.added_as_baseline)
+    prepared = replace(prepared, plan=make_plan(prepared.experiment, [own]))
     turnstile = Turnstile()
-    turn = Turn(turnstile.told("this side"))
-    with another_side(turnstile, MEASURED_S / BLOCKS_IN_TURN if full else 0.02):
+    turn = Turn(turnstile.told("one"))
+    with another_side(turnstile, MEASURED_S / BLOCKS_IN_TURN if full else 0.2):
         Sweep(prepared, Listener(), turn=turn).run()
     turn.close()
-    launches = [pairs_in(path) for path in sorted(prepared.run.path.glob("cases/*/launch-*"))]
+    found = sorted(prepared.run.path.glob("cases/*/launch-*"))
     if not full:
-        assert [len(launch.pairs) > 0 for launch in launches] == [True]
+        assert any(block["waited_ns"] > PAUSE_S * 1e9 / 2 for block in blocks_of(found[0])[0])
         return
+    launches = [pairs_in(path) for path in found]
     keep(launches, name, folder)
     ratio = over_launches(launches)
     pairs = sum(len(launch.pairs) for launch in launches)
@@ -120,9 +129,9 @@ def another_side(turnstile: Turnstile, block_s: float) -> Iterator[None]:
         thread.join()
 
 
-def pairs_in(launch: Path) -> Launch:
-    """Seconds of a step, over all ranks: of each block after a pause, and of its next ones without, on both sides."""
-    ranks = [
+def blocks_of(launch: Path) -> list[list[dict[str, Any]]]:
+    """Return each rank's timed blocks."""
+    return [
         [
             record
             for record in map(json.loads, path.read_text(encoding="utf-8").splitlines())
@@ -130,6 +139,11 @@ def pairs_in(launch: Path) -> Launch:
         ]
         for path in sorted(launch.glob("rank-*.jsonl"))
     ]
+
+
+def pairs_in(launch: Path) -> Launch:
+    """Seconds of a step, over all ranks: of each block after a pause, and of its next ones without, on both sides."""
+    ranks = blocks_of(launch)
     step_s = [
         statistics.fmean((block["end_ns"] - block["start_ns"]) / block["steps"] / 1e9 for block in blocks)
         for blocks in zip(*ranks, strict=True)
