@@ -474,6 +474,10 @@ def _gate_of(config: pytest.Config) -> _Gate:
         )
     sides = [word for word in words if is_side_word(word)]
     if not sides:
+        if config.getoption("--ddpbench-turns"):
+            raise RequestError(
+                "--ddpbench-turns is for a baseline that is measured in turn, such as ref=main"
+            )
         storage = str(config.getoption("benchmark_storage", "")).removeprefix("file://") or ".benchmarks"
         return replace(gate, saved=read_baselines(words, Baselines(Path(storage))))
     if len(sides) < len(words):

@@ -188,6 +188,7 @@ def test_a_gate_that_could_not_fail_is_refused(suite: Path) -> None:
             "main was saved, and ref=main is to be measured in turn: give one kind",
         ),
         ({"baseline": ["main", "0001"]}, "given twice"),
+        ({"baseline": ["main"], "turns": "launches"}, "is for a baseline that is measured in turn"),
         ({"baseline": ["ref=main"]}, "is in no git repository"),
         ({"baseline": ["path=none"]}, "there is no such folder"),
         ({"baseline": ["."]}, "both sides are the same"),
@@ -202,7 +203,7 @@ def test_what_a_gate_cannot_hold_against(
     monkeypatch.chdir(suite)
     Baselines(Path("kept")).save("main", exported(made(suite / "run", {DDP: 40}), "pytest-benchmark"))
     (suite / "empty.json").write_text(json.dumps({"benchmarks": []}))
-    given = {"gate": "3%", "drift": "4%", "total": "3 min", "baseline": ["main"]}
+    given = {"gate": "3%", "drift": "4%", "total": "3 min", "baseline": ["main"], "turns": None}
     assert len(_gate_of(Config(given)).saved) == 1
     with pytest.raises((ValueError, DdpbenchError), match=sentence):
         _gate_of(Config(given | options))

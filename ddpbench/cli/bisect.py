@@ -28,7 +28,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("good", metavar="GOOD", help="a commit that is fast")
     parser.add_argument("bad", metavar="BAD", help="a later one that is slow")
     parser.add_argument("--total", metavar="TIME", default="5 min", help="for each step (default: '5 min')")
-    flags.turns(parser, "a step")
+    flags.turns(parser, "two commits")
     flags.overrides(parser, "--set base.local_batch=4 on all commits")
     flags.workload(parser)
     flags.out(parser, "where measurements go (default: reports/bisect-NAME-TIME)")

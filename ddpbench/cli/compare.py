@@ -63,7 +63,7 @@ def add_parser(commands: Any) -> None:
         type=flags.number("--rounds", "AA_ROUNDS"),
         help=f"the fewest rounds of --interleave (default: {FEWEST_ROUNDS})",
     )
-    flags.turns(parser, "--interleave")
+    flags.turns(parser, "the sides of --interleave")
     flags.overrides(parser, "--set base.local_batch=4 on both sides of --interleave")
     flags.workload(parser)
     flags.out(parser, "the directory of --interleave (default: reports/compare-NAME-TIME)")

@@ -85,11 +85,11 @@ def out(
 
 
 def turns(parser: argparse.ArgumentParser, who: str) -> None:
-    """What two sides take turns in."""
+    """What two sides (`who`) take turns in."""
     parser.add_argument(
         "--turns",
         choices=("blocks", "launches"),
-        help=f"what {who} takes turns in: blocks of steps, while launches of both sides are in memory, or one launch "
+        help=f"what {who} take turns in: blocks of steps, while launches of both sides are in memory, or one launch "
         "after the other (default: blocks, where neither a GPU nor loader workers are used)",
     )
 

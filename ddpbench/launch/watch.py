@@ -6,7 +6,6 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from ddpbench.errors import ServerGoneError
@@ -129,7 +128,6 @@ class LaunchRunner:
             raise
         server.pids = ()
         wall_s = time.monotonic() - start
-        found = noise.stop(seen.cpu_s)
         directory.rendezvous.unlink(missing_ok=True)
         _remove_checkpoints(plan.case, directory)
         return conclude(
@@ -140,7 +138,7 @@ class LaunchRunner:
             started_utc=started_utc,
             wall_s=wall_s,
             server_s=server_share_s,
-            noise=replace(found, foreign_fraction=0.0, in_turn=True) if takes_turns else found,
+            noise=noise.stop(seen.cpu_s),
             session=self._session,
         )
 

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import sysconfig
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddpbench.errors import LaunchError, UnreadableError
@@ -222,6 +222,9 @@ def conclude(
     verdict = judge(records, seen, purpose=request.purpose, oom=oom)
     if verdict.status == "failed":
         check_room(directory.path)
+    waited_s = waited_seconds(records)
+    if waited_s > 0:  # another side's blocks came in between, which would be foreign load
+        noise = replace(noise, foreign_fraction=0.0, in_turn=True)
     outcome = LaunchOutcome(
         case_id=request.case.case_id,
         round=request.round,
@@ -233,7 +236,7 @@ def conclude(
         last_log_line=last_log_line(directory, verdict.rank) if verdict.status != "ok" else "",
         exit_codes=tuple(seen.codes.get(rank) for rank in range(seen.ranks)),
         started_utc=started_utc,
-        wall_s=round(wall_s - waited_seconds(records), 6),
+        wall_s=round(wall_s - waited_s, 6),
         measured_s=round(measured_seconds(records), 6),
         server_s=round(server_s, 6),
         noise=noise,

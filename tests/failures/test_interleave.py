@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -144,14 +144,37 @@ def test_whole_launches_are_in_turn_where_blocks_cannot_be(repository: Path, why
     assert (because in said) == (why == "an older ddpbench"), said
 
 
+OWN_LOADER = """
+    def loader(self, rank, world_size, batch):
+        return torch.utils.data.DataLoader(self.dataset(), batch_size=batch, num_workers=1)
+
+    def optimizer("""
+
+
+@pytest.mark.thorough
+def test_an_own_loader_with_workers_keeps_its_turn_and_that_is_told(repository: Path) -> None:
+    train = repository / "bench" / "train.py"
+    train.write_text(TRAIN.format(sleep=0.004).replace("\n    def optimizer(", OWN_LOADER))
+    git(repository, "commit", "-qam", "own loader")
+    out = repository.parent / "out"
+    words = ("bench/step.toml", "--base", "main", "--new", "env=NOTHING=1", "--rounds", 3, "--total", "1 s")
+    code, told, said = compare(repository, *words, "--out", out)
+    assert code == 0, told + said
+    order = [side for *_, side in sorted(blocks_of(out, "base", 0) + blocks_of(out, "new", 0))]
+    assert sum(a != b for a, b in itertools.pairwise(order)) == 1, order
+    because = "whole launches are measured in turn, not blocks of their steps: the workload's own loader has workers"
+    assert said.count(because) == 2, said  # of either side
+    assert not any(outcome_of(out, side, 0)["noise"]["in_turn"] for side in ("base", "new"))
+
+
 @dataclass
 class Ready:
     """What a side says of itself."""
 
     words: str = "base"
     at_turnstile: bool = True
-    cases: int = 4
-    whole: Mapping[str, int] = field(default_factory=dict)
+    cases: Sequence[int] = (0, 1, 2, 4)
+    whole: Mapping[str, str] = field(default_factory=dict)
 
 
 @pytest.mark.parametrize(
@@ -164,9 +187,9 @@ class Ready:
             "{}: new (path=.) has no access to whose turn",
             True,
         ),
-        (Ready(cases=3), Ready(), "{}: the sides have 3 and 4 cases", True),
-        (Ready(), Ready(whole={"x": 1, "y": 2}), "of 3 of 4 cases {}: x; y", False),
-        (Ready(whole={"x": 3}), Ready(whole={"x": 4}), "{}: x", True),
+        (Ready(cases=(0, 1, 3, 4)), Ready(), "{}: the sides cannot measure the same cases", True),
+        (Ready(), Ready(whole={"0": "x", "1": "y", "4": "x"}), "of 3 of 4 cases {}: x; y", False),
+        (Ready(whole={"0": "x", "1": "x"}), Ready(whole={"1": "x", "2": "x", "4": "y"}), "{}: x; y", True),
     ],
 )
 def test_why_whole_launches_are_in_turn_is_told(base: Ready, new: Ready, sentence: str, of_all: bool) -> None:
@@ -290,6 +313,10 @@ def test_settings_are_sides_too_and_uncommitted_changes_are_said(repository: Pat
         (("--base", "python=/bin/true", "--new", "."), ""),
         (("--base", "ref=fast", "--base", "path=.", "--new", "."), "two places for one side's code"),
         (("--base", "fast", "--new", "set=base.strategy=ddq"), "did you mean 'ddp'?"),
+        (
+            ("--base", "fast", "--new", "set=budget.seed = 5"),
+            "rounds and their order are those of both sides",
+        ),
         (("--base", "fast", "--new", ".", "--total", "soon"), "--total: "),
     ],
 )

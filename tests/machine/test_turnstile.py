@@ -289,6 +289,21 @@ def test_launches_of_one_place_that_have_met_do_not_wait_for_each_other_again(tu
     assert log[0].split()[0] != log[1].split()[0]
 
 
+@pytest.mark.parametrize(
+    "line", ["take new", "take new x", "take new -1", "steal new", "meet", "\n", "take new 0 1"]
+)
+def test_who_does_not_know_how_to_ask_is_sent_away_alone(turnstile: Turnstile, line: str) -> None:
+    base, new = turn_of(turnstile, "base"), turn_of(turnstile, "new")
+    base.take()
+    waiting = Side(turnstile, "third", [], lambda turn: turn.take() and None).start()
+    _until(lambda: len(turnstile._waiting) == 1)
+    new._socket.settimeout(PATIENCE_S)
+    new._socket.sendall(f"{line}\n".encode())
+    assert new._socket.recv(1) == b""
+    base.give()
+    waiting.join()
+
+
 def test_whoever_waits_hears_that_the_comparison_has_ended(tmp_path: Path) -> None:
     turnstile = Turnstile()
     folder = turnstile.path.parent

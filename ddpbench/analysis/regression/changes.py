@@ -144,6 +144,8 @@ class Changes:
     """The change, as a fraction, that the comparison should resolve: the gate's."""
     foreign: tuple[float, ...] = ()
     """Which share of the cores' time other programs used in each round in turn, as far as that was looked at."""
+    turns: Literal["blocks", "launches"] = "blocks"
+    """What was in turn, where it was `paired`: blocks of steps, of some cases at least, or whole launches alone."""
 
     @property
     def undecided(self) -> list[Change]:

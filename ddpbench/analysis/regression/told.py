@@ -135,14 +135,17 @@ def remarks(changes: Changes) -> list[str]:
     """Return what limits a comparison, a sentence each."""
     found = []
     if changes.paired:
+        whole = changes.turns == "launches"
+        how = ", a launch after the other" if whole else ""
         found.append(
-            "Both sides ran in turn: rounds are pairs, and intervals hold at every number of rounds."
+            f"Both sides ran in turn{how}: rounds are pairs, and intervals hold at every number of rounds."
         )
         disturbed = [share for share in changes.foreign if share > FOREIGN_LIMIT]
         if disturbed:
+            who = "one side may bear more of that than the other" if whole else "both sides bear that"
             found.append(
                 f"Other programs used up to {100 * max(disturbed):.0f} % of the cores' time in {len(disturbed)} of "
-                f"{counted(len(changes.foreign), 'round')}: both sides bear that, and intervals are the wider for it."
+                f"{counted(len(changes.foreign), 'round')}: {who}, and intervals are the wider for it."
             )
     else:
         found.append(
@@ -247,6 +250,7 @@ def to_json(changes: Changes) -> dict[str, Any]:
         "base": {"path": str(changes.base.path), "git_commit": changes.base.commit},
         "new": {"path": str(changes.new.path), "git_commit": changes.new.commit},
         "paired": changes.paired,
+        "turns": changes.turns if changes.paired else None,
         "foreign": list(changes.foreign),
         "drift": None if changes.paired else changes.drift,
         "unlike": list(changes.unlike),

@@ -26,6 +26,7 @@ _WORDS = (
     "or else a commit"
 )
 _KINDS = ("ref", "path", "python", "set", "env")
+_OF_BOTH = ("budget.seed", "budget.rounds_min", "budget.rounds_max", "budget.total")
 _ASK_S = 120
 """How long git may take, and an interpreter to import what is measured."""
 
@@ -67,6 +68,11 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
         if not value:
             raise RequestError(f"--{name} {shortened(word)}: give {_WORDS}")
         if key == "set":
+            name_of = value.partition("=")[0].strip()
+            if name_of in _OF_BOTH:
+                raise RequestError(
+                    f"--{name} set={name_of}: rounds and their order are those of both sides: use --rounds"
+                )
             found = replace(found, overrides=(*found.overrides, value))
         elif key == "env":
             variable, equals, content = value.partition("=")

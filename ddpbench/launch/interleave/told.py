@@ -121,7 +121,7 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
         seed = random.SystemRandom().randrange(2**31)
         order = f"budget.seed={seed}"  # of both sides, so that launches of the same case are there together
         cores = read_hardware().cores
-        turns = Turns(sides, out, listener, (order, *asked.overrides, *own), asked.turns, cores)
+        turns = Turns(sides, out, listener, (*asked.overrides, order, *own), asked.turns, cores)
     except (RequestError, KeyboardInterrupt):
         if made_here:
             shutil.rmtree(out, ignore_errors=True)
@@ -184,4 +184,4 @@ def changes_in(out: Path, alpha: float = 0.05) -> Changes:
     new = read_side(RunDir(out / "new"), stored.new.words, commit=stored.new.commit)
     apart = differing([*stored.base.overrides, *stored.new.overrides])
     changes = changes_of(base, new, paired=True, alpha=alpha, differing=apart, unlike=unlike(base, new))
-    return replace(changes, foreign=tuple(stored.foreign))
+    return replace(changes, foreign=tuple(stored.foreign), turns=stored.turns)

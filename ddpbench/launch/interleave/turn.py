@@ -14,7 +14,6 @@ import os
 import signal
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -52,8 +51,10 @@ _PULSE_S = 5.0
 
 
 class _Telling(Listener):
-    def __init__(self) -> None:
+    def __init__(self, turn: Turn | None) -> None:
+        self._turn = turn
         self._pulsed = 0.0
+        self._whole: set[str] = set()
 
     def preparing(self, what: str) -> None:
         _tell("doing", what=what)
@@ -74,15 +75,27 @@ class _Telling(Listener):
             error=outcome.error,
             samples_per_s=samples_per_s,
         )
+        asked = self._turn is not None and not self._turn.alone and not whole_because(entry.case)
+        blocks = outcome.noise.in_turn or outcome.status != "ok" or outcome.purpose != "measure"
+        if asked and not blocks and entry.case.case_id not in self._whole:
+            self._whole.add(entry.case.case_id)
+            self.warn(
+                f"{entry.case.label}: whole launches are measured in turn, not blocks of their steps: the workload's "
+                "own loader has workers"
+            )
 
     def warn(self, text: str) -> None:
         _tell("warning", text=text)
 
 
 def _told_to_go(number: int, *, turn: Turn | None, cases: Sequence[PlannedCase]) -> bool:
-    """Say that a round of these cases can begin, and why blocks of some cannot be in turn; return whether it shall."""
-    whole = Counter(why for entry in cases if (why := whole_because(entry.case)))
-    _tell("ready", round=number, turnstile=turn is not None, cases=len(cases), whole=whole)
+    """Say that a round can begin, of which cases, and of which blocks cannot be in turn; return whether it shall.
+
+    `cases` are all, those that are skipped as well: sides tell of them by their numbers, since settings may differ.
+    """
+    own = [(at, entry.case) for at, entry in enumerate(cases) if entry.skip_reason is None]
+    whole = {at: why for at, case in own if (why := whole_because(case))}
+    _tell("ready", round=number, turnstile=turn is not None, cases=[at for at, _ in own], whole=whole)
     word = sys.stdin.readline().strip()
     if turn is not None:
         turn.alone = word != IN_TURN
@@ -121,8 +134,8 @@ def main() -> None:
         prepared = replace(prepared, plan=make_plan(prepared.experiment, own))
         sweep = Sweep(
             prepared,
-            _Telling(),
-            gate=lambda number: _told_to_go(number, turn=turn, cases=sweep.runnable),
+            _Telling(turn),
+            gate=lambda number: _told_to_go(number, turn=turn, cases=sweep.planned),
             turn=turn,
         )
         sweep.run()

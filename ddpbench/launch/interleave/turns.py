@@ -36,7 +36,7 @@ from ddpbench.records import SCHEMA_VERSION, write_atomically
 from ddpbench.records.files import MOST_NOTES, damaged, read_text
 from ddpbench.records.machine import first_problem
 from ddpbench.records.rundir import explain_os_error
-from ddpbench.units import counted, format_about, format_seconds
+from ddpbench.units import format_about, format_seconds
 
 FILE = "comparison.json"
 START_S = 300.0
@@ -264,8 +264,8 @@ class ReadySide(Protocol):
     """What a side has said of itself before its first round."""
 
     at_turnstile: bool
-    cases: int
-    whole: Mapping[str, int]
+    cases: Sequence[int]
+    whole: Mapping[str, str]
 
     @property
     def words(self) -> str:
@@ -280,14 +280,13 @@ def why_whole(sides: Sequence[ReadySide]) -> tuple[str, bool]:
             return f"{said}: {side.words} has no access to whose turn it is, as with an older ddpbench", True
     base, new = sides
     if base.cases != new.cases:  # their orders would have launches of other cases together
-        return f"{said}: the sides have {base.cases} and {counted(new.cases, 'case')}", True
-    most = max(sides, key=lambda side: sum(side.whole.values()))
-    count = sum(most.whole.values())
-    if count == 0:
+        return f"{said}: the sides cannot measure the same cases", True
+    whole = {**base.whole, **new.whole}
+    if not whole:
         return "", False
-    of_all = count >= most.cases
-    of = "" if of_all else f"of {count} of {most.cases} cases "
-    return f"{of}{said}: {'; '.join(most.whole)}", of_all
+    of_all = len(whole) == len(base.cases)
+    of = "" if of_all else f"of {len(whole)} of {len(base.cases)} cases "
+    return f"{of}{said}: {'; '.join(dict.fromkeys(whole.values()))}", of_all
 
 
 def side_environment(folder: Path | None) -> dict[str, str]:
@@ -314,10 +313,10 @@ class _Process:
         self._turnstile = turnstile
         self.name = placed.spec.name
         self.words = placed.spec.words
-        self.cases = 0
-        """Of how many cases its rounds are."""
-        self.whole: Mapping[str, int] = {}
-        """Of how many of them whole launches are in turn, by why."""
+        self.cases: Sequence[int] = ()
+        """Of which cases its rounds are, by their numbers among all."""
+        self.whole: Mapping[str, str] = {}
+        """Of which of them whole launches are in turn, and why."""
         self.heard_at = time.monotonic()
         self.at_turnstile = False
         """Whether it measures only while the turnstile says that it is its turn; older versions do not."""
@@ -394,8 +393,11 @@ class _Process:
             if kind == "failed":
                 raise self._error(str(told.get("error")), first=first)
             if kind == "ready":
-                self.at_turnstile = told.get("turnstile") is True
-                self.cases, self.whole = int(told.get("cases", 0)), dict(told.get("whole", {}))
+                cases, whole = told.get("cases"), told.get("whole")
+                # Versions that do not tell of these ask for the turn in another way.
+                self.at_turnstile = told.get("turnstile") is True and isinstance(whole, dict)
+                self.cases = tuple(cases) if isinstance(cases, list) else ()
+                self.whole = whole if isinstance(whole, dict) else {}
                 return True
             if kind == "doing":
                 self._doing = f"it was {told.get('what')}"

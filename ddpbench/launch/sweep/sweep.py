@@ -111,9 +111,9 @@ class Sweep:
         )
 
     @property
-    def runnable(self) -> tuple[PlannedCase, ...]:
-        """The cases that rounds are made of, which may be fewer once the first processes have told of the machine."""
-        return self._plan.runnable
+    def planned(self) -> tuple[PlannedCase, ...]:
+        """All cases; more may be skipped once the first processes have told of the machine."""
+        return self._plan.cases
 
     def run(self) -> SweepResult:
         """Runs to the stopping rule; on an interruption what was finished stays, and the rest can be resumed.
