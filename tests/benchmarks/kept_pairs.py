@@ -39,7 +39,9 @@ BESIDE_TORCHRUN = REPORTS / "beside-torchrun"
 """Whole launches in turn: the harness's, and torchrun's of a loop written by hand. Each pair is a launch here."""
 PLANTED = REPORTS / "planted"
 """Comparisons in turn of sides that differ by what was planted: each is a launch here, and its rounds are pairs."""
-FOLDERS = (WRAPPER_COSTS, ON_A_GPU, BARE_LOOPS, NOTING, NOTING_EACH, BESIDE_TORCHRUN, PLANTED)
+AFTER_A_PAUSE = REPORTS / "after-a-pause"
+"""A step of blocks that others' work came right before, and of their neighbours in the same launch."""
+FOLDERS = (WRAPPER_COSTS, ON_A_GPU, BARE_LOOPS, NOTING, NOTING_EACH, BESIDE_TORCHRUN, PLANTED, AFTER_A_PAUSE)
 WRAPPERS = {
     "ddp": "DDP",
     "fabric": "Lightning, `Fabric`",
@@ -263,6 +265,11 @@ def beside_torchrun(folder: Path = BESIDE_TORCHRUN) -> dict[Loop, Ratio]:
     return _of_each(folder, "torchrun")
 
 
+def after_a_pause(folder: Path = AFTER_A_PAUSE) -> dict[Loop, Ratio]:
+    """Return the step time of blocks after a pause over that of their neighbours without one, likewise."""
+    return _of_each(folder, "without")
+
+
 def _of_each(folder: Path, of: str) -> dict[Loop, Ratio]:
     found: dict[Loop, Ratio] = {}
     for path in sorted(folder.glob("*.csv")):
@@ -337,7 +344,7 @@ def main() -> None:
     """Print what the documentation has to say by the kept pairs."""
     print(*sentences(wrapper_costs()), *sentences_on_a_gpu(), sep="\n")
     print(sentence_on_loops(bare_loops()))
-    print(sentence_on_each(noting()), sentence_on_torchrun(), sep="\n")
+    print(sentence_on_each(noting()), sentence_on_torchrun(), sentence_on_each(after_a_pause()), sep="\n")
     for path in sorted(PLANTED.glob("*/*.csv")):
         print(f"{path.stem}: {sentence_on(path)}")
 

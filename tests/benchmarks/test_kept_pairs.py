@@ -15,6 +15,7 @@ from ddpbench.errors import IdentityError
 from tests.benchmarks.in_turn import RUNS
 from tests.benchmarks.keeping import refuse_kept
 from tests.benchmarks.kept_pairs import (
+    AFTER_A_PAUSE,
     BARE_LOOPS,
     BESIDE_TORCHRUN,
     GPU_WORKLOADS,
@@ -25,6 +26,7 @@ from tests.benchmarks.kept_pairs import (
     WRAPPER_COSTS,
     Launch,
     Loop,
+    after_a_pause,
     bare_loops,
     beside_torchrun,
     beyond,
@@ -55,6 +57,9 @@ from tests.benchmarks.test_frameworks import (
     LOOP_KNOWN_TO,
     MEASURED,
 )
+from tests.benchmarks.test_in_turn_steps import KNOWN_TO as PAUSES_KNOWN_TO
+from tests.benchmarks.test_in_turn_steps import LAUNCHES as PAUSED
+from tests.benchmarks.test_in_turn_steps import STRATEGIES
 from tests.kept import REPORTS
 
 
@@ -185,6 +190,28 @@ def test_launches_beside_torchrun_are_said_as_their_pairs_tell_them() -> None:
     rows = readme.splitlines()
     for (strategy, ranks), ratio in ratios.items():
         (row,) = (one for one in rows if one.startswith(f"| `{strategy}-{ranks}-torchrun.csv` |"))
+        assert row.endswith(
+            f"| {ratio.pairs} | **{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]** |"
+        ), row
+
+
+def test_steps_after_a_pause_are_said_as_their_pairs_tell_them() -> None:
+    ratios = after_a_pause()
+    assert set(ratios) == set(STRATEGIES.items())
+    for (strategy, ranks), ratio in ratios.items():
+        assert ratio.low <= 1.02
+        assert ratio.high >= 0.98
+        assert PAUSED[0] <= ratio.pairs <= PAUSED[1]
+        assert ratio.pairs == PAUSED[1] or ratio.half_width <= PAUSES_KNOWN_TO
+        kept = read(AFTER_A_PAUSE / f"{strategy}-{ranks}-without.csv")
+        assert all(one.steps == 1 and 3 <= len(one.pairs) <= 24 for one in kept)
+        assert all(0.005 < seconds < 1 for one in kept for pair in one.pairs for seconds in pair)
+    told = sentence_on_each(ratios)
+    method = (REPORTS.parent / "docs/method.md").read_text(encoding="utf-8")
+    assert f"| [every pair kept](../reports/after-a-pause/README.md): {told} |" in method, told
+    rows = (AFTER_A_PAUSE / "README.md").read_text(encoding="utf-8").splitlines()
+    for (strategy, ranks), ratio in ratios.items():
+        (row,) = (one for one in rows if one.startswith(f"| `{strategy}-{ranks}-without.csv` |"))
         assert row.endswith(
             f"| {ratio.pairs} | **{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]** |"
         ), row
