@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ from tests.benchmarks.kept_pairs import (
     wrapper_costs,
     write,
 )
-from tests.benchmarks.ratio import middle_ratio, paired_ratio
+from tests.benchmarks.ratio import Ratio, middle_ratio, paired_ratio
 from tests.benchmarks.test_fidelity import MEASURED as FIDELITY
 from tests.benchmarks.test_fidelity import NOTING_LAUNCHES
 from tests.benchmarks.test_frameworks import (
@@ -152,6 +153,15 @@ def test_what_noting_a_pipeline_costs_is_said_as_its_pairs_tell_it(name: str, co
     assert f"{count} launches, {told}" in (REPORTS.parent / "docs/method.md").read_text(encoding="utf-8")
 
 
+def assert_rows_say(rows: Sequence[str], ratios: Mapping[Loop, Ratio], of: str) -> None:
+    """A page has a row for each file, with what its pairs say."""
+    for (strategy, ranks), ratio in ratios.items():
+        (row,) = (one for one in rows if one.startswith(f"| `{strategy}-{ranks}-{of}.csv` |"))
+        assert row.endswith(
+            f"| {ratio.pairs} | **{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]** |"
+        ), row
+
+
 def test_what_noting_each_strategy_costs_is_said_as_its_pairs_tell_it() -> None:
     ratios = noting()
     assert set(ratios) == set(FIDELITY["test_noting_a_step_costs_little"])
@@ -164,11 +174,7 @@ def test_what_noting_each_strategy_costs_is_said_as_its_pairs_tell_it() -> None:
     method = (REPORTS.parent / "docs/method.md").read_text(encoding="utf-8")
     assert f"[every pair kept](../reports/noting/README.md): {told};" in method, told
     rows = (NOTING_EACH / "README.md").read_text(encoding="utf-8").splitlines()
-    for (strategy, ranks), ratio in ratios.items():
-        (row,) = (one for one in rows if one.startswith(f"| `{strategy}-{ranks}-timed.csv` |"))
-        assert row.endswith(
-            f"| {ratio.pairs} | **{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]** |"
-        ), row
+    assert_rows_say(rows, ratios, "timed")
 
 
 def test_launches_beside_torchrun_are_said_as_their_pairs_tell_them() -> None:
@@ -188,11 +194,7 @@ def test_launches_beside_torchrun_are_said_as_their_pairs_tell_them() -> None:
     together = told.rpartition("together ")[2].partition("]")[0]
     assert f"{together}]" in " ".join(readme.split())
     rows = readme.splitlines()
-    for (strategy, ranks), ratio in ratios.items():
-        (row,) = (one for one in rows if one.startswith(f"| `{strategy}-{ranks}-torchrun.csv` |"))
-        assert row.endswith(
-            f"| {ratio.pairs} | **{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]** |"
-        ), row
+    assert_rows_say(rows, ratios, "torchrun")
 
 
 def test_steps_after_a_pause_are_said_as_their_pairs_tell_them() -> None:
@@ -210,11 +212,7 @@ def test_steps_after_a_pause_are_said_as_their_pairs_tell_them() -> None:
     method = (REPORTS.parent / "docs/method.md").read_text(encoding="utf-8")
     assert f"| [every pair kept](../reports/after-a-pause/README.md): {told} |" in method, told
     rows = (AFTER_A_PAUSE / "README.md").read_text(encoding="utf-8").splitlines()
-    for (strategy, ranks), ratio in ratios.items():
-        (row,) = (one for one in rows if one.startswith(f"| `{strategy}-{ranks}-without.csv` |"))
-        assert row.endswith(
-            f"| {ratio.pairs} | **{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]** |"
-        ), row
+    assert_rows_say(rows, ratios, "without")
 
 
 FOUND = {
