@@ -128,6 +128,7 @@ class LaunchRunner:
             raise
         server.pids = ()
         wall_s = time.monotonic() - start
+        found = noise.stop(seen.cpu_s)
         directory.rendezvous.unlink(missing_ok=True)
         _remove_checkpoints(plan.case, directory)
         return conclude(
@@ -138,7 +139,7 @@ class LaunchRunner:
             started_utc=started_utc,
             wall_s=wall_s,
             server_s=server_share_s,
-            noise=noise.stop(seen.cpu_s),
+            noise=found,
             session=self._session,
         )
 

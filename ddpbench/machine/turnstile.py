@@ -32,6 +32,8 @@ TURN = "DDPBENCH_TURN"
 """The same, told to the ranks of a launch whose blocks are in turn."""
 IN_TURN = "go in turn"
 """What a side's process is told for a round in which it asks for the turn."""
+WHOLE = "whole launches are measured in turn, not blocks of their steps"
+"""What is told where that is so, before the reason."""
 _FOLDER = "ddpbench-turns-"
 _GRANTED = b"."
 _LOOK_S = 1.0
@@ -193,7 +195,7 @@ class Turnstile:
                 self._waiting.append(_Waiting(side, connection, line.startswith("meet")))
                 if side in self._expected:
                     self._expected.remove(side)
-                    self._waiting.sort(key=lambda entry: [*self._order, entry.side].index(entry.side))
+                    self._waiting.sort(key=lambda entry: self._order.index(entry.side))
                 self._given(side)
         return True
 

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.multiprocess
 MEASURED = "one"
 """The side that is measured."""
 LAUNCHES, MEASURED_S = (8, 16), 4.0
-"""At least and at most, as long as a ratio is not known to `KNOWN_TO`; fewer would be known by chance."""
+"""The fewest, and the most while a ratio is not known to `KNOWN_TO`."""
 KNOWN_TO = 0.015
 PAUSE_S = 0.1
 """For how long the other side computes at least."""

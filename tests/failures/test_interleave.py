@@ -102,8 +102,11 @@ ALIKE = ("bench/step.toml", "--base", "fast", "--new", "env=NOTHING=1", "--round
 
 def test_blocks_of_both_sides_are_in_turn_and_never_at_once(repository: Path) -> None:
     out = repository.parent / "out"
-    code, told, said = compare(repository, *ALIKE, "--out", out, "--set", "budget.measured_s=0.3")
+    settings = ("--set", "budget.measured_s=0.3", "--set", "budget.seed=7")
+    code, told, said = compare(repository, *ALIKE, "--out", out, *settings)
     assert code == 0, told + said
+    seeds = {json.loads((out / side / "plan.json").read_text())["budget"]["seed"] for side in ("base", "new")}
+    assert len(seeds - {7}) == len(seeds) == 1  # drawn anew, for both
     blocks = sorted(blocks_of(out, "base", 0) + blocks_of(out, "new", 0))
     for before, after in itertools.pairwise(blocks):
         assert before[1] <= after[0]
@@ -121,17 +124,27 @@ def test_blocks_of_both_sides_are_in_turn_and_never_at_once(repository: Path) ->
         assert outcome["wall_s"] < (blocks[-1][1] - blocks[0][0]) / 1e9 + 60
 
 
+FORGETS_ITS_TURN = 'import os\nos.environ.pop("DDPBENCH_TURNSTILE", None)\n'
+TELLS_LESS = """
+import json
+whole = json.dumps
+def less(told, **more):
+    ready = isinstance(told, dict) and told.get("event") == "ready"
+    return whole({key: told[key] for key in told if key != "whole"} if ready else told, **more)
+json.dumps = less
+"""
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("why", ["asked for", "an older ddpbench"])
+@pytest.mark.parametrize("why", ["asked for", "an older ddpbench", "one that asks in another way"])
 def test_whole_launches_are_in_turn_where_blocks_cannot_be(repository: Path, why: str) -> None:
     out = repository.parent / "out"
     words: tuple[str, ...] = ()
     if why == "asked for":
         words = ("--turns", "launches")
     else:
-        (repository / "sitecustomize.py").write_text(
-            'import os\nos.environ.pop("DDPBENCH_TURNSTILE", None)\n'
-        )
+        code = FORGETS_ITS_TURN if why == "an older ddpbench" else TELLS_LESS
+        (repository / "sitecustomize.py").write_text(code)
         words = ("--new", "path=.")
     code, told, said = compare(repository, *ALIKE, *words, "--out", out)
     assert code == 0, told + said
@@ -141,7 +154,7 @@ def test_whole_launches_are_in_turn_where_blocks_cannot_be(repository: Path, why
     assert not any(outcome_of(out, side, 0)["noise"]["in_turn"] for side in ("base", "new"))
     assert read_comparison(out).turns == "launches"
     because = 'new (path=., set=env.NOTHING="1") has no access to whose turn it is, as with an older ddpbench'
-    assert (because in said) == (why == "an older ddpbench"), said
+    assert (because in said) == (why != "asked for"), said
 
 
 OWN_LOADER = """
@@ -226,7 +239,10 @@ def test_without_a_socket_whole_launches_are_in_turn_and_that_is_told(
     made = turns.Turns((), tmp_path, heard, turns="blocks")  # type: ignore[arg-type]
     assert made._opened() is None
     assert made.turns == "launches"
-    assert "whole launches are measured in turn: there can be no socket" in heard.told[0]
+    assert (
+        "whole launches are measured in turn, not blocks of their steps: there can be no socket"
+        in heard.told[0]
+    )
     assert not list(long.iterdir())
 
 

@@ -71,7 +71,7 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
             name_of = value.partition("=")[0].strip()
             if name_of in _OF_BOTH:
                 raise RequestError(
-                    f"--{name} set={name_of}: rounds and their order are those of both sides: use --rounds"
+                    f"--{name} set={name_of}: rounds and their order are those of both sides: use --rounds and --total"
                 )
             found = replace(found, overrides=(*found.overrides, value))
         elif key == "env":

@@ -26,7 +26,7 @@ from ddpbench.launch.plan import make_plan, skip_reasons
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
 from ddpbench.launch.watch import whole_because
-from ddpbench.machine.turnstile import IN_TURN, TURNSTILE, Turn, TurnstileGoneError, turn_from
+from ddpbench.machine.turnstile import IN_TURN, TURNSTILE, WHOLE, Turn, TurnstileGoneError, turn_from
 from ddpbench.records import LaunchOutcome
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.spec import PlannedCase
@@ -79,10 +79,7 @@ class _Telling(Listener):
         blocks = outcome.noise.in_turn or outcome.status != "ok" or outcome.purpose != "measure"
         if asked and not blocks and entry.case.case_id not in self._whole:
             self._whole.add(entry.case.case_id)
-            self.warn(
-                f"{entry.case.label}: whole launches are measured in turn, not blocks of their steps: the workload's "
-                "own loader has workers"
-            )
+            self.warn(f"{entry.case.label}: {WHOLE}: the workload's own loader has workers")
 
     def warn(self, text: str) -> None:
         _tell("warning", text=text)

@@ -31,7 +31,7 @@ from ddpbench.guard import die_with_parent
 from ddpbench.helper_process import CODE_FIRST, child_environment
 from ddpbench.launch.interleave.sides import Placed
 from ddpbench.machine.disturbance import NoiseWatch, own_cpu_s
-from ddpbench.machine.turnstile import IN_TURN, TURNSTILE, Turnstile
+from ddpbench.machine.turnstile import IN_TURN, TURNSTILE, WHOLE, Turnstile
 from ddpbench.records import SCHEMA_VERSION, write_atomically
 from ddpbench.records.files import MOST_NOTES, damaged, read_text
 from ddpbench.records.machine import first_problem
@@ -188,7 +188,7 @@ class Turns:
             return Turnstile()
         except OSError as error:
             self.turns = "launches"
-            self.listener.event(f"whole launches are measured in turn: there can be no socket ({error})")
+            self.listener.event(f"{WHOLE}: there can be no socket ({error})")
             return None
 
     def _tell_whole(self) -> None:
@@ -274,19 +274,18 @@ class ReadySide(Protocol):
 
 def why_whole(sides: Sequence[ReadySide]) -> tuple[str, bool]:
     """Return why whole launches are in turn, and whether all are; nothing where blocks of all are."""
-    said = "whole launches are measured in turn, not blocks of their steps"
     for side in sides:
         if not side.at_turnstile:
-            return f"{said}: {side.words} has no access to whose turn it is, as with an older ddpbench", True
+            return f"{WHOLE}: {side.words} has no access to whose turn it is, as with an older ddpbench", True
     base, new = sides
     if base.cases != new.cases:  # their orders would have launches of other cases together
-        return f"{said}: the sides cannot measure the same cases", True
+        return f"{WHOLE}: the sides cannot measure the same cases", True
     whole = {**base.whole, **new.whole}
     if not whole:
         return "", False
     of_all = len(whole) == len(base.cases)
     of = "" if of_all else f"of {len(whole)} of {len(base.cases)} cases "
-    return f"{of}{said}: {'; '.join(dict.fromkeys(whole.values()))}", of_all
+    return f"{of}{WHOLE}: {'; '.join(dict.fromkeys(whole.values()))}", of_all
 
 
 def side_environment(folder: Path | None) -> dict[str, str]:
