@@ -1,6 +1,7 @@
 """A user's own cache: what is made again for the same input is taken from there. Whatever fails there costs time alone.
 
-What is kept is pickled by its owners, so it is never in a run directory, which may come from a stranger.
+What is kept is pickled by its owners, so it is never in a run directory, which may come from a stranger. Entries are in
+a subfolder that this module created and marked; nothing else is ever removed.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import re
 import stat
 import sys
 import time
@@ -15,12 +17,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import psutil
 
 FOLDER = "DDPBENCH_CACHE"
-"""A variable that names another folder; nothing is kept where it is set and empty."""
+"""A variable that names another place for the subfolder; nothing is kept where it is set and empty."""
+SUBFOLDER = "ddpbench-cache"
+"""The folder of entries, in `~/.cache` or the folder that the user names, which may hold the user's own files."""
+MARK = "CACHEDIR.TAG"
+"""A file by which a folder of entries is recognised; backup programs know the name (https://bford.info/cachedir/)."""
+_MARK_TEXT = (
+    b"Signature: 8a477f597d28d172789f06886806bc55\n"
+    b"# Created by ddpbench, which removes old entries here. This folder can be deleted at any time.\n"
+)
+_ENTRY = b"ddpbench cache entry\n"
+"""The first bytes of every entry."""
+_ENDING = ".kept"
+_UNFINISHED = re.compile(re.escape(_ENDING) + r"\.[0-9]+\.new$")
 MOST_BYTES = 256 << 20
 """Of all that is kept, what was used last: a run of a thousand cases has some MiB, a figure up to one."""
 _DAY_S = 86_400
@@ -28,27 +42,24 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def cache_folder() -> Path | None:
-    """Return where it is: in `~/.cache`, or what `XDG_CACHE_HOME` says; None: nowhere."""
+    """Return the folder of entries: in `DDPBENCH_CACHE`, `XDG_CACHE_HOME` or `~/.cache`; None: nowhere."""
     if (own := os.environ.get(FOLDER)) is not None:
-        return Path(own).absolute() if own else None
+        return Path(own).absolute() / SUBFOLDER if own else None
     given = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(given) if given.startswith("/") else Path(os.path.expanduser("~/.cache"))  # noqa: PTH111
-    return base / "ddpbench" if base.is_absolute() else None  # nobody's home is known
+    return base / SUBFOLDER if base.is_absolute() else None  # nobody's home is known
 
 
 def kept(name: str, stamp: bytes) -> Any:
     """Return what was kept under a name with this stamp; None where that is nothing, or the stamp is empty."""
     if not stamp:
         return None
+    name, head = name + _ENDING, _ENTRY + stamp
     try:
-        with _opened() as folder:
-            descriptor = os.open(
-                name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
-            )
-            with os.fdopen(descriptor, "rb") as file:
-                if not _is_ours(os.fstat(descriptor), stat.S_IFREG) or file.read(len(stamp)) != stamp:
-                    return None
-                found = pickle.load(file)
+        with _opened() as folder, _read(folder, name) as file:
+            if file.read(len(head)) != head:
+                return None
+            found = pickle.load(file)
             with suppress(OSError):
                 os.utime(name, dir_fd=folder)  # what is used stays
             return found
@@ -60,27 +71,62 @@ def keep(name: str, stamp: bytes, value: object) -> None:
     """Keeps something under a name, unless the stamp is empty."""
     if not stamp:
         return
+    name += _ENDING
     beside = f"{name}.{os.getpid()}.new"
     with suppress(Exception):
-        data = stamp + pickle.dumps(value)
+        data = _ENTRY + stamp + pickle.dumps(value)
         if len(data) > MOST_BYTES:
             return
         with _opened(make=True) as folder:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            with os.fdopen(os.open(beside, flags, 0o600, dir_fd=folder), "wb") as file:
-                file.write(data)
-            os.replace(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+            descriptor = os.open(beside, flags, 0o600, dir_fd=folder)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(data)
+                os.replace(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError:  # a full disk
+                os.unlink(beside, dir_fd=folder)
+                raise
             _prune(folder)
 
 
 def _prune(folder: int) -> None:
-    """Remove what was used longest ago where all is too much, and what a killed writer left."""
+    """Remove what was used longest ago where all entries are too much, and what a killed writer left."""
     found = [(name, os.stat(name, dir_fd=folder, follow_symlinks=False)) for name in os.listdir(folder)]
-    room = MOST_BYTES
-    for name, of in sorted(found, key=lambda each: -each[1].st_mtime):
-        room -= of.st_size
-        if room < 0 or (name.endswith(".new") and time.time() - of.st_mtime > _DAY_S):
+    for name, of in found:
+        if _UNFINISHED.search(name) and time.time() - of.st_mtime > _DAY_S and _is_entry(folder, name):
             os.unlink(name, dir_fd=folder)
+    entries = [(name, of) for name, of in found if name.endswith(_ENDING)]
+    if sum(of.st_size for _, of in entries) <= MOST_BYTES:
+        return
+    room = MOST_BYTES
+    for name, of in sorted(entries, key=lambda each: -each[1].st_mtime):
+        if _is_entry(folder, name):
+            room -= of.st_size
+            if room < 0:
+                os.unlink(name, dir_fd=folder)
+
+
+def _is_entry(folder: int, name: str) -> bool:
+    """Return whether a file was written by `keep`, as a whole or up to where its writer was killed."""
+    try:
+        with _read(folder, name) as file:
+            return _ENTRY.startswith(file.read(len(_ENTRY)))
+    except OSError:
+        return False
+
+
+def _read(folder: int, name: str) -> BinaryIO:
+    """Return a regular file of the folder, open for reading; never waits.
+
+    Raises:
+        OSError: there is none, it is a link or something else, or somebody else can write it.
+    """
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    if not _is_ours(os.fstat(descriptor), stat.S_IFREG):
+        os.close(descriptor)
+        raise PermissionError(f"others can write {name}")
+    return os.fdopen(descriptor, "rb")
 
 
 @contextmanager
@@ -88,7 +134,7 @@ def _opened(*, make: bool = False) -> Iterator[int]:
     """Hold the folder open: what is in it is reached through it, whatever is put in its place meanwhile.
 
     Raises:
-        OSError: there is none, or somebody else can write in it.
+        OSError: there is none, it was not made here, or somebody else can write in it.
     """
     path = cache_folder()
     if path is None:
@@ -99,9 +145,24 @@ def _opened(*, make: bool = False) -> Iterator[int]:
     try:
         if not _is_ours(os.fstat(descriptor), stat.S_IFDIR):
             raise PermissionError(f"others can write in {path}")
+        if make and set(os.listdir(descriptor)) <= {MARK}:  # noqa: PTH208  a descriptor
+            _mark(descriptor)
+        with _read(descriptor, MARK) as file:
+            if file.read(len(_MARK_TEXT)) != _MARK_TEXT:
+                raise PermissionError(f"{path} was not made by ddpbench")
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _mark(folder: int) -> None:
+    """Write the mark into a folder without files, or with a mark that was cut short."""
+    with suppress(FileNotFoundError), _read(folder, MARK) as file:
+        if not _MARK_TEXT.startswith(file.read()):
+            return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(MARK, flags, 0o600, dir_fd=folder), "wb") as file:
+        file.write(_MARK_TEXT)
 
 
 def _make(path: Path) -> None:

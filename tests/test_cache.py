@@ -20,7 +20,7 @@ from ddpbench.analysis.overview import build
 from ddpbench.analysis.overview.kept import Kept
 from ddpbench.analysis.read import reading
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.cache import FOLDER, code_stamp, keep, kept
+from ddpbench.cache import FOLDER, MARK, SUBFOLDER, code_stamp, keep, kept
 from ddpbench.records import RunDir
 from ddpbench.records.plan import StoredPlan, read_plan
 from tests.synthetic import write_run
@@ -28,12 +28,18 @@ from tests.synthetic import write_run
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return where entries go."""
     monkeypatch.setenv(FOLDER, str(tmp_path / "cache"))
     later = time.time() + 86_400
     monkeypatch.setattr(
         psutil.Process, "create_time", lambda _: later
     )  # code that is written now is no newer
-    return tmp_path / "cache"
+    return tmp_path / "cache" / SUBFOLDER
+
+
+def entries(folder: Path) -> list[str]:
+    """Return the names of what is kept."""
+    return sorted(path.stem for path in folder.iterdir() if path.suffix == ".kept")
 
 
 def test_what_is_kept_is_found_with_its_stamp_alone(folder: Path) -> None:
@@ -43,23 +49,23 @@ def test_what_is_kept_is_found_with_its_stamp_alone(folder: Path) -> None:
     assert kept("one", b"other") is None
     assert kept("two", b"stamp") is None
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert (folder / "one").stat().st_mode & 0o777 == 0o600
-    assert [path.name for path in folder.iterdir()] == ["one"]
+    assert (folder / "one.kept").stat().st_mode & 0o777 == 0o600
+    assert sorted(path.name for path in folder.iterdir()) == [MARK, "one.kept"]
 
 
 def test_nothing_is_kept_of_what_has_no_stamp(folder: Path) -> None:
     keep("one", b"", 1)
     assert not folder.exists()
     keep("two", b"stamp", 1)
-    (folder / "one").write_bytes(pickle.dumps(1))
-    (folder / "one").chmod(0o600)
+    (folder / "one.kept").write_bytes(pickle.dumps(1))
+    (folder / "one.kept").chmod(0o600)
     assert kept("one", b"") is None
 
 
 def test_a_file_that_was_cut_short_is_none(folder: Path) -> None:
     keep("one", b"stamp", list(range(1000)))
-    path = folder / "one"
-    for size in (path.stat().st_size - 1, len(b"stamp") + 1, len(b"stamp"), 2, 0):
+    path = folder / "one.kept"
+    for size in (path.stat().st_size - 1, 27, 26, 21, 2, 0):
         os.truncate(path, size)
         assert kept("one", b"stamp") is None
 
@@ -80,7 +86,7 @@ def test_a_folder_that_others_can_write_in_is_not_trusted(folder: Path, tmp_path
     folder.chmod(0o770)
     assert kept("one", b"stamp") is None
     keep("two", b"stamp", 2)
-    assert not (folder / "two").exists()
+    assert not (folder / "two.kept").exists()
     folder.chmod(0o700)
     assert kept("one", b"stamp") == 1
     folder.rename(tmp_path / "elsewhere")
@@ -91,11 +97,11 @@ def test_a_folder_that_others_can_write_in_is_not_trusted(folder: Path, tmp_path
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file away")
 def test_a_file_that_another_user_put_there_is_not_read(folder: Path) -> None:
     keep("one", b"stamp", 1)
-    os.chown(folder / "one", 65534, 65534)
+    os.chown(folder / "one.kept", 65534, 65534)
     assert kept("one", b"stamp") is None
-    os.chown(folder / "one", 0, 0)
+    os.chown(folder / "one.kept", 0, 0)
     assert kept("one", b"stamp") == 1
-    (folder / "one").chmod(0o666)
+    (folder / "one.kept").chmod(0o666)
     assert kept("one", b"stamp") is None
 
 
@@ -115,17 +121,19 @@ def test_root_makes_nothing_in_another_users_home(tmp_path: Path, monkeypatch: p
 
 def test_a_file_that_is_a_link_is_not_followed(folder: Path, tmp_path: Path) -> None:
     keep("one", b"stamp", 1)
-    (folder / "one").rename(tmp_path / "other")
-    (folder / "one").symlink_to(tmp_path / "other")
+    (folder / "one.kept").rename(tmp_path / "other")
+    (folder / "one.kept").symlink_to(tmp_path / "other")
+    before = (tmp_path / "other").read_bytes()
     assert kept("one", b"stamp") is None
     keep("one", b"other", 2)
-    assert (tmp_path / "other").read_bytes().startswith(b"stamp")
+    assert (tmp_path / "other").read_bytes() == before
     assert kept("one", b"other") == 2
 
 
 def test_where_there_is_no_place_nothing_is_kept(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    folder.parent.mkdir()
     folder.write_text("a file")
     keep("one", b"stamp", 1)
     assert kept("one", b"stamp") is None
@@ -140,26 +148,103 @@ def test_it_is_in_the_users_cache_unless_another_folder_is_named(monkeypatch: py
     monkeypatch.delenv(FOLDER)
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("XDG_CACHE_HOME", "")
-    assert cache.cache_folder() == Path("/home/me/.cache/ddpbench")
+    assert cache.cache_folder() == Path("/home/me/.cache/ddpbench-cache")
     monkeypatch.setenv("XDG_CACHE_HOME", "/scratch/me")
-    assert cache.cache_folder() == Path("/scratch/me/ddpbench")
+    assert cache.cache_folder() == Path("/scratch/me/ddpbench-cache")
     monkeypatch.setenv(FOLDER, "/elsewhere")
-    assert cache.cache_folder() == Path("/elsewhere")
+    assert cache.cache_folder() == Path("/elsewhere/ddpbench-cache")
 
 
 def test_what_was_used_last_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "MOST_BYTES", 10_000)
     for number in range(4):
         keep(f"{number}", b"stamp", bytes(2_000))
-        os.utime(folder / f"{number}", (number, number))
-    (folder / "cut.17.new").write_bytes(b"")
-    os.utime(folder / "cut.17.new", (9, 9))
+        os.utime(folder / f"{number}.kept", (number, number))
+    for name, content in (("cut.kept.17.new", b"ddpbench ca"), ("mine.kept.17.new", b"mine")):
+        (folder / name).write_bytes(content)
+        os.utime(folder / name, (9, 9))
     assert kept("0", b"stamp") == bytes(2_000)  # which is a use of it
     keep("new", b"stamp", bytes(3_000))
-    assert sorted(path.name for path in folder.iterdir()) == ["0", "2", "3", "new"]
+    assert entries(folder) == ["0", "2", "3", "new"]
+    assert [path.name for path in folder.glob("*.new")] == ["mine.kept.17.new"]
     keep("huge", b"stamp", bytes(11_000))
     assert kept("huge", b"stamp") is None
     assert kept("new", b"stamp") == bytes(3_000)
+
+
+def owned(folder: Path) -> dict[str, bytes]:
+    """Put a user's own files into a folder, all of them old and larger than all that may be kept; return them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("data.bin", "notes.txt", "model.run", "mine.kept", "mine.kept.17.new", ".hidden.new"):
+        (folder / name).write_text("mine" * 5_000, encoding="utf-8")
+        os.utime(folder / name, (1, 1))
+    (folder / "folder").mkdir()
+    (folder / "link.kept").symlink_to("data.bin")
+    return contents(folder)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() if path.is_file() else b"" for path in sorted(folder.iterdir())}
+
+
+def test_a_users_own_files_in_the_named_folder_stay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = owned(folder.parent)
+    monkeypatch.setattr(cache, "MOST_BYTES", 10_000)
+    for number in range(4):
+        keep(f"{number}", b"stamp", bytes(4_000))
+    assert kept("3", b"stamp") == bytes(4_000)
+    assert len(entries(folder)) == 2
+    found = contents(folder.parent)
+    assert found.pop(SUBFOLDER) == b""
+    assert found == mine
+
+
+def test_a_users_own_files_among_entries_stay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep("one", b"stamp", 1)
+    mine = owned(folder)
+    monkeypatch.setattr(cache, "MOST_BYTES", 10_000)
+    for number in range(4):
+        keep(f"{number}", b"stamp", bytes(4_000))
+    assert {name: of for name, of in mine.items() if name not in ("one.kept", MARK)}.items() <= contents(
+        folder
+    ).items()
+    assert len(entries(folder)) == 2 + len({"mine", "link"})
+
+
+@pytest.mark.parametrize("mark", [None, "", "Signature: 8a477f597d28d172789f06886806bc55\n", "# by me\n"])
+def test_a_folder_of_that_name_with_other_files_is_not_touched(folder: Path, mark: str | None) -> None:
+    mine = owned(folder)
+    if mark is not None:
+        (folder / MARK).write_text(mark, encoding="utf-8")
+        mine = contents(folder)
+    keep("one", b"stamp", 1)
+    assert kept("one", b"stamp") is None
+    assert contents(folder) == mine
+
+
+def test_a_mark_that_was_cut_short_is_completed(folder: Path) -> None:
+    folder.mkdir(parents=True, mode=0o700)
+    for cut in (b"", b"Signature"):
+        (folder / MARK).unlink(missing_ok=True)
+        (folder / MARK).write_bytes(cut)
+        keep("one", b"stamp", 1)
+        assert kept("one", b"stamp") == 1
+        (folder / "one.kept").unlink()
+    (folder / MARK).write_bytes(b"# by me\n")
+    keep("one", b"stamp", 1)
+    assert contents(folder) == {MARK: b"# by me\n"}
+
+
+def test_of_an_entry_that_cannot_be_written_nothing_is_left(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    keep("one", b"stamp", 1)
+    monkeypatch.setattr(os, "replace", full)
+    keep("two", b"stamp", 2)
+    assert sorted(path.name for path in folder.iterdir()) == [MARK, "one.kept"]
 
 
 def test_other_code_has_another_stamp(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +375,7 @@ def test_a_large_run_is_read_once(folder: Path, tmp_path: Path, monkeypatch: pyt
     read_unjudged = reading.read_unjudged
     monkeypatch.setattr(reading, "read_unjudged", lambda *of: read.append(of) or read_unjudged(*of))
     alone = summarize(run)
-    assert not list(tmp_path.glob("cache/*"))  # it is small
+    assert not list(tmp_path.glob("cache/*/*"))  # it is small
     assert len(read) == 1
     read.clear()
     monkeypatch.setattr(build, "WORTH_KEEPING", 4)

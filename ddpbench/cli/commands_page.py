@@ -10,8 +10,8 @@ ENVIRONMENT = {
     "DDPBENCH_SHARED_MACHINE": "`1`: run although another sweep uses these cores, and flag every number",
     "DDPBENCH_KEY": "in a job on several nodes, the same on each: replaces the key in the run directory's `job.key`",
     "DDPBENCH_JOIN_TIMEOUT": "under torchrun, srun or mpiexec: the seconds for which slots wait for each other (300)",
-    "DDPBENCH_CACHE": "a folder for what large runs show and for figures, in place of `~/.cache/ddpbench`; "
-    "empty: nothing is kept",
+    "DDPBENCH_CACHE": "the folder whose subfolder `ddpbench-cache` keeps figures and what large runs show (default: "
+    "`~/.cache`); empty: nothing is kept",
 }
 """Variables that people set; others are set by ddpbench for its own ranks."""
 _INTRO = """# Commands
