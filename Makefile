@@ -17,7 +17,7 @@ IMPORTED := ddpbench.report.page, matplotlib.backends.backend_agg, matplotlib.ba
 IMPORT := $(BIN)/python -c 'import $(IMPORTED); from ddpbench.worker.server import preload; preload()'
 IMPORTED_OF_FRAMEWORKS := accelerate deepspeed lightning ray.train.torch tensorflow transformers.trainer
 
-.PHONY: sweep test thorough frameworks bench campaign soak check docs clean help
+.PHONY: sweep test thorough frameworks bench campaign soak check docs build clean help
 .DEFAULT_GOAL := help
 
 help:  ## what there is
@@ -72,6 +72,12 @@ docs: .venv/.dev  ## write the generated pages of docs/, and the pages of the ke
 	$(BIN)/python -c 'import pathlib; from ddpbench.report.method import glossary; pathlib.Path("docs/glossary.md").write_text(glossary(), "utf-8")'
 	$(BIN)/python -c 'import pathlib; from ddpbench.launch.settings_page import page; pathlib.Path("docs/settings.md").write_text(page(), "utf-8")'
 	@for run in reports/*/records.tar.xz; do $(BIN)/python -m ddpbench report "$${run%/*}" > /dev/null || exit 1; done
+
+build: .venv/.packages  ## build an sdist, and from it a wheel, into dist/
+	@rm -rf dist
+	$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' > /dev/null
+	$(BIN)/python -m pip wheel --no-deps --no-build-isolation --disable-pip-version-check -q -w dist dist/*.tar.gz
+	@ls dist/*
 
 clean:  ## remove the environments
 	rm -rf .venv .venv-frameworks

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Generic, TypeVar
 
 from ddpbench.cpu_quota import granted_cores
+from ddpbench.matplotlib_folder import settle_matplotlib
 
 CODE_FIRST = "DDPBENCH_CODE_FIRST"
 """A variable with folders whose code comes before any other: a side of a comparison."""
@@ -180,6 +181,7 @@ def for_report(cases: int) -> Others:
 
     Call it before pandas is imported here: that takes as long as it takes there.
     """
+    settle_matplotlib()
     return start_others(*_OF_A_REPORT) if cases >= WORTH_STARTING else NOBODY
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ddpbench.cli import flags
 from ddpbench.cli.lines import JOINT, PassingLine, aligned, columns_here, say, show
 from ddpbench.texts import clean, command
+from ddpbench.units import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,7 +96,7 @@ def _describe(prepared: Prepared) -> None:
     """Says on standard error what is about to run."""
     plan, experiment = prepared.plan, prepared.experiment
     say(f"{experiment.name}: {experiment.question}".rstrip(": "), sys.stderr)
-    say(f"{len(plan.runnable)} cases to run, into {prepared.run.path}", sys.stderr)
+    say(f"{counted(len(plan.runnable), 'case')} to run, into {prepared.run.path}", sys.stderr)
     for note in prepared.notes:
         say(note, sys.stderr)
     names, rows = plan.labels(), []

@@ -1,4 +1,4 @@
-"""Finds experiment files by name: as a path, under ./experiments, and under the checkout's experiments."""
+"""Finds experiment files by name: as a path, under ./experiments, and among those that come with ddpbench."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ from pathlib import Path
 
 from ddpbench.errors import RequestError, nearest
 
+_PACKAGE = Path(__file__).resolve().parents[1]
+
 
 def experiment_folders() -> list[Path]:
     """Return the folders searched, in order."""
-    checkout = Path(__file__).resolve().parents[2] / "experiments"
-    here = Path("experiments")
-    return [here] if here.is_dir() and here.resolve() == checkout else [here, checkout]
+    here, shipped = Path("experiments"), shipped_experiments()
+    return [here] if here.is_dir() and here.resolve() == shipped else [here, shipped]
+
+
+def shipped_experiments() -> Path:
+    """Return the folder of the experiments that come with ddpbench: in an installed package, or in the checkout."""
+    installed = (
+        _PACKAGE / "experiments"
+    )  # setup.py puts it there; a checkout and an editable install have none
+    return installed if installed.is_dir() else _PACKAGE.parent / "experiments"
 
 
 def known_experiments() -> dict[str, Path]:
