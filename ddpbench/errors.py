@@ -21,15 +21,33 @@ it is a record (`RankOutcome`) that the controlling side reads.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
 
+_Error = TypeVar("_Error", bound="DdpbenchError")
 _MOST_TOLD = 40
 """Problems of an experiment that are printed; an array may have a thousand wrong values."""
 
 
 class DdpbenchError(Exception):
     """Anything this package reports to its user in a sentence, without a traceback."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle the message itself: a class may be constructed from something else."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+    def reworded(self, message: str) -> Self:
+        """Return a copy with another message."""
+        return _restored(type(self), (message,), self.__dict__)
+
+
+def _restored(kind: type[_Error], args: tuple[Any, ...], fields: Mapping[str, Any]) -> _Error:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
 
 
 class RequestError(DdpbenchError):
@@ -111,6 +129,26 @@ class ServerGoneError(LaunchError):
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a clause naming the nearest known name and then all of them, for the end of an error message."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}known: {', '.join(names) if names else 'none'}"
+    return f"{meant(name, names)}known: {', '.join(names) if names else 'none'}"
+
+
+def meant(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """Return the question whether the nearest known name was meant, with a blank after it; empty if none is near."""
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=cutoff)
+    return f"did you mean {close[0]!r}? " if close else ""
+
+
+def meant_path(path: Path, accepts: Callable[[Path], bool]) -> str:
+    """Return `; did you mean PATH?` for the path in the same folder with the nearest name; empty if none is near.
+
+    Only paths that `accepts` takes are named.
+    """
+    try:
+        names = [each.name for each in path.parent.iterdir()]
+    except (OSError, ValueError):
+        return ""
+    for name in difflib.get_close_matches(path.name, names, n=3, cutoff=0.7):
+        found = path.with_name(name)
+        if found.name != path.name and accepts(found):
+            return f"; did you mean {str(found)!r}?"
+    return ""

@@ -181,7 +181,7 @@ def test_a_gate_that_could_not_fail_is_refused(suite: Path) -> None:
     [
         ({"baseline": []}, "needs --ddpbench-baseline: a FILE"),
         ({"baseline": ["nightly"]}, "nor a baseline saved in kept/.*; saved there: 0001_main"),
-        ({"baseline": ["none.json"]}, "'none.json' is no run directory and no file here"),
+        ({"baseline": ["none.json"]}, "'none.json' is neither a run directory nor a file here"),
         ({"baseline": ["empty.json"]}, "it is empty"),
         (
             {"baseline": ["main", "ref=main"]},

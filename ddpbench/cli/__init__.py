@@ -19,6 +19,7 @@ from ddpbench.cli import (
     compare,
     doctor,
     export,
+    flags,
     history,
     init,
     merge,
@@ -33,7 +34,7 @@ from ddpbench.cli import (
 )
 from ddpbench.cli import list as list_command
 from ddpbench.cli.lines import say, show
-from ddpbench.errors import DdpbenchError, RequestError
+from ddpbench.errors import DdpbenchError, RequestError, nearest
 from ddpbench.texts import shortened, within
 from ddpbench.version import VERSION
 
@@ -165,7 +166,18 @@ def _check_readable(word: str) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Prints its messages as all of the command line does."""
+    """Prints its messages as all of the command line does, and drops nothing of a flag that is repeated."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        for name in (None, "store"):
+            self.register("action", name, flags.Given)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a value that is none of the choices, and name the nearest one."""
+        if action.choices is not None and value not in action.choices:
+            advice = nearest(str(value), map(str, action.choices))
+            raise argparse.ArgumentError(action, f"invalid choice {shortened(value)}; {advice}")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As usual, but what a subcommand does not know is told with its own usage, not with that of all."""

@@ -56,6 +56,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--queue-wait",
+        action=flags.Joined,
         metavar="RANKS=TIME,...",
         help='how long jobs wait, such as "1=5min,8=2h"; time to finish is wait and run time',
     )

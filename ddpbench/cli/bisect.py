@@ -37,7 +37,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from contextlib import nullcontext
+    from contextlib import nullcontext, suppress
     from datetime import UTC, datetime
 
     from ddpbench.errors import RequestError
@@ -86,8 +86,15 @@ def _run(arguments: argparse.Namespace) -> int:
             chosen.append(worst.case.case_id)
         return worst
 
-    with nullcontext() if own_environment_allows_sharing() else claimed(read_hardware().cores):
-        found = search(arguments.good, commits, measure, event=lambda text: say(text, sys.stderr))
+    made_here = not out.exists()
+    try:
+        with nullcontext() if own_environment_allows_sharing() else claimed(read_hardware().cores):
+            found = search(arguments.good, commits, measure, event=lambda text: say(text, sys.stderr))
+    except RequestError:
+        if made_here:  # only an empty directory is removed: what was measured stays
+            with suppress(OSError):
+                out.rmdir()
+        raise
     if arguments.json:
         told = {
             "commits": list(found.commits),

@@ -39,6 +39,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--nodes",
+        action=flags.Joined,
         metavar="A,B",
         help="check these nodes with each other; run the same command on each, or once under srun: --nodes slurm",
     )

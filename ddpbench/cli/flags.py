@@ -3,9 +3,94 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+
+class Given(argparse.Action):
+    """Store what a flag was given. A repeated flag that takes several values keeps all of them.
+
+    A flag that takes one value may not be repeated with another one: which of the two was meant is not known.
+    """
+
+    hint = "give it once"
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        """Add the values to those of the same flag, or refuse a second value.
+
+        Raises:
+            ArgumentError: the flag takes one value and was given another one before.
+        """
+        before = getattr(namespace, self.dest, None) if self._repeated(namespace) else None
+        if before is not None and isinstance(values, list):
+            values = [*before, *values]
+        elif before is not None and values != before:
+            self._refuse(before, values)
+        setattr(namespace, self.dest, values)
+
+    def _repeated(self, namespace: argparse.Namespace) -> bool:
+        """Return whether this flag was given before, and note that it is given now."""
+        given: set[str] = namespace.__dict__.setdefault("_given", set())
+        again = bool(self.option_strings) and self.option_strings[0] in given
+        given.update(self.option_strings[:1])
+        return again
+
+    def _refuse(self, before: object, now: object) -> None:
+        from ddpbench.texts import shortened
+
+        raise argparse.ArgumentError(
+            self, f"given twice, as {shortened(str(before))} and {shortened(str(now))}; {self.hint}"
+        )
+
+
+class Joined(Given):
+    """Stores a list that is written with commas; where the flag is repeated, one list of all."""
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        """Add the list to those given before."""
+        if self._repeated(namespace):
+            values = f"{getattr(namespace, self.dest)},{values}"
+        setattr(namespace, self.dest, values)
+
+
+class _Workload(Given):
+    """Adds `--workload NAME` to the overrides, as the setting that it stands for."""
+
+    hint = 'for several give an axis with --set: axes.workload=["NAME", "NAME"]'
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        """Add the setting.
+
+        Raises:
+            ArgumentError: another workload was given before.
+        """
+        setting, overrides = f"base.workload={values}", list(getattr(namespace, self.dest) or [])
+        if self._repeated(namespace) and setting not in overrides:
+            before = [one for one in overrides if one.startswith("base.workload=")]
+            self._refuse(before[-1].partition("=")[2], values)
+        setattr(namespace, self.dest, [*overrides, setting])
+
+
+class Renamed(argparse.Action):
+    """Appends a value, and says so where the flag was given by a name other than its first, which it had before."""
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        """Append the value."""
+        if option_string != self.option_strings[0]:
+            from ddpbench.cli.lines import say
+
+            say(f"{option_string} is deprecated: use {self.option_strings[0]}", sys.stderr)
+        setattr(namespace, self.dest, [*getattr(namespace, self.dest), values])
 
 
 def number(flag: str, limit: str) -> Callable[[str], Any]:
@@ -66,8 +151,7 @@ def workload(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workload",
         dest="overrides",
-        action="append",
-        type=lambda name: f"base.workload={name}",
+        action=_Workload,
         metavar="NAME",
         help="what to train, such as train.py:Measured: short for --set base.workload=NAME",
     )

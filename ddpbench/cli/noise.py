@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,13 @@ from ddpbench.cli import flags
 from ddpbench.cli.lines import show
 
 MOST_S = 365 * 86_400.0
+_FLAG_OF = {
+    "base.workload": "--workload",
+    "base.strategy": "--strategy",
+    "base.world_size": "--world-size",
+    "budget.measured_s": "--measured",
+}
+"""The flag that each setting of the temporary experiment comes from."""
 
 
 def add_parser(commands: Any) -> None:
@@ -38,11 +45,12 @@ def add_parser(commands: Any) -> None:
         help="how long the steps of a launch are timed, in seconds (default: 1)",
     )
     parser.add_argument(
+        "--total",
         "--within",
-        action="append",
+        action=flags.Renamed,
         default=[],
         metavar="TIME",
-        help="what can be resolved in this time, such as '5 min'; may be repeated",
+        help="what can be resolved in this time, such as '5 min'; may be repeated (--within: deprecated)",
     )
     parser.add_argument(
         "--resolve",
@@ -63,7 +71,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.analysis import noise_of
     from ddpbench.cli.console import Progressive
     from ddpbench.cli.progress import listening
-    from ddpbench.errors import RequestError
+    from ddpbench.errors import ExperimentError, RequestError
     from ddpbench.launch.own_workloads import located
     from ddpbench.launch.sweep.preparation import SweepRequest, prepare
     from ddpbench.launch.sweep.sweep import Sweep
@@ -87,8 +95,11 @@ def _run(arguments: argparse.Namespace) -> int:
         experiment.write_text(text, encoding="utf-8")
         try:
             prepared = prepare(SweepRequest(experiment=experiment, out=arguments.out))
-        except RequestError as error:  # of a file that nobody has written
-            raise type(error)(str(error).replace(f"{experiment}: ", "")) from None
+        except ExperimentError as error:  # the experiment is a temporary file, made from the flags
+            problems = [replace(one, path=_FLAG_OF.get(one.path, one.path)) for one in error.problems]
+            raise ExperimentError("noise", problems) from None
+        except RequestError as error:
+            raise error.reworded(str(error).replace(f"{experiment}: ", "")) from None
     console = Progressive()
     try:
         with listening(console) as listener:
@@ -115,11 +126,11 @@ def _asked(arguments: argparse.Namespace) -> dict[str, list[float]]:
     from ddpbench.units import parse_seconds
 
     try:
-        within = [parse_seconds(text) for text in arguments.within]
+        within = [parse_seconds(text) for text in arguments.total]
     except ValueError as error:
-        raise RequestError(f"--within: {error}") from None
+        raise RequestError(f"--total: {error}") from None
     if not all(0 < seconds < MOST_S for seconds in within):
-        raise RequestError("--within: give a time from 0 to a year, such as '5 min'")
+        raise RequestError("--total: give a time from 0 to a year, such as '5 min'")
     if not all(change > 0 for change in arguments.resolve):
         raise RequestError("--resolve: give a change above 0, such as 3%")
     return {"within_s": within, "changes": arguments.resolve} if within or arguments.resolve else {}

@@ -26,7 +26,12 @@ def add_parser(commands: Any) -> None:
         "it.",
     )
     flags.experiment(parser)
-    parser.add_argument("--nodes", metavar="A,B", help="host names; the first is the rendezvous host")
+    parser.add_argument(
+        "--nodes",
+        action=flags.Joined,
+        metavar="A,B",
+        help="host names; the first is the rendezvous host",
+    )
     parser.add_argument(
         "--ranks-per-node",
         type=flags.number("--ranks-per-node", "RANKS_PER_NODE"),

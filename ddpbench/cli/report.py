@@ -24,6 +24,7 @@ def add_parser(commands: Any) -> None:
     flags.run_dir(parser)
     parser.add_argument(
         "--figures",
+        action=flags.Joined,
         metavar="FORMATS",
         default="png",
         help="formats of the pictures, of png, svg and pdf: --figures svg,pdf (png is always written)",

@@ -33,7 +33,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "experiment", metavar="EXPERIMENT", help="a name, a TOML file or the directory of a submission"
     )
-    parser.add_argument("--nodes", metavar="1,2,4", help="numbers of nodes: each is a job of its own")
+    parser.add_argument(
+        "--nodes", action=flags.Joined, metavar="1,2,4", help="numbers of nodes: each is a job of its own"
+    )
     parser.add_argument(
         "--ranks-per-node",
         type=flags.number("--ranks-per-node", "RANKS_PER_NODE"),

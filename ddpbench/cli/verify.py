@@ -30,7 +30,7 @@ def add_parser(commands: Any) -> None:
         description="Train one step of each strategy on real ranks and compare its gradients and update "
         "with single-process training on the same shards; after two more updates all replicas "
         "must be equal. Inexact strategies are checked against what they promise instead. "
-        "Refused while a sweep uses the cores. Exits with 1 if a check fails.",
+        "Refused while a sweep uses the cores. Exits with 1 if a check fails, or if all are skipped.",
     )
     parser.add_argument("--strategy", nargs="+", default=None, help="default: all")
     parser.add_argument(
@@ -46,7 +46,7 @@ def add_parser(commands: Any) -> None:
         "--world-size",
         nargs="+",
         type=flags.number("--world-size", "RANKS"),
-        default=[1, 2, 3, 4],
+        default=None,
         help="default: 1 2 3 4",
     )
     parser.add_argument(
@@ -78,7 +78,7 @@ def _run(arguments: argparse.Namespace) -> int:
         cases += verification_cases(
             strategies,
             [workload],
-            arguments.world_size,
+            arguments.world_size or [1, 2, 3, 4],
             arguments.backend,
             algorithms=arguments.algorithm,
             schedules=arguments.schedule,
@@ -95,17 +95,19 @@ def _run(arguments: argparse.Namespace) -> int:
             headed = True
 
     verdicts = verify(cases, told, hang_timeout_s=arguments.hang_timeout)
+    proved = sum(verdict.status == "ok" for verdict in verdicts)
+    skipped = sum(verdict.status == "skipped" for verdict in verdicts)
+    broken = len(verdicts) - proved - skipped
     if arguments.json:
         show(json.dumps([asdict(verdict) for verdict in verdicts], indent=1), end="")
     else:
-        proved = sum(verdict.status == "ok" for verdict in verdicts)
-        skipped = sum(verdict.status == "skipped" for verdict in verdicts)
-        broken = len(verdicts) - proved - skipped
         show(f"{proved} proved, {broken} not, {skipped} skipped")
         for name, words in PROMISES.items():
             if name != "gradients" and any(verdict.promise == name for verdict in verdicts):
                 say(f"{name}: {words}")
-    return 0 if all(verdict.status in ("ok", "skipped") for verdict in verdicts) else 1
+    if not proved and not broken:
+        say("nothing was proved: all cases were skipped; choose other strategies or --world-size", sys.stderr)
+    return 0 if proved and not broken else 1
 
 
 def _by_workload(strategies: list[str], workloads: list[str] | None) -> dict[str, list[str]]:

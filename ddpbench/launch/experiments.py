@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-from ddpbench.errors import RequestError, nearest
+from ddpbench.errors import RequestError, meant_path, nearest
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -48,7 +48,10 @@ def find_experiment(name: str) -> Path:
         return path
     if path.suffix == ".toml" or path.is_file():
         if not path.is_file():
-            raise RequestError(f"{path} does not exist; {nearest(path.stem, known_experiments())}")
+            near = meant_path(path, Path.is_file)
+            raise RequestError(
+                f"{path} does not exist{near or f'; {nearest(path.stem, known_experiments())}'}"
+            )
         return path
     known = known_experiments()
     if name not in known:

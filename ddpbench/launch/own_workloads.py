@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ddpbench.errors import RequestError
+from ddpbench.errors import RequestError, meant_path
 from ddpbench.launch.own_classes import missing
 from ddpbench.spec import Experiment
 from ddpbench.spec.claims import SIDES
@@ -54,7 +54,7 @@ def check_profile(name: str, beside: Path | None) -> None:
     profile = name.removeprefix(PREFIX)
     if is_path(profile) and not profile_path(profile).exists():
         places = " or ".join(dict.fromkeys(str((folder / profile).resolve()) for folder in _folders(beside)))
-        raise ValueError(f"there is no profile {places}")
+        raise ValueError(f"there is no profile {places}{meant_path(profile_path(profile), Path.is_file)}")
 
 
 def _folders(beside: Path | None) -> list[Path]:
@@ -73,9 +73,8 @@ def with_located(experiment: Experiment, beside: Path) -> Experiment:
         head = found.rpartition(":")[0]
         if is_import_path(found) and head.endswith(".py") and not Path(head).is_file():
             places = " or ".join(dict.fromkeys(str((folder / head).resolve()) for folder in _folders(beside)))
-            raise RequestError(
-                f"workload {name!r}: there is no file {places}; give its path from the experiment's folder"
-            )
+            advice = meant_path(Path(head), Path.is_file) or "; give its path from the experiment's folder"
+            raise RequestError(f"workload {name!r}: there is no file {places}{advice}")
         if is_import_path(found) and (why := missing(found)):
             raise RequestError(f"workload {name!r}: {why}")
         return found

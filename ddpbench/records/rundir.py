@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ddpbench.errors import IdentityError, OutputError, RequestError, UnreadableError
+from ddpbench.errors import IdentityError, OutputError, RequestError, UnreadableError, meant_path
 from ddpbench.records.files import (
     MOST_NOTES,
     MOST_PLAN,
@@ -386,7 +386,8 @@ class RunDir:
         try:
             data = parse_json(read_bytes(path, MOST_PLAN if path == self.plan else MOST_NOTES))
         except (FileNotFoundError, NotADirectoryError):
-            raise IdentityError(f"{self.path} is not a run directory: {path.name} is missing") from None
+            near = "" if self.path.exists() else meant_path(self.path, is_run)
+            raise IdentityError(f"{self.path} is not a run directory: {path.name} is missing{near}") from None
         except UnreadableError as error:
             raise IdentityError(str(error)) from None
         except (OSError, ValueError) as error:
@@ -400,6 +401,11 @@ class RunDir:
             reads = f"this ddpbench reads schema {SCHEMA_VERSION}: use the version that wrote it"
             raise IdentityError(f"{path} has schema {shortened(version)}; {reads}")
         return data
+
+
+def is_run(path: Path) -> bool:
+    """Return whether a folder is a run directory, as far as its file names show."""
+    return RunDir(path).plan.is_file()
 
 
 def write_output(path: Path, content: str | bytes) -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
-from ddpbench.errors import ExperimentError, Problem, nearest
+from ddpbench.errors import ExperimentError, Problem, meant, nearest
 from ddpbench.spec import documents, environment, limits
 from ddpbench.spec.catalog import Catalog
 from ddpbench.spec.claims import SIDES, Claim, misformed
@@ -268,11 +269,19 @@ def explain(
             reason = re.sub("^Input should be ", "must be ", item["msg"].removeprefix("Value error, "))
             if item["type"] == "string_pattern_mismatch":
                 reason = _NAMED
-            message = f"{shortened(item['input'])} given; {reason}"
+            near = _choice_meant(item) if where not in problems else ""
+            message = f"{shortened(item['input'])} given; {near}{reason}"
             if where in problems:  # the alternatives of a union, one line for all
                 message = f"{problems[where].message}, or {reason.removeprefix('must be ')}"
         problems[where] = Problem(path=where, message=message)
     return list(problems.values())
+
+
+def _choice_meant(item: ErrorDetails) -> str:
+    """Return the question whether the nearest of a setting's values was meant; empty if it has no list of values."""
+    if item["type"] != "literal_error" or not isinstance(item["input"], str):
+        return ""
+    return meant(item["input"], re.findall("'([^']*)'", str(item.get("ctx", {}).get("expected", ""))))
 
 
 def _given(data: Mapping[str, Any], axis: str) -> str:

@@ -305,7 +305,7 @@ def _undated(folder: Path) -> list[str]:
     ("write", "said"),
     [
         (_alone, "is the only run: give several, or a folder of them"),
-        (_nowhere, "nowhere' is no run directory and no file here, nor a baseline saved in"),
+        (_nowhere, "nowhere' is neither a run directory nor a file here, nor a baseline saved in"),
         (_empty, "empty is not a run directory and holds none"),
         (_file, "notes.txt is no file of pytest-benchmark"),
         (_apart, "no two of these 3 runs have a case in common"),

@@ -55,9 +55,9 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
             "--rounds: 2 given; must be a whole number, 3 to 1,000: fewer give no interval",
         ),
         (["noise", "--world-size", "-1"], "--world-size: -1 given; must be a whole number, 1 to 4,096"),
-        (["noise", "--within", "soon"], "--within: invalid duration 'soon'"),
-        (["noise", "--within", "0 s"], "--within: give a time from 0 to a year"),
-        (["noise", "--within", "1e400 s"], "--within: give a time from 0 to a year"),
+        (["noise", "--total", "soon"], "--total: invalid duration 'soon'"),
+        (["noise", "--total", "0 s"], "--total: give a time from 0 to a year"),
+        (["noise", "--total", "1e400 s"], "--total: give a time from 0 to a year"),
         (["noise", "--resolve", "0%"], "--resolve: give a change above 0"),
         (["noise", "--measured", "inf"], "--measured: inf given; must be 1 ms to 1 h"),
         (

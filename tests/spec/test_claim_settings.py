@@ -156,7 +156,10 @@ def test_margins_are_fractions_or_per_cent() -> None:
         (SIDES + 'within = "3 %"', ".within: belongs to a claim of equality"),
         ('cases = { strategy = "ddp" }\nas_fast_as = { strategy = "master" }', ".within: is missing"),
         ('cases = { strategy = "ddp" }\nwithin = "2 %"', ".as_fast_as: is missing"),
-        (SIDES + 'of = "stepp time"', ".of: 'stepp time' given; must be 'throughput' or 'step time'"),
+        (
+            SIDES + 'of = "stepp time"',
+            ".of: 'stepp time' given; did you mean 'step time'? must be 'throughput' or 'step time'",
+        ),
         (SIDES.replace('{ strategy = "ddp" }', '"ddp"'), ".faster: must be a table with at least one key"),
         (SIDES.replace('{ strategy = "ddp" }', "{}"), ".faster: must be a table with at least one key"),
         (

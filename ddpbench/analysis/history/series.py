@@ -23,7 +23,7 @@ from ddpbench.analysis.statistics.changepoints import (
     shifts,
 )
 from ddpbench.analysis.statistics.stats import ALPHA, Comparison, Interval, log_half_width
-from ddpbench.errors import RequestError, nearest
+from ddpbench.errors import RequestError, meant
 from ddpbench.spec import Case
 from ddpbench.spec.labels import labels
 
@@ -149,8 +149,9 @@ def history_of(sides: Sequence[Side], *, only: str = "", alpha: float = ALPHA) -
         )
     kept = [one for one in shared if only.lower() in names[one[0].case.case_id].lower()]
     if not kept:
-        known = [names[first.case.case_id] for first, _ in shared]
-        raise RequestError(f"--case {only}: no case is called so; {nearest(only, known)}")
+        known = sorted(names[first.case.case_id] for first, _ in shared)
+        near = meant(only, {*known, *" ".join(known).split()})
+        raise RequestError(f"--case {only}: no case is called so; {near}known: {', '.join(known)}")
     pointed = [(first, _points(runs, sides)) for first, runs in kept]
     counts = [sum(point.step is not None for point in points) for _, points in pointed]
     level = level_each(counts, alpha)

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from ddpbench.analysis.regression.saved import read_saved
 from ddpbench.analysis.regression.sides import Side, read_side
-from ddpbench.errors import OutputError, RequestError
+from ddpbench.errors import OutputError, RequestError, meant, meant_path
 from ddpbench.records import RunDir
 from ddpbench.records.files import write_atomically
-from ddpbench.records.rundir import explain_os_error
+from ddpbench.records.rundir import explain_os_error, is_run
 from ddpbench.texts import shortened
 
 STORAGE = Path(".benchmarks")
@@ -97,7 +97,12 @@ class Baselines:
         more = f" and {len(names) - _MOST_TOLD} more" if len(names) > _MOST_TOLD else ""
         what = f"saved there: {', '.join(names[-_MOST_TOLD:])}{more}" if names else "nothing is saved there"
         folder = self.storage / (text.rpartition("/")[0] or machine_folder())
-        return f"{shortened(text)} is no run directory and no file here, nor a baseline saved in {folder}; {what}"
+        near = meant_path(Path(text), lambda path: path.is_file() or is_run(path))
+        hint = f"{near} " if near else f"; {meant(text, [*names, *map(_bare, there)])}"
+        missing = (
+            f"{shortened(text)} is neither a run directory nor a file here, nor a baseline saved in {folder}"
+        )
+        return f"{missing}{hint}{what}"
 
 
 def _number(path: Path) -> int:

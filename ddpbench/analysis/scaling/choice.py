@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.scaling.curves import CaseCurve, curves_of
-from ddpbench.errors import RequestError, nearest
+from ddpbench.errors import RequestError, meant, nearest
 from ddpbench.records import RunDir
 from ddpbench.spec import grouping, limits
 from ddpbench.spec.grouping import cap_order, virtual_words
@@ -178,7 +178,8 @@ def _where(curves: Sequence[CaseCurve], request: AllocationRequest, run: RunDir)
         else:
             apart = [key for key in _names(left) if len({_value(one, key) for one in left}) > 1]
             told = f"they differ in {', '.join(apart)}" if apart else "there is one curve, and no choice"
-            known = f"no curve has one {name} for all its ranks; {told}"
+            near = meant(name, _names(left)) if name not in _names(left) else ""
+            known = f"{near}no curve has one {name} for all its ranks; {told}"
         raise RequestError(f"--where {name}={asked}: no such curve in {run.path}; {known}")
     return left
 

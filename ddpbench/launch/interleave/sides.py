@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from ddpbench.errors import OutputError, RequestError
+from ddpbench.errors import OutputError, RequestError, meant
 from ddpbench.helper_process import child_environment
 from ddpbench.records import RunDir
 from ddpbench.records.rundir import explain_os_error
@@ -63,6 +63,8 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
     found = SideSpec(name=name)
     for word in words:
         key, equals, value = word.partition("=")
+        if equals and key not in _KINDS and (near := meant(key, _KINDS, 0.6)):
+            raise RequestError(f"--{name} {shortened(word)}: {near}give {_WORDS}")
         if key not in _KINDS or not equals:
             key, value = ("path", word) if Path(word).is_dir() else ("ref", word)
         if not value:

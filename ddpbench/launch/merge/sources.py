@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddpbench.errors import IdentityError, RequestError
+from ddpbench.errors import IdentityError, RequestError, meant_path
 from ddpbench.records import RunDir
 from ddpbench.records.machine import read_machine, read_merged
 from ddpbench.records.plan import StoredPlan, read_plan
+from ddpbench.records.rundir import is_run
 from ddpbench.records.sessions import read_sessions
 from ddpbench.spec.documents import stated_scope
 from ddpbench.workloads import is_import_path
@@ -74,7 +75,7 @@ def read(path: Path) -> Source:
         RequestError: it is none.
     """
     if not path.is_dir():
-        what = "is a file" if path.exists() else "does not exist"
+        what = "is a file" if path.exists() else f"does not exist{meant_path(path, is_run)}"
         raise RequestError(f"{path} {what}; give run directories to merge")
     run = RunDir(path)
     stored = read_plan(run)  # whole, or refused with what is wrong

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ddpbench.errors import RequestError
+from ddpbench.errors import RequestError, meant_path
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -49,7 +49,8 @@ def read_script(path: Path) -> Script:
         RequestError: there is no such file, or it is no Python.
     """
     if not path.is_file():
-        raise RequestError(f"there is no file {path}; give the script's path")
+        near = meant_path(path, Path.is_file)
+        raise RequestError(f"there is no file {path}{near or '; give the path of the script'}")
     raw = path.read_bytes()
     try:
         tree = ast.parse(raw, str(path))
