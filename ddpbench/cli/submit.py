@@ -108,7 +108,8 @@ def _asked_for(arguments: argparse.Namespace) -> Submission:
     from ddpbench.errors import RequestError
     from ddpbench.launch.experiments import find_experiment
     from ddpbench.launch.slurm.request import Request, options_of, parse_sizes, parse_time
-    from ddpbench.launch.slurm.submission import FILE, open_submission, plan_submission
+    from ddpbench.launch.slurm.submission import open_submission, plan_submission
+    from ddpbench.records.submission_dir import SubmissionDir
 
     options = options_of(
         [(name, getattr(arguments, name)) for name in _NAMED], arguments.sbatch, exclusive=arguments.exclusive
@@ -120,7 +121,7 @@ def _asked_for(arguments: argparse.Namespace) -> Submission:
     if arguments.time is not None:
         given["time_s"] = parse_time(arguments.time)
     path = Path(arguments.experiment)
-    if path.is_dir() and (path / FILE).is_file():
+    if path.is_dir() and SubmissionDir(path).is_there:
         from dataclasses import replace
 
         if arguments.overrides or arguments.out or arguments.nodes or arguments.ranks_per_node:
@@ -254,6 +255,7 @@ def _report(submission: Submission) -> int:
     from ddpbench.cli.results import sentences, table
     from ddpbench.errors import IdentityError
     from ddpbench.launch.merge.merge import merge
+    from ddpbench.records.submission_dir import SubmissionDir
 
     measured = [size.run.path for size in submission.sizes if size.launches()]
     if not measured:
@@ -264,8 +266,8 @@ def _report(submission: Submission) -> int:
         return 1
     path = measured[0]
     if len(measured) > 1:
-        path = submission.path / "merged"
-        fresh, old = submission.path / ".merged-new", submission.path / ".merged-old"
+        directory = SubmissionDir(submission.path)
+        path, fresh, old = directory.merged.path, directory.merged_next, directory.merged_before
         for left in (fresh, old):  # of a call that was ended
             shutil.rmtree(left, ignore_errors=True)
         try:

@@ -14,7 +14,7 @@ import fcntl
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -96,6 +96,29 @@ def _kind(entry: os.DirEntry[str]) -> int:
         if entry.is_file(follow_symlinks=False)
         else stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)
     )
+
+
+def leading_elsewhere(
+    folder: Path, is_folder: Callable[[str], object], is_file: Callable[[str], object]
+) -> Iterator[tuple[Path, str]]:
+    """Yield what by its name should be a folder or a file of a directory and is neither, and what it is in words."""
+    for name, kind in _entries(folder):
+        wanted = stat.S_IFDIR if is_folder(name) else stat.S_IFREG if is_file(name) else None
+        if wanted is not None and kind != wanted:
+            yield folder / name, kind_of(kind)
+
+
+def refuse(found: Iterable[tuple[Path, str]]) -> None:
+    """Refuses a directory of which something leads elsewhere.
+
+    Raises:
+        IdentityError: something does.
+    """
+    for path, kind in found:
+        raise IdentityError(
+            f"{path} is {kind}: what a run directory holds is its own, and nothing in it is followed elsewhere; "
+            "put the file or folder itself there, or remove it"
+        )
 
 
 def _odd_in(folder: Path) -> Iterator[tuple[Path, str]]:
@@ -280,11 +303,7 @@ class RunDir:
         Raises:
             IdentityError: a file or folder of it is a link, a pipe, a socket or a device, or the one for the other.
         """
-        for path, found in self._leading_elsewhere():
-            raise IdentityError(
-                f"{path} is {found}: what a run directory holds is its own, and nothing in it is followed elsewhere; "
-                "put the file or folder itself there, or remove it"
-            )
+        refuse(self._leading_elsewhere())
 
     def check_records(self) -> None:
         """Refuses a directory of which only the report was kept.
@@ -300,10 +319,7 @@ class RunDir:
 
     def _leading_elsewhere(self) -> Iterator[tuple[Path, str]]:
         """Yield what is neither file nor folder, and of its own names what is the one for the other."""
-        for name, kind in _entries(self.path):
-            wanted = stat.S_IFDIR if name in _FOLDERS else stat.S_IFREG if _FILES.fullmatch(name) else None
-            if wanted is not None and kind != wanted:
-                yield self.path / name, kind_of(kind)
+        yield from leading_elsewhere(self.path, _FOLDERS.__contains__, _FILES.fullmatch)
         for folder in (self.figures, self.slides):
             yield from _odd_in(folder)
         for name, kind in _entries(self.cases):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ddpbench.errors import RequestError
+from ddpbench.errors import LaunchError, RequestError
 from ddpbench.launch.elsewhere import Shape
-from ddpbench.launch.slurm import control, follow
+from ddpbench.launch.slurm import control, disks, follow
 from ddpbench.launch.slurm.control import JobState, UnreachableError
 from ddpbench.launch.slurm.follow import Follower, Progress, next_step
 from ddpbench.launch.slurm.request import Request
@@ -66,7 +68,7 @@ class Scene:
         self.unanswered = 0
         """Which submission Slurm hears and does not answer."""
         run = RunDir(folder / "nodes-1")
-        run.path.mkdir()
+        run.path.mkdir(parents=True)
         self.size = Size(shape=Shape(1, 1), run=run, estimated_s=1.0)
         submission = Submission(
             path=folder, sizes=[self.size], asked={}, request=Request(sizes=(1,), ranks_per_node=1)
@@ -123,7 +125,7 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(tmp_path, monkeypatch)
+    return Scene(tmp_path / "submission", monkeypatch)
 
 
 def test_what_a_time_limit_ended_goes_on_in_another_job(scene: Scene) -> None:
@@ -258,3 +260,54 @@ def test_a_job_that_nobody_noted_is_found_and_not_submitted_again(scene: Scene) 
     scene.follower.follow()
     assert scene.submitted == 0
     assert [job.job_id for job in scene.size.jobs] == ["9"]
+
+
+@pytest.mark.parametrize("gone", ["all of it", "one run", "moved"])
+def test_a_directory_that_is_deleted_is_said_at_the_next_look(
+    scene: Scene, gone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, states = scene.follower.submission.path, scene.states
+    other = Size(shape=Shape(2, 1), run=RunDir(folder / "nodes-2"), estimated_s=1.0)
+    other.run.path.mkdir()
+    scene.follower.submission.sizes.append(other)
+    scene.follower.scripts = {1: "", 2: ""}
+    scene.told = ["RUNNING"]
+    looks = 0
+
+    def deleted(jobs: dict[str, Path]) -> dict[str, JobState]:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            if gone == "moved":
+                folder.rename(folder.with_name("moved"))
+            else:
+                shutil.rmtree(folder if gone == "all of it" else other.run.path)
+        assert looks < 6, "it is followed without an end"
+        return states(jobs)
+
+    monkeypatch.setattr(control, "states", deleted)
+    path = other.run.path if gone == "one run" else folder
+    with pytest.raises(LaunchError, match="was deleted or moved") as caught:
+        scene.follower.follow()
+    assert str(path) in str(caught.value)
+    assert "scancel 1 2" in str(caught.value)
+    assert looks == 3
+    assert path.exists() is False, "nothing is written there again"
+
+
+def test_records_that_cannot_be_trusted_on_a_node_are_given_up_and_the_reason_said(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise disks.RefusedFolderError("/tmp/x belongs to another user (on n1)")
+
+    monkeypatch.setattr(disks, "fetch", refused)
+    submission = scene.follower.submission
+    submission.request = replace(submission.request, local="/tmp")
+    scene.size.jobs.append(Job(job_id="7", nodes="n1"))
+    scene.follower._looked.add(1)
+    scene.told = ["FAILED"]
+    scene.follower.follow()
+    assert any("is lost: /tmp/x belongs to another user (on n1)" in said for said in scene.said)
+    assert scene.size.jobs[-1].fetched
+    assert "ended as FAILED" in scene.follower.given_up[1]

@@ -21,7 +21,7 @@ from ddpbench.launch.slurm.request import (
     parse_time,
     slurm_time,
 )
-from ddpbench.launch.slurm.submission import FILE
+from ddpbench.records.submission_dir import SubmissionDir
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_each_job_is_held_against_the_partition_that_slurm_chose_for_it(
 
 
 def test_an_option_given_again_leaves_the_others_as_they_are(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text(
+    SubmissionDir(tmp_path).file.write_text(
         json.dumps(
             {
                 "asked": {},

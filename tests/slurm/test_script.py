@@ -42,7 +42,7 @@ def script(request: Request, path: str = "/work/run/nodes-2", *, retry_failed: b
         python="/opt/env/bin/python",
         again="ddpbench submit /work/run",
         retry_failed=retry_failed,
-        local=place(request, "nodes-2", "0123abcd") if request.local else "",
+        local=place(request.local, "0123456789abcdef" * 2, 2) if request.local else "",
     )
 
 

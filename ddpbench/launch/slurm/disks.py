@@ -2,6 +2,9 @@
 
 A job unpacks its run on every node. What a node has newer stays. The slots gather all records on one node
 (`worker/slot`), from which they are fetched while the job runs, and once more when it has ended.
+
+The disk may be one that every user can write to, such as `/tmp`. The folder's name is drawn when the submission is
+made. The folder is made with mode 700, and is checked on every node before anything is read or written in it.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddpbench.errors import OutputError, RequestError
+from ddpbench.errors import LaunchError, OutputError, RequestError
 from ddpbench.launch.slurm.control import UnreachableError, environment
 from ddpbench.launch.slurm.request import Request
 from ddpbench.records.rundir import explain_os_error
@@ -40,23 +43,59 @@ _SHARED_OPTIONS = ("partition", "account", "qos", "reservation", "constraint")
 """Options of sbatch that srun takes too, and without which it might not get the same nodes."""
 
 
-def place(request: Request, name: str, key: str) -> str:
-    """Return where the run called `name` is on a node, as a word of the shell, whose variables the node expands."""
-    return f'"{request.local}/ddpbench-{key}-{name}"'
+_CHECK = r"""own_folder() {  # whether nobody else can write in the folder, or put another in its place; it says why not
+    local at start=$1 refuse="refused: $1" root owner mode
+    case $1 in /*) ;; *) echo "$refuse is not an absolute path"; return 1 ;; esac
+    if [ -L "$1" ] || ! [ -d "$1" ]; then echo "$refuse is not a folder"; return 1; fi
+    if ! [ -O "$1" ]; then echo "$refuse belongs to another user"; return 1; fi
+    mode=$(stat -c %a -- "$1")
+    case $mode in 700|2700) ;; *) echo "$refuse has mode $mode, not 700"; return 1 ;; esac
+    root=$(stat -c %u /)
+    for start in "$1" "$(realpath -- "$1")"; do
+        at=${start%/*}
+        while [ -n "$at" ]; do
+            read -r owner mode < <(stat -c '%u %a' -- "$at") || { echo "$refuse changed"; return 1; }
+            case $owner in "$root"|0|"$EUID") ;; *) echo "$refuse is below $at of another user"; return 1 ;; esac
+            if ! [ -L "$at" ] && (( 8#$mode & 2 && ! (8#$mode & 512) )); then
+                echo "$refuse is below $at, where others can put another in its place"
+                return 1
+            fi
+            at=${at%/*}
+        done
+    done
+}"""
+"""A function of bash. A parent folder may be written to by others if it has the sticky bit, as /tmp has."""
+
+
+def place(local: str, key: str, nodes: int) -> str:
+    """Return where the run on `nodes` nodes is on each node, as a word of the shell, whose variables the node expands.
+
+    `local` is a folder as `Request` has checked it, and `key` the random part of the name.
+    """
+    return f'"{local}/ddpbench-{key}-nodes-{nodes}"'
 
 
 def unpacking(where: str, nodes: int) -> list[str]:
     """Return the script's lines that unpack the run directory on each node."""
     one_each = f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --export=ALL --mpi=none"
     unpack = (
-        f"mkdir -p {where} && base64 -d | tar -x -J --keep-newer-files --warning=no-ignore-newer -C {where}"
+        f'; run={where}; make_folder "$run" && base64 -d | '
+        'tar -x -J --keep-newer-files --warning=no-ignore-newer -C "$run"'
     )
     return [
-        "# No directory is shared: the run directory stands at this script's end, and is unpacked on each node.",
+        "# No directory is shared: the run directory stands at this script's end, and is unpacked on each node, in a",
+        "# folder that is its owner's alone.",
+        *_CHECK.splitlines(),
+        "make_folder() {  # the folder may be there of an earlier job of this submission",
+        '    mkdir -p -- "${1%/*}" && { mkdir -m 700 -- "$1" 2> /dev/null; own_folder "$1" >&2; }',
+        "}",
         f"run={where}",
-        'mkdir -p "$run" && exec >> "$run/slurm-$SLURM_JOB_ID.out" 2>&1',
+        'make_folder "$run" || exit 1',
+        'output="$run/slurm-$SLURM_JOB_ID.out"',
+        'if [ -L "$output" ]; then exit 1; fi',
+        'exec >> "$output" 2>&1 || exit 1',
         f"sed '1,/^{MARK}$/d' \"$0\" | {one_each} bash -c \\",
-        f"  {shlex.quote(unpack)} || exit 1",
+        f'  "$(declare -f own_folder make_folder)"{shlex.quote(unpack)} || exit 1',
         "",
     ]
 
@@ -135,21 +174,33 @@ def _on_nodes(line: Sequence[str], command: str) -> bytes:
     return done.stdout
 
 
+class RefusedFolderError(LaunchError):
+    """The folder on a node is missing, or somebody else could have written in it."""
+
+
 def fetch(run: Path, where: str, nodes: str, count: int, request: Request, *, job_id: str | None) -> None:
     """Brings the records of a job on these nodes into `run`; `job_id` is given while it runs.
 
     Raises:
-        UnreachableError: the nodes cannot be asked now, or none of them has the run.
+        UnreachableError: the nodes cannot be asked now, or none of them said what it has.
+        RefusedFolderError: no node has the folder, or not as its owner's alone.
         OutputError: it cannot be written here.
     """
-    looking = f'echo "$SLURMD_NODENAME $(ls {where}/cases/*/*/outcome.json 2>/dev/null | wc -l)"'
-    told = _on_nodes(_srun(job_id, nodes, count, request), looking).decode("utf-8", "replace")
-    found = {name: int(number) for name, number in re.findall(r"^(\S+) (\d+)$", told, flags=re.MULTILINE)}
+    looking = (
+        f'{_CHECK}\nrun={where}\nif why=$(own_folder "$run"); then\n'
+        '    echo "$SLURMD_NODENAME $(ls "$run"/cases/*/*/outcome.json 2> /dev/null | wc -l)"\n'
+        'else\n    echo "$SLURMD_NODENAME $why"\nfi'
+    )
+    said = _on_nodes(_srun(job_id, nodes, count, request), looking).decode("utf-8", "replace")
+    found = {name: int(number) for name, number in re.findall(r"^(\S+) (\d+)$", said, flags=re.MULTILINE)}
     if not found:
+        if refused := re.findall(r"^(\S+) refused: (.+)$", said, flags=re.MULTILINE):
+            raise RefusedFolderError(f"{refused[0][1]} (on {refused[0][0]})")
         raise UnreachableError(f"no node of {nodes} said what it has of the run")
     most = max(found, key=lambda name: found[name])
     left_out = " ".join(f"--exclude=./{name}" for name in sorted(_LEFT_OUT))
-    data = _on_nodes(_srun(job_id, most, 1, request), f"tar -c -z -C {where} {left_out} .")
+    packing = f'{_CHECK}\nrun={where}\nown_folder "$run" >&2 && tar -c -z -C "$run" {left_out} .'
+    data = _on_nodes(_srun(job_id, most, 1, request), packing)
     _unpack(run, data)
 
 
@@ -167,6 +218,8 @@ def _unpack(run: Path, data: bytes) -> None:
                 raise OutputError(f"{run}: what the nodes have of it is over {format_bytes(_MOST_FETCHED)}")
             for member in members:
                 here = run / member.name
+                if not (member.isfile() or member.isdir()):
+                    continue  # a link or a pipe, which no record is
                 if member.isfile() and here.is_file() and here.stat().st_mtime > member.mtime + 1:
                     continue
                 file.extract(member, run, filter="data")

@@ -8,12 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-from ddpbench.errors import DdpbenchError, RequestError
+from ddpbench.errors import DdpbenchError, LaunchError, RequestError
 from ddpbench.launch.slurm import control, disks
 from ddpbench.launch.slurm.control import GONE, JobState, UnreachableError
 from ddpbench.launch.slurm.submission import Job, Size, Submission, local_place, write_script, write_scripts
 from ddpbench.records.files import read_text
 from ddpbench.records.sessions import read_sessions
+from ddpbench.texts import command
 
 POLL_S = 5.0
 """How soon Slurm's controller is asked again after a job's state has changed: it serves a whole cluster."""
@@ -225,6 +226,11 @@ class Follower:
             disks.fetch(size.run.path, where, last.nodes, nodes, request, job_id=job_id)
         except UnreachableError as error:
             return self._unfetched(size, state, error) if not runs else True  # it may have only begun
+        except disks.RefusedFolderError as error:
+            if runs:
+                return True
+            self._lost(size, str(error))
+            return True
         finally:
             self._fetched[nodes, runs] = self.clock()
         if not runs:
@@ -239,10 +245,7 @@ class Follower:
         if self._tried[nodes] < FETCH_TRIES:
             self.listener.event(kept)
         elif state is not None and state.state == "NODE_FAIL":
-            self.listener.event(
-                f"{size.name}: what job {last.job_id} measured since it was looked at last is lost with {last.nodes}"
-            )
-            self._settle(size)
+            self._lost(size, f"{last.nodes} is lost")
             return True
         else:
             self._done.add(nodes)
@@ -250,11 +253,39 @@ class Follower:
             self.listener.state(size, "given up", size.launches())
         return False
 
+    def _lost(self, size: Size, why: str) -> None:
+        """Says that what an ended job measured since its records were fetched last is lost."""
+        job = size.jobs[-1].job_id
+        self.listener.event(
+            f"{size.name}: what job {job} measured since its records were fetched last is lost: {why}"
+        )
+        self._settle(size)
+
     def _settle(self, size: Size) -> None:
         size.jobs[-1] = replace(size.jobs[-1], fetched=True)
         self.submission.save()
 
+    def _check_there(self) -> None:
+        """Sees that the directory is still there.
+
+        Raises:
+            LaunchError: it was deleted or moved.
+        """
+        for path in (self.submission.path, *(size.run.path for size in self.submission.sizes)):
+            try:
+                path.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                jobs = [size.jobs[-1].job_id for size in self.submission.sizes if size.jobs]
+                end = f", or end the jobs with: {command('scancel', *jobs)}" if jobs else ""
+                raise LaunchError(
+                    f"{path} was deleted or moved while its jobs were followed, and they write there: put it back and "
+                    f"give the command again{end}"
+                ) from None
+            except OSError:  # a file system that is away for a while
+                return
+
     def _look(self, size: Size, states: Mapping[str, JobState]) -> None:
+        self._check_there()
         nodes = size.shape.nodes
         last = size.jobs[-1] if size.jobs else None
         state = states.get(last.job_id) if last is not None else None

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpbench.errors import RequestError
+from ddpbench.launch.slurm.words import one_line
 from ddpbench.spec import limits
-from ddpbench.texts import shortened, unprintable
+from ddpbench.texts import shortened
 from ddpbench.units import parse_seconds
 
 AUTO = "auto"
@@ -35,10 +36,25 @@ _OWN = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Option:
-    """One option of sbatch; without a value it is a switch."""
+    """An option of sbatch, which a line of a script can hold; without a value it is a switch.
+
+    Raises:
+        RequestError: it is none, or one that a submission sets itself.
+    """
 
     name: str
     value: str | None = None
+
+    def __post_init__(self) -> None:
+        if not _OPTION.fullmatch(self.name):
+            raise RequestError(
+                f"{shortened(self.name)} is not an option of sbatch: give its long name, such as qos=high or hold"
+            )
+        # sbatch takes a name's beginning too
+        if own := next((one for one in _OWN if one.startswith(self.name)), None):
+            raise RequestError(f"--sbatch {self.name} is not taken: {_OWN[own]}")
+        if self.value is not None:
+            one_line(f"--{self.name}", self.value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,13 +78,15 @@ class Request:
     def __post_init__(self) -> None:
         limits.RANKS_PER_NODE.check_flag("--ranks-per-node", self.ranks_per_node)
         limits.RANKS.check_flag("--nodes x --ranks-per-node", self.sizes[-1] * self.ranks_per_node)
+        if self.time_s is not None:
+            limits.TIME_LIMIT_S.check_flag("--time", self.time_s)
         if self.port is not None:
             limits.PORT.check_flag("--port", self.port)
         twice = [name for name, count in Counter(option.name for option in self.options).items() if count > 1]
         if twice:
             raise RequestError(f"--{twice[0]} is given twice: leave one out")
         for line in self.setup:
-            _check_line("--setup", line)
+            one_line("--setup", line)
         if self.local and not _FOLDER.fullmatch(self.local):
             raise RequestError(
                 f"--local {shortened(self.local)}: give an absolute folder on the nodes, of letters, digits, . _ - / "
@@ -109,27 +127,7 @@ def parse_option(text: str) -> Option:
         raise RequestError(
             f"--sbatch {shortened(text)}: give an option of sbatch by its long name, such as qos=high or hold"
         )
-    if own := next(
-        (one for one in _OWN if one.startswith(name)), None
-    ):  # sbatch takes a name's beginning too
-        raise RequestError(f"--sbatch {name} is not taken: {_OWN[own]}")
-    return option(name, value if equals else None)
-
-
-def option(name: str, value: str | None) -> Option:
-    """Return an option with a value that a line of a script can hold.
-
-    Raises:
-        RequestError: it cannot.
-    """
-    if value is not None:
-        _check_line(f"--{name}", value)
-    return Option(name=name, value=value)
-
-
-def _check_line(flag: str, text: str) -> None:
-    if "\n" in text or unprintable(text):
-        raise RequestError(f"{flag} {shortened(text)}: a line of a script cannot hold this; write it without")
+    return Option(name=name, value=value if equals else None)
 
 
 def parse_time(text: str) -> float | None:
@@ -176,7 +174,7 @@ def options_of(
     named: Sequence[tuple[str, str | None]], given: Sequence[str], *, exclusive: bool
 ) -> tuple[Option, ...]:
     """Return sbatch's options: those that have a flag of their own here, then those of `--sbatch`."""
-    own = [option(name, value) for name, value in named if value is not None]
+    own = [Option(name=name, value=value) for name, value in named if value is not None]
     return (
         *own,
         *([Option(name="exclusive")] if exclusive else []),

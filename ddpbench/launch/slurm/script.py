@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 from ddpbench.launch.elsewhere import Shape
 from ddpbench.launch.layout import SLURM_PLACE, srun
 from ddpbench.launch.slurm.disks import MARK, unpacking
 from ddpbench.launch.slurm.request import Request, slurm_time
+from ddpbench.launch.slurm.words import for_sbatch, for_shell, one_line
 
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,:/@[]")
 FIRST_PORT, PORTS = 20_000, 12_000
 """Ports of jobs: below those that Linux gives to connections, from 32,768."""
 
@@ -35,6 +34,9 @@ def job_script(
 
     `name` is the job's, `cpus` how many cores a rank has (None: as Slurm likes), `time_s` the time limit, seconds, and
     `again` the command that follows the job. Started again, by Slurm or by hand, the job goes on where it was.
+
+    Raises:
+        RequestError: a value has a line break or another control character, which no script can hold.
     """
     options: list[tuple[str, str | None]] = [
         ("job-name", name),
@@ -52,14 +54,15 @@ def job_script(
     )
     options = [*((key, value) for key, value in options if key not in replaced), *given]
     flag = " --retry-failed" if retry_failed else ""
-    worker = f"{shlex.quote(python)} -m ddpbench.worker {local or shlex.quote(str(run_dir))}{flag}"
+    own = for_shell("the submission's directory", str(run_dir))
+    worker = f"{for_shell('the Python', python)} -m ddpbench.worker {local or own}{flag}"
     nodes = "1 node" if shape.nodes == 1 else f"{shape.nodes} nodes"
     lines = [
         "#!/bin/bash",
         f"# Measures what this run directory plans for {nodes} of {shape.ranks_per_node} ranks. To follow it:",
-        f"#   {again}",
+        f"#   {one_line('the command', again)}",
         "# Submitted again, after whatever ended it, it goes on with the launches that are left.",
-        *(f"#SBATCH --{key}{'' if value is None else f'={_word(value)}'}" for key, value in options),
+        *(_directive(key, value) for key, value in options),
         "",
         *(
             ["set -e  # a job without these would measure something else", *request.setup, "set +e", ""]
@@ -74,7 +77,7 @@ def job_script(
         'export MASTER_ADDR="${MASTER_ADDR:-$first}" MASTER_PORT',
         "",
         f"{srun(shape.nodes, shape.ranks_per_node)} --mpi=none bash -c \\",
-        f"  {shlex.quote(f'{SLURM_PLACE} exec {worker}')}",
+        f"  {for_shell('the command', f'{SLURM_PLACE} exec {worker}')}",
         *(["exit", MARK] if local else []),
         "",
     ]
@@ -85,8 +88,5 @@ def _port(request: Request) -> str:
     return str(request.port) if request.port is not None else f"$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))"
 
 
-def _word(value: str) -> str:
-    """Return a value as sbatch reads it from a script: in quotes, backslashes before quotes and before themselves."""
-    if value and _PLAIN.issuperset(value):
-        return value
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+def _directive(key: str, value: str | None) -> str:
+    return f"#SBATCH --{key}" if value is None else f"#SBATCH --{key}={for_sbatch(f'--{key}', value)}"

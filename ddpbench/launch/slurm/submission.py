@@ -1,13 +1,13 @@
 """A submission: a directory with a run directory and a script for each number of nodes, and what was submitted.
 
-submission.json  nodes-1/  nodes-2/ ...  merged/
-    each a run directory, with job.sbatch and what its jobs printed, slurm-<job id>.out
+`records/submission_dir.py` has the paths in it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,26 +16,26 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from ddpbench.errors import IdentityError, OutputError, RequestError
+from ddpbench.errors import OutputError, RequestError
 from ddpbench.launch.elsewhere import PlannedFor, Shape, planned_for, write_run
 from ddpbench.launch.plan import Plan, make_plan
 from ddpbench.launch.slurm import disks
-from ddpbench.launch.slurm.request import Request, option
+from ddpbench.launch.slurm.request import Option, Request
 from ddpbench.launch.slurm.script import job_script
+from ddpbench.launch.slurm.words import job_name, one_line
 from ddpbench.machine.identity import submitted_record
 from ddpbench.records import SCHEMA_VERSION, LaunchDir, RunDir, write_atomically
-from ddpbench.records.files import damaged, read_text
+from ddpbench.records.files import MOST_OUTCOME, damaged, parse_json, read_bytes
 from ddpbench.records.machine import first_problem
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.rundir import checked_name, explain_os_error
-from ddpbench.spec import Case, PlannedCase
-from ddpbench.texts import command, unprintable
+from ddpbench.records.submission_dir import SubmissionDir
+from ddpbench.spec import Case, PlannedCase, limits
+from ddpbench.texts import command, shortened
 
-FILE = "submission.json"
 SCRIPT = "job.sbatch"
 _START_S = 300.0
 """Of a job's time limit: until its slots have imported torch, perhaps from a slow file system, and met."""
-_MOST_FILE = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,12 +93,21 @@ class Size:
         return plan.budget.rounds_min * sum(entry.skip_reason is None for entry in plan.cases)
 
     def has_failed(self) -> bool:
-        """Return whether a launch or a proof is not ok."""
-        return any(b'"status": "ok"' not in path.read_bytes() for path in self._outcomes())
+        """Return whether a launch or a proof is not ok.
+
+        Raises:
+            UnreadableError: the outcome of one is a link, a pipe, a device or too large.
+        """
+        return any(b'"status": "ok"' not in read_bytes(path, MOST_OUTCOME) for path in self._outcomes())
 
     def output(self, job_id: str) -> Path:
         """Return where a job prints to."""
         return self.run.path / f"slurm-{job_id}.out"
+
+
+def new_key() -> str:
+    """Return 128 random bits, in hexadecimal digits."""
+    return secrets.token_hex(16)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -109,6 +118,8 @@ class Submission:
     sizes: list[Size]
     asked: Mapping[str, Any]
     request: Request
+    key: str = field(default_factory=new_key)
+    """Drawn at random: part of the names of folders on the nodes' own disks, so that nobody can make them first."""
     plans: Mapping[int, Plan] = field(default_factory=dict)
     """What is to be written, by number of nodes; nothing where it stands already."""
     notes: tuple[str, ...] = ()
@@ -148,10 +159,11 @@ class Submission:
             "setup": list(self.request.setup),
             "port": self.request.port,
             "local": self.request.local,
+            "key": self.key,
         }
         data = {"schema_version": SCHEMA_VERSION, "asked": self.asked, "slurm": slurm, "sizes": sizes}
         try:
-            write_atomically(self.path / FILE, json.dumps(data, indent=1) + "\n")
+            write_atomically(SubmissionDir(self.path).file, json.dumps(data, indent=1) + "\n")
         except OSError as error:
             raise OutputError(f"{self.path} cannot be written: {explain_os_error(error)}") from None
 
@@ -171,10 +183,8 @@ def plan_submission(
     planned = planned_for(source, largest, launcher="slurm", overrides=overrides)
     _check_device(request, planned, overrides)
     path = checked_name(out if out is not None else Path("reports") / f"{planned.experiment.name}-slurm")
-    if unprintable(str(path.absolute())) or "\n" in str(path.absolute()) or "\\" in str(path.absolute()):
-        raise OutputError(
-            "a backslash or a control character in the directory's path means something else to Slurm"
-        )
+    if "\\" in one_line("--out", str(path.absolute())):
+        raise OutputError("a backslash in the directory's path means something else to Slurm")
     asked = {
         "experiment": str(source.absolute()),
         "experiment_digest": hashlib.sha256(source.read_bytes()).hexdigest()[:16],
@@ -182,8 +192,12 @@ def plan_submission(
         "sizes": list(request.sizes),
         "ranks_per_node": request.ranks_per_node,
     }
+    try:
+        parse_json(json.dumps(asked))  # as it is read again
+    except ValueError as error:
+        raise RequestError(f"the experiment's path, or a --set, holds {error}") from None
     notes = [*planned.notes]
-    if (path / FILE).exists():
+    if SubmissionDir(path).is_there:
         found = open_submission(path)
         _check_same(found, asked)
         return replace(found, request=request, notes=tuple(notes))
@@ -201,7 +215,7 @@ def plan_submission(
         sizes.append(
             Size(
                 shape=Shape(nodes, request.ranks_per_node),
-                run=RunDir(path / f"nodes-{nodes}"),
+                run=SubmissionDir(path).run(nodes),
                 estimated_s=plan.estimate_s(plan.budget.rounds_max),
             )
         )
@@ -287,7 +301,7 @@ def current(submission: Submission) -> Submission:
         RequestError: the directory has become another submission's meanwhile.
         IdentityError: its file is damaged.
     """
-    if not (submission.path / FILE).exists():
+    if not SubmissionDir(submission.path).is_there:
         return submission
     if submission.plans:
         raise RequestError(
@@ -330,13 +344,13 @@ def scripts(submission: Submission, *, retry_failed: bool = False) -> dict[int, 
         RequestError: a run that stands already cannot be read.
     """
     found, request = {}, submission.request
-    name = Path(str(submission.asked["experiment"])).stem
+    name = Path(str(submission.asked.get("experiment", ""))).stem
     for size in submission.sizes:
         plan = submission.plans.get(size.shape.nodes) or read_plan(size.run)
         cases = [entry.case for entry in plan.cases if entry.skip_reason is None]
         found[size.shape.nodes] = job_script(
             size.run.path.absolute(),
-            f"{name}-{size.shape.nodes}",
+            job_name(name, size.shape.nodes),
             size.shape,
             request,
             cpus=_cpus(cases),
@@ -351,8 +365,7 @@ def scripts(submission: Submission, *, retry_failed: bool = False) -> dict[int, 
 
 def local_place(submission: Submission, size: Size) -> str:
     """Return where a size's run is on the nodes' own disks, as a word of their shells."""
-    key = hashlib.sha256(str(submission.path.absolute()).encode()).hexdigest()[:8]
-    return disks.place(submission.request, size.run.path.name, key)
+    return disks.place(submission.request.local, submission.key, size.shape.nodes)
 
 
 def write_script(size: Size, text: str) -> None:
@@ -379,70 +392,95 @@ def write_scripts(submission: Submission, texts: Mapping[int, str]) -> None:
         write_script(size, texts[size.shape.nodes])
 
 
+_Job = Annotated[str, Field(pattern=r"^[0-9]{1,18}$")]
+_Nodes = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,\[\]-]*$", max_length=1 << 16)]
+"""Slurm's list of nodes, such as n[1-4],m7."""
+_Count = Annotated[int, Field(ge=0)]
+
+
 class _StoredJob(BaseModel, strict=True):
-    job_id: str
-    launches: int = 0
-    sessions: int = 0
-    nodes: str = ""
+    job_id: _Job
+    launches: _Count = 0
+    sessions: _Count = 0
+    nodes: _Nodes = ""
     fetched: bool = False
 
 
 class _StoredSize(BaseModel, strict=True):
-    nodes: int
-    ranks_per_node: int
+    nodes: Annotated[int, limits.NODES]
+    ranks_per_node: Annotated[int, limits.RANKS_PER_NODE]
     run: str
-    estimated_s: float
+    estimated_s: Annotated[float, Field(ge=0)]
     jobs: list[_StoredJob] = []
 
 
 class _StoredSlurm(BaseModel, strict=True):
     time_s: float | None
-    options: list[list[str | None]]
+    options: list[Annotated[list[str | None], Field(min_length=2, max_length=2)]]
     setup: list[str]
     port: int | None
     local: str = ""
+    key: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")] | None = None
+
+
+class _StoredAsked(BaseModel, strict=True):
+    experiment: str = ""
+    experiment_digest: str = ""
+    overrides: list[str] = []
+    sizes: list[int] = []
+    ranks_per_node: int = 1
 
 
 class _Stored(BaseModel, strict=True):
-    asked: dict[str, Any]
+    asked: _StoredAsked
     slurm: _StoredSlurm
     sizes: Annotated[list[_StoredSize], Field(min_length=1)]
 
 
 def open_submission(path: Path) -> Submission:
-    """Return the submission that a directory holds.
+    """Return the submission that a directory holds; nothing in it leads out of it, and every value of it is checked.
 
     Raises:
         RequestError: it holds none.
-        IdentityError: its file is damaged.
+        IdentityError: its file is damaged, or something in the directory leads elsewhere.
     """
-    if not (path / FILE).is_file():
-        raise RequestError(f"{path} holds no submission: there is no {FILE}")
+    directory = SubmissionDir(path)
+    data = directory.read()
     try:
-        stored = _Stored.model_validate(json.loads(read_text(path / FILE, _MOST_FILE)))
+        stored = _Stored.model_validate(data)
     except ValidationError as error:
-        raise damaged(path / FILE, first_problem(error)) from None
-    except ValueError as error:
-        raise damaged(path / FILE, str(error)) from None
+        raise damaged(directory.file, first_problem(error)) from None
     sizes = []
     for size in stored.sizes:
-        if (
-            Path(size.run).name != size.run
-            or not size.run
-            or not all(job.job_id.isdecimal() for job in size.jobs)
-        ):
-            raise IdentityError(f"{path / FILE} is damaged: it leads out of its directory")
+        run = directory.run(size.nodes)
+        if size.run != run.path.name:
+            raise damaged(
+                directory.file,
+                f"the run on {size.nodes} nodes is {shortened(size.run)}, and must be {run.path.name!r}",
+            )
         jobs = [Job(**job.model_dump()) for job in size.jobs]
         shape = Shape(size.nodes, size.ranks_per_node)
-        sizes.append(Size(shape=shape, run=RunDir(path / size.run), estimated_s=size.estimated_s, jobs=jobs))
+        sizes.append(Size(shape=shape, run=run, estimated_s=size.estimated_s, jobs=jobs))
+    numbers = [size.shape.nodes for size in sizes]
+    if numbers != sorted(set(numbers)):
+        raise damaged(directory.file, "its numbers of nodes are not ascending")
     slurm = stored.slurm
-    request = Request(
-        sizes=tuple(size.shape.nodes for size in sizes),
-        ranks_per_node=sizes[0].shape.ranks_per_node,
-        time_s=slurm.time_s,
-        options=tuple(option(name or "", value) for name, value in slurm.options),
-        setup=tuple(slurm.setup),
-        port=slurm.port,
-        local=slurm.local,
+    try:
+        request = Request(
+            sizes=tuple(numbers),
+            ranks_per_node=max(size.shape.ranks_per_node for size in sizes),
+            time_s=slurm.time_s,
+            options=tuple(Option(name=name or "", value=value) for name, value in slurm.options),
+            setup=tuple(slurm.setup),
+            port=slurm.port,
+            local=slurm.local,
+        )
+    except RequestError as error:
+        raise damaged(directory.file, str(error)) from None
+    return Submission(
+        path=path,
+        sizes=sizes,
+        asked=stored.asked.model_dump(),
+        request=request,
+        key=slurm.key or new_key(),  # an older version stored none
     )
-    return Submission(path=path, sizes=sizes, asked=stored.asked, request=request)

@@ -1,0 +1,55 @@
+"""Values that reach a job's script: each is checked to be one line, and quoted as one word, here and nowhere else."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from ddpbench.errors import RequestError
+from ddpbench.texts import shortened, unprintable
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,:/@[]")
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+_LONGEST_NAME = 64
+
+
+def one_line(what: str, text: str) -> str:
+    """Return a text that stands on one line of a script; `what` says in a message where it is from.
+
+    Raises:
+        RequestError: it has a line break or another control character.
+    """
+    found = repr("\n") if "\n" in text else unprintable(text)
+    if found:
+        raise RequestError(
+            f"{what} {shortened(text)}: a job's script cannot hold the character {found}; leave it out"
+        )
+    return text
+
+
+def for_sbatch(what: str, value: str) -> str:
+    """Return a value as sbatch reads it from a `#SBATCH` line: quoted, with a backslash before quotes and backslashes.
+
+    Raises:
+        RequestError: a script cannot hold it.
+    """
+    one_line(what, value)
+    if value and _PLAIN.issuperset(value):
+        return value
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def for_shell(what: str, value: str) -> str:
+    """Return a value as one word of the shell.
+
+    Raises:
+        RequestError: a script cannot hold it.
+    """
+    return shlex.quote(one_line(what, value))
+
+
+def job_name(experiment: str, nodes: int) -> str:
+    """Return what the queue calls a job: the experiment's file name, with a hyphen for what is not a letter, digit or
+    one of `._-`, and the number of nodes."""
+    stem = _NOT_IN_A_NAME.sub("-", experiment)[:_LONGEST_NAME].strip("-.")
+    return f"{stem or 'ddpbench'}-{nodes}"

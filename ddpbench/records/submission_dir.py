@@ -1,0 +1,121 @@
+"""A submission's directory: the one owner of every path in it, and what is checked before any of them is used.
+
+submission.json  nodes-1/  nodes-2/ ...  merged/
+    each a run directory; with what submit writes, and a job of Slurm prints, in each of the nodes'
+
+Like a run directory, it may come from a stranger: nothing in it is followed elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddpbench.errors import IdentityError, RequestError
+from ddpbench.records.files import MIB, damaged, parse_json, read_bytes
+from ddpbench.records.rundir import RunDir, explain_os_error, leading_elsewhere, refuse
+from ddpbench.texts import command
+
+_RUN = re.compile(r"nodes-([1-9]\d{0,8})", re.ASCII)
+_FILE = re.compile(r"submission\.json|\.lock|\..+\.new", re.ASCII)
+_MOST_FILE = MIB
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionDir:
+    """The directory of `ddpbench submit`."""
+
+    path: Path
+
+    @property
+    def file(self) -> Path:
+        """Return the file of what was asked of Slurm and which jobs were submitted."""
+        return self.path / "submission.json"
+
+    @property
+    def merged(self) -> RunDir:
+        """Return the run that joins all sizes, once there is more than one."""
+        return RunDir(self.path / "merged")
+
+    @property
+    def merged_next(self) -> Path:
+        """Return where the next merged run is made."""
+        return self.path / ".merged-new"
+
+    @property
+    def merged_before(self) -> Path:
+        """Return where the last merged run is until the next one has replaced it."""
+        return self.path / ".merged-old"
+
+    def run(self, nodes: int) -> RunDir:
+        """Return the run on that number of nodes."""
+        return RunDir(self.path / f"nodes-{nodes}")
+
+    def runs(self) -> list[RunDir]:
+        """Return the runs that are there, by their number of nodes."""
+        found = {int(match[1]) for path in self.path.iterdir() if (match := _RUN.fullmatch(path.name))}
+        return [self.run(nodes) for nodes in sorted(found)]
+
+    @property
+    def is_there(self) -> bool:
+        """Return whether the directory has a file of a submission's name."""
+        return self.file.exists() or self.file.is_symlink()
+
+    def check(self) -> None:
+        """Refuses a directory that leads elsewhere or could block its reader, in any of its runs.
+
+        Raises:
+            IdentityError: a file or folder of it is a link, a pipe, a socket or a device, or the one for the other.
+        """
+        folders = {self.merged.path.name, self.merged_next.name, self.merged_before.name}
+        refuse(
+            leading_elsewhere(
+                self.path,
+                lambda name: name in folders or _RUN.fullmatch(name) is not None,
+                _FILE.fullmatch,
+            )
+        )
+        for run in (*self.runs(), self.merged):
+            run.check()
+
+    def read(self) -> dict[str, Any]:
+        """Return what the file says, after the whole directory was checked.
+
+        Raises:
+            RequestError: the directory holds no submission.
+            IdentityError: the file is damaged, or the directory leads elsewhere.
+        """
+        if not self.is_there:
+            raise RequestError(f"{self.path} holds no submission: there is no {self.file.name}")
+        self.check()
+        try:
+            data = parse_json(read_bytes(self.file, _MOST_FILE))
+        except OSError as error:
+            raise IdentityError(f"{self.file} cannot be read: {explain_os_error(error)}") from None
+        except ValueError as error:
+            raise damaged(self.file, str(error)) from None
+        if not isinstance(data, dict):
+            raise damaged(self.file, "an object was expected")
+        return data
+
+    def measured(self) -> RunDir:
+        """Return the run that shows all that was measured: the merged one, or the only one.
+
+        Raises:
+            RequestError: there are several and they were not merged yet, or nothing was measured.
+            IdentityError: the directory leads elsewhere.
+        """
+        self.check()
+        if self.merged.plan.exists():
+            return self.merged
+        runs = [run for run in self.runs() if next(run.path.glob("cases/*/*/outcome.json"), None)]
+        if len(runs) == 1:
+            return runs[0]
+        if not runs:
+            raise RequestError(f"{self.path} is a submission of which nothing was measured yet")
+        raise RequestError(
+            f"{self.path} is a submission whose runs were not merged yet: {command('ddpbench', 'submit', self.path)} "
+            f"merges them once their jobs have ended; or give one of them, such as {runs[0].path}"
+        )
