@@ -96,13 +96,59 @@ def test_another_path_of_training_is_never_what_to_use(tmp_path: Path) -> None:
     write_plan(run, [SINGLE, DDP, MASTER, local], Budget(rounds_min=1, rounds_max=6))
     write_proof(run, local, compared="parameters, averaged")
     for number in range(6):
-        for case, step in ((SINGLE, 10), (DDP, 12), (MASTER, 15), (local, 6)):
+        for case, step in ((SINGLE, 10), (DDP, 12), (MASTER, 15), (local, 11)):
             blocks = [[int(step * MS * (1 + number / 1000))] * 10]
             write_launch(run, case, number, [RankLaunch(blocks=blocks)] * processes_of(case))
     write_sessions(run)
     told = answer(summarize(run))
     assert told.startswith("Use DDP at 2 ranks")
     assert "not ranked: local SGD (another path of training)" in told
+
+
+INDEPENDENT = case_of("independent", 2)
+
+
+@pytest.mark.parametrize(
+    ("steps", "why"),
+    [
+        ({SINGLE: 10, DDP: 6.4, MASTER: 15}, "its speed-up's interval is 3."),
+        (
+            {SINGLE: 10, MASTER: 25, DDP: 12, INDEPENDENT: 22},
+            "its step over that of independent ranks is 0.5",
+        ),
+    ],
+    ids=["3.1 times at 2 ranks", "82 % faster than independent ranks"],
+)
+def test_a_number_that_cannot_be_right_is_no_answer_and_no_finding(
+    tmp_path: Path, steps: dict[Case, float], why: str
+) -> None:
+    found = summary_of(tmp_path, steps)
+    told = answer(found)
+    assert told.startswith("No answer: the numbers of DDP at 2 ranks cannot be right: ")
+    assert why in told
+    assert told.endswith("repeat on a quiet machine).")
+    lines = [one.line for one in found.findings]
+    assert [line for line in lines if "DDP" in line] == []
+    assert lines, "those on other cases stay"
+    assert set(found.comparisons["verdict"]) == {"cannot tell"}
+
+
+def test_a_panel_with_a_wrong_number_is_not_judged_and_the_others_are(tmp_path: Path) -> None:
+    other = {one: case_of(one.strategy, one.world_size, workload="mlp") for one in (SINGLE, DDP, MASTER)}
+    steps = {SINGLE: 10, DDP: 6, MASTER: 15, other[SINGLE]: 10, other[DDP]: 12, other[MASTER]: 15}
+    told = answer(summary_of(tmp_path, steps))
+    assert told.startswith("Use DDP at 2 ranks")
+    assert "not judged: gpt:nano" in told
+
+
+def test_under_strong_scaling_caches_may_explain_a_little_more_than_linear(tmp_path: Path) -> None:
+    strong = {"scaling": "strong", "global_batch": 16}
+    one = case_of("single", 1, local_batch=16, **strong)
+    ddp, master = (case_of(name, 2, local_batch=8, **strong) for name in ("ddp", "master"))
+    told = answer(summary_of(tmp_path / "a", {one: 10, ddp: 4.5, master: 8}))
+    assert told.startswith("Use DDP at 2 ranks: 2.2")
+    told = answer(summary_of(tmp_path / "b", {one: 10, ddp: 3, master: 8}))
+    assert told.startswith("No answer: the numbers of DDP at 2 ranks cannot be right: ")
 
 
 def test_oversubscribed_cases_and_too_few_rounds_answer_nothing(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from ddpbench.analysis import RunSummary, summarize
 from ddpbench.analysis.findings.claims import claim_findings, decided_claims
+from ddpbench.analysis.invariants.checked import Bounded, Violation
 from ddpbench.analysis.read.launches import CaseRun, Launch
 from ddpbench.analysis.read.pace import Pacing
 from ddpbench.analysis.statistics.stats import Timing
@@ -100,6 +101,26 @@ def measured(
 def decided(of: PlannedClaim, runs: Sequence[CaseRun]) -> Decided:
     (found,) = decided_claims([of], runs)
     return found
+
+
+def test_a_case_whose_numbers_cannot_be_right_decides_no_claim() -> None:
+    runs = [run_of(DDP, [0.01] * 6), run_of(PARALLEL, [0.02] * 6)]
+    wrong = Violation(
+        invariant="at_most_the_ranks",
+        statement="A speed-up is at most the number of ranks",
+        meaning="",
+        kind="doubtful",
+        case_id=DDP.case_id,
+        label="DDP at 2 ranks",
+        broken=Bounded(what="its speed-up", seen=3.1, most=2.5),
+    )
+    assert decided(claim((DDP, PARALLEL)), runs).verdict == "holds"
+    (found,) = decided_claims([claim((DDP, PARALLEL))], runs, {DDP.case_id: wrong})
+    assert found.verdict == "cannot tell"
+    told = found.pairs[0].reason
+    assert (
+        told == "the numbers of DDP at 2 ranks cannot be right: its speed-up is 3.1; allowed is at most 2.5"
+    )
 
 
 def shares(of: PlannedClaim, ratios: Mapping[Case, float], **more: Any) -> Callable[[str], float]:

@@ -93,7 +93,7 @@ def test_the_faster_strategy_stands_first(tmp_path: Path) -> None:
     ],
 )
 def test_each_verdict_in_words(tmp_path: Path, ratio: float, noise: float, verdict: str, words: str) -> None:
-    summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 12 * ratio}, noise=noise)
+    summary = summary_of(tmp_path, {SINGLE: 10, DDP: 14, MASTER: 14 * ratio}, noise=noise)
     found = next(finding for finding in summary.findings if finding.evidence == "strategies")
     assert (found.verdict, words in found.line) == (verdict, True), found.text
 
@@ -126,7 +126,7 @@ def test_variants_of_one_strategy_are_told_apart_in_every_sentence(tmp_path: Pat
     local = case_of("post_local_sgd", 2, algorithm="all_reduce", schedule="after_backward")
     options = [json.dumps({**local.options, "period": period}, sort_keys=True) for period in (4, 8)]
     four, eight = (replace(local, options_json=option) for option in options)
-    summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 15, four: 9, eight: 7})
+    summary = summary_of(tmp_path, {SINGLE: 7, DDP: 12, MASTER: 15, four: 9, eight: 7.5})
     told = [one.text for one in summary.findings if "Local SGD" in one.text]
     assert len(told) == 2
     assert sum("period=4" in text for text in told) == 1

@@ -500,6 +500,34 @@ def test_a_speed_up_beyond_the_ranks_is_doubted(tmp_path: Path) -> None:
     assert more.banner == ""
 
 
+@pytest.mark.parametrize(("step_ns", "broken_rules"), [(2_060_000, {"at_most_the_ranks"}), (9 * MS, set())])
+def test_one_round_shows_what_is_far_beyond_the_ranks(
+    tmp_path: Path, step_ns: int, broken_rules: set[str]
+) -> None:
+    """9.7 at two ranks is wrong without any interval; 2.2 may be the luck of one round."""
+    found = checked(written(tmp_path, of(SINGLE, 1) | of(DDP, 1, blocks=[[step_ns] * 10])))
+    assert broken(found) == broken_rules
+    assert [one.broken.text for one in found.violations] == [
+        "its speed-up is 9.709; allowed is at most 2.5" for _ in broken_rules
+    ]
+
+
+def test_a_value_far_beyond_the_ranks_is_wrong_however_wide_its_interval(tmp_path: Path) -> None:
+    steps = [600_000, 6_000_000, 1_000_000, 9_000_000]
+    launches = of(SINGLE, 4) | {DDP: [[RankLaunch(blocks=[[step] * 10])] * 2 for step in steps]}
+    (wrong,) = checked(written(tmp_path, launches)).violations
+    assert wrong.invariant == "at_most_the_ranks"
+    assert wrong.broken.what == "its speed-up"
+
+
+def test_one_round_shows_what_is_far_faster_than_the_bound(tmp_path: Path) -> None:
+    bound = case_of("independent", 2)
+    launches = of(bound) | of(DDP, blocks=[[5 * MS] * 10])
+    (wrong,) = checked(written(tmp_path / "far", launches)).violations
+    assert wrong.broken.text == "its step over that of independent ranks is 0.5; allowed is at least 0.8"
+    assert broken(checked(written(tmp_path / "near", of(bound) | of(DDP, blocks=[[9 * MS] * 10])))) == set()
+
+
 def test_who_is_faster_than_the_bound_is_doubted(tmp_path: Path) -> None:
     bound = case_of("independent", 2)
 

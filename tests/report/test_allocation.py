@@ -43,7 +43,8 @@ def a_run(
         for number, sign in enumerate((-1, 0, 1, 0.5, -0.5)):
             shift = 0 if case.strategy == "single" else sign * wobble
             step = round((step_ms + shift) * MS)
-            write_launch(run, case, number, [RankLaunch(blocks=[[step] * 10])] * case.world_size)
+            rank = RankLaunch(blocks=[[step] * 10], samples_per_step=case.global_batch // case.world_size)
+            write_launch(run, case, number, [rank] * case.world_size)
     return run
 
 
@@ -163,6 +164,15 @@ def test_ddp_is_taken_unless_another_strategy_is_asked_for(tmp_path: Path) -> No
     assert found.elsewhere.endswith("1 buckets (--where bucket_cap_mb=1)")
     assert of(run, where={"bucket_cap_mb": "1"}).jobs[1].step_s.value == pytest.approx(0.15, rel=1e-3)
     assert of(run, strategy="master").name == "master"
+
+
+def test_a_curve_with_a_number_that_cannot_be_right_is_refused(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run", {**STEPS_MS, case_of("ddp", 4): 30.0})
+    with pytest.raises(
+        RequestError, match=r"DDP at 4 ranks cannot be right: .* speed-up.* is 13.*again"
+    ) as why:
+        of(run)
+    assert "allowed is at most" in str(why.value)
 
 
 def test_of_two_batches_of_one_strategy_either_can_be_chosen(

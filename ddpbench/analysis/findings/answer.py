@@ -8,7 +8,8 @@ that was to decide claims is answered by them (`all_claims.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from ddpbench.analysis.checkpoints import SMALL_SHARE, checkpoint_costs
 from ddpbench.analysis.findings.choice import Choice, choices_of, planned_panels
@@ -33,6 +34,7 @@ from ddpbench.analysis.findings.wording import (
     plain,
     sentence,
 )
+from ddpbench.analysis.invariants.checked import Violation
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, Judgement, rounds_for, step_time
 from ddpbench.analysis.summary import Finding, FindingKind
@@ -48,7 +50,10 @@ _PLURALS = {"workload": "workloads", "fabric": "links", "precision": "precisions
 
 
 def answer_of(
-    cases: Sequence[CaseRun], findings: Sequence[Finding], claimed: Finding | None = None
+    cases: Sequence[CaseRun],
+    findings: Sequence[Finding],
+    claimed: Finding | None = None,
+    withheld: Mapping[str, Violation] = MappingProxyType({}),
 ) -> tuple[Finding, ...]:
     """Return one or two sentences; always one, which says why where there is no answer.
 
@@ -56,9 +61,13 @@ def answer_of(
         cases: a run's.
         findings: the run's, of which one may be told beside.
         claimed: what became of the experiment's claims, if it has any.
+        withheld: cases whose numbers cannot be right, by id: nothing is answered from what they were compared with.
     """
-    choices, panels = choices_of(cases), planned_panels(cases)
-    found = first_to_loss(cases)
+    usable = [run for run in cases if run.case_id not in withheld]
+    doubtful = {grouping.panel(run.case) for run in cases if run.case_id in withheld}
+    choices = [one for one in choices_of(cases) if grouping.panel(one.chosen.case) not in doubtful]
+    panels = planned_panels(cases)
+    found = None if withheld else first_to_loss(cases)
     if found is None:
         found = _to_use(choices, panels)
     chosen = {one.chosen.case_id for one in choices}
@@ -70,18 +79,18 @@ def answer_of(
         found.evidence == "time-to-loss" or any(len(one.ranked) > 1 for one in choices)
     )
     told = [*([found] if found else []), *asked] if ranked else [*asked, *([found] if found else [])]
-    saved = _checkpoint(cases)
+    saved = _checkpoint(usable)
     told = [saved, *told][:2] if saved is not None else told
-    recovered = recovery_finding(cases)
+    recovered = recovery_finding(usable)
     if recovered is not None:  # the rest is of the training that nothing befell
-        saving = snapshot_finding(cases)
+        saving = snapshot_finding(usable)
         told = [recovered, *([saving] if saving is not None else [])]
-    growth = growth_finding(cases)
+    growth = growth_finding(usable)
     told = [growth, *told][:2] if growth is not None else told
     if claimed is None:
-        return tuple(told) or (_none(cases, panels),)
+        return tuple(told) or (_none(cases, panels, withheld),)
     if not told and claimed.verdict == "unresolved":
-        told = [_none(cases, panels)]  # why, and what to do
+        told = [_none(cases, panels, withheld)]  # why, and what to do
     return (claimed, *told[:1])
 
 
@@ -394,8 +403,21 @@ def _checkpoint(cases: Sequence[CaseRun]) -> Finding | None:
     )
 
 
-def _none(cases: Sequence[CaseRun], panels: Sequence[Case]) -> Finding:
+def _none(
+    cases: Sequence[CaseRun], panels: Sequence[Case], withheld: Mapping[str, Violation] = MappingProxyType({})
+) -> Finding:
     """Return why there is no answer."""
+    if withheld:
+        first, *others = withheld.values()
+        more = (f"so it is for {counted(len(others), 'more case', 'more cases')}",) if others else ()
+        return Finding(
+            kind="answer",
+            text=sentence(f"no answer: {first.why_withheld}"),
+            tags=(*more, "repeat on a quiet machine"),
+            evidence="summary",
+            verdict="unresolved",
+            cases=(first.case_id,),
+        )
     several = [run for run in cases if run.case.world_size > 1 and run.status == "ok" and run.timings]
     rounds = max((len(run.timings) for run in several), default=0)
     if not several:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from ddpbench.analysis.findings.wording import (
@@ -40,6 +41,7 @@ from ddpbench.analysis.findings.wording import (
     takes_another_path,
     undecided,
 )
+from ddpbench.analysis.invariants.checked import Violation
 from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.stats import (
@@ -74,14 +76,22 @@ _FOLLOWING = ("algorithm", "schedule", "options_json", "backend", "bucket_cap_mb
 """What follows from the strategy, where that differs."""
 
 
-def decided_claims(claims: Sequence[PlannedClaim], cases: Sequence[CaseRun]) -> tuple[Decided, ...]:
-    """Return what the run's cases make of its claims, in their order."""
+def decided_claims(
+    claims: Sequence[PlannedClaim],
+    cases: Sequence[CaseRun],
+    withheld: Mapping[str, Violation] = MappingProxyType({}),
+) -> tuple[Decided, ...]:
+    """Return what the run's cases make of its claims, in their order; nothing follows from those `withheld`, by id."""
     by_id, names = {run.case_id: run for run in cases}, Names(cases)
-    return tuple(_decided(claim, [(by_id[a], by_id[b]) for a, b in claim.pairs], names) for claim in claims)
+    return tuple(
+        _decided(claim, [(by_id[a], by_id[b]) for a, b in claim.pairs], names, withheld) for claim in claims
+    )
 
 
-def _decided(claim: PlannedClaim, pairs: Sequence[_Pair], names: Names) -> Decided:
-    unable = [_unable(pair, names) for pair in pairs]
+def _decided(
+    claim: PlannedClaim, pairs: Sequence[_Pair], names: Names, withheld: Mapping[str, Violation]
+) -> Decided:
+    unable = [_unable(pair, names) or _withheld(pair, withheld) for pair in pairs]
     compared = [
         None if why else _compared(*pair, of=claim.of) for pair, why in zip(pairs, unable, strict=True)
     ]
@@ -128,6 +138,11 @@ def _unable(pair: _Pair, names: Names) -> str:
         if (share := busy_share(run)) > FULL_SHARE:
             return f"{names.of(run)} took {100 * share:.0f} % of this machine's cores, so that these set its pace"
     return ""
+
+
+def _withheld(pair: _Pair, withheld: Mapping[str, Violation]) -> str:
+    """Return why the numbers of one of the two cannot be right; empty where nothing speaks against them."""
+    return next((withheld[run.case_id].why_withheld for run in pair if run.case_id in withheld), "")
 
 
 def _compared(a: CaseRun, b: CaseRun, *, of: Of) -> Comparison | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import pandas as pd
@@ -18,7 +18,7 @@ from ddpbench.analysis.statistics.stats import Interval
 COMPARISON_COLUMNS = ("topic", "case_id", "best_case_id", "ratio", "ratio_ci_low", "ratio_ci_high", "verdict")
 
 
-def comparisons_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
+def comparisons_table(cases: Sequence[CaseRun], withheld: Set[str] = frozenset()) -> pd.DataFrame:
     """Every case held against the best of the others of its group, for groups of two or more.
 
     `buckets`: one strategy's bucket caps at one number of ranks. `strategies`: the strategies that
@@ -29,6 +29,9 @@ def comparisons_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
 
     `data`: a case held against the same with its batches in memory, which stands in the best's place; `precision`:
     one under autocast against the same in full precision, likewise. Their verdicts are `judge_all`'s.
+
+    Of cases that were compared with one that is `withheld`, by id, because its numbers cannot be right, it cannot be
+    told how they stand.
     """
     families = Families(cases)
     rows: list[dict[str, Any]] = []
@@ -39,16 +42,22 @@ def comparisons_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
         ("ranks", rank_groups(cases)),
     ):
         for group in groups:
+            wrong = any(run.case_id in withheld for run in group)
             for case_id, one in families.standings(group).items():
-                rows.append(_compared(topic, case_id, one.against, one.ratio, one.verdict))
+                ratio, verdict = (
+                    (Interval(value=one.ratio.value), "cannot tell") if wrong else (one.ratio, one.verdict)
+                )
+                rows.append(_compared(topic, case_id, one.against, ratio, verdict))
     for member in itertools.chain.from_iterable(group.members for group in input_groups(cases)):
         if member.judged is not None and member.twin is not None:
             ids = (member.run.case_id, member.twin.case_id)
-            rows.append(_compared("data", *ids, member.judged.ratio, member.judged.verdict))
+            verdict = member.judged.verdict if withheld.isdisjoint(ids) else "unresolved"
+            rows.append(_compared("data", *ids, member.judged.ratio, verdict))
     for held in precision_groups(cases):
         for run, judged in held.others:
             ids = (run.case_id, held.full.case_id)
-            rows.append(_compared("precision", *ids, judged.ratio, judged.verdict))
+            verdict = judged.verdict if withheld.isdisjoint(ids) else "unresolved"
+            rows.append(_compared("precision", *ids, judged.ratio, verdict))
     frame = pd.DataFrame(rows, columns=list(COMPARISON_COLUMNS))
     return frame.astype(dict.fromkeys(("ratio", "ratio_ci_low", "ratio_ci_high"), "float64"))
 

@@ -42,6 +42,11 @@ __all__ = [
     "check_cases",
 ]
 
+
+def _always(case: Measured, number: Bounded) -> bool:
+    return True
+
+
 _WRONG = "A record or the analysis is wrong: do not use this case's numbers."
 INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
@@ -50,6 +55,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         meaning=_WRONG,
         kind="impossible",
         check=steps.parts_add_up,
+        withholds=_always,
     ),
     Invariant(
         name="communication_within",
@@ -75,6 +81,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         meaning="Blocks and single steps were timed differently: do not use this case's step time.",
         kind="impossible",
         check=steps.single_steps,
+        withholds=_always,
     ),
     Invariant(
         name="time_spent",
@@ -82,6 +89,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         meaning="Times were counted twice, or on two clocks: do not use this case's numbers.",
         kind="impossible",
         check=steps.time_spent,
+        withholds=_always,
     ),
     Invariant(
         name="links_carry",
@@ -90,6 +98,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         meaning="Its step time is too short, or the link was not held to its rate: do not use this case's numbers.",
         kind="impossible",
         check=links.links_carry,
+        withholds=_always,
     ),
     Invariant(
         name="bus_bandwidth",
@@ -135,6 +144,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         meaning=_WRONG,
         kind="impossible",
         check=rates.intervals_hold_points,
+        withholds=_always,
     ),
     Invariant(
         name="columns_agree",
@@ -142,6 +152,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         meaning=_WRONG,
         kind="impossible",
         check=rates.columns_agree,
+        withholds=_always,
     ),
     Invariant(
         name="within_the_machine",
@@ -164,6 +175,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         "not extrapolate it.",
         kind="doubtful",
         check=rates.at_most_the_ranks,
+        withholds=rates.caches_cannot_explain,
     ),
     Invariant(
         name="under_the_bound",
@@ -171,6 +183,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         meaning="The bound was disturbed, or the strategy leaves out work: do not say how far it is from ideal.",
         kind="doubtful",
         check=rates.under_the_bound,
+        withholds=_always,
     ),
 )
 """The rules, in the order in which they are told."""
@@ -229,6 +242,7 @@ def _violation(invariant: Invariant, subject: Measured, broken: Sequence[Bounded
         label=label,
         broken=max(broken, key=lambda one: one.excess),
         count=len(broken),
+        withholds=any(invariant.withholds(subject, one) for one in broken),
     )
 
 

@@ -106,6 +106,8 @@ class Invariant:
     """The numbers to hold against their bounds; none where the rule says nothing of the case."""
     unseen: Callable[[Measured], float | None] | None = None
     """Of a rule that statistics decide, the largest deviation that a case leaves open, as a fraction."""
+    withholds: Callable[[Measured, Bounded], bool] = lambda case, number: False
+    """Return whether a number outside its bounds forbids every conclusion from the case's throughput."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,6 +123,13 @@ class Violation:
     broken: Bounded
     count: int = 1
     """How many of the case's numbers lie outside."""
+    withholds: bool = False
+    """Whether nothing may be concluded from the case's throughput."""
+
+    @property
+    def why_withheld(self) -> str:
+        """Return why nothing is concluded from the case, as part of a sentence."""
+        return f"the numbers of {self.label} cannot be right: {self.broken.text}"
 
     def to_json(self) -> dict[str, Any]:
         """For `--json` and the data that a page embeds."""
@@ -172,6 +181,15 @@ class Checked:
     def impossible(self) -> tuple[Violation, ...]:
         """Violations of what no job can do."""
         return tuple(one for one in self.violations if one.kind == "impossible")
+
+    @property
+    def withheld(self) -> dict[str, Violation]:
+        """Return the cases from whose throughput nothing may be concluded, each with its worst violation."""
+        found: dict[str, Violation] = {}
+        for one in sorted(self.violations, key=lambda one: -one.broken.excess):
+            if one.withholds:
+                found.setdefault(one.case_id, one)
+        return found
 
     def of(self, invariant: str) -> tuple[Violation, ...]:
         """Return the violations of one rule."""

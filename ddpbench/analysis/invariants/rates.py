@@ -10,6 +10,8 @@ from ddpbench.analysis.statistics.stats import MARGIN, compare
 from ddpbench.analysis.table.peaks import TF32_OVER_FLOAT32, computes_in
 from ddpbench.strategies.traits import traits_of
 
+FAR = 0.25
+"""Relative: a value this far beyond what is possible is wrong, however wide its interval is, or if it has none."""
 EDGES = 0.05
 """Relative: processor time is read a little outside of what is timed, at a block's edges."""
 _INTERVALS = (
@@ -85,20 +87,43 @@ def held_in_memory(case: Measured) -> Iterable[Bounded]:
 
 
 def at_most_the_ranks(case: Measured) -> Iterable[Bounded]:
-    """A speed-up's whole interval does not lie above the number of ranks, where the base case computes as they do."""
-    low = case.row.get("speedup_ci_low")
-    if low is not None and traits_of(case.run.case).engine == "torch":
-        what = "the lower end of its speed-up's interval"
-        yield Bounded(what=what, seen=low, most=case.run.case.world_size * (1 + MARGIN))
+    """A speed-up is at most the number of ranks, where the base case computes as they do.
+
+    Broken where the whole interval lies above it, or the value far above it, with or without an interval.
+    """
+    if traits_of(case.run.case).engine != "torch":
+        return
+    ranks = case.run.case.world_size
+    value, low = case.row.get("speedup"), case.row.get("speedup_ci_low")
+    if low is not None:
+        yield Bounded(what="the lower end of its speed-up's interval", seen=low, most=ranks * (1 + MARGIN))
+    if value is not None:
+        yield Bounded(what="its speed-up", seen=value, most=ranks * (1 + FAR))
+
+
+def caches_cannot_explain(case: Measured, number: Bounded) -> bool:
+    """Return whether a speed-up above the number of ranks must be wrong.
+
+    Under strong scaling a rank's share of the batch is smaller and may fit into a cache: a little above is possible.
+    """
+    job = case.run.case
+    return job.scaling != "strong" or number.seen > job.world_size * (1 + FAR)
 
 
 def under_the_bound(case: Measured) -> Iterable[Bounded]:
-    """A step does not take less than that of independent ranks: the whole interval of the ratio, paired by round."""
+    """A step does not take less than that of independent ranks.
+
+    Broken where the whole interval of the ratio, paired by round, lies below 1, or the value far below it, with or
+    without an interval.
+    """
     bound = case.bound
     if bound is None or not is_bounded(case.run.case):
         return
     comparison = compare(case.run.timings, bound.timings)
-    if comparison is None or not comparison.paired or (ratio := comparison.time_ratio()).high is None:
+    if comparison is None:
         return
-    what = "the upper end of the interval of its step over that of independent ranks"
-    yield Bounded(what=what, seen=ratio.high, least=1 / (1 + MARGIN))
+    ratio = comparison.time_ratio()
+    if comparison.paired and ratio.high is not None:
+        what = "the upper end of the interval of its step over that of independent ranks"
+        yield Bounded(what=what, seen=ratio.high, least=1 / (1 + MARGIN))
+    yield Bounded(what="its step over that of independent ranks", seen=ratio.value, least=1 / (1 + FAR))

@@ -88,10 +88,13 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, told: Told) -> Ru
     merged = read_merged(run)
     fabrics = fabrics_of(run)
     checks = check_cases(cases, table, fabrics)
-    claims = decided_claims(plan.claims, cases)
+    withheld = checks.withheld
+    claims = decided_claims(plan.claims, cases, withheld)
     claimed = claim_findings(claims, cases)
     laws = fitted.found()
-    sentences = (*claimed, *_findings(cases, laws, most=max(FEWEST_FINDINGS, MOST_FINDINGS - len(claimed))))
+    usable = [run for run in cases if run.case_id not in withheld]
+    sound = [curve for curve in laws if not withheld.keys() & set(curve.case_ids.values())]
+    sentences = (*claimed, *_findings(usable, sound, most=max(FEWEST_FINDINGS, MOST_FINDINGS - len(claimed))))
     step, step_absent = one_step(run, cases)
     sweeps, text = _sweeps(run), run.experiment_text() or ""
     counts = _counts(plan, cases, merged=bool(merged))
@@ -112,7 +115,7 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, told: Told) -> Ru
         phases=phases_table(cases),
         proofs=proofs_table(cases),
         findings=sentences,
-        answer=answer_of(cases, sentences, claims_answer(claims, claimed)),
+        answer=answer_of(cases, sentences, claims_answer(claims, claimed), withheld),
         warnings=tuple(warning_sentences(cases, checks)),
         validity=(
             *checks.told,
@@ -126,7 +129,7 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, told: Told) -> Ru
         stop_reason=sweeps.stop_reason,
         measured_share=sweeps.measured_s / sweeps.wall_s if sweeps.wall_s > 0 else None,
         wall_s=sweeps.wall_s,
-        comparisons=comparisons_table(cases),
+        comparisons=comparisons_table(cases, withheld.keys()),
         inputs=inputs_table(cases),
         checkpoints=checkpoints_table(cases),
         waterfall=waterfall_table(cases),

@@ -11,16 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ddpbench.analysis.invariants import check_cases
 from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.scaling.choice import AllocationRequest, check, choose
 from ddpbench.analysis.scaling.curves import CaseCurve
 from ddpbench.analysis.scaling.saving import Saving, saving_of
 from ddpbench.analysis.statistics.stats import Interval, compare, samples_rate, step_time
+from ddpbench.analysis.table.frame import case_table
 from ddpbench.errors import RequestError
 from ddpbench.records import RunDir
 from ddpbench.records.machine import SlurmJob, read_machine
-from ddpbench.records.plan import read_plan
+from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.spec import grouping
 
 
@@ -100,20 +102,22 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
         IdentityError: it is not a run directory, or one of another schema.
     """
     check(request)
-    cases = read_cases(run, read_plan(run))
+    plan = read_plan(run)
+    cases = read_cases(run, plan)
     curve, elsewhere = choose(cases, request, run)
     base = curve.base
     assert base is not None  # choose takes none without
     recorded = request.samples_per_epoch is None
     request = _with_samples(request, [base, *curve.runs])
     case, machine = curve.first.case, read_machine(run)
+    members = [base, *curve.runs]
+    _check_possible(plan, members, machine)
     waited = [job for job in _slurm_jobs(machine) if job.queue_wait_s is not None]
     if waited:  # what is given is known better
         recorded_waits = _waits(waited, [base, *curve.runs])
         waited = [] if recorded_waits.keys() <= request.waits_s.keys() else waited
         request = replace(request, waits_s={**recorded_waits, **request.waits_s})
     jobs = _jobs(curve, base, request)
-    members = [base, *curve.runs]
     return Allocation(
         name=curve.name,
         strategy=case.strategy,
@@ -141,6 +145,16 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
         left_out=_left_out(curve),
         elsewhere=elsewhere,
     )
+
+
+def _check_possible(plan: StoredPlan, runs: Sequence[CaseRun], machine: Mapping[str, Any]) -> None:
+    """Refuses a curve with numbers that cannot be right.
+
+    Raises:
+        RequestError: it has such numbers.
+    """
+    for wrong in check_cases(runs, case_table(plan, runs, machine)).withheld.values():
+        raise RequestError(f"{wrong.why_withheld}; measure this curve again, on a quiet machine")
 
 
 def _saving(cases: Sequence[CaseRun], workload: str, request: AllocationRequest) -> Saving | None:
