@@ -89,6 +89,7 @@ class RankLaunch:
     interfaces: tuple[str, str] | None = None
     """The one that gloo uses, and a faster one."""
     status: str = "ok"
+    error: str = ""
     cores: Sequence[int] | None = None
     """Its own; None: as many as its rank says."""
     minor_faults: int | None = None
@@ -231,7 +232,7 @@ def rank_lines(
         {
             "kind": "outcome",
             "status": what.status,
-            "error": "",
+            "error": what.error,
             "error_type": "",
             "phase": "",
             "step": None,

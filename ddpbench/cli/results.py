@@ -59,9 +59,13 @@ def sentences(summary: RunSummary) -> list[str]:
 
 
 def failed(summary: RunSummary) -> list[str]:
-    """Return what became of the cases that are neither ok nor skipped, and what to do: a sentence for each of a few."""
+    """Return why cases are not ok, and what to do: a sentence for each of a few.
+
+    Those that the plan skips are in it, with their reasons; those that were skipped in their proof are named here.
+    """
     frame = summary.cases
-    bad = frame[~frame["status"].isin(("ok", "skipped"))]
+    refused = [one.case_id for one in summary.failures if one.status == "skipped" and one.phase]
+    bad = frame[~frame["status"].isin(("ok", "skipped")) | frame["case_id"].isin(refused)]
     names = labels(summary.planned.values())
     lines = [
         f"{names[case_id]}: {status}: {error}"

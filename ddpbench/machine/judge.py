@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import sysconfig
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ddpbench.causes import is_users
 from ddpbench.errors import LaunchError, UnreadableError
 from ddpbench.guard import signal_name
 from ddpbench.machine.launched import RESTARTS
@@ -33,7 +32,6 @@ from ddpbench.records.files import check_room, field_lines, read_end
 from ddpbench.records.reader import RankRecords
 from ddpbench.records.rundir import Purpose
 
-_LIBRARIES = tuple({sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]) + os.sep})
 EXIT_NO_RECORD = 74  # os.EX_IOERR: the rank could not write its records
 _NO_MESSAGE = "did not go through"
 """How `collectives.transport.CollectiveError` ends what it says of a message."""
@@ -141,14 +139,24 @@ def _rank_killed(records: LaunchRecords, seen: Seen, *, oom: bool) -> Verdict | 
 
 
 def _left_early(records: LaunchRecords, seen: Seen) -> Verdict | None:
-    """Return the verdict where a rank left as if all were well, and the others have nothing else to say than that."""
+    """Return the verdict where a rank left without a word: first of all, or so that the others lost it."""
     outcomes = _outcomes(records)
-    left = [rank for rank, code in seen.codes.items() if code == 0 and outcomes.get(rank) is None]
+    left = [
+        rank
+        for rank, code in seen.codes.items()
+        if code >= 0 and outcomes.get(rank) is None and rank not in seen.ended_by_us
+    ]
     failed = [one for one in outcomes.values() if one is not None and one.status != "ok"]
-    if not left or not all(map(_is_peer_error, failed)):
+    if not left or not (seen.first_bad in left or all(map(_is_peer_error, failed))):
         return None
-    error = f"rank {left[0]} ended without saying how {seen.where(left[0])} (code that calls os._exit?)"
-    return Verdict(status="failed", error=error, rank=left[0], phase=seen.pulse(left[0]).phase)
+    rank = seen.first_bad if seen.first_bad in left else left[0]
+    code = seen.codes[rank]
+    how = f"with exit code {code} and no record" if code else "without saying how"
+    hint = (
+        "" if code == 1 else f" (code that calls os._exit({code})?)"
+    )  # 1 is what a failing interpreter gives
+    error = f"rank {rank} ended {how} {seen.where(rank)}{hint}; see {records.directory.log(rank).name}"
+    return Verdict(status="failed", error=error, rank=rank, phase=seen.pulse(rank).phase)
 
 
 def _said_what_failed(records: LaunchRecords) -> Verdict | None:
@@ -163,7 +171,9 @@ def _said_what_failed(records: LaunchRecords) -> Verdict | None:
     # When a rank fails the others lose their connection to it: theirs is the later, lesser failure.
     bad.sort(key=lambda item: (_is_peer_error(item[1]), item[1].finished_ns))
     rank, outcome = bad[0]
-    error = f"rank {rank} {f'in {outcome.phase}' if outcome.phase else ''}: {outcome.error}"
+    if outcome.status == "skipped":  # it says of the strategy what is so on every rank
+        return Verdict(status="skipped", error=outcome.error, rank=rank, phase=outcome.phase)
+    error = f"rank {rank}{f' in {outcome.phase}' if outcome.phase else ''}: {outcome.error}"
     if max(each.attempt for each in records.ranks) >= RESTARTS:
         error += f" (torchrun started its ranks anew {RESTARTS} times, as often as it may)"
     return Verdict(status=outcome.status, error=error, rank=rank, phase=outcome.phase)
@@ -289,13 +299,9 @@ def waiting_for_data(directory: LaunchDir, rank: int) -> str | None:
         return None
     for stack in re.split(r"^(?:Current t|T)hread ", text, flags=re.MULTILINE)[1:]:
         if loading := _LOADING.search(stack):
-            own = (frame for frame in _FRAME.finditer(stack, 0, loading.start()) if _is_users(frame[1]))
+            own = (frame for frame in _FRAME.finditer(stack, 0, loading.start()) if is_users(frame[1]))
             return next((f", in {Path(frame[1]).name}:{frame[2]}" for frame in own), "")
     return None
-
-
-def _is_users(path: str) -> bool:
-    return "/site-packages/" not in path and not path.startswith((*_LIBRARIES, "<"))
 
 
 def measured_seconds(records: LaunchRecords) -> float:

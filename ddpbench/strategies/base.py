@@ -35,6 +35,13 @@ PROMISES: dict[Promise, str] = {
 }
 
 
+class CannotTrainError(Exception):
+    """This strategy cannot train the model that it was given, and the message says why.
+
+    A replica raises it, alike on every rank, when it is built or in its first step: the case is then skipped.
+    """
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     """All that a strategy needs to build a rank's replica.
@@ -352,6 +359,7 @@ class Strategy(ABC, Generic[OptionsT]):
 
 __all__ = [
     "PROMISES",
+    "CannotTrainError",
     "CompensatedReplica",
     "Job",
     "NoOptions",

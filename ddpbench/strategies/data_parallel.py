@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ddpbench.spec import Case
-from ddpbench.strategies.base import Job, NoOptions, Replica, Strategy
+from ddpbench.strategies.base import CannotTrainError, Job, NoOptions, Replica, Strategy
 from ddpbench.strategies.local import LocalReplica
 from ddpbench.strategies.trees import chunk
 
@@ -68,6 +68,7 @@ class CudaReplica(Replica):
         here = torch.cuda.device_count()
         if here < job.world_size:
             raise ValueError(f"data_parallel at world size {job.world_size} needs as many GPUs; found {here}")
+        check_replicable(job.model)
         devices = list(range(job.world_size))
         self._own: OwnStep | None = None
         if job.step is not None:
@@ -202,6 +203,30 @@ def _prepare_thread(cores: tuple[int, ...], threads: int) -> None:
     torch.set_num_threads(threads)
 
 
+def check_replicable(model: nn.Module) -> None:
+    """Refuses a model that torch.nn.DataParallel copies so that its replicas train the first one's parameters.
+
+    Raises:
+        CannotTrainError: it holds a compiled module, or a scripted one.
+    """
+    import torch
+
+    for name, module in model.named_modules():
+        what = ""
+        if (
+            type(module).__name__ == "OptimizedModule"
+            or getattr(module, "_compiled_call_impl", None) is not None
+        ):
+            what = "compiled with torch.compile"
+        elif isinstance(module, torch.jit.ScriptModule):
+            what = "a script of torch.jit"
+        if what:
+            raise CannotTrainError(
+                f"its module {name or type(module).__name__} is {what}, and keeps computing with the parameters of the "
+                "module that was compiled: torch.nn.DataParallel cannot replicate it"
+            )
+
+
 def replicate(module: nn.Module, *, alias: bool) -> tuple[nn.Module, dict[torch.Tensor, torch.Tensor]]:
     """Return a replica of the module, and its parameter for each of the module's own.
 
@@ -211,6 +236,7 @@ def replicate(module: nn.Module, *, alias: bool) -> tuple[nn.Module, dict[torch.
     """
     from torch import nn
 
+    check_replicable(module)
     parameters: dict[torch.Tensor, torch.Tensor] = {}
     for parameter in module.parameters():
         data = parameter.detach() if alias else parameter.detach().clone()

@@ -37,6 +37,11 @@ def noting_optimizer(
             f"optimizer() returned {_named(made)}; it must return an optimizer of torch.optim, or a pair of one and "
             "its scheduler"
         )
+    if scheduler is not None and _wants_value(scheduler):
+        raise TypeError(
+            f"optimizer() returned the scheduler {type(scheduler).__name__}, whose step() needs a value such as the "
+            "loss: write step(self, model, batch, optimizers) in place of loss(), and call scheduler.step(value) there"
+        )
     if isinstance(scheduler, torch.optim.Optimizer):
         raise TypeError(
             "optimizer() returned two optimizers; which of them updates when is for a step(self, model, batch, "
@@ -54,6 +59,16 @@ def noting_optimizer(
     if scheduler is not None:
         optimizer.register_step_post_hook(_stepping(scheduler))
     return optimizer
+
+
+def _wants_value(scheduler: Any) -> bool:
+    """Return whether a scheduler's step takes an argument that it cannot do without, as ReduceLROnPlateau's does."""
+    try:
+        wanted = inspect.signature(scheduler.step).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(each.kind in kinds and each.default is each.empty for each in wanted)
 
 
 def _stepping(scheduler: Any) -> Callable[..., None]:

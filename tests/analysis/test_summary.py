@@ -16,6 +16,8 @@ from ddpbench.analysis.statistics.resolution import (
     resolved_in_turn,
     rounds_to_resolve,
 )
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.cli.results import failed
 from ddpbench.errors import RecordError
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, PlannedCase
@@ -107,6 +109,25 @@ def test_a_failed_proof_is_a_failure_with_its_numbers(run: RunDir) -> None:
     assert (failure.status, failure.phase, failure.reason) == ("diverged", "proof", "gradients differ")
     (proof,) = summary.proofs.to_dict("records")
     assert (proof["case_id"], proof["passed"], proof["error"]) == (DDP.case_id, False, 0.3)
+
+
+def test_a_strategy_that_refused_the_model_in_its_proof_counts_as_skipped_with_the_reason(
+    run: RunDir,
+) -> None:
+    why = "ddp cannot train this model: SyncBatchNorm wants a GPU"
+    write_plan(run, [SINGLE, DDP], Budget(rounds_min=1, rounds_max=1))
+    write_proof(run, DDP, Outcome(status="skipped", error=why))
+    write_launch(run, SINGLE, 0, [RankLaunch()])
+    write_sessions(run)
+    summary = summarize(run)
+    assert dict(zip(summary.cases["case_id"], summary.cases["status"], strict=True))[DDP.case_id] == "skipped"
+    assert (summary.counts.skipped_cases, summary.counts.failed) == (1, 0)
+    assert summary.planned[DDP.case_id].case_id == DDP.case_id
+    assert [line for line in failed(summary) if "skipped" in line] == [f"{line_of(summary)}: skipped: {why}"]
+
+
+def line_of(summary: RunSummary) -> str:
+    return next(failure.label for failure in summary.failures if failure.case_id == DDP.case_id)
 
 
 def test_the_breakdown_adds_up_and_tells_the_overhead_of_instruments(run: RunDir) -> None:

@@ -297,7 +297,7 @@ def _profile_input(rest: str) -> Input:
 @family("class", classes.names)
 def _class_input(rest: str) -> Input:
     settings = {
-        "axes.strategy": '["ddp"]',
+        "axes.strategy": json.dumps(list(classes.STRATEGIES) if rest in classes.STRANGE else ["ddp"]),
         "axes.world_size": "[2]",
         "axes.bucket_cap_mb": '["default"]',
         "budget.rounds_min": "1",

@@ -257,3 +257,60 @@ def test_what_a_launch_waits_for_its_turn_is_neither_measured_nor_its_own_time(t
     for waits_ns in (0, 3 * 10**9):
         assert measured_seconds(launch(waits_ns)) == 1 + 2 + 2 + 2
         assert waited_seconds(launch(waits_ns)) == 4 * waits_ns / 1e9
+
+
+CLOSED = "RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:554] Connection closed by peer [127.0.0.1]:3112"
+
+
+@pytest.mark.parametrize("heard", [(1, 0), (0, 1)])
+def test_a_rank_that_leaves_by_os_exit_is_named_and_not_the_one_that_lost_it(
+    tmp_path: Path, heard: tuple[int, int]
+) -> None:
+    run, case = RunDir(tmp_path), case_of()
+    write_launch(run, case, 0, [RankLaunch(status="failed", error=CLOSED)], outcome=None)
+    seen = Seen(ranks=2, alive_at=0.0)
+    seen.beat(1, Pulse(3, "timed steps"), now=0.5)
+    for rank in heard:
+        seen.exited(rank, {0: 1, 1: 7}[rank], 0.0, now=1.0)
+    verdict = judge(read_launch(run.launch(case.case_id, "measure", 0)), seen, purpose="measure", oom=False)
+    assert (verdict.status, verdict.rank, verdict.phase) == ("failed", 1, "timed steps")
+    assert verdict.error == (
+        "rank 1 ended with exit code 7 and no record in timed steps after 3 steps (code that calls os._exit(7)?); "
+        "see rank-00001.attempt-0.log"
+    )
+
+
+def test_a_rank_that_leaves_first_is_named_whatever_the_others_say_of_it(tmp_path: Path) -> None:
+    run, case = RunDir(tmp_path), case_of()
+    write_launch(
+        run, case, 0, [RankLaunch(status="failed", error="NCCL: unhandled system error")], outcome=None
+    )
+    seen = Seen(ranks=2, alive_at=0.0)
+    seen.exited(1, 7, 0.0, now=1.0)
+    seen.exited(0, 1, 0.0, now=1.1)
+    found = judge(read_launch(run.launch(case.case_id, "measure", 0)), seen, purpose="measure", oom=False)
+    assert found.rank == 1
+
+
+def test_a_rank_that_we_ended_is_not_to_blame(tmp_path: Path) -> None:
+    run, case = RunDir(tmp_path), case_of()
+    write_launch(run, case, 0, [RankLaunch(status="failed", error="ValueError: mine")], outcome=None)
+    seen = Seen(ranks=2, alive_at=0.0)
+    seen.exited(0, 1, 0.0, now=1.0)
+    seen.end(5.0)
+    seen.exited(1, -9, 0.0, now=5.1)
+    found = judge(read_launch(run.launch(case.case_id, "measure", 0)), seen, purpose="measure", oom=False)
+    assert (found.rank, found.error) == (0, "rank 0: ValueError: mine")
+
+
+def test_a_strategy_that_refuses_a_model_in_the_proof_is_skipped_without_naming_a_rank(
+    tmp_path: Path,
+) -> None:
+    run, case = RunDir(tmp_path), case_of()
+    refused = RankLaunch(status="skipped", error="fsdp cannot train this model: no scalars")
+    write_launch(run, case, 0, [refused, RankLaunch(status="failed", error=CLOSED)], outcome=None)
+    seen = Seen(ranks=2, alive_at=0.0)
+    for rank in (1, 0):
+        seen.exited(rank, 1, 0.0, now=1.0)
+    found = judge(read_launch(run.launch(case.case_id, "measure", 0)), seen, purpose="measure", oom=False)
+    assert (found.status, found.error) == ("skipped", "fsdp cannot train this model: no scalars")

@@ -71,6 +71,8 @@ def read_unjudged(run: RunDir, plan: StoredPlan, told: Told = to_nobody) -> list
             run.launch(case_id, "proof"), Address(planned.case, case_id, "proof", 0, plan.run_id)
         )
         left_out += strays
+        if proof is not None and proof.status == "skipped":
+            planned = replace(planned, skip_reason=proof.error)
         status, error = _status(planned, launches, proof, plan.budget, run.path, spent=spent)
         known = steps if status != "diverged" else {}
         instrumented.append(

@@ -10,10 +10,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
 
 from ddpbench.measure.clock import Mark
 from ddpbench.measure.recorder import Recorder
-from ddpbench.strategies.base import Job
+from ddpbench.strategies.base import CannotTrainError, Job
 from ddpbench.strategies.fsdp.options import FsdpOptions
 from ddpbench.strategies.local import LocalReplica
 from ddpbench.strategies.own_step import each_part, network_of
@@ -123,8 +124,18 @@ def _sharded(model: nn.Module) -> list[FSDPModule]:
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a shard's whole tensor, gathered from all ranks."""
-    whole: torch.Tensor = tensor.full_tensor()  # type: ignore[attr-defined]
+    """Return a shard's whole tensor, gathered from all ranks.
+
+    Raises:
+        CannotTrainError: the tensor is not a shard: FSDP's hooks missed the backward that made it.
+    """
+    if not isinstance(tensor, DTensor):
+        raise CannotTrainError(
+            "a gradient was left whole and unaveraged on its rank, since FSDP's hooks missed the backward that made it "
+            "(a module that is used twice under reentrant activation checkpointing?): checkpoint with "
+            "use_reentrant=False"
+        )
+    whole: torch.Tensor = tensor.full_tensor()  # type: ignore[no-untyped-call]
     return whole
 
 

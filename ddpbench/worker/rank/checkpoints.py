@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
+from ddpbench.causes import exception_words
 from ddpbench.measure.blocks import Control
 from ddpbench.measure.clock import Clock
 from ddpbench.records import Checkpoint, explain_os_error
@@ -162,7 +163,7 @@ def sentence(folder: Path, error: BaseException) -> str:
     elif free < 1 << 20:
         reason = "the disk is full"
     else:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = exception_words(error)
     return (
         f"a checkpoint could not be written to {folder.parent}: {reason}. {free / 1e6:,.0f} MB are free there; "
         "base.checkpoint_dir names another directory for checkpoints"

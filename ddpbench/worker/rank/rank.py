@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import torch
 
+from ddpbench.causes import text_of
 from ddpbench.errors import OutputError
 from ddpbench.measure.blocks import Control
 from ddpbench.measure.clock import HostClock
@@ -33,6 +34,7 @@ from ddpbench.worker.rank.recovering import Marks, Recovering
 from ddpbench.worker.training.control import leave, meet
 from ddpbench.worker.training.training import DivergedError, Training
 from ddpbench.worker.verify.proof import Prover
+from ddpbench.worker.verify.refusals import failure, refusal
 
 EXIT_OK = 0
 EXIT_NOT_OK = 1
@@ -54,6 +56,7 @@ class Rank:
         self.case = case if case.recovery == "off" else _of_as_many(case, place.processes)
         self.host_clock = HostClock()
         self._known = Known()
+        self._training: Training | None = None
 
     def run(self) -> int:
         """Runs to the end and returns the exit code. Never raises: what goes wrong is recorded."""
@@ -74,7 +77,7 @@ class Rank:
                     raise
                 except BaseException as problem:
                     traceback.print_exc()
-                    status, error = _classify(problem)
+                    status, error = self._classify(problem)
                     error_type = type(problem).__name__
                 pulse = self.heartbeat.pulse
                 writer.write(
@@ -100,7 +103,7 @@ class Rank:
         self._pin()
         self.heartbeat.enter("building the model")
         device = device_of(self.case, self.place.local_rank)
-        training = Training(self.case, self.place, device, self.request.round)
+        training = self._training = Training(self.case, self.place, device, self.request.round)
         model = training.fresh_model()
         # Numbers only: whoever kept the parameters themselves would keep a model whole that is sharded next.
         sizes = [(each.numel(), each.element_size()) for each in model.parameters() if each.requires_grad]
@@ -182,6 +185,29 @@ class Rank:
         if failed:
             raise DivergedError(f"the strategy does not train as one process does: {'; '.join(failed)}")
 
+    def _classify(self, problem: BaseException) -> tuple[Status, str]:
+        """Return a failure's status, and a sentence on it that says what to do."""
+        if isinstance(problem, DivergedError):
+            return "diverged", str(problem)
+        if isinstance(problem, CheckpointError):
+            return "failed", str(problem)
+        text = text_of(problem)
+        no_memory = (
+            "can't allocate memory",
+            "cannot allocate memory",
+            "out of memory",
+            "oom when allocating",
+        )
+        if isinstance(problem, MemoryError | torch.OutOfMemoryError) or any(
+            words in text.lower() for words in no_memory
+        ):
+            first = text.partition("\n")[0] or type(problem).__name__
+            return "oom", f"out of memory: use a smaller batch or model, or fewer ranks a machine ({first})"
+        proves = self.request.purpose == "proof" and self._planned.world_size > 1
+        if proves and self._training is not None and (reason := refusal(problem, self._training)):
+            return "skipped", reason
+        return "failed", failure(problem, self._training)
+
 
 def _of_as_many(case: Case, ranks: int) -> Case:
     """Return a case as these ranks train it, which may be fewer than it has; each has the local batch that it had."""
@@ -206,20 +232,3 @@ def _interfaces(case: Case, engine: str) -> tuple[str, str]:
 def _cpu_s() -> float:
     own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-
-
-def _classify(problem: BaseException) -> tuple[Status, str]:
-    """Return a failure's status, and a sentence on it that says what to do."""
-    text = str(problem).strip().splitlines()
-    first = text[0] if text else type(problem).__name__
-    if isinstance(problem, DivergedError):
-        return "diverged", str(problem)
-    if isinstance(problem, CheckpointError):
-        return "failed", str(problem)
-    lowered = str(problem).lower()
-    no_memory = ("can't allocate memory", "cannot allocate memory", "out of memory", "oom when allocating")
-    if isinstance(problem, MemoryError | torch.OutOfMemoryError) or any(
-        words in lowered for words in no_memory
-    ):
-        return "oom", f"out of memory: use a smaller batch or model, or fewer ranks a machine ({first})"
-    return "failed", f"{type(problem).__name__}: {first}"

@@ -69,6 +69,8 @@ class Training:
             _length(getattr(self.loader, "dataset", None)) if self.workload.has_loss else None
         )
         """Samples of the whole dataset; None for one that is endless, made up, or does not tell."""
+        self.trained_names: tuple[str, ...] = ()
+        """The parameters to be trained of the last `fresh_model`, as their module names them, in its order."""
         self._passes: list[int] = []
         self._begun = 0
         """Batches taken of the pass under way."""
@@ -92,7 +94,10 @@ class Training:
         """
         torch.manual_seed(self.case.seed)
         model = self.workload.model(self.workload_options).to(dtype or self.dtype).to(self.device)
-        if not any(parameter.requires_grad for parameter in model.parameters()):
+        self.trained_names = tuple(
+            name.removeprefix("network.") for name, each in model.named_parameters() if each.requires_grad
+        )
+        if not self.trained_names:
             raise ValueError(f"workload {self.case.workload} has no parameters to train")
         torch.manual_seed(self.case.seed + 1 + self.place.rank)
         return (precision or self.precision).wrap(model)

@@ -144,6 +144,28 @@ class Comparer:
         self.tolerance = AUTOCAST_ROUNDOFFS * roundoff or TOLERANCES[dtype]
         self._small = AUTOCAST_SMALL_GRADIENT if roundoff else SMALL_GRADIENT
 
+    def copied(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Return a copy of a model that trains as it does.
+
+        One that torch copies without what it trains with (hooks of parameters, scripts), or not at all (weights that
+        are computed, as by `weight_norm`), is made again and given the same state.
+        """
+        hooked = any(
+            each._backward_hooks or getattr(each, "_post_accumulate_grad_hooks", None)
+            for each in model.parameters()
+        )
+        if not hooked and not any(isinstance(each, torch.jit.ScriptModule) for each in model.modules()):
+            try:
+                return copy.deepcopy(model)
+            except RuntimeError as error:
+                if "deepcopy protocol" not in str(error):
+                    raise
+        drawn = torch.get_rng_state()
+        made = self.training.fresh_model(self.dtype, self.precision)
+        torch.set_rng_state(drawn)
+        made.load_state_dict(model.state_dict())
+        return made
+
     def allow_for(self, replica: Replica) -> None:
         """Widens what is allowed by what the strategy itself rounds to on the way."""
         if replica.unit_roundoff:
@@ -194,7 +216,7 @@ class Comparer:
         if self.precision.name != "fp16":
             return
         for _ in range(MOST_HALVINGS):
-            gradient = self.prover.gradient(copy.deepcopy(model), batch, self.precision)
+            gradient = self.prover.gradient(self.copied(model), batch, self.precision)
             infinite = any(not bool(torch.isfinite(part).all()) for part in gradient.values())
             if not self.prover.agreed(float(infinite)) or not self.precision.lower_scale():
                 return
@@ -205,7 +227,7 @@ class Comparer:
         for seed in (1, 2):
             torch.manual_seed(seed)
             # Of a copy: a forward may change buffers such as running statistics.
-            gradient = self.prover.gradient(copy.deepcopy(model), self.shards[0], self.precision)
+            gradient = self.prover.gradient(self.copied(model), self.shards[0], self.precision)
             seen.append(list(gradient.values()))
         differs = relative_error(seen[0], seen[1]) > TOLERANCES[torch.float32]
         return bool(self.prover.control.agree(int(differs)))  # what is compared next, all ranks must compare

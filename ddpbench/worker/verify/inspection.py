@@ -14,13 +14,13 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 from pydantic import BaseModel, ValidationError
 
+from ddpbench.causes import exception_words, users_line
 from ddpbench.errors import nearest
 from ddpbench.spec import Case
 from ddpbench.strategies import load_strategy
@@ -79,6 +79,7 @@ def _inspect(case: Case, largest: Case | None) -> dict[str, Any]:
         first = training.fresh_model()
         model = training.fresh_model()
         _check_fresh(first, model)
+        _check_made(model)
         del first
     made_s = time.perf_counter() - began
     with _doing("its first batch"):
@@ -253,9 +254,20 @@ def _check_fresh(first: torch.nn.Module, second: torch.nn.Module) -> None:
         )
 
 
+def _check_made(model: torch.nn.Module) -> None:
+    """Refuses a model whose parameters are made in its first forward: strategies need them when they wrap it."""
+    unmade = [name for name, each in model.named_parameters() if torch.nn.parameter.is_lazy(each)]
+    if unmade:
+        raise _UnfitError(
+            f"its model's parameters are not made yet ({in_words(unmade)}): have model() pass a batch through it, or "
+            "give its lazy modules their sizes"
+        )
+
+
 def told(error: BaseException) -> str:
     """Return an exception in words, and the user's own line that led to it."""
-    return f"{_words(error)}{_where(error)}"
+    words, place = exception_words(error), users_line(error)
+    return words if place.strip(" ()") in words else f"{words}{place}"
 
 
 @contextmanager
@@ -269,28 +281,12 @@ def _doing(what: str) -> Iterator[None]:
         raise _UnfitError(f"{what} failed: {told(error)}") from error
 
 
-def _words(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
-def _where(error: BaseException) -> str:
-    """Return the last line of the user's own that led to an exception, as ` (file:line)`; empty where none did."""
-    root, library = Path(__file__).resolve().parents[2], Path(torch.__file__).resolve().parents[1]
-    place = ""
-    for frame in traceback.extract_tb(error.__traceback__):
-        path = Path(frame.filename).resolve()
-        if path.is_file() and root not in path.parents and library not in path.parents:
-            place = f" ({os.path.relpath(path)}:{frame.lineno})"
-    return place
-
-
 def _import_sentence(error: ImportError) -> str:
     """Return why the file or module could not be imported, and at which of its lines."""
     cause = error.__cause__
     if isinstance(cause, SyntaxError) and cause.filename:
         return f"{error} ({os.path.relpath(cause.filename)}:{cause.lineno})"
-    return f"{error}{_where(cause) if cause is not None else ''}"
+    return f"{error}{users_line(cause) if cause is not None else ''}"
 
 
 def _check_options(workload: Workload[Any], given: Mapping[str, Any]) -> None:

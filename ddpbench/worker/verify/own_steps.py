@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from ddpbench.causes import exception_words
 from ddpbench.measure.recorder import NullRecorder
 from ddpbench.records import Proof
 from ddpbench.strategies.own_step import around_backward
@@ -114,7 +115,7 @@ def _lockstep(prover: Rank, dtype: torch.dtype, shards: Sequence[Any]) -> Lockst
         if dtype != torch.float64 or "allocate memory" in str(error):  # how the CPU's allocator puts it
             raise
         traceback.print_exc()
-        problem = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        problem = exception_words(error)
     if prover.control.agree(int(bool(problem))):
         raise _TypeUnfitError(problem or "on another rank")
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
@@ -53,7 +52,7 @@ def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
     model = training.fresh_model(comparer.dtype, precision)
     equal = all_equal(checksum(model), prover.control, prover.processes)
     yield comparer.proof("initial state", 0.0 if equal else math.inf, 0.0)
-    reference = copy.deepcopy(model) if promise != "nothing" else model
+    reference = comparer.copied(model) if promise != "nothing" else model
     comparer.settle_scale(model, own)
     distributed = dist.is_initialized() and strategy.uses_backend
     replica = training.replica(model, NullRecorder(), distributed=distributed, precision=precision)
@@ -86,7 +85,7 @@ def _gradients(
     training, before = comparer.training, trained(reference)
     updates = training.case.compute == "real" and precision.name == "full"
     follows = updates and bool(later) and not comparer.draws_random_numbers(reference)
-    trainee = copy.deepcopy(reference) if follows else reference
+    trainee = comparer.copied(reference) if follows else reference
     optimizer = training.make_optimizer(trainee.parameters())
     made = 1
     if updates:
@@ -246,7 +245,7 @@ def _averaged(
     assert isinstance(replica, PeriodicReplica)
     prover, training = comparer.prover, comparer.training
     ranks, before = range(len(comparer.shards)), trained(reference)
-    models = [copy.deepcopy(reference) for _ in ranks]
+    models = [comparer.copied(reference) for _ in ranks]
     optimizers = [training.make_optimizer(model.parameters()) for model in models]
     found = 0
     for step in range(MOST_STEPS_APART):
@@ -301,7 +300,7 @@ def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     if not each_once or any(version > number for number, (_, version) in enumerate(updates)):
         yield comparer.proof("parameters, updates in the server's order", math.inf)
         return
-    current, other = reference, copy.deepcopy(reference)
+    current, other = reference, comparer.copied(reference)
     optimizer = training.make_optimizer(current.parameters())
     before = trained(current)
     versions = {0: before}

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ddpbench.causes import exception_words
 from ddpbench.measure.blocks import Control
 from ddpbench.records import Costs, Proof
 from ddpbench.strategies.trees import cast, chunk, map_tensors, tensors
@@ -155,7 +156,7 @@ class Prover:
             if "allocate memory" in str(error):  # how the CPU's allocator puts it
                 raise
             traceback.print_exc()
-            problem = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            problem = exception_words(error)
         if not self.control.agree(int(bool(problem))):
             return ""
         return f"the workload computes in float32 only, so float64 is not compared ({problem})"

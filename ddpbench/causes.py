@@ -1,0 +1,163 @@
+"""An exception in words: the lines that say what is wrong, and the user's own line that led to it.
+
+Standard library only: ranks and the controlling side use it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import sysconfig
+import traceback
+from pathlib import Path
+
+LONGEST = 600
+"""The longest text of an exception that is given whole, characters."""
+_TRACEBACK = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+)', re.MULTILINE)
+_WORKER = re.compile(r"^Caught \w+ in (DataLoader worker process \d+|replica \d+ on device \S+)\.")
+_NOISE = re.compile(
+    r"CUDA kernel errors might|For debugging consider passing|Compile with .?TORCH_USE_CUDA_DSA|Device-side assertion|"
+    r"Set TORCHDYNAMO_VERBOSE|Set TORCH_LOGS|You can suppress this exception|import torch\._dynamo$|"
+    r"torch\._dynamo\.config\.|Exception raised from |frame #\d+|Please include the loss function|"
+    r"Parameter indices which did not receive grad|from user code:$|Developer debug context|For more details "
+)
+"""How lines begin that help whoever debugs torch, and say nothing of the cause."""
+_ASKS_DEBUG = re.compile(r"\s*[^.\n]*TORCH_DISTRIBUTED_DEBUG[^.\n]*\.?")
+"""Advice that crashes: DDP over gloo ends with a segmentation fault under DETAIL."""
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`'\"(\d])|\n")
+_LIBRARIES = tuple(
+    os.path.realpath(path) + os.sep
+    for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), Path(__file__).parent)
+)
+
+
+def text_of(error: BaseException) -> str:
+    """Return what an exception says; empty where asking it fails, as for one that holds a module within itself."""
+    try:
+        return str(error).strip()
+    except Exception:  # a __str__ of anybody's, at any depth
+        return ""
+
+
+def exception_words(error: BaseException) -> str:
+    """Return an exception's type and what it says; with the cause that it was raised from, and the environment's part.
+
+    The words are one line, and whole sentences as far as `LONGEST` allows.
+    """
+    words = _named(type(error).__name__, meaningful(text_of(error)))
+    cause = error.__cause__
+    if cause is not None and not isinstance(cause, KeyboardInterrupt):
+        reason = meaningful(text_of(cause))
+        if reason and reason not in words:
+            words += f" (from {_named(type(cause).__name__, reason)})"
+    for note in getattr(error, "__notes__", ()):
+        words += f"; {meaningful(str(note))}"
+    return words + environments_part(error)
+
+
+def environments_part(error: BaseException) -> str:
+    """Return how a variable of Python's own in the environment led to an exception, as `; ...`; empty if none did."""
+    filters = os.environ.get("PYTHONWARNINGS", "")
+    if isinstance(error, Warning):
+        if filters:
+            return f"; PYTHONWARNINGS={filters} in the environment raises warnings as errors: unset it"
+        return "; a warning filter raises it as an error: see warnings.simplefilter and filterwarnings in your code"
+    if isinstance(error, UnicodeError) and not sys.flags.utf8_mode:
+        encoding = getattr(error, "encoding", "").lower()
+        if encoding in ("ascii", "latin-1", "iso8859-1", "charmap") or "cp125" in encoding:
+            given = os.environ.get("PYTHONUTF8", "")
+            why = f"PYTHONUTF8={given} in the environment has" if given else "the locale has"
+            advice = "set PYTHONUTF8=1, or open files with encoding='utf-8'"
+            return f"; {why} Python read and write text as {encoding}: {advice}"
+    return ""
+
+
+def _named(kind: str, words: str) -> str:
+    if not words:
+        return kind
+    return words if words.startswith(f"{kind}:") else f"{kind}: {words}"
+
+
+def meaningful(text: str) -> str:
+    """Return the part of an exception's text that says what is wrong, as one line.
+
+    Where the text holds another process's traceback, such as a loader worker's, that is the exception at its end.
+    """
+    if _TRACEBACK in text:
+        return _of_traceback(text)
+    text = _ASKS_DEBUG.sub("", text)
+    lines = [line.strip() for line in text.splitlines()]
+    lines = [line for line in lines if line and not _NOISE.match(line) and not set(line) <= set("-=~^* ")]
+    joined = ""
+    for line in lines:
+        separator = (
+            "; " if joined and (joined[-1].isalnum() or joined[-1] in ")]'\"`") and _begins(line) else " "
+        )
+        joined += f"{separator}{line}" if joined else line
+    return _shortened(joined)
+
+
+def _begins(line: str) -> bool:
+    return line[0].isupper() or line[0].isdigit()
+
+
+def _of_traceback(text: str) -> str:
+    """Return the exception at the end of a text that holds a traceback, and where in the user's code it was raised."""
+    head, _, trace = text.partition(_TRACEBACK)
+    last = trace.rpartition(_TRACEBACK)[2]
+    frames = list(_FRAME.finditer(last))
+    lines = last[frames[-1].end() :].splitlines()[1:] if frames else last.splitlines()
+    while lines and (not lines[0].strip() or lines[0][0].isspace()):
+        lines.pop(0)
+    said = "\n".join(lines).strip()
+    words = meaningful(said) if said else meaningful(head)
+    places = [f"{shown(frame[1])}:{frame[2]}" for frame in frames if is_users(frame[1])][-1:]
+    if worker := _WORKER.match(head.strip()):
+        places.insert(0, worker[1])
+    return f"{words} ({', '.join(places)})" if places else words
+
+
+def _shortened(text: str) -> str:
+    """Return a text of whole sentences: the first, and as many of the last ones as there is room for."""
+    if len(text) <= LONGEST:
+        return text
+    first, *others = [_cut(part, LONGEST // 2) for part in _SENTENCE_END.split(text) if part.strip()]
+    room, kept = LONGEST - len(first), []
+    for part in reversed(others):
+        room -= len(part) + 1
+        if room < 0:
+            break
+        kept.insert(0, part)
+    between = " " if len(kept) == len(others) else " ... "
+    return first + between + " ".join(kept) if kept else first
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest].rpartition(' ')[0] or text[:longest]} ..."
+
+
+def is_users(path: str) -> bool:
+    """Return whether a file is neither Python's, nor an installed package's, nor this package's."""
+    if path.startswith("<") or "/site-packages/" in path or "/dist-packages/" in path:
+        return False
+    return not os.path.realpath(path).startswith(_LIBRARIES)
+
+
+def shown(path: str) -> str:
+    """Return a file's path as seen from the working directory, where it is below it."""
+    try:
+        relative = os.path.relpath(path)
+    except (OSError, ValueError):
+        return path
+    return path if relative.startswith(os.pardir) else relative
+
+
+def users_line(error: BaseException) -> str:
+    """Return the last line of the user's own that led to an exception, as ` (file:line)`; empty where none did."""
+    place = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if Path(frame.filename).is_file() and is_users(frame.filename):
+            place = f" ({shown(frame.filename)}:{frame.lineno})"
+    return place

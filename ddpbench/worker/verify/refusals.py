@@ -1,0 +1,159 @@
+"""What torch says where a strategy cannot train a model: recognised, and said in this package's settings.
+
+Every model is tried in one process before a proof. What torch refuses in the proof is therefore due to the strategy:
+its case is skipped, as one that is known to be impossible before. Anything else that goes wrong there is a failure.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from ddpbench.causes import exception_words, text_of
+from ddpbench.strategies.base import CannotTrainError
+from ddpbench.worker.training.training import Training
+
+_TORCH = Path(torch.__file__).resolve().parent
+_REFUSING = tuple(
+    f"{_TORCH / part}/"
+    for part in (
+        "distributed/fsdp",
+        "distributed/_composable",
+        "distributed/tensor",
+        "distributed/optim",
+        "distributed/pipelining",
+        "distributed/algorithms",
+        "nn/parallel",
+        "nn/modules",
+        "nn/utils",
+        "_dynamo",
+        "_functorch",
+        "jit",
+        "fx",
+    )
+)
+"""The parts of torch that look at a model. A `raise` or `assert` there says that it cannot be trained so; what comes
+from elsewhere, as from the network, says nothing of the model."""
+_KINDS = (ValueError, TypeError, RuntimeError, NotImplementedError, AssertionError)
+_WAITS = "Expected to have finished reduction in the prior iteration"
+_TWICE = "Expected to mark a variable ready only once"
+_WITHOUT = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)")
+_SHARDED = (
+    (
+        "out of bounds for storage of size 0",
+        "a parameter was used after FSDP had freed it (autograd.grad within forward?)",
+    ),
+    (
+        "got mixed torch.Tensor and DTensor",
+        "a parameter was used outside its module's forward, where FSDP has only a shard of it",
+    ),
+)
+"""What torch's kernels say of a model under FSDP, none of whose own checks found it; and what that means."""
+_REFUSES = ("raise ", "assert ")
+_MOST_NAMES = 3
+
+
+def refusal(error: BaseException, training: Training) -> str:
+    """Return why the strategy cannot train the model, if an exception in a proof says that; empty otherwise."""
+    name = training.strategy.name
+    for each in _chain(error):
+        if isinstance(each, CannotTrainError):
+            return f"{name} cannot train this model: {each}"
+    text = text_of(error)
+    if _TWICE in text:
+        return f"{name} cannot train this model: {_twice(training)}"
+    if _WAITS in text and _setting(training, "find_unused_parameters") is None:
+        return f"{name} cannot train this model: {_unused(training, text)}"
+    for words, meaning in _SHARDED if name == "fsdp" else ():
+        if words in text:
+            return f"{name} cannot train this model: {meaning}"
+    if isinstance(error, _KINDS) and _raised_in_torch(error) and _WAITS not in text:
+        return f"{name} cannot train this model: {exception_words(error)}"
+    return ""
+
+
+def failure(error: BaseException, training: Training | None) -> str:
+    """Return an exception in words, with torch's advice as this package's settings."""
+    text = text_of(error)
+    if training is None:
+        return exception_words(error)
+    if _WAITS in text:
+        return f"{type(error).__name__}: {_unused(training, text)}"
+    words = exception_words(error)
+    for key in type(training.options).model_fields:
+        ours = f"options.{training.strategy.name}.{key}"
+        words = re.sub(
+            rf"`?\b{key}\s*=\s*(True|False)`?", lambda found, to=ours: _assigned(to, found[1]), words
+        )
+        words = re.sub(
+            rf"`?\b{key}`? set to (True|False)", lambda found, to=ours: _assigned(to, found[1]), words
+        )
+    return words
+
+
+def _assigned(setting: str, value: str) -> str:
+    return f"{setting} = {value.lower()}"
+
+
+def _unused(training: Training, text: str) -> str:
+    """Return what DDP waits for, and what to do about it."""
+    found = _WITHOUT.search(text)
+    known = training.trained_names
+    names = [known[number] for number in map(int, found[1].split()) if number < len(known)] if found else []
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    listed = f" ({', '.join(names[:_MOST_NAMES])}{more})" if names else ""
+    what = f"DDP waits for the gradients of parameters that a step's loss does not use{listed}"
+    setting = _setting(training, "find_unused_parameters")
+    if setting:
+        return f"{what}: set {setting} = true, or requires_grad = False for those that are never trained"
+    if setting is None:
+        return (
+            f"{what}, and {training.strategy.name} has no setting for that: set requires_grad = False for those that "
+            "are never trained, or use ddp with options.ddp.find_unused_parameters = true"
+        )
+    return f"{what}, although it searches for them: does forward return an object in which torch finds no tensors?"
+
+
+def _twice(training: Training) -> str:
+    what = (
+        "DDP takes one gradient for each parameter in a step, and got a second (a module that is used twice under "
+        "reentrant activation checkpointing, or a parameter that is used outside forward)"
+    )
+    setting = _setting(training, "static_graph")
+    advice = "checkpoint with use_reentrant=False"
+    return f"{what}: {advice}, or set {setting} = true" if setting else f"{what}: {advice}"
+
+
+def _setting(training: Training, key: str) -> str | None:
+    """Return our name of a switch of DDP's that is off; empty where it is on, None where the strategy has none."""
+    if key not in type(training.options).model_fields:
+        return None
+    return "" if getattr(training.options, key) else f"options.{training.strategy.name}.{key}"
+
+
+def _raised_in_torch(error: BaseException) -> bool:
+    """Return whether a `raise` or `assert` statement of torch's raised an exception, in a part that looks at models."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return False
+    path = os.path.realpath(trace.tb_frame.f_code.co_filename)
+    return path.startswith(_REFUSING) and linecache.getline(path, trace.tb_lineno).strip().startswith(
+        _REFUSES
+    )
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and what it was raised from."""
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        yield found
+        found = found.__cause__ or found.__context__

@@ -1,0 +1,118 @@
+"""Exceptions in words: what of their text is said, and what is left out."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpbench.causes import LONGEST, exception_words, is_users, meaningful, users_line
+
+
+def worker_error(path: Path) -> str:
+    """Return what torch raises for an exception in a loader worker."""
+    return (
+        "Caught ValueError in DataLoader worker process 1.\n"
+        "Original Traceback (most recent call last):\n"
+        '  File "/usr/lib/python3/dist-packages/torch/utils/data/_utils/worker.py", line 349, in _worker_loop\n'
+        "    data = fetcher.fetch(index)  # type: ignore[possibly-undefined]\n"
+        "           ^^^^^^^^^^^^^^^^^^^^\n"
+        f'  File "{path}", line 7, in __getitem__\n'
+        '    raise ValueError("bad sample 5:\\nits label is 11, of 10 classes")\n'
+        "ValueError: bad sample 5:\nits label is 11, of 10 classes\n"
+    )
+
+
+def test_a_loader_workers_cause_and_line_are_said(tmp_path: Path) -> None:
+    said = exception_words(ValueError(worker_error(tmp_path / "mine.py")))
+    assert said == (
+        f"ValueError: bad sample 5: its label is 11, of 10 classes (DataLoader worker process 1, {tmp_path}/mine.py:7)"
+    )
+
+
+def test_advice_that_crashes_and_notes_for_who_debugs_torch_are_left_out() -> None:
+    said = meaningful(
+        "Expected all of it. You can make sure of it, and by \nusing all outputs. \n"
+        "Parameter indices which did not receive grad for rank 1: 4 5\n"
+        " In addition, you can set the environment variable TORCH_DISTRIBUTED_DEBUG to either INFO or DETAIL to print "
+        "out information about which parameters did not receive gradient on this rank as part of this error"
+    )
+    assert said == "Expected all of it. You can make sure of it, and by using all outputs."
+    assert meaningful("CUDA error: an illegal access\nCompile with `TORCH_USE_CUDA_DSA` to enable it.\n") == (
+        "CUDA error: an illegal access"
+    )
+
+
+def test_lines_that_belong_to_a_heading_are_said_with_it() -> None:
+    error = RuntimeError(
+        'Error(s) in loading state_dict for Net:\n\tMissing key(s): "a.weight". \n\tsize mismatch for b'
+    )
+    assert exception_words(error) == (
+        'RuntimeError: Error(s) in loading state_dict for Net: Missing key(s): "a.weight". size mismatch for b'
+    )
+
+
+def test_of_a_long_text_the_first_sentence_and_the_last_ones_are_said_whole() -> None:
+    middle = " ".join(f"Sentence number {number} is not needed at all." for number in range(40))
+    said = meaningful(f"It went wrong here. {middle}\nThe weight of layer 7 is to blame.")
+    assert said.startswith("It went wrong here. ... ")
+    assert said.endswith("Sentence number 39 is not needed at all. The weight of layer 7 is to blame.")
+    assert len(said) <= LONGEST + len(" ... ")
+
+
+class Endless:
+    def __repr__(self) -> str:
+        return repr(self)
+
+
+def test_an_exception_that_cannot_be_written_is_said_by_its_type() -> None:
+    assert exception_words(KeyError(Endless())) == "KeyError"
+
+
+def test_the_cause_that_an_exception_was_raised_from_is_said() -> None:
+    error = RuntimeError("the dataset cannot be read")
+    error.__cause__ = FileNotFoundError("no folder /data")
+    assert exception_words(error) == (
+        "RuntimeError: the dataset cannot be read (from FileNotFoundError: no folder /data)"
+    )
+
+
+def test_warnings_that_the_environment_raises_are_put_down_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
+    assert exception_words(DeprecationWarning("old")) == (
+        "DeprecationWarning: old; PYTHONWARNINGS=error in the environment raises warnings as errors: unset it"
+    )
+    monkeypatch.delenv("PYTHONWARNINGS")
+    assert "warnings.simplefilter" in exception_words(UserWarning("mine"))
+
+
+def test_text_that_is_read_as_ascii_is_put_down_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Flags:
+        utf8_mode = 0
+
+    monkeypatch.setattr(sys, "flags", Flags())
+    monkeypatch.setenv("PYTHONUTF8", "0")
+    error: Any = None
+    try:
+        "é".encode().decode("ascii")
+    except UnicodeDecodeError as found:
+        error = found
+    said = exception_words(error)
+    assert "PYTHONUTF8=0 in the environment has Python read and write text as ascii: set PYTHONUTF8=1" in said
+    monkeypatch.setattr(Flags, "utf8_mode", 1)
+    assert "PYTHONUTF8" not in exception_words(error)
+
+
+def test_the_users_own_line_is_neither_pythons_nor_an_installed_packages() -> None:
+    assert is_users(__file__)
+    assert not is_users(warnings.__file__)
+    assert not is_users(pytest.__file__)
+    assert not is_users("<frozen importlib._bootstrap>")
+    try:
+        raise ValueError
+    except ValueError as error:
+        line = users_line(error)
+    assert line.startswith((" (tests/test_causes.py:", f" ({__file__}:"))

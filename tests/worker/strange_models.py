@@ -1,0 +1,184 @@
+"""Users' models of which some strategy cannot train: named by this path, each sound in one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import TensorDataset
+
+
+def data() -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    return TensorDataset(
+        torch.randn(256, 16, generator=generator), torch.randint(4, (256,), generator=generator)
+    )
+
+
+def layers(*between: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(16, 16), *between, nn.Tanh(), nn.Linear(16, 4))
+
+
+class Sound:
+    dataset = staticmethod(data)
+
+    def model(self) -> nn.Module:
+        return layers()
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.1)
+
+
+class Around(nn.Module):
+    """A network, and something else around it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = layers()
+
+
+class Temperature(Around):
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x) * self.temperature
+
+
+class ZeroDim(Sound):
+    def model(self) -> nn.Module:
+        return Temperature()
+
+
+class SyncBatchNorm(Sound):
+    def model(self) -> nn.Module:
+        return layers(nn.SyncBatchNorm(16))
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Linear(16, 16), nn.Linear(16, 4)
+        self.block = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.enter(x)
+        for _ in range(2):
+            x = x + checkpoint(self.block, x, use_reentrant=True)
+        return self.leave(x)
+
+
+class CheckpointedTwice(Sound):
+    def model(self) -> nn.Module:
+        return Block()
+
+
+class Compiled(Sound):
+    def model(self) -> nn.Module:
+        compiled: Any = torch.compile(layers(), backend="eager")
+        return compiled
+
+
+class CompiledInPlace(Sound):
+    def model(self) -> nn.Module:
+        made = layers()
+        made.compile(backend="eager")
+        return made
+
+
+class Scripted(Sound):
+    def model(self) -> nn.Module:
+        made: nn.Module = torch.jit.script(layers())
+        return made
+
+
+class NotContiguous(Sound):
+    def model(self) -> nn.Module:
+        made = layers()
+        made[0].weight = nn.Parameter(torch.randn(16, 16).t())
+        return made
+
+
+class SlopeWithin(Around):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(self.net(x).square().sum(), x, create_graph=True)
+        return slope[:, :4] + self.net(x)
+
+
+class Forces(Sound):
+    def model(self) -> nn.Module:
+        return SlopeWithin()
+
+
+class Decay(Sound):
+    """Its loss reads a weight outside forward."""
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        return super().loss(model, batch) + model[0].weight.square().mean()
+
+
+class SpareHead(Around):
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x)
+
+
+class Unused(Sound):
+    def model(self) -> nn.Module:
+        return SpareHead()
+
+
+class WeightNorm(Sound):
+    """Its weight is computed, so that torch cannot copy the module."""
+
+    def model(self) -> nn.Module:
+        made = layers()
+        made[0].weight_g = nn.Parameter(made[0].weight.detach().norm(dim=1, keepdim=True))
+        made[0].weight_v = nn.Parameter(made[0].weight.detach().clone())
+        del made[0]._parameters["weight"]
+        compute(made[0], ())
+        made[0].register_forward_pre_hook(compute)
+        return made
+
+
+def compute(module: Any, _inputs: Any) -> None:
+    module.weight = module.weight_v * (module.weight_g / module.weight_v.norm(dim=1, keepdim=True))
+
+
+class Hooked(Sound):
+    """A hook of a weight doubles its gradient."""
+
+    def model(self) -> nn.Module:
+        made = layers()
+        made[0].weight.register_hook(lambda slope: slope * 2)
+        return made
+
+
+class Lazy(Sound):
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.LazyLinear(16), nn.Tanh(), nn.Linear(16, 4))
+
+
+class Plateau(Sound):
+    def optimizer(self, parameters: Any) -> Any:
+        made = torch.optim.SGD(parameters, lr=0.1)
+        return made, torch.optim.lr_scheduler.ReduceLROnPlateau(made)
+
+
+class Broken(Sound):
+    """Raises an exception in forward wherever it has a process group: nothing that torch says of the model."""
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        if torch.distributed.is_initialized():
+            raise ValueError("the learning rate must not be negative")
+        return super().loss(model, batch)

@@ -1,0 +1,151 @@
+"""Models that a strategy cannot train: their cases are skipped with torch's reason, and only those."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ddpbench.spec import Case
+from ddpbench.strategies import load_strategy
+from tests.ranks import run_ranks
+
+FILE = Path(__file__).parent / "strange_models.py"
+
+
+def case_of(name: str, strategy: str, world_size: int = 2, **options: Any) -> Case:
+    found = load_strategy(strategy)
+    return Case(
+        workload=f"{FILE}:{name}",
+        strategy=strategy,
+        algorithm=found.algorithm,
+        schedule=found.schedule,
+        options_json=json.dumps(found.options(**options).model_dump(mode="json")),
+        world_size=world_size,
+        bucket_cap_mb="default" if found.uses_buckets else None,
+        local_batch=8,
+        global_batch=8 * world_size,
+    )
+
+
+def ended(rank: int, processes: int, name: str, strategy: str, options: dict[str, Any]) -> tuple[str, str]:
+    """How a case's proof ends on a rank, as its record would say; and why."""
+    from ddpbench.records import LaunchRequest, Proof
+    from ddpbench.worker.place import Place
+    from ddpbench.worker.rank.rank import Rank
+    from ddpbench.worker.training.control import AloneControl, GroupControl
+    from ddpbench.worker.training.training import Training
+    from ddpbench.worker.verify.proof import Prover
+
+    torch.set_num_threads(1)
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(processes))
+    case = case_of(name, strategy, **options)
+    place = Place(
+        rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=(), host="here"
+    )
+    request = LaunchRequest(case=case, purpose="proof", round=0, measured_s=0.0, run_id="")
+    judged = Rank(None, place, None, request)  # type: ignore[arg-type]
+    training = judged._training = Training(case, place, torch.device("cpu"))
+    control = AloneControl() if processes == 1 else GroupControl(torch.distributed.new_group(), rank)
+    try:
+        records = list(Prover(training, control, lambda: None).run())
+    except Exception as problem:
+        return judged._classify(problem)
+    wrong = [
+        f"{each.compared}: {each.error:.2g}"
+        for each in records
+        if isinstance(each, Proof) and not each.passed
+    ]
+    return ("diverged", "; ".join(wrong)) if wrong else ("ok", "")
+
+
+REFUSED = [
+    ("ZeroDim", "fsdp", "fully_shard doesn't support scalar parameters. Change temperature to a 1D tensor"),
+    ("SyncBatchNorm", "ddp", "SyncBatchNorm expected input tensor to be on GPU"),
+    ("SyncBatchNorm", "master", "SyncBatchNorm expected input tensor to be on GPU"),
+    ("CheckpointedTwice", "fsdp", "FSDP's hooks missed the backward"),
+    ("CheckpointedTwice", "ddp", "use_reentrant=False, or set options.ddp.static_graph = true"),
+    ("CheckpointedTwice", "zero1", "reentrant activation checkpointing"),
+    ("NotContiguous", "fsdp", "FSDP does not support non-contiguous parameters"),
+    ("Scripted", "fsdp", "not supported on ScriptModules"),
+    ("Forces", "fsdp", "a parameter was used after FSDP had freed it"),
+    ("Decay", "fsdp", "a parameter was used outside its module's forward"),
+    ("Unused", "zero1", "(spare.weight, spare.bias), and zero1 has no setting for that"),
+]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(("name", "strategy", "said"), REFUSED)
+def test_a_model_that_a_strategy_cannot_train_is_skipped_with_the_reason(
+    name: str, strategy: str, said: str
+) -> None:
+    found = run_ranks(ended, 2, name, strategy, {})
+    assert [status for status, _ in found] == ["skipped", "skipped"], found
+    assert all(reason.startswith(f"{strategy} cannot train this model: ") for _, reason in found)
+    assert all(said in reason for _, reason in found), found
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", ["Compiled", "CompiledInPlace", "Scripted"])
+def test_replicas_in_threads_refuse_a_model_whose_copies_compute_with_the_first_ones_parameters(
+    name: str,
+) -> None:
+    ((status, reason),) = run_ranks(ended, 1, name, "data_parallel", {})
+    assert status == "skipped", reason
+    assert "torch.nn.DataParallel cannot replicate it" in reason
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("name", "strategy", "options", "status", "said"),
+    [
+        (
+            "Unused",
+            "ddp",
+            {},
+            "failed",
+            "(spare.weight, spare.bias): set options.ddp.find_unused_parameters = true",
+        ),
+        ("Broken", "ddp", {}, "failed", "ValueError: the learning rate must not be negative"),
+        ("Unused", "ddp", {"find_unused_parameters": True}, "ok", ""),
+        ("CheckpointedTwice", "ddp", {"static_graph": True}, "ok", ""),
+        ("WeightNorm", "ddp", {}, "ok", ""),
+        ("Hooked", "ddp", {}, "ok", ""),
+        ("Hooked", "fsdp", {}, "diverged", "gradients, same shards"),  # torch drops a parameter's hooks
+        ("Scripted", "master", {}, "ok", ""),
+        ("Compiled", "fsdp", {}, "ok", ""),
+    ],
+)
+def test_other_models_are_proved_and_other_errors_fail(
+    name: str, strategy: str, options: dict[str, Any], status: str, said: str
+) -> None:
+    found = run_ranks(ended, 2, name, strategy, options)
+    assert [each for each, _ in found] == [status, status], found
+    assert all(said in reason for _, reason in found), found
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "Lazy",
+            "its model's parameters are not made yet (0.weight, 0.bias): have model() pass a batch through it",
+        ),
+        (
+            "Plateau",
+            "scheduler ReduceLROnPlateau, whose step() needs a value such as the loss: write step(self, model",
+        ),
+    ],
+)
+def test_what_no_strategy_can_train_is_refused_when_it_is_tried(
+    name: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ddpbench.worker.verify.inspection import inspect_workload
+
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert said in inspect_workload(case_of(name, "single", 1))["problem"]
