@@ -158,6 +158,10 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
     room = needs(submission)
     if room and asked:  # before anything is written
         _check_room(room, dict.fromkeys(room, asked))
+    scripts(submission)  # likewise: what cannot be read, or put into a script, is refused
+    if retry_failed:
+        for size in submission.sizes:
+            size.has_failed()
     new = bool(submission.plans)
     _make(submission.path)
     with RunDir(submission.path).locked(by="ddpbench submit"):

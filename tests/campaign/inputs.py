@@ -11,14 +11,14 @@ import json
 import random
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ddpbench.cli import make_parser
-from tests.campaign import classes, rundirs
+from tests.campaign import classes, rundirs, submissions
 from tests.campaign.nasty import VALUES, Path_, as_json, dotted, leaves, replaced, toml_document, without
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +37,8 @@ class Input:
     named: tuple[str, ...] = ()
     made: tuple[str, ...] = field(default=("run",))
     """What may be in the folder afterwards, beside what was prepared."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables besides the usual ones; `{here}` is put in them too."""
     launches: bool = False
     """It starts ranks, and takes seconds."""
     deadline_s: float = 30.0
@@ -71,6 +73,8 @@ SHARES = {
     "run": 0.22,
     "profile": 0.06,
     "class": 0.04,
+    "submission": 0.06,
+    "name": 0.04,
 }
 """Of a campaign's inputs, by family."""
 
@@ -315,3 +319,30 @@ def _class_input(rest: str) -> Input:
         launches=True,
         deadline_s=120.0,
     )
+
+
+_SLURM = {"PATH": "{here}/bin:/usr/bin:/bin"}
+
+
+@family("submission", submissions.names)
+def _submission_input(rest: str) -> Input:
+    argv = ["submit", "{here}/given", *(["--retry-failed"] if hash_of(rest) % 2 == 0 else []), "--detach"]
+
+    def prepare(folder: Path) -> None:
+        submissions.install(folder)
+        submissions.write(folder / "given")
+        submissions.change(folder / "given", rest)
+
+    return Input(f"submission:{rest}", argv, prepare, codes=(0, 1, 2), made=("given",), env=_SLURM)
+
+
+@family("name", submissions.names_of_names)
+def _name_input(rest: str) -> Input:
+    name, more = submissions.named(rest)
+
+    def prepare(folder: Path) -> None:
+        submissions.install(folder)
+        submissions.write_experiment(folder, name)
+
+    argv = ["submit", f"{{here}}/{name}", "--nodes", "1", "--detach", *more]
+    return Input(f"name:{rest}", argv, prepare, codes=(0, 2), env=_SLURM)

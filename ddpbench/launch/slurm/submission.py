@@ -184,7 +184,9 @@ def plan_submission(
     _check_device(request, planned, overrides)
     path = checked_name(out if out is not None else Path("reports") / f"{planned.experiment.name}-slurm")
     if "\\" in one_line("--out", str(path.absolute())):
-        raise OutputError("a backslash in the directory's path means something else to Slurm")
+        raise OutputError(
+            "a backslash in the directory's path means something else to Slurm: choose another --out"
+        )
     asked = {
         "experiment": str(source.absolute()),
         "experiment_digest": hashlib.sha256(source.read_bytes()).hexdigest()[:16],
