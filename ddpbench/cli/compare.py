@@ -83,10 +83,8 @@ def add_parser(commands: Any) -> None:
         help="standard deviation of step times between sessions on this machine (default: 4%%, or more where launches "
         "scatter more)",
     )
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table as Markdown")
-    parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="also write a page, with both sides' launches"
-    )
+    flags.output_file(parser, "--markdown", "also write the table as Markdown; - prints it instead")
+    flags.output_file(parser, "--html", "also write a page, with both sides' launches")
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
     parser.set_defaults(run=_run)
 
@@ -96,6 +94,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.launch.interleave.turns import FILE
 
     one = len(arguments.runs) == 1
+    flags.check_outputs(arguments, "markdown", "html")
     if arguments.interleave:
         if not one:
             raise RequestError("--interleave measures one experiment: give its name or its TOML file alone")
@@ -236,20 +235,20 @@ def _told(changes: Changes, arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from ddpbench.analysis.regression.told import failing, judged_any, markdown, to_json, why_failing
-    from ddpbench.records.rundir import write_output
+    from ddpbench.records.outputs import STANDARD_OUTPUT, write_output
 
     if arguments.fail_on:
         changes = replace(changes, wanted=arguments.fail_on)
+    if arguments.json:
+        show(json.dumps(to_json(changes), indent=1))
+    elif STANDARD_OUTPUT not in (arguments.markdown, arguments.html):
+        print_changes(changes)
     if arguments.markdown is not None:
         write_output(arguments.markdown, markdown(changes))
     if arguments.html is not None:
         from ddpbench.report.comparison import write_comparison
 
         write_comparison(changes, arguments.html)
-    if arguments.json:
-        show(json.dumps(to_json(changes), indent=1))
-    else:
-        print_changes(changes)
     if arguments.fail_on is None:
         return 0
     failed = failing(changes, arguments.fail_on)

@@ -32,7 +32,7 @@ def add_parser(commands: Any) -> None:
         default="cases",
         help="for csv and parquet: a row for each case, rank's step, or rank's part in a transfer (default: cases)",
     )
-    flags.out(parser, "the file (default: standard output)", metavar="FILE")
+    flags.output_file(parser, "--out", "the file (default: -, standard output)")
     parser.set_defaults(run=_run)
 
 
@@ -40,17 +40,13 @@ def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.analysis.export import exported
     from ddpbench.errors import RequestError
     from ddpbench.records import RunDir
-    from ddpbench.records.rundir import write_output
+    from ddpbench.records.outputs import STANDARD_OUTPUT, write_output
 
-    path: Path | None = arguments.out
-    if path is None and arguments.kind == "parquet" and sys.stdout.isatty():
+    path: Path = arguments.out or STANDARD_OUTPUT
+    flags.check_outputs(arguments, "out")
+    if path == STANDARD_OUTPUT and arguments.kind == "parquet" and sys.stdout.isatty():
         raise RequestError("--format parquet is no text: name a file with --out")
     run = RunDir(arguments.run_dir)
     run.check_records()
-    content = exported(run, arguments.kind, arguments.table)
-    if path is None:
-        sys.stdout.buffer.write(content)
-        sys.stdout.buffer.flush()
-        return 0
-    write_output(path, content)
+    write_output(path, exported(run, arguments.kind, arguments.table))
     return 0

@@ -168,6 +168,37 @@ def out(
     parser.add_argument("--out", type=Path, metavar=metavar, help=help, required=required)
 
 
+def output_path(text: str) -> Path:
+    """Return the path of an output file; `-` is standard output. Marks an option that names one."""
+    return Path(text)
+
+
+def output_file(parser: argparse.ArgumentParser, option: str, help: str) -> None:  # noqa: A002  argparse's word
+    """Add an option that names an output file."""
+    parser.add_argument(option, type=output_path, metavar="FILE", help=help)
+
+
+def check_outputs(arguments: argparse.Namespace, *names: str) -> bool:
+    """Check that the files that a command is to write can be written; return whether one is standard output.
+
+    Raises:
+        RequestError: standard output is given twice, or with --json.
+        OutputError: a file cannot be written.
+    """
+    from ddpbench.errors import RequestError
+    from ddpbench.records.outputs import STANDARD_OUTPUT, check_output
+
+    given = {name: path for name in names if (path := getattr(arguments, name)) is not None}
+    printed = [f"--{name} -" for name, path in given.items() if path == STANDARD_OUTPUT]
+    if getattr(arguments, "json", False):
+        printed.append("--json")
+    if len(printed) > 1:
+        raise RequestError(f"{' and '.join(printed)} both go to standard output: name a file for one of them")
+    for path in given.values():
+        check_output(path)
+    return STANDARD_OUTPUT in given.values()
+
+
 def turns(parser: argparse.ArgumentParser, who: str) -> None:
     """What two sides (`who`) take turns in."""
     parser.add_argument(

@@ -45,13 +45,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--across", action="store_true", help="draw runs although machines or torch differ; they are listed"
     )
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table as Markdown")
-    parser.add_argument(
-        "--html",
-        type=Path,
-        metavar="FILE",
-        help="also write a page, with a figure of each case over the runs",
-    )
+    flags.output_file(parser, "--markdown", "also write the table as Markdown; - prints it instead")
+    flags.output_file(parser, "--html", "also write a page, with a figure of each case over the runs")
     flags.as_json(parser, "the history")
     parser.set_defaults(run=_run)
 
@@ -59,20 +54,21 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.analysis.history import history_of, read_sides
     from ddpbench.analysis.history.told import markdown, to_json
-    from ddpbench.records.rundir import write_output
+    from ddpbench.records.outputs import write_output
 
+    printed = flags.check_outputs(arguments, "markdown", "html")
     sides = read_sides(arguments.runs, as_given=arguments.as_given, across=arguments.across)
     history = history_of(sides, only=arguments.case)
+    if arguments.json:
+        show(json.dumps(to_json(history), indent=1))
+    elif not printed:
+        _print(history)
     if arguments.markdown is not None:
         write_output(arguments.markdown, markdown(history))
     if arguments.html is not None:
         from ddpbench.report.history import write_history
 
         write_history(history, arguments.html)
-    if arguments.json:
-        show(json.dumps(to_json(history), indent=1))
-    else:
-        _print(history)
     return 0
 
 

@@ -26,13 +26,13 @@ def add_parser(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.launch.own_class import NAME, inserted, place_of, read_script, written_class
+    from ddpbench.records.outputs import replace_user_file
 
     script = read_script(arguments.script)
     line = place_of(script)
     written = written_class(script)
     if arguments.write:
-        inserted_text = inserted(script, written.text)
-        arguments.script.write_bytes(inserted_text.encode(script.encoding))
+        replace_user_file(arguments.script, inserted(script, written.text).encode(script.encoding))
         _say(f"wrote class {NAME} into {arguments.script}, line {line}")
     else:
         show(written.text.rstrip("\n"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
@@ -39,12 +40,13 @@ def add_parser(commands: Any) -> None:
         help="default: at least 30, and 5 s of them",
     )
     flags.overrides(parser, "as in a sweep, such as options.gpt.block_size=32 or base.threads_per_rank=2")
-    flags.out(parser, "the profile (default: WORKLOAD-DEVICE.json; overwritten if there)", metavar="FILE")
+    flags.output_file(parser, "--out", "the profile (default: WORKLOAD-DEVICE.json; overwritten if there)")
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.launch.profiling import ProfileRequest, measure_profile, prepare_profile
+    from ddpbench.records.outputs import is_stream
 
     prepared = prepare_profile(
         ProfileRequest(
@@ -57,11 +59,14 @@ def _run(arguments: argparse.Namespace) -> int:
         )
     )
     case = prepared.case
-    show(f"profiling {case.workload} on {case.device}, local batch {case.local_batch}")
+    printed = is_stream(prepared.out)
+    stream = sys.stderr if printed else sys.stdout
+    show(f"profiling {case.workload} on {case.device}, local batch {case.local_batch}", file=stream)
     profile = measure_profile(prepared)
     for line in _summary(profile):
-        show(line)
-    show(f"wrote {prepared.out}; replay it with workload = {json.dumps(f'replay:{prepared.out}')}")
+        show(line, file=stream)
+    if not printed:
+        show(f"wrote {prepared.out}; replay it with workload = {json.dumps(f'replay:{prepared.out}')}")
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from ddpbench.machine.hardware import Hardware, read_hardware
 from ddpbench.machine.placement import deal, early_env
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import INSPECTION_TIMEOUT_S
-from ddpbench.records import write_atomically
+from ddpbench.records.outputs import check_output, is_stream, write_output
 from ddpbench.spec import Case, expand, limits, parse_experiment
 from ddpbench.workloads.profile import Profile, parse_profile
 
@@ -86,14 +85,9 @@ def prepare_profile(request: ProfileRequest) -> PreparedProfile:
 
 def _out(given: Path | None, case: Case) -> Path:
     out = given or Path(f"{re.sub(r'[^A-Za-z0-9]+', '-', case.workload).strip('-')}-{case.device}.json")
-    if out.suffix != ".json":
+    if out.suffix != ".json" and not is_stream(out):
         raise OutputError(f"--out {out}: a profile's file ends in .json, by which a replay knows it")
-    if out.is_dir():
-        raise OutputError(f"--out {out} is a directory: name a file in it")
-    if not out.parent.is_dir():
-        raise OutputError(f"--out {out}: there is no directory {out.parent}")
-    if not os.access(out.parent, os.W_OK | os.X_OK):
-        raise OutputError(f"--out {out}: the directory {out.parent} may not be written")
+    check_output(out)
     return out
 
 
@@ -118,7 +112,7 @@ def measure_profile(prepared: PreparedProfile) -> Profile:
     if "problem" in found:
         raise WorkloadError(_explained(str(found["problem"])))
     text = str(found["profile"])
-    write_atomically(prepared.out, text)
+    write_output(prepared.out, text)
     return parse_profile(text)
 
 

@@ -130,12 +130,29 @@ def _not_written(path: Path, found: str) -> str:
     return f"{path} is {found}; in a run directory a regular file is written there: remove it"
 
 
+def _check_replaceable(path: Path) -> None:
+    """Refuse to replace what is neither a file nor a link.
+
+    Raises:
+        OutputError: it is a pipe, a socket, a device or a folder.
+        OSError: its folder cannot be reached.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
+        raise OutputError(_not_written(path, kind_of(mode)))
+
+
 def write_anew(path: Path, content: str | bytes) -> None:
     """Writes a file in place of whatever file or link has its name; what a link leads to stays as it is.
 
     Raises:
+        OutputError: a pipe, a socket, a device or a folder has its name.
         OSError: it cannot be written.
     """
+    _check_replaceable(path)
     path.unlink(missing_ok=True)
     with create_file(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -148,8 +165,14 @@ def write_atomically(
 
     Unless `flushed`, a power cut may leave an empty file: for what can be made again. Nobody else may read what is
     `private`.
+
+    Raises:
+        OutputError: a pipe, a socket, a device or a folder has its name.
+        OSError: it cannot be written.
     """
     beside = path.with_name(f".{path.name}.new")
+    _check_replaceable(path)
+    _check_replaceable(beside)
     try:
         beside.unlink(missing_ok=True)  # of a writer that was killed
         with create_file(beside, 0o600 if private else 0o666) as file:

@@ -47,7 +47,7 @@ def checked_name(path: Path) -> Path:
     """Return a path to make a run directory of, or refuse it.
 
     Raises:
-        OutputError: its name, or that of a folder in it, is too long, or holds a NUL.
+        OutputError: its name, or that of a folder in it, is too long, or holds a NUL; or it is not a directory.
     """
     *folders, name = path.absolute().parts
     for part, most in [*((folder, MAX_PART) for folder in folders), (name, MAX_NAME)]:
@@ -58,6 +58,8 @@ def checked_name(path: Path) -> Path:
             )
     if "\0" in str(path):
         raise OutputError(f"{shortened(str(path))} holds a NUL; choose another --out")
+    if path.exists() and not path.is_dir():
+        raise OutputError(f"{path} is {kind_of(path.stat().st_mode)}, not a directory: choose another --out")
     return path
 
 
@@ -422,18 +424,6 @@ class RunDir:
 def is_run(path: Path) -> bool:
     """Return whether a folder is a run directory, as far as its file names show."""
     return RunDir(path).plan.is_file()
-
-
-def write_output(path: Path, content: str | bytes) -> None:
-    """Writes a file that somebody asked for, in place of what is there.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
-    try:
-        write_anew(path, content)
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written: {explain_os_error(error)}") from None
 
 
 def explain_os_error(error: OSError) -> str:

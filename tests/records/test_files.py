@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import gc
 import io
 import lzma
 import os
-import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -182,59 +180,17 @@ def test_a_pipe_is_not_written_to_and_waits_for_nobody(run: RunDir, name: str) -
         WRITERS[name](run, run.path / name)
 
 
-OWNERS = {
-    "records/files.py": "the owner",
-    "cache.py": "in the user's cache",
-    "cli/__init__.py": "nothing",
-    "cli/init.py": "a user's script",
-    "cli/noise.py": "an experiment in a temporary folder",
-    "fabric/making.py": "in /proc",
-    "records/heartbeat.py": "a page that stands already",
-    "worker/rank/checkpoints.py": "in a folder just made",
-    "worker/rank/memory.py": "in /proc",
-    "helper_process.py": "a pipe",
-    "launch/interleave/sides.py": "in a commit's files, just written",
-    "launch/interleave/turn.py": "standard output",
-    "pytest_plugin.py": "an experiment in a temporary folder",
-}
-
-
-def test_all_that_is_written_in_a_run_directory_is_opened_in_one_place() -> None:
-    """No other module opens a file for writing."""
-    root = Path(ddpbench.__file__).parent
-    found = {path.relative_to(root).as_posix() for path in root.rglob("*.py") if opens_to_write(path)}
-    assert found == set(OWNERS)
-
-
-def opens_to_write(path: Path) -> bool:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.Call):
-            continue
-        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        if ast.unparse(node.func) == "tarfile.open":
-            continue
-        given = [*node.args, *(word.value for word in node.keywords if word.arg == "mode")]
-        modes = [one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-        if name in (
-            "write_text",
-            "write_bytes",
-            "touch",
-            "to_csv",
-            "to_parquet",
-            "copyfile",
-            "copytree",
-            "copy2",
-        ):
-            first = node.args[0] if node.args else None
-            if not name.startswith("to_") or (first is not None and getattr(first, "value", 0) is not None):
-                return True
-        if name in ("open", "fdopen") and any(
-            re.fullmatch("[rwax+bt]*[wax+][rwax+bt]*", mode) for mode in modes
-        ):
-            return True
-        if name == "open" and re.search("O_(WRONLY|RDWR|CREAT|APPEND)", ast.unparse(node)):
-            return True
-    return False
+@pytest.mark.parametrize(
+    ("write", "name"), [(write_anew, "file"), (write_atomically, "file"), (write_atomically, ".file.new")]
+)
+def test_a_pipe_or_a_folder_is_not_replaced_by_a_file(
+    tmp_path: Path, write: Callable[[Path, str], None], name: str
+) -> None:
+    """It is not what a run directory has there, and may be somebody's device."""
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(OutputError, match="is a pipe; in a run directory a regular file is written there"):
+        write(tmp_path / "file", "text")
+    assert [path.name for path in tmp_path.iterdir() if path.is_fifo()] == [name]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ddpbench.analysis.regression import Changes
 from ddpbench.analysis.regression.told import HEADS, headline, remarks, rows, to_json
-from ddpbench.records.rundir import write_output
+from ddpbench.records.outputs import write_output
 from ddpbench.report.comparison.picture import launches_picture
 from ddpbench.report.draw.canvas import draw
 from ddpbench.report.templates import environment, page_style

@@ -18,7 +18,7 @@ from ddpbench.analysis.history.told import (
     verdict_words,
 )
 from ddpbench.helper_process import for_report
-from ddpbench.records.rundir import write_output
+from ddpbench.records.outputs import write_output
 from ddpbench.report.draw.canvas import Drawn
 from ddpbench.report.draw.painter import Painter
 from ddpbench.report.embedded import Embedded, Numbers, data_address, with_images

@@ -1,0 +1,231 @@
+"""Files that the user names: outputs such as `--html FILE`, and a script that `init --write` changes.
+
+A regular file is replaced as a whole or stays as it was. Pipes, terminals and devices are written through; nothing
+that is not a regular file is ever removed or replaced. `-` is standard output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import stat
+import sys
+from pathlib import Path
+
+from ddpbench.errors import OutputError
+from ddpbench.records.files import create_file, kind_of
+from ddpbench.records.rundir import explain_os_error
+
+STANDARD_OUTPUT = Path("-")
+_STREAMS = {"/dev/stdout": 1, "/dev/stderr": 2}
+_DESCRIPTOR = re.compile(
+    r"(?:/dev/fd|/proc/(?:self|thread-self|(?P<process>\d+))(?:/task/\d+)?/fd)/(?P<number>\d+)"
+)
+_MOST_LINKS = 40
+"""Symbolic links that are followed, as in the kernel."""
+_KEPT_ATTRIBUTES = ("user.", "system.posix_acl_access")
+
+
+def write_output(path: Path, content: str | bytes) -> None:
+    """Write an output to the place that the user named: `-`, a pipe, a device or a regular file.
+
+    Raises:
+        OutputError: it cannot be written; a regular file is then as it was.
+        BrokenPipeError: nobody reads the pipe.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    if path == STANDARD_OUTPUT:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        return
+    try:
+        target = _checked(path)
+        if isinstance(target, int):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            descriptor = os.dup(target)
+        elif (found := _mode_of(target)) is None or stat.S_ISREG(found):
+            _replace(target, data)
+            return
+        else:
+            descriptor = os.open(target, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {explain_os_error(error)}") from None
+
+
+def check_output(path: Path) -> None:
+    """Check that an output can be written, before work is done for it. Nothing is opened or created.
+
+    Raises:
+        OutputError: it is a folder, a socket or a block device, or its folder is missing or cannot be written.
+    """
+    if path == STANDARD_OUTPUT:
+        return
+    try:
+        _checked(path)
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {explain_os_error(error)}") from None
+
+
+def is_stream(path: Path) -> bool:
+    """Return whether an output goes to `-`, a pipe, a terminal or a device, for which no name is wrong."""
+    if path == STANDARD_OUTPUT:
+        return True
+    try:
+        target = _target(path)
+        found = None if isinstance(target, int) else _mode_of(target)
+    except OSError:
+        return False
+    return isinstance(target, int) or (found is not None and (stat.S_ISFIFO(found) or stat.S_ISCHR(found)))
+
+
+def replace_user_file(path: Path, content: bytes) -> None:
+    """Replace a regular file of the user's by one with this content; its mode, owner and links to it stay.
+
+    Raises:
+        OutputError: it is not a regular file, or cannot be written; it is then as it was.
+    """
+    try:
+        target = _checked(path)
+        if isinstance(target, int) or not stat.S_ISREG(_mode_of(target) or 0):
+            raise OutputError(f"{path} is not a regular file: give the path of one")
+        _replace(target, content)
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {explain_os_error(error)}; it is unchanged") from None
+
+
+def _checked(path: Path) -> Path | int:
+    """Return where an output goes: an open descriptor of this process, or a path that is not a symbolic link.
+
+    Raises:
+        OutputError: what is there cannot be an output.
+        OSError: it cannot be reached or written.
+    """
+    target = _target(path)
+    if isinstance(target, int):
+        return target
+    found = _mode_of(target)
+    if found is not None and not (stat.S_ISREG(found) or stat.S_ISFIFO(found) or stat.S_ISCHR(found)):
+        what = "a block device" if stat.S_ISBLK(found) else kind_of(found)
+        raise OutputError(f"{path} is {what}: name a file, a pipe or - for standard output")
+    if found is not None and not os.access(target, os.W_OK):
+        raise PermissionError(13, "Permission denied", str(target))
+    if found is None or stat.S_ISREG(found):
+        if not target.parent.is_dir():
+            raise OutputError(f"{path} cannot be written: there is no directory {target.parent}")
+        if not os.access(target.parent, os.W_OK | os.X_OK):
+            raise OutputError(
+                f"{path} cannot be written: the directory {target.parent} may not be written; a file is written next "
+                "to it first and then renamed"
+            )
+    return target
+
+
+def _target(path: Path) -> Path | int:
+    """Return the descriptor that a path means, such as /dev/fd/63, or where its symbolic links lead.
+
+    Raises:
+        OutputError: the descriptor is not open, or a link is another user's in a folder that all can write.
+        OSError: links lead in a circle, or a folder cannot be reached.
+    """
+    here = Path(os.path.abspath(path))  # noqa: PTH100  resolve() would follow /proc/self/fd/1 to a file's name
+    for _ in range(_MOST_LINKS):
+        if (number := _descriptor(here)) is not None:
+            return number
+        here = here.parent.resolve() / here.name
+        if (number := _descriptor(here)) is not None:
+            return number
+        if not here.is_symlink():
+            return here
+        _check_link(here)
+        here = Path(os.path.abspath(here.parent / here.readlink()))  # noqa: PTH100
+    raise OSError(40, "Too many levels of symbolic links", str(path))
+
+
+def _descriptor(path: Path) -> int | None:
+    text = str(path)
+    match = _DESCRIPTOR.fullmatch(text)
+    if text not in _STREAMS and (match is None or match["process"] not in (None, str(os.getpid()))):
+        return None
+    number = _STREAMS[text] if match is None else int(match["number"])
+    try:
+        inherited = number < 3 or os.get_inheritable(number)  # others were opened by this process
+    except (OSError, OverflowError):
+        inherited = False
+    if not inherited:
+        raise OutputError(
+            f"{path} cannot be written: the shell has opened no descriptor {number} for this command"
+        )
+    return number
+
+
+def _check_link(link: Path) -> None:
+    """Refuse what the kernel refuses too: somebody else's link in a folder that all can write, such as /tmp."""
+    folder, found = link.parent.stat(), link.lstat()
+    shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
+    if shared and found.st_uid not in (os.geteuid(), folder.st_uid):
+        raise OutputError(
+            f"{link} is another user's link in a folder that everybody can write: give another name"
+        )
+
+
+def _mode_of(path: Path) -> int | None:
+    try:
+        return path.lstat().st_mode
+    except FileNotFoundError:
+        return None
+
+
+def _replace(target: Path, data: bytes) -> None:
+    """Write a new file next to the target, flush it to the disk and rename it over the target.
+
+    Raises:
+        OSError: it cannot be written; the target is then as it was.
+    """
+    try:
+        before = target.lstat()
+    except FileNotFoundError:
+        before = None
+    new = target.parent / f".ddpbench-{secrets.token_hex(8)}.new"
+    try:
+        with create_file(new, 0o666 if before is None else 0o600) as file:
+            if before is not None:
+                _keep_attributes(file.fileno(), target, before)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if not stat.S_ISREG(_mode_of(target) or stat.S_IFREG):
+            raise OutputError(
+                f"{target} has just become {kind_of(target.lstat().st_mode)}: give another name"
+            )
+        new.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise
+
+
+def _keep_attributes(descriptor: int, target: Path, before: os.stat_result) -> None:
+    """Give a new file the owner, group, mode and access list of the one it replaces, as far as this user may."""
+    mode = before.st_mode & 0o777
+    now = os.fstat(descriptor)
+    if (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):
+        try:
+            os.fchown(descriptor, before.st_uid, before.st_gid)
+        except PermissionError:
+            try:
+                os.fchown(descriptor, -1, before.st_gid)
+            except PermissionError:
+                mode &= ~0o070  # meant for the members of another group
+    os.fchmod(descriptor, mode)
+    with contextlib.suppress(OSError):  # a file system without them
+        for name in os.listxattr(target):
+            if name.startswith(_KEPT_ATTRIBUTES):
+                os.setxattr(descriptor, name, os.getxattr(target, name))

@@ -1,0 +1,512 @@
+"""Files that users name: written whole or left as they were; pipes, terminals and devices are written through."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpbench.cli import flags, make_parser, run
+from ddpbench.errors import OutputError
+from ddpbench.launch import profiling
+from ddpbench.records.outputs import check_output, replace_user_file, write_output
+from tests.campaign.classes import SOUND
+from tests.synthetic import write_run
+
+ROOT = Path(__file__).parents[2]
+PROFILE = (ROOT / "ddpbench/profiles/gpt-nano-cpu.json").read_text(encoding="utf-8")
+ROOT_ONLY = pytest.mark.skipif(
+    os.geteuid() != 0, reason="needs root, to create a device or another user's file"
+)
+
+
+def output_options() -> list[tuple[str, str]]:
+    """Return every command's options that name an output file."""
+    return [
+        (command, action.option_strings[-1])
+        for command, parser in commands().items()
+        for action in parser._actions
+        if action.type is flags.output_path
+    ]
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    parser = make_parser()
+    (found,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+    return dict(found.choices)
+
+
+STEMS = {
+    "compare": ["compare", "{runs}/one", "{runs}/two"],
+    "history": ["history", "{runs}/one", "{runs}/two"],
+    "export": ["export", "{runs}/one", "--format", "csv"],
+    "profile": ["profile", "gpt:nano"],
+}
+"""What each command needs besides the option."""
+OPTIONS = output_options()
+by_option = pytest.mark.parametrize(("command", "option"), OPTIONS, ids=[" ".join(one) for one in OPTIONS])
+
+
+def test_every_option_that_names_a_file_to_write_is_known_here() -> None:
+    """Any other option that is a path names a directory."""
+    others = {
+        (command, action.option_strings[-1], action.metavar)
+        for command, parser in commands().items()
+        for action in parser._actions
+        if action.option_strings and action.type is Path
+    }  # inputs are arguments
+    assert {metavar for _, _, metavar in others} <= {"DIR", "RUN_DIR"}
+    named = {
+        (command, action.option_strings[-1])
+        for command, parser in commands().items()
+        for action in parser._actions
+        if action.option_strings and action.metavar == "FILE"
+    }
+    assert named == set(OPTIONS)
+    assert {command for command, _ in OPTIONS} == set(STEMS)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    for seed, name in enumerate(("one", "two")):
+        write_run(folder / name, 2, rounds=5, blocks=2, steps=3, seed=seed)
+    return folder
+
+
+class FakeServer:
+    """Stands in for the process that measures a profile."""
+
+    def __init__(self, *_: object) -> None: ...
+    def __enter__(self) -> FakeServer:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+    def inspect(self, *_: object) -> dict[str, Any]:
+        return {}
+
+    def profile(self, *_: object, **__: object) -> dict[str, Any]:
+        return {"profile": PROFILE}
+
+
+@pytest.fixture(autouse=True)
+def without_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiling, "ServerProcess", FakeServer)
+
+
+def argv(command: str, runs: Path, option: str, path: object) -> list[str]:
+    return [*(word.replace("{runs}", str(runs)) for word in STEMS[command]), option, str(path)]
+
+
+@pytest.fixture
+def written(runs: Path, tmp_path: Path) -> Callable[[str, str], bytes]:
+    """Return what a command writes to a new file."""
+
+    def of(command: str, option: str) -> bytes:
+        path = tmp_path / "expected.json"
+        assert run(argv(command, runs, option, path)) == 0
+        content = path.read_bytes()
+        assert len(content) > 100
+        assert path.stat().st_mode & 0o777 == 0o666 & ~umask()
+        path.unlink()
+        return content
+
+    return of
+
+
+def umask() -> int:
+    found = os.umask(0)
+    os.umask(found)
+    return found
+
+
+Written = Callable[[str, str], bytes]
+
+
+@by_option
+def test_an_existing_file_is_replaced_and_keeps_its_mode(
+    command: str, option: str, runs: Path, tmp_path: Path, written: Written
+) -> None:
+    path = tmp_path / "out.json"
+    path.write_text("before", encoding="utf-8")
+    path.chmod(0o640)
+    assert run(argv(command, runs, option, path)) == 0
+    assert path.read_bytes() == written(command, option)
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert [one.name for one in tmp_path.iterdir()] == ["out.json"]
+
+
+@by_option
+@pytest.mark.parametrize("target", ["there", "missing"])
+def test_a_link_is_followed_and_stays(
+    command: str, option: str, target: str, runs: Path, tmp_path: Path, written: Written
+) -> None:
+    (tmp_path / "there").write_text("before", encoding="utf-8")
+    link = tmp_path / "out.json"
+    link.symlink_to(target)
+    assert run(argv(command, runs, option, link)) == 0
+    assert link.readlink() == Path(target)
+    assert (tmp_path / target).read_bytes() == written(command, option)
+
+
+@contextmanager
+def reader_of(descriptor: Callable[[], int]) -> Iterator[list[bytes]]:
+    """Collect all that arrives on a pipe until its writers have closed it."""
+    found: list[bytes] = []
+
+    def read() -> None:
+        with os.fdopen(descriptor(), "rb") as file:
+            found.append(file.read())
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    yield found
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+@by_option
+def test_a_named_pipe_is_written_through(
+    command: str, option: str, runs: Path, tmp_path: Path, written: Written
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with reader_of(lambda: os.open(pipe, os.O_RDONLY)) as found:
+        assert run(argv(command, runs, option, pipe)) == 0
+    assert stat.S_ISFIFO(pipe.lstat().st_mode)
+    assert found == [written(command, option)]
+
+
+@by_option
+@pytest.mark.parametrize("link", [False, True])
+def test_the_pipe_of_a_process_substitution_is_written_through(
+    command: str, option: str, link: bool, runs: Path, tmp_path: Path, written: Written
+) -> None:
+    """As `>(cmd)`, whose name is /dev/fd/63 in bash."""
+    read, write = os.pipe()
+    os.set_inheritable(write, True)
+    path = Path(f"/dev/fd/{write}")
+    if link:
+        (tmp_path / "link").symlink_to(path)
+        path = tmp_path / "link"
+    with reader_of(lambda: read) as found:
+        assert run(argv(command, runs, option, path)) == 0
+        os.close(write)
+    assert found == [written(command, option)]
+
+
+@by_option
+@ROOT_ONLY
+def test_a_device_is_written_through_and_stays(command: str, option: str, runs: Path, tmp_path: Path) -> None:
+    device = tmp_path / "null"
+    try:
+        os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        device.open("wb").close()
+    except OSError:
+        pytest.skip("this machine lets root create no device")
+    before = device.lstat()
+    assert run(argv(command, runs, option, device)) == 0
+    assert (device.lstat().st_ino, device.lstat().st_rdev) == (before.st_ino, before.st_rdev)
+    assert [one.name for one in tmp_path.iterdir()] == ["null"]
+
+
+@by_option
+def test_a_dash_prints_the_file_alone(
+    command: str, option: str, runs: Path, written: Written, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    expected = written(command, option)
+    capfdbinary.readouterr()
+    assert run(argv(command, runs, option, "-")) == 0
+    assert capfdbinary.readouterr().out == expected
+
+
+@by_option
+@pytest.mark.parametrize(
+    "kind", ["folder", "socket", "block device", "circle", "no folder", "other descriptor"]
+)
+def test_what_cannot_be_written_is_refused_and_stays(
+    command: str, option: str, kind: str, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "out.json"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(str(path))
+    elif kind == "block device":
+        if os.geteuid() != 0:
+            pytest.skip("needs root")
+        try:
+            os.mknod(path, 0o666 | stat.S_IFBLK, os.makedev(7, 250))
+        except OSError:
+            pytest.skip("this machine lets root create no device")
+    elif kind == "circle":
+        path.symlink_to(path)
+    elif kind == "no folder":
+        path = tmp_path / "no" / "out.json"
+    else:
+        path = Path(f"/dev/fd/{os.open('/dev/null', os.O_WRONLY)}")  # not inherited from the shell
+    before = {one.name: (one.lstat().st_ino, one.lstat().st_mode) for one in tmp_path.iterdir()}
+    assert run(argv(command, runs, option, path)) == 2
+    told = capsys.readouterr().err
+    words = {
+        "folder": "is a folder: name a file",
+        "socket": "is a socket: name a file",
+        "block device": "is a block device: name a file",
+        "circle": "Too many levels of symbolic links",
+        "no folder": f"there is no directory {tmp_path / 'no'}",
+        "other descriptor": "the shell has opened no descriptor",
+    }[kind]
+    assert str(path) in told
+    assert words in told
+    assert {one.name: (one.lstat().st_ino, one.lstat().st_mode) for one in tmp_path.iterdir()} == before
+    if kind == "other descriptor":
+        os.close(int(path.name))
+
+
+@contextmanager
+def files_of(most: int) -> Iterator[None]:
+    """Let no file grow beyond so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@by_option
+@pytest.mark.parametrize("there", [True, False])
+def test_a_full_disk_leaves_the_file_as_it_was(
+    command: str, option: str, there: bool, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "out.json"
+    if there:
+        path.write_text("before", encoding="utf-8")
+    with files_of(50):
+        assert run(argv(command, runs, option, path)) == 2
+    assert f"{path} cannot be written: File too large" in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir()] == ["out.json"] * there
+    assert not there or path.read_text(encoding="utf-8") == "before"
+
+
+def test_standard_output_is_given_to_one_output(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (
+        ["--markdown", "-", "--html", "-"],
+        ["--markdown", "-", "--json"],
+        ["--html", "-", "--json"],
+    ):
+        for command in ("compare", "history"):
+            stem = [word.replace("{runs}", str(runs)) for word in STEMS[command]]
+            assert run([*stem, *words]) == 2
+            told = capsys.readouterr()
+            assert "both go to standard output: name a file for one of them" in told.err
+            assert told.out == ""
+
+
+def test_what_was_compared_is_printed_although_a_file_cannot_be_written(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with files_of(50):
+        assert run(argv("compare", runs, "--markdown", tmp_path / "out.md")) == 2
+    assert "verdict" in capsys.readouterr().out
+
+
+def shell(line: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", line],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PY": sys.executable, **more},
+        timeout=120,
+    )
+
+
+def test_streams_of_a_shell_get_what_a_file_gets(runs: Path, tmp_path: Path) -> None:
+    line = '"$PY" -m ddpbench export "$RUN" --format csv --out '
+    expected = tmp_path / "expected"
+    there = {"RUN": str(runs / "one"), "TMP": str(tmp_path)}
+    assert shell(f'{line} "$TMP/expected"', **there).returncode == 0
+    text = expected.read_text(encoding="utf-8")
+    for way in (
+        f"{line} /dev/stdout | cat",
+        f"{line} >(cat) | cat",
+        f'echo kept > "$TMP/file"; {line} /dev/stdout >> "$TMP/file"; cat "$TMP/file"',
+        f'{line} /dev/fd/7 7> "$TMP/file"; cat "$TMP/file"',
+    ):
+        ended = shell(way, **there)
+        assert ended.stderr == ""
+        assert ended.stdout == ("kept\n" if "kept" in way else "") + text
+    assert shell(f"{line} >(true); true", **there).returncode == 0  # nobody reads it
+
+
+@ROOT_ONLY
+def test_somebody_elses_link_in_a_shared_folder_is_not_followed(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine", encoding="utf-8")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    (shared / "out").symlink_to(precious)
+    os.chown(shared / "out", 65534, 65534, follow_symlinks=False)
+    for check in (
+        check_output,
+        lambda path: write_output(path, "x"),
+        lambda path: replace_user_file(path, b"x"),
+    ):
+        with pytest.raises(OutputError, match="is another user's link in a folder that everybody can write"):
+            check(shared / "out")
+    assert precious.read_text(encoding="utf-8") == "mine"
+    os.chown(shared / "out", 0, 0, follow_symlinks=False)
+    write_output(shared / "out", "x")
+    assert precious.read_text(encoding="utf-8") == "x"
+
+
+@ROOT_ONLY
+def test_owner_and_mode_of_a_replaced_file_stay(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("before", encoding="utf-8")
+    os.chown(path, 1234, 5678)
+    path.chmod(0o6751)
+    write_output(path, "after")
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (1234, 5678, 0o751)
+
+
+@ROOT_ONLY
+def test_a_file_that_may_not_be_written_is_not_replaced_either(tmp_path: Path) -> None:
+    """The folder's permissions would let it be: a rename asks for no more."""
+    tmp_path.chmod(0o777)
+    path = tmp_path / "file"
+    path.write_text("before", encoding="utf-8")
+    path.chmod(0o444)
+    code = (
+        "import os, sys; from pathlib import Path\n"
+        "from ddpbench.records.outputs import write_output\n"
+        "from ddpbench.errors import OutputError\n"
+        "os.setgid(65534); os.setuid(65534)\n"
+        "try: write_output(Path('file'), 'after')\n"
+        "except OutputError as error: print(error)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert ended.stdout.startswith("file cannot be written: Permission denied")
+    assert path.read_text(encoding="utf-8") == "before"
+
+
+# A script that `init --write` changes.
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    body = SOUND.replace("class Measured", "class Other")
+    path.write_text(f"{body}\n\nif __name__ == '__main__':\n    print('the tail of the script')\n", "utf-8")
+    path.chmod(0o750)
+    return path
+
+
+def test_a_script_that_cannot_be_written_stays_whole(
+    script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = script.read_bytes()
+    for most in (0, 100, len(before) - 1, len(before) + 20):
+        with files_of(most):
+            assert run(["init", str(script), "--write"]) == 2
+        assert f"{script} cannot be written: File too large" in (told := capsys.readouterr().err)
+        assert "it is unchanged" in told
+        assert script.read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_a_script_behind_a_link_is_changed_where_it_is(script: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    link = tmp_path / "bin/train.py"
+    link.symlink_to("../train.py")
+    assert run(["init", str(link), "--write"]) == 0
+    assert link.readlink() == Path("../train.py")
+    text = script.read_text(encoding="utf-8")
+    assert "class Measured" in text
+    assert text.rstrip().endswith("print('the tail of the script')")
+    assert script.stat().st_mode & 0o777 == 0o750
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["bin", "train.py"]
+
+
+def test_a_script_that_is_no_regular_file_is_not_written(
+    script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in (tmp_path / "pipe", Path("/dev/stdin"), Path("/dev/null"), Path("-")):
+        if path.name == "pipe":
+            os.mkfifo(path)
+        before = path.lstat() if path.exists() else None
+        assert run(["init", str(path), "--write"]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+        assert before is None or path.lstat().st_mode == before.st_mode
+    with pytest.raises(OutputError, match="is not a regular file"):
+        replace_user_file(tmp_path / "pipe", b"")
+
+
+# Directories that commands are given.
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_directory_to_write_that_is_a_pipe_or_a_device_stays(
+    kind: str, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "place"
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif os.geteuid() == 0:
+        try:
+            os.mknod(place, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        except OSError:
+            pytest.skip("this machine lets root create no device")
+    else:
+        pytest.skip("needs root")
+    before = place.lstat()
+    named = [
+        command
+        for command, parser in commands().items()
+        if any(action.option_strings == ["--out"] and action.metavar == "DIR" for action in parser._actions)
+    ]
+    lines: dict[str, Sequence[object]] = {
+        "sweep": ["quick"],
+        "plan": ["quick", "--nodes", "a,b"],
+        "submit": ["quick", "--nodes", "1", "--dry-run"],
+        "allocation": [runs / "one"],
+        "merge": [runs / "one", runs / "two"],
+        "compare": ["quick", "--interleave", "--base", "HEAD", "--new", "."],
+        "bisect": ["quick", "HEAD~1", "HEAD"],
+        "noise": [],
+    }
+    assert set(lines) == set(named)
+    for command in named:
+        assert run([command, *map(str, lines[command]), "--out", str(place)]) == 2, command
+        assert command == "merge" or "place" in capsys.readouterr().err
+        assert (place.lstat().st_ino, place.lstat().st_mode) == (before.st_ino, before.st_mode)
+
+
+def test_a_profile_is_a_json_file_or_a_stream(
+    runs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["profile", "gpt:nano", "--out", str(tmp_path / "x.txt")]) == 2
+    assert "ends in .json" in capfd.readouterr().err
+    assert run(["profile", "gpt:nano", "--out", "-"]) == 0
+    told = capfd.readouterr()
+    assert json.loads(told.out) == json.loads(PROFILE)
+    assert "profiling gpt:nano" in told.err

@@ -1,0 +1,178 @@
+"""Every place in the package that writes, creates or renames a file is listed here, with its reason."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ddpbench
+
+WRITERS = {
+    "records/files.py:create_file:os.open": "the owner of files in run directories: a new file",
+    "records/files.py:create_file:os.fdopen": "the same",
+    "records/files.py:open_to_append:os.open": "the owner: the end of a file",
+    "records/files.py:open_to_append:os.fdopen": "the same",
+    "records/files.py:write_atomically:beside.replace": "the owner: a whole file",
+    "records/outputs.py:write_output:os.open": "the owner of files that users name: a pipe or a device",
+    "records/outputs.py:write_output:os.fdopen": "the same, or a descriptor that the shell opened",
+    "records/outputs.py:_replace:new.replace": "the owner: a whole file",
+    "records/rundir.py:RunDir.set_aside:launch.path.rename": "a launch's folder, to a name that is free",
+    "records/archive.py:_rename:source.rename": "unpacked records, to a name that is free",
+    "records/archive.py:pack:tarfile.open": "in memory",
+    "records/heartbeat.py:shared_page:path.open": "an existing page of memory",
+    "cache.py:keep:os.open": "the owner of the user's cache: a new file",
+    "cache.py:keep:os.fdopen": "the same",
+    "cache.py:keep:os.replace": "the same",
+    "cache.py:_mark:os.open": "the mark of a folder that is empty",
+    "cache.py:_mark:os.fdopen": "the same",
+    "cli/__init__.py:_open_standard_streams:os.open": "/dev/null",
+    "cli/__init__.py:_open_standard_streams:open": "a standard stream",
+    "cli/__init__.py:run:os.open": "/dev/null",
+    "cli/noise.py:_run:experiment.write_text": "in a temporary folder",
+    "cli/submit.py:_report:path.rename": "a submission's own merged run",
+    "cli/submit.py:_report:fresh.rename": "the same",
+    "fabric/making.py:enter_user_namespace:Path('/proc/self/setgroups').write_text": "a setting of the kernel",
+    "fabric/making.py:enter_user_namespace:Path('/proc/self/uid_map').write_text": "a setting of the kernel",
+    "fabric/making.py:enter_user_namespace:Path('/proc/self/gid_map').write_text": "a setting of the kernel",
+    "helper_process.py:serve:pickle.dump": "a pipe",
+    "helper_process.py::os.fdopen": "standard output",
+    "launch/interleave/sides.py:_own_experiment:shutil.copyfile": "among the exported files of a commit",
+    "launch/interleave/sides.py:_exported:file.extractall": "the files of a commit, in a new folder",
+    "launch/interleave/sides.py:_exported:beside.rename": "the same, to its place",
+    "launch/interleave/turn.py:_keep_messages_apart:os.fdopen": "standard output",
+    "launch/merge/merge.py:merge:beside.rename": "a merged run, to a name that is free",
+    "launch/slurm/disks.py:archive:tarfile.open": "in memory",
+    "launch/slurm/disks.py:_unpack:file.extract": "a node's records, checked by name",
+    "machine/done.py:Done._copy_proof:beside.rename": "a proof, to its place in a run directory",
+    "machine/launched.py:_remove_stale_pages:os.open": "nothing: it is opened to be read",
+    "machine/launched.py:LaunchedRanks.__init__:tempfile.NamedTemporaryFile": "a page of memory, new",
+    "machine/launched.py:LaunchedRanks.__init__:self._page_file.truncate": "the same",
+    "pytest_plugin.py:DdpBenchmark._write:source.write_text": "in a temporary folder",
+    "pytest_plugin.py:_one_at_a_time:os.open": "a lock, which nothing is written into but a process id",
+    "pytest_plugin.py:_one_at_a_time:os.fdopen": "the same",
+    "report/draw/canvas.py:saved:figure.savefig": "in memory",
+    "report/draw/painter.py:_name:pickler.dump": "in memory",
+    "worker/rank/checkpoints.py:Saver._plain.write:path.open": "a checkpoint, in a folder that the case created",
+    "worker/rank/checkpoints.py:Saver._plain.write:torch.save": "the same",
+    "worker/rank/memory.py:reset_peak_memory:Path('/proc/self/clear_refs').write_text": "a setting of the kernel",
+    "worker/rank/snapshots.py:Snapshots.write:torch.save": "a file that create_file has opened",
+}
+"""`module:function:call`, and what it writes. A file of a user's goes through `records/outputs.py`, one of a run
+directory through `records/files.py`; anything else needs a reason for which neither can be used."""
+
+ALWAYS = {"write_text", "write_bytes", "touch", "truncate", "hardlink_to", "symlink_to", "mkfifo", "mknod"}
+ALWAYS |= {"copyfile", "copyfileobj", "copytree", "copy2", "move", "rename", "renames", "link", "symlink"}
+ALWAYS |= {"NamedTemporaryFile", "mkstemp", "extract", "extractall", "FileHandler"}
+TO_A_FILE = {"save", "savez", "savefig", "imsave", "tofile", "dump"}
+TO_A_FILE |= {"to_csv", "to_parquet", "to_pickle", "to_excel", "to_hdf", "to_feather"}
+OTHERS = {"netlink.link", "Baselines().save", "save"}
+"""Calls of these names that write no file: of devices, by the owner, and torch's collective checkpoint."""
+
+
+def calls(tree: ast.AST, scope: tuple[str, ...] = ()) -> Iterator[tuple[str, ast.Call]]:
+    """Yield every call with the name of the function it is in."""
+    for child in ast.iter_child_nodes(tree):
+        named = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        if isinstance(child, ast.Call):
+            yield ".".join(scope), child
+        yield from calls(child, (*scope, child.name) if named else scope)  # type: ignore[attr-defined]
+
+
+def writes(call: ast.Call) -> bool:
+    """Return whether a call writes, creates or renames a file, or may."""
+    name = ast.unparse(call.func).rpartition(".")[2]
+    whole = ast.unparse(call.func)
+    if whole in OTHERS:
+        return False
+    if name in ALWAYS:
+        return True
+    if name == "replace":  # of a path: a text's takes two arguments, a dataclass' keywords
+        return whole == "os.replace" or (len(call.args) == 1 and not call.keywords)
+    if name in TO_A_FILE:
+        first = call.args[0] if call.args else None
+        return first is not None and not (isinstance(first, ast.Constant) and first.value is None)
+    if whole == "os.open":
+        flags = ast.unparse(call.args[1])
+        return not re.fullmatch(r"(os\.O_(RDONLY|NOFOLLOW|NONBLOCK|CLOEXEC|DIRECTORY)( \| )?)+", flags)
+    if name in ("open", "fdopen"):
+        method = isinstance(call.func, ast.Attribute) and whole.partition(".")[0] not in (
+            "os", "io", "gzip", "lzma", "bz2", "tarfile", "codecs", "zipfile",
+        )  # fmt: skip
+        modes = [word.value for word in call.keywords if word.arg == "mode"]
+        modes += call.args[0 if method else 1 :][:1]
+        return any(not _reads(mode) for mode in modes)
+    return False
+
+
+def _reads(mode: ast.expr) -> bool:
+    return (
+        isinstance(mode, ast.Constant) and isinstance(mode.value, str) and not re.search("[wax+]", mode.value)
+    )
+
+
+def test_every_place_that_writes_a_file_is_listed() -> None:
+    root = Path(ddpbench.__file__).parent
+    found = {
+        f"{path.relative_to(root).as_posix()}:{scope}:{ast.unparse(call.func)}"
+        for path in root.rglob("*.py")
+        for scope, call in calls(ast.parse(path.read_text(encoding="utf-8")))
+        if writes(call)
+    }
+    found -= {"worker/slot/meeting.py:Meeting._opened:self.seals.open"}
+    found -= {"worker/slot/meeting.py:Meeting.receive:self.seals.open"}  # of messages, not of files
+    assert found - set(WRITERS) == set(), (
+        "write users' files by records/outputs.py, others by records/files.py"
+    )
+    assert set(WRITERS) - found == set(), "no longer there"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "arguments.script.write_bytes(b'')",
+        "path.write_text('')",
+        "open(path, 'w')",
+        "open(path, mode='r+b')",
+        "open(path, mode)",
+        "path.open('a')",
+        "path.open(mode=how)",
+        "io.open(path, 'x')",
+        "gzip.open(path, 'wt')",
+        "tarfile.open(path, 'w:xz')",
+        "os.fdopen(3, 'ab')",
+        "os.open(path, os.O_WRONLY | os.O_TRUNC)",
+        "os.open(path, flags)",
+        "os.open(path, os.O_CREAT | os.O_RDONLY)",
+        "shutil.copy2(a, b)",
+        "a.rename(b)",
+        "a.replace(b)",
+        "os.replace(a, b)",
+        "frame.to_csv(path, index=False)",
+        "figure.savefig('x.png')",
+        "torch.save(state, path)",
+        "json.dump(data, file)",
+    ],
+)
+def test_a_call_that_writes_is_found(code: str) -> None:
+    (found,) = [call for _, call in calls(ast.parse(code)) if writes(call)]
+    assert ast.unparse(found) == code
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "open(path)",
+        "path.open('rb')",
+        "os.open(path, os.O_RDONLY | os.O_CLOEXEC)",
+        "text.replace('a', 'b')",
+        "dataclasses.replace(plan, ranks=2)",
+        "frame.to_csv(index=False)",
+        "frame.to_parquet(None, index=False)",
+    ],
+)
+def test_a_call_that_writes_nothing_is_not(code: str) -> None:
+    assert not [call for _, call in calls(ast.parse(code)) if writes(call)]
