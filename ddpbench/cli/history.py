@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,12 @@ def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.records.outputs import write_output
 
     printed = flags.check_outputs(arguments, "markdown", "html")
-    sides = read_sides(arguments.runs, as_given=arguments.as_given, across=arguments.across)
+    sides = read_sides(
+        arguments.runs,
+        as_given=arguments.as_given,
+        across=arguments.across,
+        on_skip=lambda folder: say(f"skipped {folder}, which holds no run: plan.json is missing", sys.stderr),
+    )
     history = history_of(sides, only=arguments.case)
     if arguments.json:
         show(json.dumps(to_json(history), indent=1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from ddpbench.machine.hardware import Hardware
 from ddpbench.machine.launched import check_launcher
 from ddpbench.machine.mpi import has_ucc, mpi_version
 from ddpbench.machine.server import ServerProcess
-from ddpbench.spec import Devices, Experiment, PlannedCase
+from ddpbench.spec import Case, Devices, Experiment, PlannedCase
 
 BF16_CAPABILITY = 8.0
 """From this compute capability on GPUs multiply in bf16; torch emulates it on older ones."""
@@ -31,26 +32,23 @@ def usable_devices(hardware: Hardware) -> Devices:
 
 
 def check_devices(experiment: Experiment, devices: Devices) -> None:
-    """Refuses what was asked for by name and is not here at all; single cases that do not fit are skipped.
+    """Refuse what was asked for by name where none of it is here; of several, `within_programs` skips what is not.
 
     Raises:
         MachineError: it is not here.
     """
     base, axes = experiment.base, experiment.axes
     backends = axes.get("backend", [base.backend])
-    if "mpi" in backends:
-        mpi_version()
-    if "ucc" in backends and not has_ucc():
-        raise MachineError(
-            'backend = "ucc": this build of torch has no UCC, which is in builds from source and in NVIDIA\'s '
-            'containers; set it to "gloo", "mpi" or "nccl"'
-        )
-    for launcher in axes.get("launcher", [base.launcher]):
-        if isinstance(launcher, str) and launcher != "slurm":
-            check_launcher(launcher)
+    for values, why_missing in (
+        (backends, missing_backend),
+        (axes.get("launcher", [base.launcher]), missing_launcher),
+    ):
+        reasons = [why_missing(value) for value in values if isinstance(value, str)]
+        if reasons and all(reasons):
+            raise MachineError(reasons[0])
     if devices.gpus:
         return
-    if "cuda" in axes.get("device", [base.device]):
+    if set(axes.get("device", [base.device])) == {"cuda"}:
         raise MachineError(
             'device = "cuda": there is no GPU here that torch can use; set it to "cpu" or "auto"'
         )
@@ -59,6 +57,44 @@ def check_devices(experiment: Experiment, devices: Devices) -> None:
             'backend = "nccl": nccl moves data between GPUs only, and there is none here that torch can use; '
             'set it to "gloo" or "auto"'
         )
+
+
+def missing_backend(backend: str) -> str:
+    """Return why ranks cannot use this backend here, and what to do; empty where they can, or GPUs decide it."""
+    if backend == "ucc" and not has_ucc():
+        return (
+            'backend = "ucc": this build of torch has no UCC, which is in builds from source and in NVIDIA\'s '
+            'containers; set it to "gloo", "mpi" or "nccl"'
+        )
+    return _refusal(mpi_version) if backend == "mpi" else ""
+
+
+def missing_launcher(launcher: str) -> str:
+    """Return why this launcher cannot start ranks here, and what to do; empty where it can. Slurm's jobs tell later."""
+    return _refusal(lambda: check_launcher(launcher)) if launcher != "slurm" else ""
+
+
+def _refusal(check: Callable[[], object]) -> str:
+    try:
+        check()
+    except MachineError as error:
+        return str(error)
+    return ""
+
+
+def within_programs(entries: Sequence[PlannedCase]) -> list[PlannedCase]:
+    """Return the planned cases; those whose backend or launcher is not here are skipped with the reason."""
+    runnable = [entry.case for entry in entries if entry.skip_reason is None]
+    backends = {name: missing_backend(name) for name in {case.backend for case in runnable}}
+    launchers = {name: missing_launcher(name) for name in {case.launcher for case in runnable}}
+
+    def reason(case: Case) -> str:
+        return backends[case.backend] or launchers[case.launcher]
+
+    return [
+        replace(entry, skip_reason=reason(entry.case) or None) if entry.skip_reason is None else entry
+        for entry in entries
+    ]
 
 
 def within_gpus(entry: PlannedCase, devices: Devices) -> PlannedCase:

@@ -56,6 +56,23 @@ def night(
     return path
 
 
+def test_folders_without_runs_are_skipped_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights = [night(tmp_path / "runs", number, STEP_MS) for number in range(2)]
+    (tmp_path / "runs/notes").mkdir()
+    (tmp_path / "runs/.cache").mkdir()
+    (tmp_path / "empty").mkdir()
+    assert run_cli(["history", str(tmp_path / "empty"), str(tmp_path / "runs")]) == 0
+    printed = capsys.readouterr()
+    assert printed.err.splitlines() == [
+        f"skipped {folder}, which holds no run: plan.json is missing"
+        for folder in (tmp_path / "empty", tmp_path / "runs/notes")
+    ]
+    assert run_cli(["history", *map(str, nights)]) == 0
+    assert capsys.readouterr() == (printed.out, "")
+
+
 def test_files_of_pytest_benchmark_are_runs_too(month: Path, tmp_path: Path) -> None:
     """The same nights exported: the same change-point, in the order in which they were measured."""
     folder = tmp_path / ".benchmarks"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +20,13 @@ _MOST_LISTED = 12
 """Differences that a refusal lists."""
 
 
-def read_sides(paths: Sequence[Path], *, as_given: bool = False, across: bool = False) -> list[Side]:
+def read_sides(
+    paths: Sequence[Path],
+    *,
+    as_given: bool = False,
+    across: bool = False,
+    on_skip: Callable[[Path], None] = lambda _: None,
+) -> list[Side]:
     """Return the runs of these directories, and of those that hold some, in the order in which they were measured.
 
     Each is called by its directory's name, or by its path where several have the same.
@@ -29,12 +35,13 @@ def read_sides(paths: Sequence[Path], *, as_given: bool = False, across: bool = 
         paths: run directories, files of pytest-benchmark, names of saved baselines, or folders of runs or files.
         as_given: leave them in this order; the runs in a folder are in the order of their names.
         across: allow runs of different machines, torch and the like.
+        on_skip: called with each folder, given or inside a given one, that holds no run.
 
     Raises:
         RequestError: there are fewer than two, one is given twice, or it is not known when one was measured.
         IdentityError: one cannot be read, or machines differ and that was not asked for.
     """
-    found = [run for path in paths for run in _runs_in(path)]
+    found = _found(paths, on_skip)
     _check_once(found)
     if len(found) < 2:
         raise RequestError(
@@ -70,15 +77,36 @@ def _read(path: Path, name: str) -> Side:
     return read_side(RunDir(path), name) if path.is_dir() else read_saved(path, name)
 
 
-def _runs_in(path: Path) -> list[Path]:
-    """Return the run or saved file that a path or a name means, or those in a folder, by name.
+def _found(paths: Sequence[Path], on_skip: Callable[[Path], None]) -> list[Path]:
+    """Return the runs and saved files that these paths and names mean.
 
     Raises:
-        RequestError: it means none, and holds none.
+        RequestError: there is none, or a path that is no folder is none.
+    """
+    found: list[Path] = []
+    without: list[Path] = []
+    for path in paths:
+        runs, skipped = _runs_in(path)
+        found += runs
+        without += skipped if runs else [path]
+    if not found:
+        raise RequestError(
+            f"{without[0]} is not a run directory and holds none, nor a file of pytest-benchmark: plan.json is missing"
+        )
+    for folder in without:
+        on_skip(folder)
+    return found
+
+
+def _runs_in(path: Path) -> tuple[list[Path], list[Path]]:
+    """Return the run or saved file that a path or a name means, or those in a folder, by name; and its other folders.
+
+    Raises:
+        RequestError: it means none, or cannot be read.
     """
     path = find_side(str(path))
     if RunDir(path).plan.exists() or path.is_file():
-        return [path]
+        return [path], []
     try:
         inside = sorted(path.iterdir())
     except OSError as error:
@@ -90,11 +118,8 @@ def _runs_in(path: Path) -> list[Path]:
         not runs and (path / machine_folder()).is_dir()
     ):  # pytest-benchmark's storage: this machine's part of it
         return _runs_in(path / machine_folder())
-    if not runs:
-        raise RequestError(
-            f"{path} is not a run directory and holds none, nor a file of pytest-benchmark: plan.json is missing"
-        )
-    return runs
+    others = [each for each in inside if each.is_dir() and each not in runs and each.name[:1] != "."]
+    return runs, others
 
 
 def _check_once(paths: Sequence[Path]) -> None:

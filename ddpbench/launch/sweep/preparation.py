@@ -11,8 +11,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ddpbench.errors import IdentityError, MachineError, OutputError, RequestError
+from ddpbench.launch.answerable import unanswerable
 from ddpbench.launch.catalog import TableCatalog
-from ddpbench.launch.devices import check_devices, usable_devices, within_gpus, within_precision
+from ddpbench.launch.devices import (
+    check_devices,
+    usable_devices,
+    within_gpus,
+    within_precision,
+    within_programs,
+)
 from ddpbench.launch.fabrics import check_drawable
 from ddpbench.launch.memory import memory_limit, within_memory
 from ddpbench.launch.merge.merge import refuse_merged
@@ -130,13 +137,15 @@ def prepare(request: SweepRequest) -> Prepared:
     notes.append(crossed_words(experiment, [(entry.case.world_size, entry.case.nodes) for entry in planned]))
     memory = memory_limit()
     cases = [
-        within_memory(within_precision(within_gpus(entry, devices), devices), memory) for entry in planned
+        within_memory(within_precision(within_gpus(entry, devices), devices), memory)
+        for entry in within_programs(planned)
     ]
     if not resumes:
         cases = without_equal(cases, replayed_gradients)
     notes += sentences(cases)
     if all(entry.skip_reason is not None for entry in cases):
         raise RequestError(f"{source}: no case of this experiment can run here\n{skip_reasons(cases)}")
+    notes.append(unanswerable(experiment, cases, devices))
     _check_checkpoint_dirs(cases)
     check_drawable(entry.case for entry in cases if entry.skip_reason is None)
     seeded = experiment.budget.seed is not None

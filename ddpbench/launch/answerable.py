@@ -1,0 +1,57 @@
+"""Tells before a sweep whether its cases can answer its question on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpbench.spec import Case, Devices, Experiment, PlannedCase
+from ddpbench.strategies.traits import traits_of
+from ddpbench.units import counted, series_of
+
+_COMPARED = ("backend", "launcher", "device")
+"""Settings of which a machine may lack values; a case that does not exchange anything may have none of them."""
+
+
+def unanswerable(experiment: Experiment, entries: Sequence[PlannedCase], devices: Devices) -> str:
+    """Return why these cases cannot give an answer here, and what to do; empty where they may.
+
+    Claims are decided pair by pair: the dry run counts their pairs.
+    """
+    if experiment.claims:
+        return ""
+    why = _why(experiment, entries, devices)
+    return f"this machine cannot answer the experiment: {why}" if why else ""
+
+
+def _why(experiment: Experiment, entries: Sequence[PlannedCase], devices: Devices) -> str:
+    runnable = [entry for entry in entries if entry.skip_reason is None]
+    cases = [entry.case for entry in runnable]
+    several = [entry for entry in runnable if entry.case.world_size > 1]
+    exchanging = [entry for entry in several if traits_of(entry.case).exchanges]
+    if any(case.recovery != "off" or case.checkpoint for case in cases):
+        return ""  # these measure single cases
+    if not several:
+        return "no case of several ranks can run here"
+    if not exchanging:
+        return "no case that can run here aggregates gradients"
+    if all(entry.oversubscribed for entry in exchanging):
+        threads = min(entry.case.world_size * entry.case.threads_per_rank for entry in exchanging)
+        return (
+            f"every case that aggregates has more threads than the {counted(devices.cores, 'core')} here (the "
+            f"smallest has {threads:,}), and such cases are not ranked; use fewer ranks, a machine with more cores, or "
+            "a replay, which needs no core per rank: ddpbench profile"
+        )
+    return _lost(experiment, [entry.case for entry in entries], cases)
+
+
+def _lost(experiment: Experiment, planned: Sequence[Case], runnable: Sequence[Case]) -> str:
+    """Return which axis has one value left of several; empty where none has."""
+    for name in (name for name in _COMPARED if name in experiment.axes):
+        every, left = (
+            list(dict.fromkeys(value for case in cases if (value := getattr(case, name))))
+            for cases in (planned, runnable)
+        )
+        if len(left) == 1 < len(every):
+            values = series_of([f'"{value}"' for value in every])
+            return f'of {name} = {values} only "{left[0]}" can run here, so that there is nothing to compare it with'
+    return ""
