@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli.lines import show
 from ddpbench.texts import command
+
+if TYPE_CHECKING:
+    from ddpbench.launch.own_class import Script, Written
 
 
 def add_parser(commands: Any) -> None:
@@ -16,8 +20,11 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "init",
         help="print, or insert, the class that makes a training script a workload",
-        description="Read a training script, without running it, and print the class Measured that makes it a "
-        "workload. What the script does not show is a line with `...` and a comment that says what belongs there.",
+        description="Read a training script and print the class Measured that makes it a workload, what of the "
+        "script's training is not in it, and the settings that an experiment has in its place. What the script does "
+        "not show is a line with `...` and a comment that says what belongs there. A class without such lines is "
+        "tried: the script is imported with it in a separate process, and one step is made. Exit codes: 0 the step "
+        "works; 1 something is to be filled in, or the step fails; 2 the script cannot be read.",
     )
     parser.add_argument("script", type=Path, metavar="SCRIPT", help="a training script, such as train.py")
     parser.add_argument("--write", action="store_true", help="insert the class into the script")
@@ -25,23 +32,65 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from ddpbench.launch.own_class import NAME, inserted, place_of, read_script, written_class
+    from ddpbench.launch.own_class import NAME, can_guard, inserted, place_of, read_script, written_class
+    from ddpbench.launch.own_class.dropped import summary
+    from ddpbench.launch.own_class.writing import in_toml
     from ddpbench.records.outputs import replace_user_file
 
     script = read_script(arguments.script)
-    line = place_of(script)
+    place_of(script)
     written = written_class(script)
+    ends = written.ends if can_guard(script, written.ends) else []
+    line = place_of(script, ends)
+    text = written.whole
+    moved = f", and puts lines {ends[0].lineno} to {ends[-1].end_lineno} below a guard" if ends else ""
+    works, found = _tried(script, written, inserted(script, text, ends))
     if arguments.write:
-        replace_user_file(arguments.script, inserted(script, written.text).encode(script.encoding))
-        _say(f"wrote class {NAME} into {arguments.script}, line {line}")
+        replace_user_file(arguments.script, inserted(script, text, ends).encode(script.encoding))
+        _say(f"wrote class {NAME} into {arguments.script}, line {line}{moved.replace('puts', 'put')}")
     else:
-        show(written.text.rstrip("\n"))
-        where = 'before `if __name__ == "__main__":`' if script.guard else "at the end"
-        _say(f"goes into {arguments.script} {where}, line {line}; --write inserts it")
+        show(text.rstrip("\n"))
+        guarded = script.guard or ends
+        where = 'before `if __name__ == "__main__":`' if guarded else "at the end"
+        _say(f"goes into {arguments.script} {where}, line {line}; --write inserts it{moved}")
+    for each in summary(written.dropped):
+        _say(f"left out: {each}")
+    for setting in written.settings:
+        _say(f"set in the experiment: {in_toml(setting)} (line {setting.line})")
+    for each in written.notes:
+        _say(f"note: {each}")
     for each in written.left:
-        _say(f"to do: {each}")
-    _say(f"try it: {command('ddpbench', 'sweep', 'quick', '--workload', f'{arguments.script}:{NAME}')}")
-    return 0
+        if not (ends and each.startswith("The script trains when it is imported")):
+            _say(f"to do: {each}")
+    _say(found)
+    settings = [
+        word for each in written.settings if each.value for word in ("--set", f"{each.key}={each.value}")
+    ]
+    workload = ("--workload", f"{arguments.script}:{NAME}")
+    _say(f"try it: {command('ddpbench', 'sweep', 'quick', *workload, *settings)}")
+    return 0 if works else 1
+
+
+def _tried(script: Script, written: Written, source: str) -> tuple[bool, str]:
+    """Return whether a step of the class works, and what is to be said of that."""
+    from ddpbench.errors import DdpbenchError
+    from ddpbench.launch.own_class import can_guard
+    from ddpbench.launch.own_class.trial import trial_of
+
+    if written.is_open:
+        return (
+            False,
+            "not finished: fill in the lines with `...`; then `ddpbench sweep` tries a step of the class",
+        )
+    if written.ends and not can_guard(script, written.ends):
+        return False, "not tried: importing the script would train"
+    if importlib.util.find_spec("torch") is None:
+        return False, "not tried: torch is not installed in this environment: pip install torch"
+    try:
+        works, found = trial_of(script.path, source.encode(script.encoding))
+    except DdpbenchError as error:
+        return False, f"not tried: {error}"
+    return works, f"tried one step: {found}" if works else f"does not work yet: {found}"
 
 
 def _say(line: str) -> None:

@@ -45,6 +45,8 @@ WRITERS = {
     "launch/interleave/sides.py:_exported:beside.rename": "the same, to its place",
     "launch/interleave/turn.py:_keep_messages_apart:os.fdopen": "standard output",
     "launch/merge/merge.py:merge:beside.rename": "a merged run, to a name that is free",
+    "launch/own_class/trial.py:trial_of:(folder / 'source').write_bytes": "in a temporary folder",
+    "launch/own_class/trial.py:trial_of:stub.write_text": "the same",
     "launch/slurm/disks.py:archive:tarfile.open": "in memory",
     "launch/slurm/disks.py:_unpack:file.extract": "a node's records, checked by name",
     "machine/done.py:Done._copy_proof:beside.rename": "a proof, to its place in a run directory",
@@ -69,8 +71,8 @@ ALWAYS |= {"copyfile", "copyfileobj", "copytree", "copy2", "move", "rename", "re
 ALWAYS |= {"NamedTemporaryFile", "mkstemp", "extract", "extractall", "FileHandler"}
 TO_A_FILE = {"save", "savez", "savefig", "imsave", "tofile", "dump"}
 TO_A_FILE |= {"to_csv", "to_parquet", "to_pickle", "to_excel", "to_hdf", "to_feather"}
-OTHERS = {"netlink.link", "Baselines().save", "save"}
-"""Calls of these names that write no file: of devices, by the owner, and torch's collective checkpoint."""
+OTHERS = {"ast.dump", "netlink.link", "Baselines().save", "save"}
+"""Calls of these names that write no file: of trees, devices, the owner, torch's collective checkpoint."""
 
 
 def calls(tree: ast.AST, scope: tuple[str, ...] = ()) -> Iterator[tuple[str, ast.Call]]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ddpbench.launch.own_class.bindings import Path, Scope
-from ddpbench.launch.own_class.loops import TrainingLoop
-from ddpbench.launch.own_class.script import here, last_name
+from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
+from ddpbench.launch.own_class.script import here, in_step, last_name, place_of_node
 from ddpbench.launch.own_class.tracing import Origin, Tracer
 
 _BARS = ("tqdm", "trange", "iter", "track", "progress_bar")
@@ -24,6 +24,10 @@ class Batch:
     count: tuple[int, Path] | None
     """The key of the number that `enumerate` gives."""
     loader: Origin | None
+    draw: ast.Call | None = None
+    """The call of one of the script's functions that gives a batch, where no loader gives them."""
+    drawn: frozenset[int] = frozenset()
+    """The numbers of the statements that draw a batch."""
 
 
 def batch_of(tracer: Tracer, loop: TrainingLoop) -> Batch:
@@ -62,15 +66,53 @@ def _drawn(tracer: Tracer, loop: TrainingLoop) -> Batch:
     for statement in here(loop.node.body):
         if isinstance(statement, ast.Assign) and last_name(statement.value) == "next":
             call = statement.value
-            assert isinstance(call, ast.Call)
-            if call.args:
+            if isinstance(call, ast.Call) and call.args:
                 target = statement.targets[0]
                 key = id(call)
                 parts = tuple(((key, at), name) for at, name in _names(target, ()))
                 loader, _, _ = _goes_through(tracer, call.args[0], loop.scope)
                 whole = (((key, ()), "batch"),) if isinstance(target, ast.Tuple | ast.List) else ()
                 return Batch(target, (*parts, *whole), None, loader)
-    return Batch(None, (), None, None)
+    return _drawn_by_function(tracer, loop) or Batch(None, (), None, None)
+
+
+def _drawn_by_function(tracer: Tracer, loop: TrainingLoop) -> Batch | None:
+    """Return the batch of a loop that takes it from one of the script's functions: `x, y = get_batch("train")`."""
+    stored = {e.id for e in here(loop.body) if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
+    given = {
+        name.id
+        for call in in_step(loop.body)
+        if isinstance(call, ast.Call) and last_name(call) not in ("print", "log", "append")
+        for argument in [*call.args, *(each.value for each in call.keywords)]
+        for name in ast.walk(argument)
+        if isinstance(name, ast.Name)
+    }
+    draws: list[tuple[ast.Assign, ast.Call]] = []
+    for statement in in_step(loop.body):
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+            continue
+        call, target = statement.value, statement.targets[0]
+        names = [name for _, name in _names(target, ())]
+        used = {each.id for each in ast.walk(call) if isinstance(each, ast.Name)} - {last_name(call)}
+        if (
+            isinstance(call.func, ast.Name)
+            and call.func.id in tracer.script.functions
+            and set(names) & given
+            and not used & stored
+            and not any(is_backward(each) for each in ast.walk(tracer.script.functions[call.func.id]))
+        ):
+            draws.append((statement, call))
+    draws.sort(key=lambda each: not isinstance(each[0].targets[0], ast.Tuple | ast.List))
+    for statement, call in draws[:1]:
+        target = statement.targets[0]
+        alike = ast.unparse(statement.targets[0])
+        drawn = frozenset(place_of_node(each) for each, _ in draws if ast.unparse(each.targets[0]) == alike)
+        parts = tuple(
+            (tracer.trace(ast.Name(name, ast.Load()), loop.body_scope).key, name)
+            for _, name in _names(target, ())
+        )
+        return Batch(target, parts, None, None, draw=call, drawn=drawn)
+    return None
 
 
 def _names(target: ast.expr, path: Path) -> Iterator[tuple[Path, str]]:

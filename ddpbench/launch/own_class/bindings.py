@@ -72,9 +72,12 @@ def _in_block(body: list[ast.stmt], tests: Tests) -> Iterator[tuple[str, Binding
             for name in ("body", "handlers", "orelse", "finalbody"):
                 for each in getattr(statement, name, []):
                     yield from _in_block(each.body if isinstance(each, ast.ExceptHandler) else [each], tests)
-        for each in here(statement) if isinstance(statement, ast.Expr | ast.Assign) else ():
+        simple = isinstance(statement, ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Return)
+        for each in here(statement) if simple else ():
             if isinstance(each, ast.NamedExpr):
                 yield each.target.id, Binding(each.value, tests=tests)
+            elif isinstance(each, ast.comprehension):
+                yield from _targets(each.target, Binding(each.iter, kind="item", tests=tests))
 
 
 def _targets(target: ast.expr, binding: Binding) -> Iterator[tuple[str, Binding]]:

@@ -1,15 +1,23 @@
-"""Where the class stands in the script."""
+"""Insert the class into the script, and put the part that would train when it is imported below a guard."""
 
 from __future__ import annotations
+
+import ast
+import io
+import tokenize
 
 from ddpbench.errors import RequestError
 from ddpbench.launch.own_class.script import Script
 
 NAME = "Measured"
+GUARD = 'if __name__ == "__main__":'
+_INDENT = "    "
 
 
-def place_of(script: Script) -> int:
+def place_of(script: Script, ends: list[ast.stmt] | None = None) -> int:
     """Return the number of the line before which the class goes: above the guard and its comments, or after the end.
+
+    `ends` are the statements that are to go below a guard: the class goes above them.
 
     Raises:
         RequestError: the script has such a class.
@@ -18,21 +26,69 @@ def place_of(script: Script) -> int:
         line = script.classes[NAME].lineno
         raise RequestError(f"{script.path} already has a class {NAME}, in line {line}")
     lines = script.source.splitlines()
-    if script.guard is None:
+    first = ends[0] if ends else script.guard
+    if first is None:
         return len(lines) + 1
-    line = script.guard.lineno
+    line = first.lineno
     while line > 1 and lines[line - 2].startswith("#"):
         line -= 1
     return line
 
 
-def inserted(script: Script, text: str) -> str:
-    """Return the script's source with the class in it, its line ends those of the script."""
-    place = place_of(script)
+def inserted(script: Script, text: str, ends: list[ast.stmt] | None = None) -> str:
+    """Return the script's source with the class in it, its line ends those of the script; `ends` are guarded."""
+    place = place_of(script, ends)
     lines = script.source.splitlines()
+    if ends:
+        lines = _guarded(script, lines, place, ends)
     before, after = lines[: place - 1], lines[place - 1 :]
     while before and not before[-1].strip():
         before.pop()
     parts = [*before, *([""] * 2 if before else []), *text.rstrip().splitlines()]
-    ends = "\r\n" if "\r\n" in script.source else "\n"
-    return ends.join([*parts, *(["", "", *after] if after else [])]) + ends
+    line_end = "\r\n" if "\r\n" in script.source else "\n"
+    return line_end.join([*parts, *(["", "", *after] if after else [])]) + line_end
+
+
+def can_guard(script: Script, ends: list[ast.stmt]) -> bool:
+    """Return whether statements can be put below a guard as they stand, and then do what they did."""
+    if not ends:
+        return False
+    if script.guard is not None and script.guard.lineno < (ends[-1].end_lineno or 0):
+        return False  # one below it would run before it
+    if ends[0].col_offset or "\f" in script.source:
+        return False
+    lines = script.source.splitlines()
+    try:
+        made = ast.parse("\n".join(_guarded(script, lines, place_of(script, ends), ends)))
+    except (SyntaxError, ValueError, tokenize.TokenError):
+        return False
+    guards = [
+        each for each in made.body if isinstance(each, ast.If) and each.lineno == place_of(script, ends)
+    ]
+    return bool(guards) and [ast.dump(each) for each in guards[0].body] == [ast.dump(each) for each in ends]
+
+
+def _guarded(script: Script, lines: list[str], place: int, ends: list[ast.stmt]) -> list[str]:
+    """Return the script's lines with those from `place` to the end of `ends` below a guard."""
+    last = max(each.end_lineno or 0 for each in ends)
+    inside = _inside_texts(script.source)
+    moved = [
+        line if number in inside or not line.strip() else _INDENT + line
+        for number, line in enumerate(lines[place - 1 : last], place)
+    ]
+    return [*lines[: place - 1], GUARD, *moved, *lines[last:]]
+
+
+def _inside_texts(source: str) -> set[int]:
+    """Return the lines that begin within a text of several lines, which an indent would change."""
+    found: set[int] = set()
+    starts: list[int] = []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        name = tokenize.tok_name[token.type]
+        if name == "FSTRING_START":
+            starts.append(token.start[0])
+        elif name == "FSTRING_END":
+            found |= set(range(starts.pop() + 1, token.end[0] + 1))
+        elif name == "STRING":
+            found |= set(range(token.start[0] + 1, token.end[0] + 1))
+    return found

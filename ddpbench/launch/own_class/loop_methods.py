@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 
 from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
 from ddpbench.launch.own_class.reading import Reading
 from ddpbench.launch.own_class.rendering import Renderer
-from ddpbench.launch.own_class.script import here, last_name
+from ddpbench.launch.own_class.script import here, last_name, place_of_node
 from ddpbench.launch.own_class.source import Method, folded, name_of
 from ddpbench.launch.own_class.steps import (
     before_backward,
@@ -16,7 +17,7 @@ from ddpbench.launch.own_class.steps import (
     no_effect,
     without_moves,
 )
-from ddpbench.launch.own_class.tracing import returned_by
+from ddpbench.launch.own_class.tracing import parameters_of, returned_by
 
 _HARMLESS = ("print", "log", "eval", "valid", "test", "save", "write", "report", "sample", "plot", "display")
 
@@ -38,7 +39,7 @@ class LoopMethods(Reading):
         return [found or self._step(loop)]
 
     def _loss(self, loop: TrainingLoop) -> Method | None:
-        statements = without_moves(self.body, loop.body_scope, self.tracer)
+        statements = without_moves(self.body, loop.body_scope, self.tracer, self.batch.drawn)
         before = before_backward(statements)
         if before is None:
             return None
@@ -57,19 +58,17 @@ class LoopMethods(Reading):
     def _step(self, loop: TrainingLoop) -> Method:
         if loop.call is not None and _returns_loss(loop):
             return self._call(loop, loop.call)
-        statements = without_moves(self.body, loop.body_scope, self.tracer)
-        loss = next(
-            (
-                inner.id
-                for each in here(statements)
-                if is_backward(each)
-                for inner in ast.walk(each)
-                if isinstance(inner, ast.Name)
-                and isinstance(inner.ctx, ast.Load)
-                and "scaler" not in inner.id
-            ),
-            "",
-        )
+        statements = without_moves(self.body, loop.body_scope, self.tracer, self.batch.drawn)
+        loss = _loss_name(statements)
+        if any(
+            place_of_node(each) in self.batch.drawn
+            for loops in here(self.body)
+            if isinstance(loops, ast.For | ast.While)
+            for each in here(loops.body)
+        ):
+            self.notes.append(
+                "The script draws a batch for each backward of a step; all those of step() go through one batch."
+            )
         needed = {loss} - {""}
         kept = needed_for(statements, needed, is_effect)
         renderer = self._renderer(loop, kept)
@@ -172,6 +171,37 @@ def _returns_loss(loop: TrainingLoop) -> bool:
         isinstance(each, ast.Tuple | ast.Dict | ast.Constant) or ".item()" in ast.unparse(each)
         for each in returned
     )
+
+
+def _loss_name(statements: list[ast.stmt]) -> str:
+    """Return the name that the loss has among a step's own statements; empty where none is found."""
+    own = _lost(here(statements))
+    if own:
+        return own
+    for function in (each for each in statements if isinstance(each, ast.FunctionDef)):
+        inner = _lost(here(function.body))
+        names = parameters_of(function)
+        returns = any(isinstance(each, ast.Name) and each.id == inner for each in returned_by(function))
+        for each in here(statements) if inner else ():
+            if isinstance(each, ast.Assign) and last_name(each.value) == function.name and returns:
+                target = each.targets[0]
+                if isinstance(target, ast.Name) and isinstance(each.value, ast.Call):
+                    return target.id
+            if isinstance(each, ast.Call) and last_name(each) == function.name and inner in names:
+                by_name = {word.arg: word.value for word in each.keywords}
+                place = names.index(inner)
+                given = by_name.get(inner) or (each.args[place] if place < len(each.args) else None)
+                if isinstance(given, ast.Name):
+                    return given.id
+    return ""
+
+
+def _lost(nodes: Iterable[ast.AST]) -> str:
+    for each in nodes:
+        for inner in ast.walk(each) if is_backward(each) else ():
+            if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load) and "scaler" not in inner.id:
+                return inner.id
+    return ""
 
 
 def _counted(body: list[ast.stmt]) -> set[str]:

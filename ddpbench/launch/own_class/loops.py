@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddpbench.launch.own_class.bindings import Scope
-from ddpbench.launch.own_class.script import Script, first_name, here, last_name
+from ddpbench.launch.own_class.script import Script, first_name, here, in_step, last_name
 from ddpbench.launch.own_class.tracing import Tracer
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -22,11 +22,17 @@ class TrainingLoop:
     body_scope: Scope
     call: ast.Call | None = None
     """The call for each batch, where a step is a function of the script."""
+    stands: ast.AST | None = None
+    """The comprehension that the script has in place of the loop."""
 
 
 def is_backward(node: ast.AST) -> bool:
-    """Return whether this is a call of `backward`."""
-    return isinstance(node, ast.Call) and last_name(node) in ("backward", "manual_backward")
+    """Return whether this is a call of a method `backward`; a function of that name may do anything."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("backward", "manual_backward")
+    )
 
 
 def training_loops(tracer: Tracer) -> list[TrainingLoop]:
@@ -36,39 +42,62 @@ def training_loops(tracer: Tracer) -> list[TrainingLoop]:
     return list({id(each.node): each for each in with_step or found}.values())
 
 
-def runs_at_import(script: Script, loop: TrainingLoop) -> bool:
-    """Return whether importing the script would train: by itself, or by a call outside its guard."""
-    outside = list(here([each for each in script.tree.body if each is not script.guard]))
-    if loop.node in outside:
-        return True
+def trains_at_import(script: Script, loop: TrainingLoop) -> list[ast.stmt]:
+    """Return the statements of the top level from the first on that trains when the script is imported, none if none.
+
+    It does so by itself, or by a call outside the script's guard.
+    """
     reach = {loop.scope.own.name if loop.scope.own else getattr(loop.scope.node, "name", "")}
     reach |= {getattr(loop.scope.node, "name", "")} - {""}
     for _ in script.functions:
         for name, function in script.functions.items():
             if any(isinstance(e, ast.Call) and last_name(e) in reach for e in here(function.body)):
                 reach.add(name)
-    return any(isinstance(e, ast.Call) and last_name(e) in reach for e in outside)
+    outside = [each for each in script.tree.body if each is not script.guard]
+    for place, statement in enumerate(outside):
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        nodes = [statement, *here(statement)]
+        if (loop.stands or loop.node) in nodes or any(
+            isinstance(each, ast.Call) and last_name(each) in reach for each in nodes
+        ):
+            return outside[place:]
+    return []
 
 
 def _in_scope(tracer: Tracer, scope: Scope) -> list[TrainingLoop]:
-    loops = [node for node in here(scope.node.body) if isinstance(node, _LOOPS)]
-    found = [each for loop in loops if (each := _trains(tracer, loop, scope)) is not None]
+    loops: list[tuple[ast.For | ast.AsyncFor | ast.While, ast.AST | None]] = []
+    for node in here(scope.node.body):
+        if isinstance(node, _LOOPS):
+            loops.append((node, None))
+        elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp) and len(node.generators) == 1:
+            loops.append((tracer.as_loop(node), node))
+    found = [
+        replace(each, stands=stands)
+        for loop, stands in loops
+        if (each := _trains(tracer, loop, scope)) is not None
+    ]
     inner = [
         each
         for each in found
         if not any(
-            other is not each
-            and other.node in here(each.node.body)
-            and _steps(other.body) >= _steps(each.body)
+            other is not each and _within(other, each) and _steps(other.body) >= _steps(each.body)
             for other in found
         )
     ]
-    return [each for each in inner if not any(each.node in here(o.node.body) for o in inner if o is not each)]
+    return [each for each in inner if not any(_within(each, o) for o in inner if o is not each)]
+
+
+def _within(inner: TrainingLoop, outer: TrainingLoop) -> bool:
+    return (inner.stands or inner.node) in here(outer.node.body)
 
 
 def _trains(tracer: Tracer, loop: ast.For | ast.AsyncFor | ast.While, scope: Scope) -> TrainingLoop | None:
     if any(is_backward(node) for node in ast.walk(ast.Module(loop.body, []))):
-        return TrainingLoop(loop, scope, loop.body, scope)
+        return TrainingLoop(loop, scope, [*_nested(scope, loop.body), *loop.body], scope)
+    nested = _nested(scope, loop.body)
+    if any(is_backward(node) for node in in_step(nested)):
+        return TrainingLoop(loop, scope, [*nested, *loop.body], scope)
     for node in here(loop.body):
         if not isinstance(node, ast.Call):
             continue
@@ -84,6 +113,21 @@ def _trains(tracer: Tracer, loop: ast.For | ast.AsyncFor | ast.While, scope: Sco
     return None
 
 
+def _nested(scope: Scope, body: list[ast.stmt]) -> list[ast.stmt]:
+    """Return the functions of the loop's own function that its statements call, also by way of one another."""
+    if isinstance(scope.node, ast.Module):
+        return []
+    known = {each.name: each for each in here(scope.node.body) if isinstance(each, ast.FunctionDef)}
+    wanted: set[str] = set()
+    todo: list[ast.stmt] = list(body)
+    while todo:
+        used = {each.id for each in in_step(todo) if isinstance(each, ast.Name)}
+        fresh = (used & set(known)) - wanted
+        wanted |= fresh
+        todo = [known[name] for name in sorted(fresh)]
+    return [each for name, each in known.items() if name in wanted and each not in body]
+
+
 def _called(tracer: Tracer, call: ast.Call, scope: Scope) -> Scope | None:
     if isinstance(call.func, ast.Name) and call.func.id in tracer.script.functions:
         return Scope(tracer.script.functions[call.func.id], None, call, scope)
@@ -96,5 +140,5 @@ def _called(tracer: Tracer, call: ast.Call, scope: Scope) -> Scope | None:
 
 def _steps(body: list[ast.stmt]) -> int:
     """Return whether an optimizer's step is among these statements, as a number."""
-    calls = (node for node in here(body) if isinstance(node, ast.Call))
+    calls = (node for node in in_step(body) if isinstance(node, ast.Call))
     return int(any(last_name(node) in ("step", "optimizer_step") for node in calls))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ddpbench.launch.own_class.bindings import Scope
@@ -74,6 +75,15 @@ def _receivers(tracer: Tracer, node: ast.expr, scope: Scope, depth: int) -> list
 def is_module(tracer: Tracer, origin: Origin) -> bool:
     """Return whether an expression makes a module, or a dictionary of modules."""
     node, script = origin.node, tracer.script
+    if origin.path and isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        inner = tracer.entered(origin)
+        if (
+            inner is not None
+            and isinstance(inner.node, ast.Call)
+            and not inner.path
+            and inner.node is not node
+        ):
+            return is_module(tracer, inner)
     if isinstance(node, ast.Dict):
         return any(is_module(tracer, Origin(each, origin.scope)) for each in node.values)
     if not isinstance(node, ast.Call):
@@ -117,8 +127,21 @@ def loader_of(tracer: Tracer, found: Origin | None) -> Loader:
     return Loader(None)
 
 
+def _words(tracer: Tracer, call: ast.Call, scope: Scope) -> Iterator[tuple[str, ast.expr]]:
+    """Yield a call's arguments by name, those of a dictionary that is written out among them."""
+    for each in call.keywords:
+        if each.arg is not None:
+            yield each.arg, each.value
+            continue
+        found = tracer.trace(each.value, scope)
+        if isinstance(found.node, ast.Dict) and found.scope == scope:
+            for key, value in zip(found.node.keys, found.node.values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    yield key.value, value
+
+
 def _made(tracer: Tracer, call: ast.Call, scope: Scope) -> Loader:
-    by_name = {each.arg: each.value for each in call.keywords}
+    by_name = dict(_words(tracer, call, scope))
     dataset = call.args[0] if call.args else by_name.get("dataset")
     batch = call.args[1] if len(call.args) > 1 else by_name.get("batch_size")
     collate = by_name.get("collate_fn")

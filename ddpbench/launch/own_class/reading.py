@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ddpbench.launch.own_class.batches import Batch, batch_of
 from ddpbench.launch.own_class.bindings import Path
-from ddpbench.launch.own_class.loops import training_loops
+from ddpbench.launch.own_class.checking import problems_of
+from ddpbench.launch.own_class.loops import training_loops, trains_at_import
 from ddpbench.launch.own_class.models import is_module, models_of
-from ddpbench.launch.own_class.rendering import Renderer
-from ddpbench.launch.own_class.script import Script
+from ddpbench.launch.own_class.rendering import EPOCH, Renderer
+from ddpbench.launch.own_class.script import Script, bound_by, place_of_node
 from ddpbench.launch.own_class.source import Method, name_of, source_of
 from ddpbench.launch.own_class.steps import settled
-from ddpbench.launch.own_class.tracing import Origin, Tracer
-from ddpbench.launch.own_class.updates import Updates, updates_of
+from ddpbench.launch.own_class.tracing import Origin, Tracer, returned_by
+from ddpbench.launch.own_class.updates import Updates, pieces_of, updates_of
+
+WANTED = {
+    "model": "return the module that trains, a new one on each call",
+    "dataset": "return the dataset: a sample for each index, not yet a batch",
+    "loss": "compute the loss of a batch: the mean over its samples",
+    "step": "train on a batch: forward, backward and update; return the loss",
+    "optimizer": "return the optimizer",
+    "before_update": "clip the gradients",
+    "__init__": "make what the steps keep",
+    "collate": "make a batch of samples",
+}
+"""The task of each method, shown where the script does not say how to do it."""
 
 
 class Reading:
@@ -22,6 +36,12 @@ class Reading:
 
     def __init__(self, script: Script) -> None:
         self.script, self.tracer = script, Tracer(script)
+        self.notes: list[str] = []
+        """A sentence for each thing that the class does otherwise than the script."""
+        self.places: set[int] = set()
+        """The numbers of the script's nodes that the class has copies of."""
+        self.length = ""
+        """The number of batches in an epoch, as an expression of a method; empty where it is not known."""
         self.left: list[str] = []
         """A sentence for each thing that is left to do."""
         self.kept: dict[str, ast.expr] = {}
@@ -31,14 +51,86 @@ class Reading:
         self.batch = batch_of(self.tracer, self.loop) if self.loop else Batch(None, (), None, None)
         self.body = settled(self.loop.body, self.loop.body_scope, self.tracer) if self.loop else []
         self.updates = updates_of(self.tracer, self.body, self.loop.body_scope) if self.loop else Updates()
+        self.pieces: ast.expr | None = None
+        """The number of pieces of a step's batch, where a strategy can do the splitting."""
+        self._take_pieces()
+        self.others: dict[tuple[int, Path], tuple[int, Path]] = {}
+        """Other keys of a model or an optimizer, by which a function that makes several things knows it."""
+        self._open_bundles()
         self.models = self._models()
+        self.ends = trains_at_import(script, self.loop) if self.loop else []
+        """The statements of the top level that train, and all that follow: they are to go below a guard."""
+        bound = {name for each in self.ends for name in bound_by(each)}
+        stays = {
+            name
+            for each in script.tree.body
+            if each not in self.ends and each is not script.guard
+            for name in bound_by(each)
+        }
+        self.known = script.importable - (bound - stays)
+        """The names that the module has once it is imported, with its training below a guard."""
+
+    def _take_pieces(self) -> None:
+        found = pieces_of(self.body) if self.loop else None
+        if found is None or self.loop is None or "accumulate" not in self.updates.owns:
+            return
+        whole = updates_of(self.tracer, found.body, self.loop.body_scope)
+        if not whole.owns:
+            self.body, self.updates, self.pieces = found.body, whole, found.count
+
+    def _open_bundles(self) -> None:
+        """Follow an optimizer that a function makes together with its model into that function."""
+        for name, origin in self.updates.all.items():
+            inner = self._opened_optimizer(origin)
+            if inner is not None:
+                self.others[origin.key] = inner.key
+                self.places.add(place_of_node(origin.node))
+                group = (
+                    self.updates.optimizers if name in self.updates.optimizers else self.updates.schedulers
+                )
+                group[name] = inner
+
+    def _opened_optimizer(self, origin: Origin) -> Origin | None:
+        call = origin.node
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            return None
+        given = [*call.args, *(each.value for each in call.keywords)]
+        found = [self.tracer.trace(each, origin.scope) for each in given]
+        keys = {each.key for each in self.updates.all.values()}
+        if any(is_module(self.tracer, each) or each.key in keys for each in found):
+            return None
+        inner = self.tracer.entered(origin)
+        made = inner is not None and isinstance(inner.node, ast.Call) and not inner.path
+        return inner if made and inner is not None and inner.node is not call else None
+
+    def _returned_with(self, model: Origin) -> Origin:
+        """Return the model as the call gives it that makes its optimizer too, so that nothing of it is left out."""
+        call, caller = model.scope.call, model.scope.caller
+        function = model.scope.node
+        if call is None or caller is None or isinstance(function, ast.Module):
+            return model
+        for returned in returned_by(function):
+            count = len(returned.elts) if isinstance(returned, ast.Tuple | ast.List) else 0
+            paths: list[Path] = [(place,) for place in range(count)]
+            for path in paths or [()]:
+                inner = self.tracer.entered(Origin(call, caller, path))
+                if inner is not None and inner.key == model.key:
+                    outer = Origin(call, caller, path)
+                    self.others[outer.key] = model.key
+                    return outer
+        return model
+
+    def _with_others(self, roles: dict[tuple[int, Path], ast.expr]) -> dict[tuple[int, Path], ast.expr]:
+        same = {**self.others, **{inner: outer for outer, inner in self.others.items()}}
+        return {**roles, **{key: roles[other] for key, other in same.items() if other in roles}}
 
     def _models(self) -> dict[str, Origin]:
         scope = self.loop.body_scope if self.loop else self.tracer.top
         found = models_of(self.tracer, list(self.updates.all.values()), self.body, scope)
         if self.loop is None:
             return {}
-        return {name: each for name, each in found.items() if is_module(self.tracer, each)} or found
+        found = {name: each for name, each in found.items() if is_module(self.tracer, each)} or found
+        return {name: self._returned_with(each) for name, each in found.items()}
 
     def _targets(self) -> list[str]:
         target = self.batch.target
@@ -58,16 +150,16 @@ class Reading:
 
     def _model_roles(self, single: str) -> dict[tuple[int, Path], ast.expr]:
         several = len(self.models) > 1
-        return {
-            each.key: name_of(name if several else single or "model") for name, each in self.models.items()
-        }
+        return self._with_others(
+            {each.key: name_of(name if several else single or "model") for name, each in self.models.items()}
+        )
 
     def _models_by_key(self) -> dict[tuple[int, Path], ast.expr]:
         if len(self.models) < 2:
             return self._model_roles("model")
-        return {
-            each.key: ast.parse(f"model[{name!r}]", mode="eval").body for name, each in self.models.items()
-        }
+        return self._with_others(
+            {each.key: ast.parse(f"model[{name!r}]", mode="eval").body for name, each in self.models.items()}
+        )
 
     def _optimizer_roles(self) -> dict[tuple[int, Path], ast.expr]:
         found = self.updates.all
@@ -77,18 +169,43 @@ class Reading:
             roles = {each.key: name_of(name) for name, each in found.items()}
         for each in found.values():
             roles.setdefault((id(each.node), ()), name_of("optimizer"))
-        return roles
+        return self._with_others(roles)
 
     def _method(
         self, name: str, parameters: tuple[str, ...], renderer: Renderer, statements: Iterable[ast.stmt]
     ) -> Method:
+        statements = list(statements)
         self.kept |= renderer.kept
+        self.places |= renderer.places
+        before = [each for made in renderer.before.values() for each in made]
+        self._take(*before, *statements)
+        given = [*renderer.imports, *renderer.missing]
+        problems = problems_of(name, parameters, given, [*before, *statements], self.known)
         lines = [*renderer.imports.values()]
-        opening = [line for made in renderer.before.values() for line in map(source_of, made)]
         for missing, told in renderer.missing.items():
+            if missing == EPOCH and self.length:
+                lines.append(f"{missing} = {self.length}")
+                continue
             lines.append(f"{missing} = ...  # {told}")
-            self.left.append(f"{name}(): say what `{missing}` is ({told}).")
-        lines += opening
+            if not problems:
+                self.left.append(f"{name}(): say what `{missing}` is ({told}).")
+        lines += [line for each in before for line in source_of(each).splitlines()]
         for statement in statements:
             lines += source_of(statement).splitlines()
-        return Method(name, parameters, lines)
+        return self._checked(Method(name, parameters, lines, problems=problems))
+
+    def _checked(self, method: Method) -> Method:
+        """Return a method, or where it cannot be right a line to fill in, with what was found in comments."""
+        if not method.problems:
+            return method
+        wanted = WANTED.get(method.name, "")
+        why = "; ".join(method.problems)
+        self.left.append(f"{method.name}(): {wanted}. It cannot be taken from the script: {why}.")
+        found = [f"# {line}".rstrip() for line in method.lines]
+        lines = [f"...  # {wanted}", f"# not taken from the script: {why}; this was found:", *found]
+        return replace(method, lines=lines)
+
+    def _take(self, *nodes: ast.AST) -> None:
+        """Note what the class has of the script."""
+        for node in nodes:
+            self.places |= {place_of_node(each) for each in ast.walk(node)} - {-1}

@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 
 from ddpbench.launch.own_class.bindings import Path, Scope
-from ddpbench.launch.own_class.script import first_name, here, last_name
+from ddpbench.launch.own_class.script import first_name, here, last_name, place_of_node
 from ddpbench.launch.own_class.tracing import Origin, Tracer, parameters_of
 
 Roles = Mapping[tuple[int, Path], ast.expr]
@@ -26,6 +26,8 @@ _FUNCTIONAL = {
 }
 _DEVICES = frozenset({"gpu", "local_rank", "rank", "dev"})
 _DEEPEST = 12
+EPOCH = "updates_per_epoch"
+"""The name of the number of batches in an epoch, in a method."""
 
 
 @dataclass
@@ -45,6 +47,8 @@ class Renderer:
     """Configurations that the script makes and then changes, by their names."""
     kept: dict[str, ast.expr] = field(default_factory=dict)
     """Objects that the class's constructor makes, by their names there."""
+    places: set[int] = field(default_factory=set)
+    """The numbers of nodes of the script that something else stands for."""
     counters: frozenset[str] = frozenset()
     """Names the loop counts in, which become attributes."""
 
@@ -83,8 +87,8 @@ class _Pass(ast.NodeTransformer):
         return node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        inner = parameters_of(node)
-        with_inner = self._with(inner)
+        own = [e.id for e in here(node.body) if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)]
+        with_inner = self._with([*parameters_of(node), *own])
         node.body = [with_inner.visit(each) for each in node.body]
         self.to.local.add(node.name)
         return node
@@ -123,7 +127,7 @@ class _Pass(ast.NodeTransformer):
             found: ast.AST = self.visit(moved)
             return found
         if last_name(node) == "len" and len(node.args) == 1 and self._is_loader(node.args[0]):
-            name = "updates_per_epoch"
+            name = EPOCH
             self.to.missing[name] = f"in the script, {ast.unparse(node)}"
             return ast.Name(name, ast.Load())
         functional = self._functional(node)
@@ -173,10 +177,16 @@ class _Pass(ast.NodeTransformer):
             return None
         if not all(isinstance(each.value, ast.Constant) for each in found.node.keywords):
             return None
+        self.to.places.add(place_of_node(found.node))
         path = ast.Attribute(deepcopy(made.value), "functional", ast.Load())
         return ast.Attribute(path, _FUNCTIONAL[name], ast.Load()), deepcopy(found.node.keywords)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        if node.attr == "module" and isinstance(node.ctx, ast.Load):
+            wrapped = self._origin(node.value)
+            if wrapped is not None and wrapped.key in self.to.roles:
+                found: ast.AST = self.visit(node.value)  # what a strategy wraps is not known here
+                return found
         return self._placed(node) or self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
@@ -207,7 +217,7 @@ class _Pass(ast.NodeTransformer):
         if isinstance(node, ast.Name) and node.id in self.to.counters:
             return ast.Attribute(ast.Name("self", ast.Load()), node.id, ast.Load())
         if found.key in self.to.roles:
-            return deepcopy(self.to.roles[found.key])
+            return _as_of(node, deepcopy(self.to.roles[found.key]))
         if self.to.device is not None and is_device(node, self.scope, self.tracer):
             return deepcopy(self.to.device)
         own = isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
@@ -219,6 +229,7 @@ class _Pass(ast.NodeTransformer):
         if not plain and not own and (not known or stays):
             return None
         if isinstance(node, ast.Name) and self._stays(node.id):
+            node.outer = True  # type: ignore[attr-defined]  # what the class must not give another meaning
             return None
         name = node.id if isinstance(node, ast.Name) else last_name(node) or "value"
         if not known or found.item or found.path or self.depth > _DEEPEST:
@@ -288,6 +299,12 @@ class _Pass(ast.NodeTransformer):
         told = f"in the script, {ast.unparse(found.node)}" if found.node is not node else "as in the script"
         self.to.missing[name] = told + (f", in {where}()" if where and found.node is node else "")
         return ast.Name(name, ast.Load())
+
+
+def _as_of(node: ast.expr, made: ast.expr) -> ast.expr:
+    """Return what stands for a node of the script, with its number, by which it counts as taken over."""
+    made.place = place_of_node(node)  # type: ignore[attr-defined]
+    return made
 
 
 def moved_only(node: ast.Call, scope: Scope, tracer: Tracer) -> ast.expr | None:

@@ -59,6 +59,11 @@ def read_script(path: Path) -> Script:
         raise RequestError(f"{path}{where}: not valid Python: {error.msg}") from error
     except ValueError as error:
         raise RequestError(f"{path}: not valid Python: {error}") from error
+    except (RecursionError, MemoryError):
+        raise RequestError(f"{path}: its expressions are nested too deeply to be read") from None
+    for place, node in enumerate(ast.walk(tree)):
+        if isinstance(node, ast.stmt | ast.expr | ast.keyword | ast.withitem):
+            node.place = place  # type: ignore[union-attr]
     guard = next((each for each in tree.body if isinstance(each, ast.If) and _is_guard(each.test)), None)
     outside = [each for each in tree.body if each is not guard]
     return Script(
@@ -69,7 +74,7 @@ def read_script(path: Path) -> Script:
         guard=guard,
         functions={e.name: e for e in outside if isinstance(e, ast.FunctionDef | ast.AsyncFunctionDef)},
         classes={each.name: each for each in outside if isinstance(each, ast.ClassDef)},
-        importable=frozenset(name for each in outside for name in _bound(each)),
+        importable=frozenset(name for each in outside for name in bound_by(each)),
     )
 
 
@@ -78,6 +83,19 @@ def _encoding(raw: bytes) -> str:
     import tokenize
 
     return tokenize.detect_encoding(io.BytesIO(raw).readline)[0]
+
+
+def place_of_node(node: ast.AST) -> int:
+    """Return the number of a node of the script, which its copies have too; -1 for a node that was made here."""
+    return int(getattr(node, "place", -1))
+
+
+def in_step(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    """Yield what `here` does, and all below the functions that are defined among the statements."""
+    yield from here(body)
+    for each in body:
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from in_step(each.body)
 
 
 def here(node: ast.AST | list[ast.stmt]) -> Iterator[ast.AST]:
@@ -123,7 +141,8 @@ def _is_guard(test: ast.expr) -> bool:
     } == {"__name__", "'__main__'"}
 
 
-def _bound(statement: ast.stmt) -> Iterator[str]:
+def bound_by(statement: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement of the top level binds."""
     for node in [statement, *(() if isinstance(statement, _SCOPES) else here(statement))]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name

@@ -21,6 +21,13 @@ class Method:
     parameters: tuple[str, ...] = ()
     lines: list[str] = field(default_factory=list)
     same_as: str = ""
+    problems: list[str] = field(default_factory=list)
+    """Why these lines cannot be what is wanted."""
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether something is left to be filled in."""
+        return any(line.startswith("...") or " = ...  #" in line for line in self.lines)
 
     @property
     def text(self) -> list[str]:

@@ -10,10 +10,21 @@ from dataclasses import dataclass
 from ddpbench.launch.own_class.bindings import Scope
 from ddpbench.launch.own_class.loops import is_backward
 from ddpbench.launch.own_class.rendering import moved_only
-from ddpbench.launch.own_class.script import first_name, here, last_name
+from ddpbench.launch.own_class.script import first_name, here, last_name, place_of_node
 from ddpbench.launch.own_class.tracing import Tracer
 
 _CONTEXTS = ("accumulate", "no_sync", "set_detect_anomaly", "profile", "record_function", "join")
+_BLOCKS = (
+    ast.With,
+    ast.For,
+    ast.While,
+    ast.If,
+    ast.Try,
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ExceptHandler,
+)
+_AVERAGES = ("deepcopy", "AveragedModel", "ExponentialMovingAverage", "ModelEma", "ModelEMA", "EMA")
 _EFFECTS = ("backward", "manual_backward", "step", "zero_grad", "unscale_")
 _LOGS = ("print", "log", "append", "item", "set_postfix", "set_description", "add_scalar", "save", "write")
 
@@ -26,8 +37,13 @@ class Before:
     loss: ast.expr
 
 
-def without_moves(body: list[ast.stmt], scope: Scope, tracer: Tracer) -> list[ast.stmt]:
-    """Return copies of statements that move nothing to a device; those that did nothing else are gone."""
+def without_moves(
+    body: list[ast.stmt], scope: Scope, tracer: Tracer, drawn: frozenset[int] = frozenset()
+) -> list[ast.stmt]:
+    """Return copies of statements that move nothing to a device; those that did nothing else are gone.
+
+    So are statements that draw a batch (`drawn`, their numbers), and those that keep a moving average of a model.
+    """
     kept = {
         node.attr
         for node in here(body)
@@ -38,7 +54,9 @@ def without_moves(body: list[ast.stmt], scope: Scope, tracer: Tracer) -> list[as
         for each in here(body)
         if isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Attribute)
     }
-    copies = [_Unmoved(scope, tracer, kept - counted).visit(deepcopy(each)) for each in body]
+    moves = _Unmoved(scope, tracer, kept - counted, drawn)
+    made = [moves.visit(deepcopy(each)) for each in body]
+    copies = [each for each in made if isinstance(each, ast.stmt)]
     return _tidied([each for each in copies if not _draws(each)])
 
 
@@ -82,8 +100,7 @@ def before_backward(body: list[ast.stmt]) -> Before | None:
 
 def _loss_of(call: ast.Call) -> ast.expr:
     """Return the loss of `loss.backward()`, `scaler.scale(loss).backward()` or `accelerator.backward(loss)`."""
-    assert isinstance(call.func, ast.Attribute)
-    receiver = call.func.value
+    receiver = call.func.value if isinstance(call.func, ast.Attribute) else call.func
     if call.args and not isinstance(receiver, ast.Call):
         return call.args[0]
     if isinstance(receiver, ast.Call) and last_name(receiver) == "scale" and receiver.args:
@@ -186,8 +203,31 @@ def _loads(node: ast.AST) -> set[str]:
 
 
 class _Unmoved(ast.NodeTransformer):
-    def __init__(self, scope: Scope, tracer: Tracer, local: set[str]) -> None:
-        self.scope, self.tracer, self.local = scope, tracer, local
+    def __init__(self, scope: Scope, tracer: Tracer, local: set[str], drawn: frozenset[int]) -> None:
+        self.scope, self.tracer, self.local, self.drawn = scope, tracer, local, drawn
+
+    def visit(self, node: ast.AST) -> ast.AST | None:
+        """Leave out what draws a batch, and what keeps an average; a block that loses all statements gets a `pass`."""
+        if isinstance(node, ast.stmt) and (place_of_node(node) in self.drawn or self._averages(node)):
+            return None
+        found: ast.AST | None = super().visit(node)
+        if isinstance(found, _BLOCKS) and not found.body:
+            found.body = [ast.Pass()]
+        return found
+
+    def _averages(self, node: ast.stmt) -> bool:
+        """Return whether a statement changes a copy of a model, which is not the one that trains."""
+        if isinstance(node, ast.For | ast.AsyncFor):
+            of: ast.expr = node.iter
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            of = node.value
+        else:
+            return False
+        return any(
+            last_name(self.tracer.trace(each, self.scope).node) in _AVERAGES
+            for each in ast.walk(of)
+            if isinstance(each, ast.Name | ast.Attribute)
+        )
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         """What a step keeps in `self`, such as its loss, is a name of the method."""
@@ -197,10 +237,8 @@ class _Unmoved(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         moved = moved_only(node, self.scope, self.tracer)
-        if moved is not None:
-            found: ast.AST = self.visit(moved)
-            return found
-        return self.generic_visit(node)
+        found = self.visit(moved) if moved is not None else None
+        return found if found is not None else self.generic_visit(node)
 
 
 def _tidied(body: list[ast.stmt]) -> list[ast.stmt]:
@@ -208,8 +246,12 @@ def _tidied(body: list[ast.stmt]) -> list[ast.stmt]:
     for statement in body:
         if isinstance(statement, ast.Assign) and all(_same(e, statement.value) for e in statement.targets):
             continue
+        if isinstance(statement, ast.Assign) and "require_backward_grad_sync" in map(
+            _last, statement.targets
+        ):
+            continue
         if isinstance(statement, ast.With) and any(
-            last_name(item.context_expr) in _CONTEXTS for item in statement.items
+            _only_syncs(item.context_expr) for item in statement.items
         ):
             kept += _tidied(statement.body)
             continue
@@ -222,6 +264,20 @@ def _tidied(body: list[ast.stmt]) -> list[ast.stmt]:
             statement.body = statement.body or [ast.Pass()]
         kept.append(statement)
     return kept
+
+
+def _last(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def _only_syncs(node: ast.expr) -> bool:
+    """Return whether a context says when gradients are averaged, or only watches: a strategy does that."""
+    if isinstance(node, ast.IfExp):
+        either = (node.body, node.orelse)
+        return any(map(_only_syncs, either)) and all(
+            _only_syncs(each) or last_name(each) == "nullcontext" for each in either
+        )
+    return last_name(node) in _CONTEXTS
 
 
 def _same(target: ast.expr, value: ast.expr) -> bool:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from ddpbench.launch.own_class.bindings import Binding, Path, Scope, bindings_of, key_of
 from ddpbench.launch.own_class.script import Function, Script, first_name, here, last_name
@@ -25,6 +26,8 @@ _WRAPPERS = frozenset(
 )
 _PREPARE = frozenset({"prepare", "setup", "setup_dataloaders"})
 _HOLDERS = frozenset({"SimpleNamespace", "Namespace", "dict", "EasyDict", "AttrDict", "DictConfig"})
+_DISTRIBUTED = frozenset({"is_initialized", "is_torchelastic_launched"})
+_VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"})
 _DEEPEST = 20
 
 
@@ -51,6 +54,16 @@ class Tracer:
         self.script = script
         self.top = Scope(script.tree)
         self._bindings: dict[int, dict[str, list[Binding]]] = {}
+        self._loops: dict[int, ast.For] = {}
+
+    def as_loop(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> ast.For:
+        """Return a comprehension with one `for` as a loop, the same one each time."""
+        if id(node) not in self._loops:
+            made = node.generators[0]
+            body: list[ast.stmt] = [ast.copy_location(ast.Expr(node.elt), node.elt)]
+            loop = ast.For(made.target, made.iter, body, [])
+            self._loops[id(node)] = ast.copy_location(loop, node)
+        return self._loops[id(node)]
 
     @cached_property
     def scopes(self) -> list[Scope]:
@@ -66,7 +79,9 @@ class Tracer:
 
     def bindings(self, scope: Scope) -> dict[str, list[Binding]]:
         """Return what the names of a scope are bound to."""
-        return self._bindings.setdefault(id(scope.node), bindings_of(scope.node))
+        if id(scope.node) not in self._bindings:
+            self._bindings[id(scope.node)] = bindings_of(scope.node)
+        return self._bindings[id(scope.node)]
 
     def trace(self, node: ast.expr, scope: Scope, depth: int = 0) -> Origin:
         """Return where a value comes from, without what only moves or wraps it."""
@@ -138,7 +153,8 @@ class Tracer:
     def _prepared(self, binding: Binding) -> ast.expr | None:
         """Return what a library took and gave back at the same place: `a, b = accelerator.prepare(a, b)`."""
         call = binding.value
-        if isinstance(call, ast.Call) and last_name(call) in _PREPARE and len(binding.path) == 1:
+        library = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+        if library and isinstance(call, ast.Call) and last_name(call) in _PREPARE and len(binding.path) == 1:
             return call.args[binding.path[0]] if binding.path[0] < len(call.args) else None
         return None
 
@@ -284,6 +300,16 @@ class Tracer:
         """Return how a condition comes out with the script's defaults; None where that cannot be said."""
         if any(self._changes(each.id, scope) for each in ast.walk(test) if isinstance(each, ast.Name)):
             return None
+        if depth > _DEEPEST:
+            return None
+        if self._only_distributed(test, scope, depth):
+            return False
+        if isinstance(test, ast.BoolOp):
+            found = [self.holds(each, scope, depth + 1) for each in test.values]
+            decides = isinstance(test.op, ast.Or)
+            if decides in found:
+                return decides
+            return None if None in found else not decides
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             inner = self.holds(test.operand, scope, depth)
             return None if inner is None else not inner
@@ -293,22 +319,70 @@ class Tracer:
             if known and also and isinstance(test.ops[0], ast.Eq | ast.NotEq | ast.Is | ast.IsNot):
                 return bool(left == right) is isinstance(test.ops[0], ast.Eq | ast.Is)
             return None
+        if isinstance(test, ast.Name):  # of a comparison: `ddp = int(os.environ.get("RANK", -1)) != -1`
+            named = self.trace(test, scope, depth + 1)
+            if isinstance(named.node, ast.Compare | ast.BoolOp) and not named.path:
+                return self.holds(named.node, named.scope, depth + 1)
         if isinstance(test, ast.Name | ast.Attribute | ast.Constant | ast.Subscript):
             known, value = self._literal(test, scope, depth)
             return bool(value) if known else None
         return None
+
+    def _only_distributed(self, test: ast.expr, scope: Scope, depth: int) -> bool:
+        """Return whether a condition says that there are several ranks, which the class leaves to a strategy."""
+        found = self.trace(test, scope, depth + 1)
+        node = found.node
+        if found.path or found.item:
+            return False
+        if isinstance(node, ast.Call):
+            return last_name(node) in _DISTRIBUTED
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            left, right = node.left, node.comparators[0]
+            if isinstance(node.ops[0], ast.In):
+                named = isinstance(left, ast.Constant) and left.value in _VARIABLES
+                return named and "environ" in ast.unparse(right)
+            size = self.trace(left, found.scope, depth + 1).node
+            counted = isinstance(node.ops[0], ast.Gt) and isinstance(right, ast.Constant) and right.value == 1
+            return counted and (last_name(size) == "get_world_size" or "WORLD_SIZE" in ast.unparse(size))
+        return False
 
     def _changes(self, name: str, scope: Scope) -> bool:
         """Return whether a name has more than one value in its scope, as a counter has."""
         counted = (each.target for each in here(scope.node.body) if isinstance(each, ast.AugAssign))
         return len(self.bindings(scope).get(name, ())) > 1 or any(key_of(each) == name for each in counted)
 
+    def value(self, node: ast.expr, scope: Scope) -> tuple[bool, object]:
+        """Return whether the script's defaults show what an expression is, and what it is."""
+        return self._literal(node, scope, 0)
+
     def _literal(self, node: ast.expr, scope: Scope, depth: int) -> tuple[bool, object]:
         found = self.trace(node, scope, depth + 1)
+        default = _of_environment(found.node)
+        if default is not None and not found.path:
+            return True, default[0]
         try:
             return not found.path, ast.literal_eval(found.node)
-        except ValueError:
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             return False, None
+
+
+def _of_environment(node: ast.expr) -> tuple[object] | None:
+    """Return what a variable that says a rank's place is where there is none: `int(os.environ.get("RANK", -1))`."""
+    if isinstance(node, ast.Call) and last_name(node) in ("int", "str", "bool") and len(node.args) == 1:
+        inner = _of_environment(node.args[0])
+        made: Any = {"int": int, "str": str, "bool": bool}[last_name(node)]
+        try:
+            return None if inner is None else (made(inner[0]),)
+        except (TypeError, ValueError):
+            return None
+    if isinstance(node, ast.Call) and last_name(node) in ("get", "getenv") and node.args:
+        name, default = node.args[0], node.args[1] if len(node.args) > 1 else ast.Constant(None)
+        if isinstance(name, ast.Constant) and name.value in _VARIABLES and isinstance(default, ast.expr):
+            try:
+                return (ast.literal_eval(default),)
+            except (ValueError, TypeError):
+                return None
+    return None
 
 
 def parameters_of(function: Function) -> list[str]:

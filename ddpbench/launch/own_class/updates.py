@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 from ddpbench.launch.own_class.bindings import Scope
 from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
-from ddpbench.launch.own_class.script import here, last_name
+from ddpbench.launch.own_class.script import here, in_step, last_name
 from ddpbench.launch.own_class.tracing import Origin, Tracer
 
 _SCHEDULES = ("sched", "warmup", "lr_", "_lr", "plateau", "cosine")
@@ -33,7 +34,7 @@ class Updates:
 def updates_of(tracer: Tracer, body: list[ast.stmt], scope: Scope) -> Updates:
     """Return the updates of a step's statements."""
     found = Updates()
-    calls = [each for each in here(body) if isinstance(each, ast.Call)]
+    calls = [each for each in in_step(body) if isinstance(each, ast.Call)]
     for call in calls:
         name = last_name(call)
         if name.startswith("clip_grad_"):
@@ -65,6 +66,8 @@ def updates_of(tracer: Tracer, body: list[ast.stmt], scope: Scope) -> Updates:
         found.owns = found.owns or "several backward passes"
     elif _conditional(body):
         found.owns = found.owns or "gradients that accumulate"
+    elif not any(is_backward(each) for each in here(body)):
+        found.owns = found.owns or "a backward in a function of the loop's own"
     return found
 
 
@@ -102,10 +105,60 @@ def _add(found: dict[str, Origin], receiver: ast.expr, origin: Origin) -> None:
         found[last_name(receiver) or f"optimizer_{len(found) + 1}"] = origin
 
 
+@dataclass(frozen=True)
+class Pieces:
+    """A step that makes one update of several backward passes: how many, and its statements with one of them."""
+
+    count: ast.expr
+    body: list[ast.stmt]
+
+
+def pieces_of(body: list[ast.stmt]) -> Pieces | None:
+    """Return the pieces of a step that has one loop over `range(count)` around its only backward; None otherwise."""
+    loops = [
+        (place, each)
+        for place, each in enumerate(body)
+        if isinstance(each, ast.For) and any(is_backward(inner) for inner in here(each.body))
+    ]
+    if len(loops) != 1:
+        return None
+    place, loop = loops[0]
+    call = loop.iter
+    if not (isinstance(call, ast.Call) and last_name(call) == "range" and len(call.args) == 1):
+        return None
+    name = loop.target.id if isinstance(loop.target, ast.Name) else ""
+    others = [*body[:place], *body[place + 1 :]]
+    if any(isinstance(each, ast.Call) and last_name(each) == "step" for each in here(loop.body)):
+        return None
+    if any(is_backward(each) for each in here(others)) or loop.orelse:
+        return None
+    share = _Share(ast.unparse(call.args[0]))
+    whole = [made for each in loop.body if (made := share.visit(deepcopy(each))) is not None]
+    if any(isinstance(each, ast.Name) and each.id == name for each in here(whole)):
+        return None
+    return Pieces(call.args[0], [*body[:place], *whole, *body[place + 1 :]])
+
+
+class _Share(ast.NodeTransformer):
+    """Leaves out divisions by the number of pieces: the strategy that splits the batch divides the loss."""
+
+    def __init__(self, count: str) -> None:
+        self.count = count
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        found = self.generic_visit(node)
+        if isinstance(node.op, ast.Div) and ast.unparse(node.right) == self.count:
+            return node.left
+        return found
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST | None:
+        return None if isinstance(node.op, ast.Div) and ast.unparse(node.value) == self.count else node
+
+
 def _conditional(body: list[ast.stmt]) -> bool:
     """Return whether a backward or an update comes only under a condition, or several times."""
     for statement in body:
-        if isinstance(statement, ast.With) and _conditional(statement.body):
+        if isinstance(statement, ast.With | ast.FunctionDef) and _conditional(statement.body):
             return True
         if isinstance(statement, ast.If | ast.For | ast.While) and any(
             is_backward(each)

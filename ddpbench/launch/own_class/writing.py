@@ -3,32 +3,107 @@
 from __future__ import annotations
 
 import ast
+import json
 from dataclasses import dataclass
+from traceback import walk_tb
 
+from ddpbench.errors import RequestError
+from ddpbench.launch.own_class.bindings import Scope
+from ddpbench.launch.own_class.checking import unknown_names
+from ddpbench.launch.own_class.dropped import Dropped, Leavings, Setting, Taken, summary
 from ddpbench.launch.own_class.insertion import NAME
 from ddpbench.launch.own_class.loop_methods import LoopMethods
-from ddpbench.launch.own_class.loops import runs_at_import
 from ddpbench.launch.own_class.models import Loader, dataset_by_name, loader_of, model_by_name
 from ddpbench.launch.own_class.rendering import Renderer
-from ddpbench.launch.own_class.script import Script, required
+from ddpbench.launch.own_class.script import Script, last_name, required
 from ddpbench.launch.own_class.source import Method, at_path, comment_of, source_of
-from ddpbench.launch.own_class.tracing import Origin
+from ddpbench.launch.own_class.tracing import Origin, Tracer
 from ddpbench.launch.own_class.update_methods import UpdateMethods
 from ddpbench.launch.own_class.updates import epoch_schedules
 from ddpbench.units import series_of
 
+_DRAWN = 64
+"""Batches that are drawn for a dataset where the script draws one for each step."""
+
+
+def _drawn_count(tracer: Tracer, draw: ast.Call) -> Origin | None:
+    """Return how many samples a function draws at once, by the size of the numbers that it draws; None: not seen."""
+    function = tracer.script.functions.get(last_name(draw))
+    if function is None:
+        return None
+    for call in ast.walk(function):
+        if isinstance(call, ast.Call) and last_name(call) in ("randint", "randperm", "rand", "randn"):
+            for each in call.args:
+                if isinstance(each, ast.Tuple) and each.elts:
+                    return Origin(each.elts[0], Scope(function))
+    return None
+
 
 @dataclass(frozen=True)
 class Written:
-    """The class's source, and a sentence for each thing that is left to do."""
+    """The class's source, what is left to do, and what of the script's training is not in it."""
 
     text: str
     left: list[str]
+    """A sentence for each thing that is left to do or to know."""
+    notes: list[str]
+    """A sentence for each thing that the class does otherwise than the script."""
+    is_open: bool
+    """True where something has to be filled in."""
+    dropped: list[Dropped]
+    settings: list[Setting]
+    ends: list[ast.stmt]
+    """The statements of the top level that train when the script is imported, and what follows them."""
+
+    @property
+    def whole(self) -> str:
+        """The class with a comment at its head that says what is left out, and which settings the experiment has."""
+        head, _, rest = self.text.partition("\n")
+        lines = [f"Left out, {each}" for each in summary(self.dropped)]
+        lines += [
+            f"A setting of the experiment, of line {each.line}: {in_toml(each)}" for each in self.settings
+        ]
+        comments = [comment for line in lines for comment in comment_of(line)]
+        return "\n".join([head, *comments, rest])
+
+
+def in_toml(setting: Setting) -> str:
+    """Return a setting as a line of an experiment's file; one whose value the script does not show has `...`."""
+    if setting.value:
+        value = setting.value
+        plain = value in ("true", "false") or value.replace(".", "", 1).replace("-", "", 1).isdigit()
+        return f"{setting.key} = {value if plain else json.dumps(value)}"
+    return f"{setting.key} = ...  (in the script, {setting.source})"
 
 
 def written_class(script: Script) -> Written:
-    """Return the class for a script, as far as the script shows it."""
-    return _Writer(script).written()
+    """Return the class for a script, as far as the script shows it.
+
+    Raises:
+        RequestError: the script cannot be followed; the sentence names the line at which that was found.
+    """
+    try:
+        return _Writer(script).written()
+    except RequestError:
+        raise
+    except Exception as error:  # a script may be written in ways that nobody thought of
+        line = _line_of(error)
+        where = f", line {line}" if line else ""
+        raise RequestError(
+            f"{script.path}{where}: this cannot be followed ({type(error).__name__}); write the class by hand, as "
+            "docs/own-loop.md shows it"
+        ) from error
+
+
+def _line_of(error: BaseException) -> int:
+    """Return the line of the script that was looked at when an error was raised; 0 where none was."""
+    frames = list(walk_tb(error.__traceback__))
+    for frame, _ in reversed(frames):
+        for value in frame.f_locals.values():
+            found = getattr(value, "node", value)
+            if isinstance(found, ast.stmt | ast.expr | ast.keyword) and hasattr(found, "lineno"):
+                return found.lineno
+    return 0
 
 
 class _Writer(LoopMethods, UpdateMethods):
@@ -36,30 +111,55 @@ class _Writer(LoopMethods, UpdateMethods):
         """Return the class."""
         loader = loader_of(self.tracer, self.batch.loader)
         training = self._training()
+        model = self._model()
+        batch = self._batch(loader)
+        dataset = self._dataset(loader)
+        self._measure(dataset, batch)
         methods = [
-            self._model(),
-            self._dataset(loader),
+            model,
+            dataset,
             *self._collate(loader),
             *training,
             *self._optimizer(),
             *self._clipping(),
         ]
         made = self._constructor()
-        told = self._not_in_class()
-        self.left += told
-        lines = [f"class {NAME}:", *(line for sentence in told for line in comment_of(sentence))]
+        lacking = self._not_in_class()
+        self.left += lacking
+        sentences = [*lacking, *self.notes]
+        lines = [f"class {NAME}:", *(line for sentence in sentences for line in comment_of(sentence))]
         lines += [line for each in methods if each.same_as for line in each.text]
-        lines += self._batch(loader)
+        lines += batch
         for method in [*made, *(each for each in methods if not each.same_as)]:
             lines += ["", *method.text] if len(lines) > 1 else method.text
         text = "\n".join(lines) + "\n"
-        ast.parse(text)
-        if self.loop is not None and runs_at_import(self.script, self.loop):
+        tree = ast.parse(text)
+        if self.ends:
             self.left.append(
                 'The script trains when it is imported: put what trains below `if __name__ == "__main__":`, '
                 "and leave above it what the class uses."
             )
-        return Written(text, self.left)
+        names = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
+        taken = Taken(frozenset(self.places), frozenset(names), self.loop, bool(self.updates.owns))
+        guarded = self.script.guard.body if self.script.guard else []
+        left = Leavings(self.script, self.tracer, taken, [*self.ends, *guarded])
+        if self.pieces is not None and self.loop is not None:
+            left.setting("options.ddp.accumulate", self.pieces, self.loop.body_scope, self.loop.node.lineno)
+        return Written(
+            text,
+            self.left,
+            notes=self.notes,
+            is_open=any(each.is_open for each in methods),
+            dropped=left.dropped,
+            settings=list({(each.key, each.value): each for each in left.settings}.values()),
+            ends=self.ends,
+        )
+
+    def _measure(self, dataset: Method, batch: list[str]) -> None:
+        """Find out how a method can say how many batches an epoch has."""
+        if batch and not dataset.is_open and not dataset.problems:
+            made = f"len({dataset.same_as}())" if dataset.same_as else "len(self.dataset())"
+            self.length = f"{made} // self.batch"
 
     def _not_in_class(self) -> list[str]:
         """Return a sentence for what the script trains with and the class does not have."""
@@ -90,9 +190,13 @@ class _Writer(LoopMethods, UpdateMethods):
         for origin in self.models.values():
             if isinstance(origin.node, ast.Call | ast.Dict):
                 return self._maker("model", origin)
-        return self._by_name("model", model_by_name(self.script), "return the module that trains, made anew")
+        return self._by_name(
+            "model", model_by_name(self.script), "return the module that trains, a new one on each call"
+        )
 
     def _dataset(self, loader: Loader) -> Method:
+        if self.batch.draw is not None and self.loop is not None:
+            return self._drawn(self.batch.draw)
         if loader.dataset is not None and not isinstance(loader.dataset.node, ast.Name):
             return self._maker("dataset", loader.dataset)
         return self._by_name(
@@ -100,6 +204,25 @@ class _Writer(LoopMethods, UpdateMethods):
             dataset_by_name(self.script),
             "return the dataset: a sample for each index, not yet a batch",
         )
+
+    def _drawn(self, draw: ast.Call) -> Method:
+        """Return the dataset of samples that the script's function draws, a batch at a time."""
+        assert self.loop is not None
+        renderer = Renderer(self.tracer, {})
+        call = renderer.render(draw, self.loop.body_scope)
+        parts = isinstance(self.batch.target, ast.Tuple | ast.List)
+        each = f"zip(*{ast.unparse(call)})" if parts else ast.unparse(call)
+        self._take(call)
+        self.notes.append(
+            f"`{ast.unparse(draw)}` draws batches in the loop, in line {draw.lineno}: dataset() has it draw "
+            f"{_DRAWN} of them beforehand, and steps go through their samples."
+        )
+        made = ast.parse(
+            f"torch.manual_seed(0)\nreturn [sample for _ in range({_DRAWN}) for sample in {each}]"
+        ).body
+        if "torch" not in self.script.importable:
+            renderer.imports["torch"] = "import torch"
+        return self._method("dataset", (), renderer, made)
 
     def _collate(self, loader: Loader) -> list[Method]:
         if loader.collate is None:
@@ -109,14 +232,27 @@ class _Writer(LoopMethods, UpdateMethods):
         if isinstance(made, ast.Name) and made.id in self.script.importable:
             return [Method("collate", same_as=made.id)]
         call = ast.Call(made, [ast.Name("samples", ast.Load())], [])
+        self._take(made)
         return [self._method("collate", ("samples",), renderer, [ast.Return(call)])]
 
     def _batch(self, loader: Loader) -> list[str]:
-        if loader.batch is None:
+        found = loader.batch
+        if found is None and self.batch.draw is not None:
+            found = _drawn_count(self.tracer, self.batch.draw)
+        if found is None:
             return []
         renderer = Renderer(self.tracer, {})
-        made = renderer.render(loader.batch.node, loader.batch.scope)
-        if renderer.missing or (isinstance(made, ast.Constant) and not isinstance(made.value, int)):
+        made = renderer.render(found.node, found.scope)
+        if self.pieces is not None and self.loop is not None:
+            pieces = renderer.render(self.pieces, self.loop.body_scope)
+            made = ast.BinOp(made, ast.Mult(), pieces)
+        self._take(made)
+        unknown = unknown_names(made, self.known)
+        if (
+            renderer.missing
+            or unknown
+            or (isinstance(made, ast.Constant) and not isinstance(made.value, int))
+        ):
             self.left.append("The batch size is not to be seen: add `batch = N` to the class.")
             return []
         return [f"    batch = {ast.unparse(made)}"]
@@ -145,6 +281,7 @@ class _Writer(LoopMethods, UpdateMethods):
             and node.func.id in self.script.importable
             and not (node.args or node.keywords or origin.path)
         ):
+            self._take(node)
             return Method(part, same_as=node.func.id)
         renderer = Renderer(self.tracer, {})
         value = at_path(renderer.render(node, origin.scope), origin.path)
@@ -154,4 +291,6 @@ class _Writer(LoopMethods, UpdateMethods):
         if not self.kept:
             return []
         lines = [f"self.{name} = {source_of(made)}" for name, made in self.kept.items()]
-        return [Method("__init__", lines=lines)]
+        self._take(*self.kept.values())
+        problems = [each for made in self.kept.values() for each in unknown_names(made, self.known)]
+        return [self._checked(Method("__init__", lines=lines, problems=problems))]

@@ -1,0 +1,181 @@
+"""Find errors in a method that was written: names that are unknown, unassigned or ambiguous, and unread arguments."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Iterable
+
+_READS = {"loss": ("model", "batch"), "step": ("model", "batch"), "optimizer": ("model", "parameters")}
+"""The arguments that a method must read; of an optimizer's, it has one."""
+
+
+_PARTS = (ast.Attribute, ast.Subscript)
+_VALUES = (ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.JoinedStr, ast.Compare, ast.BoolOp)
+
+
+def _may_have(node: ast.AST, value: ast.AST) -> bool:
+    """Return whether a written value can have what is taken of it, such as a method of a text."""
+    if isinstance(node, ast.Subscript):
+        return not isinstance(value, ast.Constant) or isinstance(value.value, str | bytes)
+    return isinstance(node, ast.Attribute) and not (
+        isinstance(value, ast.Constant) and not isinstance(value.value, str | bytes)
+    )
+
+
+def problems_of(
+    name: str, parameters: tuple[str, ...], given: Iterable[str], body: list[ast.stmt], known: frozenset[str]
+) -> list[str]:
+    """Return a sentence for each thing that is wrong with a method of the class.
+
+    `given` are the names that its first lines bind, `known` those that the script's module has once it is imported.
+    """
+    flow = _Flow({"self", *parameters, *given}, _stored(body), known)
+    flow.block(body)
+    read = {
+        each.id
+        for statement in body
+        for each in ast.walk(statement)
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load) and not getattr(each, "outer", False)
+    }
+    unread = [each for each in parameters if each in _READS.get(name, ()) and each not in read]
+    return [*dict.fromkeys(flow.problems), *(f"it never reads `{each}`" for each in unread)]
+
+
+def unknown_names(value: ast.expr, known: frozenset[str]) -> list[str]:
+    """Return the names of an expression in the class's body that the module does not have."""
+    flow = _Flow(set(), set(), known)
+    flow.expression(value)
+    return flow.problems
+
+
+def _stored(body: list[ast.stmt]) -> set[str]:
+    """Return the names that statements bind in a method; those of functions and comprehensions in it are their own."""
+    found: set[str] = set()
+    todo: list[ast.AST] = list(body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+            continue
+        if isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {each.asname or each.name.partition(".")[0] for each in node.names}
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            found.add(node.name)
+        todo += ast.iter_child_nodes(node)
+    return found
+
+
+class _Flow:
+    """Goes through statements in their order with the names that may be bound by then."""
+
+    def __init__(self, bound: set[str], stored: set[str], known: frozenset[str]) -> None:
+        self.bound, self.stored, self.known = bound, stored, known
+        self.own = bound | stored
+        self.problems: list[str] = []
+
+    def block(self, body: list[ast.stmt]) -> None:
+        for statement in body:
+            self._statement(statement)
+
+    def _statement(self, node: ast.stmt) -> None:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                for default in [*node.args.defaults, *filter(None, node.args.kw_defaults)]:
+                    self.expression(default)
+                self.bound.add(node.name)
+                inner = _Flow(self.own | set(_arguments(node.args)), _stored(node.body), self.known)
+                inner.block(node.body)
+                self.problems += inner.problems
+            case ast.For() | ast.AsyncFor():
+                self.expression(node.iter)
+                self.expression(node.target)
+                self.block([*node.body, *node.orelse])
+            case ast.While() | ast.If():
+                self.expression(node.test)
+                self.block([*node.body, *node.orelse])
+            case ast.With() | ast.AsyncWith():
+                for item in node.items:
+                    self.expression(item.context_expr)
+                    if item.optional_vars is not None:
+                        self.expression(item.optional_vars)
+                self.block(node.body)
+            case ast.Try():
+                self.block(node.body)
+                for handler in node.handlers:
+                    if handler.name:
+                        self.bound.add(handler.name)
+                    self.block(handler.body)
+                self.block([*node.orelse, *node.finalbody])
+            case ast.Assign():
+                self.expression(node.value)
+                for target in node.targets:
+                    self.expression(target)
+            case ast.AugAssign():
+                if isinstance(node.target, ast.Name):
+                    self._read(ast.copy_location(ast.Name(node.target.id, ast.Load()), node))
+                self.expression(node.value)
+                self.expression(node.target)
+            case ast.AnnAssign():
+                if node.value is not None:
+                    self.expression(node.value)
+                    self.expression(node.target)
+            case ast.Import() | ast.ImportFrom():
+                self.bound |= {each.asname or each.name.partition(".")[0] for each in node.names}
+            case ast.Delete():
+                for target in node.targets:
+                    if isinstance(target, ast.Name):
+                        self.bound.discard(target.id)
+            case _:
+                for child in ast.iter_child_nodes(node):
+                    if isinstance(child, ast.expr):
+                        self.expression(child)
+
+    def expression(self, node: ast.AST) -> None:
+        """Look at the names of an expression; targets are bound by it."""
+        used = node.func if isinstance(node, ast.Call) else node.value if isinstance(node, _PARTS) else None
+        if isinstance(used, _VALUES) and not _may_have(node, used):
+            self.problems.append(f"`{ast.unparse(node)}` uses a value as if it were a function or a module")
+        if isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Store):
+                self.bound.add(node.id)
+            else:
+                self._read(node)
+        elif isinstance(node, ast.Lambda):
+            inner = _Flow(self.bound | set(_arguments(node.args)), set(), self.known)
+            inner.expression(node.body)
+            self.problems += inner.problems
+        elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            inner = _Flow(set(self.bound), self.stored, self.known)
+            for each in node.generators:
+                inner.expression(each.iter)
+                inner.expression(each.target)
+                for test in each.ifs:
+                    inner.expression(test)
+            values = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+            for value in values:
+                inner.expression(value)
+            self.problems += inner.problems
+        else:
+            for child in ast.iter_child_nodes(node):
+                self.expression(child)
+
+    def _read(self, node: ast.Name) -> None:
+        name = node.id
+        if getattr(node, "outer", False) and name in self.own:
+            self.problems.append(f"`{name}` is a name of the script's and another one of the method's")
+        elif name in self.bound:
+            pass
+        elif name in self.stored:
+            self.problems.append(f"`{name}` is read before anything is assigned to it")
+        elif not ({name, "*"} & self.known or hasattr(builtins, name) or name in ("__file__", "__name__")):
+            self.problems.append(f"`{name}` is a name that the module does not have")
+
+
+def _arguments(found: ast.arguments) -> list[str]:
+    several = [each for each in (found.vararg, found.kwarg) if each is not None]
+    return [each.arg for each in [*found.posonlyargs, *found.args, *found.kwonlyargs, *several]]

@@ -1,0 +1,458 @@
+"""List what the class leaves out of a script, each statement with its line, and settings that an experiment has too."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ddpbench.launch.own_class.bindings import Scope
+from ddpbench.launch.own_class.loops import TrainingLoop
+from ddpbench.launch.own_class.script import (
+    Function,
+    Script,
+    first_name,
+    here,
+    in_step,
+    last_name,
+    place_of_node,
+)
+from ddpbench.launch.own_class.tracing import Tracer
+from ddpbench.launch.own_class.updates import is_scheduler
+from ddpbench.units import series_of
+
+_LONGEST = 88
+_WRAPPERS = {
+    "DistributedDataParallel": "ddp",
+    "DDP": "ddp",
+    "DataParallel": "data_parallel",
+    "FullyShardedDataParallel": "fsdp",
+    "FSDP": "fsdp",
+    "fully_shard": "fsdp",
+}
+_DDP_OPTIONS = ("gradient_as_bucket_view", "static_graph", "find_unused_parameters", "broadcast_buffers")
+_PLACES = ("module", "device_ids", "output_device", "process_group", "dim")
+"""Arguments of a wrapper that say where it works, which a strategy knows."""
+_HOOKS = {"fp16_compress_hook": "fp16", "bf16_compress_hook": "bf16", "powerSGD_hook": "powersgd"}
+_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_LOADED = ("dataset", "batch_size", "collate_fn")
+"""Arguments of a loader that the class has."""
+
+WRAPPED = "how the model is wrapped"
+SCHEDULE = "learning-rate schedule"
+WAITS = "waits, and messages between ranks"
+SYNC = "when gradients are averaged"
+MACHINE = "threads, environment and backends"
+READS = "results read from the device"
+DATA = "data loading"
+CHECKPOINTS = "checkpoints"
+SEEDS = "seeds"
+MODEL = "what else is done to the model"
+OTHER = "other statements"
+DONE = "what a sweep does itself (process group, devices, epochs, backward and update)"
+OPTIONS = "options of the command line"
+PRINTED = "printing, timing and logging"
+BRIEF = (DONE, OPTIONS, PRINTED)
+"""Groups of which lines are enough."""
+
+_CALLS: dict[str, frozenset[str]] = {
+    WRAPPED: frozenset({*_WRAPPERS, "register_comm_hook"}),
+    WAITS: frozenset(
+        {
+            "sleep",
+            "barrier",
+            "synchronize",
+            "all_reduce",
+            "all_gather",
+            "all_gather_object",
+            "reduce",
+            "broadcast",
+        }
+        | {
+            "broadcast_object_list",
+            "gather",
+            "reduce_scatter",
+            "monitored_barrier",
+            "wait",
+            "allreduce",
+            "send",
+        }
+        | {"recv", "all_gather_into_tensor", "empty_cache", "collect"}
+    ),
+    SYNC: frozenset({"no_sync"}),
+    MACHINE: frozenset(
+        {"set_num_threads", "set_num_interop_threads", "set_float32_matmul_precision", "set_start_method"}
+        | {"use_deterministic_algorithms", "set_detect_anomaly", "set_default_dtype", "set_sharing_strategy"}
+        | {"sched_setaffinity", "putenv", "setdefault"}
+    ),
+    DATA: frozenset({"DataLoader", "set_epoch", "random_split", "Subset"}),
+    CHECKPOINTS: frozenset({"load", "save", "load_state_dict", "state_dict", "save_pretrained"}),
+    SEEDS: frozenset({"manual_seed", "manual_seed_all", "seed", "set_seed", "seed_everything"}),
+    MODEL: frozenset(
+        {"compile", "requires_grad_", "apply", "deepcopy", "convert_sync_batchnorm"}
+        | {"update_parameters", "lerp_", "half", "bfloat16", "double", "AveragedModel", "set_grad_enabled"}
+    ),
+    OPTIONS: frozenset(
+        {"ArgumentParser", "add_argument", "parse_args", "add_argument_group", "parse_known_args"}
+    ),
+    PRINTED: frozenset(
+        {"print", "info", "debug", "warning", "log", "add_scalar", "set_postfix", "set_description", "write"}
+        | {"time", "perf_counter", "tqdm", "flush", "close", "append", "basicConfig", "getLogger", "makedirs"}
+    ),
+    DONE: frozenset(
+        {"init_process_group", "destroy_process_group", "get_rank", "get_world_size", "set_device", "device"}
+        | {
+            "is_available",
+            "is_initialized",
+            "backward",
+            "step",
+            "zero_grad",
+            "to",
+            "cuda",
+            "next",
+            "iter",
+            "update",
+        }
+        | {"is_torchelastic_launched", "scale", "unscale_", "spawn", "train", "eval"}
+    ),
+}
+_READERS = frozenset({"item", "cpu", "numpy", "tolist", "detach"})
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A statement, or a part of one, that the class does not have."""
+
+    group: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting of the script that an experiment has, too; `value` is TOML, empty where the script does not show it."""
+
+    key: str
+    value: str
+    line: int
+    source: str = ""
+    """Its value as the script writes it."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The parts of a script that the class has."""
+
+    places: frozenset[int]
+    """The numbers of the nodes that it has copies of."""
+    names: frozenset[str]
+    """The names that it uses."""
+    loop: TrainingLoop | None
+    whole_step: bool
+    """True where the class makes the update itself."""
+
+
+class Leavings:
+    """Finds them."""
+
+    def __init__(self, script: Script, tracer: Tracer, taken: Taken, ends: list[ast.stmt]) -> None:
+        """`ends` are the statements of the top level that do not run when the module is imported."""
+        self.script, self.tracer, self.taken = script, tracer, taken
+        self.dropped: list[Dropped] = []
+        self.settings: list[Setting] = []
+        used = _reached(script, [], set(taken.names))
+        self.used = used
+        self._behind(self.tracer.top, ends)
+        for name in _reached(script, ends, set()) - used:
+            if name in script.functions:
+                self._function(Scope(script.functions[name]))
+            elif name in script.classes:
+                for method in script.classes[name].body:
+                    if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+                        self._function(Scope(method, script.classes[name]))
+        self._at_import([each for each in script.tree.body if each not in ends])
+        self.dropped.sort(key=lambda each: each.line)
+        self.settings.sort(key=lambda each: each.line)
+
+    def has(self, node: ast.AST) -> bool:
+        return any(
+            place_of_node(each) in self.taken.places for each in ast.walk(node) if hasattr(each, "place")
+        )
+
+    def _function(self, scope: Scope) -> None:
+        node = scope.node
+        assert not isinstance(node, ast.Module)
+        inner = _Collected(self, scope)
+        inner.block(node.body)
+        loop = self.taken.loop
+        trains = loop is not None and loop.node in ast.walk(node)
+        plain = any(each.group in (OTHER, READS) for each in inner.found) and node.name != "__init__"
+        if plain and not self.has(node) and not trains:
+            grave = [each for each in inner.found if each.group not in (*BRIEF, OTHER, READS)]
+            self.dropped.append(Dropped(OTHER, node.lineno, f"{node.name}(), to line {node.end_lineno}"))
+            self.dropped += grave
+        else:
+            self.dropped += inner.found
+
+    def _behind(self, scope: Scope, body: list[ast.stmt]) -> None:
+        inner = _Collected(self, scope)
+        inner.block(body)
+        self.dropped += inner.found
+
+    def _at_import(self, body: list[ast.stmt]) -> None:
+        """Take the settings of what runs when the script is imported, which a sweep overrides."""
+        for each in here(body):
+            if isinstance(each, ast.Call) and last_name(each) == "set_num_threads":
+                self.threads(each, self.tracer.top)
+
+    def threads(self, call: ast.Call, scope: Scope) -> None:
+        if call.args:
+            self.setting("base.threads_per_rank", call.args[0], scope, call.lineno)
+
+    def setting(self, key: str, value: ast.expr, scope: Scope, line: int) -> None:
+        """Note a setting, with its value where the script's defaults show it."""
+        known, found = self.tracer.value(value, scope)
+        shown = known and isinstance(found, bool | int | float | str)
+        text = ("true" if found else "false") if isinstance(found, bool) else str(found) if shown else ""
+        self.settings.append(Setting(key, text, line, ast.unparse(value)))
+
+
+class _Collected:
+    """The statements of one function that are left behind."""
+
+    def __init__(self, of: Leavings, scope: Scope) -> None:
+        self.of, self.scope = of, scope
+        self.found: list[Dropped] = []
+
+    def block(self, body: list[ast.stmt]) -> None:
+        for statement in body:
+            self._statement(statement)
+
+    def _add(self, group: str, node: ast.AST, text: str = "") -> None:
+        whole = " ".join((text or ast.unparse(node)).split())
+        short = whole if len(whole) <= _LONGEST else f"{whole[: _LONGEST - 3]}..."
+        self.found.append(Dropped(group, getattr(node, "lineno", 0), short))
+
+    def _statement(self, node: ast.stmt) -> None:
+        if isinstance(
+            node, ast.Import | ast.ImportFrom | ast.Pass | ast.Global | ast.Nonlocal | ast.ClassDef
+        ):
+            return
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if place_of_node(node) not in self.of.taken.places:
+                self.block(node.body)
+            return
+        if isinstance(node, ast.With | ast.AsyncWith):
+            for item in node.items:
+                quiet = last_name(item.context_expr) in ("no_grad", "nullcontext", "inference_mode")
+                if not quiet and not self.of.has(item.context_expr):
+                    self._calls(item.context_expr, item.context_expr)
+        if isinstance(node, ast.If | ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith | ast.Try):
+            self._settings(node)
+            for name in ("body", "handlers", "orelse", "finalbody"):
+                for each in getattr(node, name, []):
+                    self.block(each.body if isinstance(each, ast.ExceptHandler) else [each])
+            return
+        self._settings(node)
+        if isinstance(node, ast.Assign) and "'OMP_NUM_THREADS'" in ast.unparse(node.targets[0]):
+            self.of.setting("base.threads_per_rank", node.value, self.scope, node.lineno)
+        self._simple(node)
+
+    def _simple(self, node: ast.stmt) -> None:
+        taken, loop = self.of.taken, self.of.taken.loop
+        value = getattr(node, "value", None)
+        if isinstance(value, ast.Constant) and isinstance(node, ast.Expr):
+            return
+        steps = loop is not None and any(each in (loop.call, loop.stands) for each in ast.walk(node))
+        if place_of_node(node) in taken.places or (
+            value is not None and place_of_node(value) in taken.places
+        ):
+            return
+        if steps:
+            return
+        if isinstance(node, ast.Return | ast.Break | ast.Continue | ast.Raise | ast.Assert):
+            return
+        self._calls(node, node)
+
+    def _calls(self, node: ast.AST, shown: ast.AST) -> None:
+        calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if isinstance(node, ast.AugAssign) and not any(last_name(each) in _READERS for each in calls):
+            return  # it counts
+        placed = any(
+            isinstance(each, ast.Subscript)
+            or (isinstance(each, ast.Attribute) and ast.unparse(each.value) != "self")
+            for each in targets
+        )
+        if not calls and not placed:
+            return  # names for what is there already
+        own = {*self.of.script.functions, *self.of.script.classes}
+        if calls and not placed and (first_name(calls[0]) in own or self._is_own_method(calls[0])):
+            return  # its own statements are looked at
+        loads = [each for each in calls if last_name(each) == "DataLoader"]
+        if loads and all(not _rest(each, _LOADED) for each in loads):
+            return
+        if loads:
+            plain = all(
+                each.arg in ("shuffle", "drop_last") or last_name(each.value) == "DistributedSampler"
+                for load in loads
+                for each in _rest(load, _LOADED)
+            )
+            if plain:
+                self._add(DONE, shown)
+                return
+            rest = ", ".join(ast.unparse(word) for each in loads for word in _rest(each, _LOADED))
+            self._add(DATA, shown, f"{ast.unparse(loads[0].func)}({rest})")
+            return
+        self._add(self._group(node, calls), shown)
+
+    def _is_own_method(self, call: ast.Call) -> bool:
+        """Return whether a call is of a method of one of the script's classes that the class does not use."""
+        if not isinstance(call.func, ast.Attribute):
+            return False
+        receiver = call.func.value
+        if isinstance(receiver, ast.Name) and receiver.id == "self" and self.scope.own is not None:
+            return call.func.attr in {getattr(each, "name", "") for each in self.scope.own.body}
+        made = last_name(self.of.tracer.trace(receiver, self.scope).node)
+        found = self.of.script.classes.get(made)
+        if found is None or made in self.of.used:
+            return False
+        return call.func.attr in {getattr(each, "name", "") for each in found.body}
+
+    def _group(self, node: ast.AST, calls: list[ast.Call]) -> str:
+        text = ast.unparse(node)
+        names = {last_name(each) for each in calls}
+        if names & _CALLS[WRAPPED]:
+            words = [each for call in calls if last_name(call) in _CALLS[WRAPPED] for each in call.keywords]
+            plain = "register_comm_hook" not in names and all(each.arg in _PLACES for each in words)
+            return DONE if plain else WRAPPED
+        schedules = self._schedules(calls)
+        if schedules is not None:
+            return schedules
+        if "param_groups" in text or "['lr']" in text:
+            return SCHEDULE
+        if "require_backward_grad_sync" in text:
+            return SYNC
+        if "environ" in text and any(f"'{each}'" in text for each in _VARIABLES):
+            return DONE
+        if "environ" in text or "backends." in text:
+            return MACHINE
+        for group in (WAITS, SYNC, MACHINE, DATA, CHECKPOINTS, SEEDS, OPTIONS):
+            if names & _CALLS[group] or (group == DATA and any(each.endswith("Sampler") for each in names)):
+                return group
+        if "print" in names or names & {"info", "debug", "set_postfix", "add_scalar"}:
+            return PRINTED
+        if names & {"item", "cpu", "numpy", "tolist"}:
+            return READS
+        for group in (MODEL, PRINTED, DONE):
+            if names & _CALLS[group]:
+                return group
+        return OTHER
+
+    def _schedules(self, calls: Iterable[ast.Call]) -> str | None:
+        """Return the group of calls that make or step a scheduler, by whether the class has it; None for others."""
+        for call in calls:
+            made = last_name(call)
+            if isinstance(call.func, ast.Attribute) and made in ("step", "get_last_lr"):
+                receiver = call.func.value
+                found = self.of.tracer.trace(receiver, self.scope)
+                if is_scheduler(found, receiver):
+                    inside = self.of.taken.loop is not None and call in in_step(self.of.taken.loop.body)
+                    has = place_of_node(found.node) in self.of.taken.places and inside and not call.args
+                    return DONE if has else SCHEDULE
+            if made.endswith("LR") or "schedule" in made.lower() or "ReduceLROnPlateau" in made:
+                return SCHEDULE
+        return None
+
+    def _settings(self, node: ast.stmt) -> None:
+        """Take the settings that a statement's calls make."""
+        heads: list[ast.AST] = [node]
+        if isinstance(node, ast.If | ast.While):
+            heads = [node.test]
+        elif isinstance(node, ast.For | ast.AsyncFor):
+            heads = [node.iter]
+        elif isinstance(node, ast.With | ast.AsyncWith):
+            heads = [item.context_expr for item in node.items]
+        elif isinstance(node, ast.Try):
+            heads = []
+        for call in (each for head in heads for each in ast.walk(head) if isinstance(each, ast.Call)):
+            name = last_name(call)
+            words = [each for each in call.keywords if each.arg]
+            if _WRAPPERS.get(name) == "ddp":
+                for word in words:
+                    key = "base.bucket_cap_mb" if word.arg == "bucket_cap_mb" else f"options.ddp.{word.arg}"
+                    if word.arg in _DDP_OPTIONS or word.arg == "bucket_cap_mb":
+                        self.of.setting(key, word.value, self.scope, call.lineno)
+                self._wrapped(call, [*_DDP_OPTIONS, "bucket_cap_mb", *_PLACES])
+            elif name in _WRAPPERS:
+                self._wrapped(call, _PLACES)
+            elif name == "register_comm_hook":
+                hooks = [kind for hook, kind in _HOOKS.items() if hook in ast.unparse(call)]
+                for kind in hooks[:1]:
+                    self.of.setting("options.ddp.compression", ast.Constant(kind), self.scope, call.lineno)
+            elif name == "set_num_threads":
+                self.of.threads(call, self.scope)
+            elif name == "DataLoader":
+                for word in words:
+                    if word.arg == "num_workers" and not self._zero(word.value):
+                        self.of.setting("base.loader_workers", word.value, self.scope, call.lineno)
+
+    def _wrapped(self, call: ast.Call, known: Iterable[str]) -> None:
+        for word in _rest(call, known):
+            self._add(
+                WRAPPED, call, f"{last_name(call)}({ast.unparse(word)}), which an experiment cannot set"
+            )
+
+    def _zero(self, value: ast.expr) -> bool:
+        known, found = self.of.tracer.value(value, self.scope)
+        return known and found == 0
+
+
+def _rest(call: ast.Call, known: Iterable[str]) -> list[ast.keyword]:
+    """Return the arguments of a call that are not among those known."""
+    return [each for each in call.keywords if (each.arg or "") not in known]
+
+
+def _reached(script: Script, body: list[ast.stmt], names: set[str]) -> set[str]:
+    """Return the functions and classes that statements and names use, also by way of one another."""
+    found: set[str] = set()
+    todo = names | set(_named(body))
+    while todo:
+        name = todo.pop()
+        node: Function | ast.ClassDef | None = script.functions.get(name) or script.classes.get(name)
+        if node is not None and name not in found:
+            found.add(name)
+            todo |= set(_named([node]))
+    return found
+
+
+def _named(body: Iterable[ast.AST]) -> Iterator[str]:
+    for statement in body:
+        for each in ast.walk(statement):
+            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load):
+                yield each.id
+
+
+def summary(dropped: list[Dropped]) -> list[str]:
+    """Return a sentence for each group of what is left out; the grave ones come first."""
+    order = [WRAPPED, SCHEDULE, WAITS, SYNC, MACHINE, READS, DATA, MODEL, CHECKPOINTS, SEEDS, OTHER, *BRIEF]
+    lines = []
+    for group in order:
+        mine = [each for each in dropped if each.group == group]
+        if mine and group in BRIEF:
+            lines.append(f"{group}: {_numbers(mine)}")
+        elif mine:
+            lines.append(f"{group}: {'; '.join(f'line {each.line} `{each.text}`' for each in mine)}")
+    return lines
+
+
+def _numbers(mine: list[Dropped]) -> str:
+    numbers = sorted({each.line for each in mine})
+    spans: list[tuple[int, int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1] = (spans[-1][0], number)
+        else:
+            spans.append((number, number))
+    texts = [str(first) if first == last else f"{first} to {last}" for first, last in spans]
+    return f"line{'s' if len(numbers) > 1 else ''} {series_of(texts)}"

@@ -1,0 +1,70 @@
+"""Try one step of a class that was just written, in a separate process, as a sweep does before it launches."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from pathlib import Path
+
+import tomli_w
+
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.devices import usable_devices
+from ddpbench.launch.own_class.insertion import NAME
+from ddpbench.machine.hardware import read_hardware
+from ddpbench.machine.placement import early_env
+from ddpbench.machine.server import ServerProcess
+from ddpbench.machine.trial import INSPECTION_TIMEOUT_S
+from ddpbench.machine.trial import told as summary_of
+from ddpbench.spec import expand, parse_experiment
+
+_STUB = """import pathlib, sys, types
+sys.path.insert(0, {folder})
+made = types.ModuleType(__name__)
+made.__file__ = {path}
+exec(compile(pathlib.Path({source}).read_bytes(), {path}, "exec", dont_inherit=True), made.__dict__)
+globals().update((name, value) for name, value in vars(made).items() if not name.startswith("__"))
+"""
+"""A module that is the script with its class, as if it stood where the script does."""
+_BATCH = re.compile(r"^    batch = (\d+)$", re.MULTILINE)
+
+
+def trial_of(path: Path, source: bytes, *, timeout_s: float = INSPECTION_TIMEOUT_S) -> tuple[bool, str]:
+    """Return whether a step of the class in a script's source works, and a sentence on what was found.
+
+    The script is imported in another process as if it stood at `path`, with the folder of `path` to import from.
+
+    Raises:
+        LaunchError: the process cannot be started.
+    """
+    path = path.resolve()
+    stated = _BATCH.search(source.decode("utf-8", "replace"))
+    with tempfile.TemporaryDirectory(prefix="ddpbench-init-") as name:
+        folder = Path(name)
+        (folder / "source").write_bytes(source)
+        stub = folder / path.name
+        stub.write_text(
+            _STUB.format(
+                folder=json.dumps(str(path.parent)),
+                path=json.dumps(str(path)),
+                source=json.dumps(str(folder / "source")),
+            ),
+            encoding="utf-8",
+        )
+        workload = f"{stub}:{NAME}"
+        base = {
+            "workload": workload,
+            "strategy": "single",
+            "data": "memory",
+            "local_batch": min(int(stated[1]) if stated else 8, 64),
+        }
+        experiment = parse_experiment(
+            tomli_w.dumps({"base": base}), TableCatalog(folder), name="init", source="init"
+        )
+        case = expand(experiment, TableCatalog(folder), usable_devices(read_hardware()))[0].case
+        with ServerProcess(early_env(case), folder / "server.log") as server:
+            found = server.inspect(case, folder, timeout_s)
+    if "problem" in found:
+        return False, str(found["problem"]).replace(workload, f"class {NAME}").replace(str(stub), str(path))
+    return True, summary_of(f"{path.name}:{NAME}", found).removeprefix("workload ")
