@@ -129,6 +129,11 @@ def within_own(
 def _own_reason(case: Case, facts: Mapping[str, Any]) -> str | None:
     closure, sparse = str(facts.get("closure", "")), bool(facts.get("sparse"))
     reason = own_step_reason(case) if facts.get("step") else None
+    if facts.get("group") and load_strategy(case.strategy).trainers(case.world_size) < case.world_size:
+        reason = reason or (
+            f"the loss asks for the process group, and a rank of {case.strategy} that serves computes none: ranks that "
+            "gather would wait for it"
+        )
     return reason or load_strategy(case.strategy).model_reason(case, closure=closure, sparse=sparse)
 
 
@@ -146,6 +151,7 @@ def told(name: str, facts: Mapping[str, Any]) -> str:
     many = f", {samples:,} samples" if samples is not None else ""
     how = [
         *(["makes its steps itself"] if facts.get("step") else []),
+        *(["asks for the process group"] if facts.get("group") else []),
         *([f"enters {facts['autocast']} autocast itself"] if facts.get("autocast") else []),
     ]
     return (

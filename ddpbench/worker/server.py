@@ -47,11 +47,13 @@ import ddpbench.strategies
 import ddpbench.workloads
 from ddpbench.guard import Traces, die_with_parent, end_descendants, guarded
 from ddpbench.last_words import flush
+from ddpbench.machine.ports import free_port
 from ddpbench.records import LaunchDir, LaunchRequest
 from ddpbench.records.files import open_to_append, write_anew
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 from ddpbench.records.writer import leave_forked
 from ddpbench.spec import Case
+from ddpbench.worker.variables import complete_alone
 
 _PRELOADED = (
     "torch",
@@ -214,10 +216,11 @@ class ForkServer:
         _assert_forkable()
         self._begin()
         pids: list[int] = []
+        meeting = {} if len(ranks) < 2 else {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         for number, rank in enumerate(ranks):
             pid = os.fork()
             if pid == 0:
-                self._become_rank(directory, rank["env"], number, request)
+                self._become_rank(directory, meeting | rank["env"], number, request)
             self._ranks[pid] = number
             pids.append(pid)
         self._send(event="started", pids=pids)
@@ -324,13 +327,13 @@ def _ended_cpu_s() -> float:
 
 def _found(asked: Mapping[str, Any]) -> dict[str, Any]:
     case, profile = asked["case"], asked.get("profile")
+    complete_alone(os.environ)
     if asked.get("workload") is not None:
         return {"local_batch": ddpbench.workloads.load_workload(asked["workload"]).default_batch}
     if case is None:
         from ddpbench.worker.probe import describe
 
         return describe()
-    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     if profile is not None:
         from ddpbench.worker.rank.profiling import profile_workload
 

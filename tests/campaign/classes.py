@@ -123,6 +123,8 @@ STRANGE: dict[str, tuple[int, ...]] = {
     "Forces": (0,),
     "Decay": (0,),
     "WeightNorm": (0,),
+    "Gathers": (0,),
+    "AsksInStep": (0,),
     "Unused": (1,),
     "Hooked": (1,),
     "Broken": (1,),
@@ -169,6 +171,8 @@ def codes(name: str) -> tuple[int, ...]:
     """What a sweep of it may end with."""
     if name in STRANGE:
         return STRANGE[name]
+    if name == "starts-to-train-at-import":
+        return (0,)
     if name not in _OTHERS:
         hook, body = _divided(name)
         if body in _GOES_ON or body == "needs-a-gpu" or (hook, body) == ("__init__", "returns-nothing"):

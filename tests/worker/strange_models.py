@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
@@ -182,3 +183,40 @@ class Broken(Sound):
         if torch.distributed.is_initialized():
             raise ValueError("the learning rate must not be negative")
         return super().loss(model, batch)
+
+
+class Gathers(Sound):
+    """Its loss compares a rank's samples with those of all ranks."""
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        own = nn.functional.normalize(model(batch[0]), dim=-1)
+        count, rank = dist.get_world_size(), dist.get_rank()
+        every = [torch.zeros_like(own) for _ in range(count)]
+        dist.all_gather(every, own.detach())
+        every[rank] = own
+        return nn.functional.cross_entropy(
+            5 * own @ torch.cat(every).t(), torch.arange(len(own)) + rank * len(own)
+        )
+
+
+class GathersHooked(Gathers):
+    """As well, with a hook that doubles a weight's gradient, which FSDP drops."""
+
+    def model(self) -> nn.Module:
+        return Hooked().model()
+
+
+class AsksInStep(Gathers):
+    """The same, in a step."""
+
+    loss: Any = None
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = Gathers.loss(self, model, batch)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()

@@ -118,6 +118,12 @@ def test_replicas_in_threads_refuse_a_model_whose_copies_compute_with_the_first_
         ("Hooked", "fsdp", {}, "diverged", "gradients, same shards"),  # torch drops a parameter's hooks
         ("Scripted", "master", {}, "ok", ""),
         ("Compiled", "fsdp", {}, "ok", ""),
+        ("Gathers", "ddp", {}, "ok", ""),
+        ("Gathers", "fsdp", {}, "ok", ""),
+        ("Gathers", "post_local_sgd", {}, "ok", ""),
+        ("GathersHooked", "ddp", {}, "ok", ""),
+        ("GathersHooked", "fsdp", {}, "diverged", "gradients, same shards"),
+        ("AsksInStep", "ddp", {}, "ok", ""),
     ],
 )
 def test_other_models_are_proved_and_other_errors_fail(

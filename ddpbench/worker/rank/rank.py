@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import resource
 import traceback
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import torch
 
 from ddpbench.causes import text_of
 from ddpbench.errors import OutputError
-from ddpbench.measure.blocks import Control
+from ddpbench.measure.blocks import AloneControl, Control
 from ddpbench.measure.clock import HostClock
 from ddpbench.records import (
     LaunchDir,
@@ -31,10 +32,13 @@ from ddpbench.worker.place import Place
 from ddpbench.worker.rank.checkpoints import CheckpointError
 from ddpbench.worker.rank.measuring import Known, Measurement
 from ddpbench.worker.rank.recovering import Marks, Recovering
+from ddpbench.worker.training.asked_group import formed_when_asked
 from ddpbench.worker.training.control import leave, meet
 from ddpbench.worker.training.training import DivergedError, Training
+from ddpbench.worker.variables import complete
 from ddpbench.worker.verify.proof import Prover
 from ddpbench.worker.verify.refusals import failure, refusal
+from ddpbench.workloads import is_import_path
 
 EXIT_OK = 0
 EXIT_NOT_OK = 1
@@ -102,6 +106,7 @@ class Rank:
     def _work(self, writer: RecordWriter, started_ns: int) -> None:
         self._pin()
         self.heartbeat.enter("building the model")
+        complete(os.environ, self.place, self.case)
         device = device_of(self.case, self.place.local_rank)
         training = self._training = Training(self.case, self.place, device, self.request.round)
         model = training.fresh_model()
@@ -139,6 +144,26 @@ class Rank:
         control = meet(self.case, self.place, uses_backend=training.strategy.uses_backend, device=device)
         met_ns = self.host_clock.now()
         writer.write(Met(start_ns=meeting_ns, end_ns=met_ns))
+        with self._group_when_asked(control, device):
+            self._train(writer, training, model, control, (started_ns, meeting_ns, met_ns))
+        self.heartbeat.enter("finishing")
+        leave(control, borrowed=self.case.launcher in OF_FRAMEWORKS)
+
+    def _group_when_asked(self, control: Control, device: torch.device) -> AbstractContextManager[object]:
+        """Return what gives the only rank of a user's own class a process group, where its loss asks for one."""
+        alone = isinstance(control, AloneControl) and is_import_path(self.case.workload)
+        return formed_when_asked(device) if alone else nullcontext()
+
+    def _train(
+        self,
+        writer: RecordWriter,
+        training: Training,
+        model: torch.nn.Module,
+        control: Control,
+        times: tuple[int, int, int],
+    ) -> None:
+        """Do what the launch is for; `times` are when this rank started, began to meet the others and had met them."""
+        started_ns, meeting_ns, met_ns = times
         marks = Marks(self.directory.checkpoints(self.case.checkpoint_dir))
         if self.request.purpose == "proof":
             self._prove(writer, training, control)
@@ -165,8 +190,6 @@ class Rank:
                 heartbeat=self.heartbeat,
                 writer=writer,
             ).run()
-        self.heartbeat.enter("finishing")
-        leave(control, borrowed=self.case.launcher in OF_FRAMEWORKS)
 
     def _pin(self) -> None:
         if self.place.cores:

@@ -13,6 +13,7 @@ from ddpbench.measure.blocks import AloneControl, Control
 from ddpbench.spec import OF_FRAMEWORKS, Case
 from ddpbench.worker.mpi import process_group
 from ddpbench.worker.place import Place
+from ddpbench.worker.variables import slots_store
 
 _TIMEOUT = timedelta(hours=24)  # hangs are the watchdog's to end: it names the rank, a timeout here cannot
 
@@ -35,7 +36,8 @@ class GroupControl:
 def meet(case: Case, place: Place, *, uses_backend: bool, device: torch.device) -> Control:
     """Forms the process groups this case needs and returns the harness's control.
 
-    The default group, of the case's backend, belongs to the strategy alone. A launcher may have formed it, as Ray does.
+    The default group, of the case's backend, belongs to the strategy alone. A launcher may have formed it, as Ray does,
+    or the user's code, when it was imported: that one is kept if it is what the case needs.
 
     Raises:
         RuntimeError: there is a default group, and it is of other ranks or of another backend.
@@ -49,6 +51,10 @@ def meet(case: Case, place: Place, *, uses_backend: bool, device: torch.device) 
     if case.launcher in OF_FRAMEWORKS and dist.is_initialized():
         _check_formed(backend, place)
         return _control(place, uses_backend=uses_backend, timeout=_TIMEOUT)
+    if dist.is_initialized():  # by the user's code, as a script under torchrun does
+        if case.recovery == "off" and _found() == (backend, place.rank, place.processes):
+            return _control(place, uses_backend=uses_backend, timeout=_TIMEOUT)
+        dist.destroy_process_group()
     store = _store(place)
     # A gang must notice by itself, as people's scripts do, that a rank of it is stopped: it is what is measured.
     timeout = _TIMEOUT if case.recovery == "off" else timedelta(seconds=case.collective_timeout)
@@ -71,13 +77,18 @@ def _control(place: Place, *, uses_backend: bool, timeout: timedelta) -> Control
     return GroupControl(group, place.rank)
 
 
+def _found() -> tuple[str, int, int]:
+    """Return the backend of the default group that is there, this process's rank in it and its size."""
+    return dist.get_backend(), dist.get_rank(), dist.get_world_size()
+
+
 def _check_formed(backend: str, place: Place) -> None:
     """Sees that the default group that is there is the one which this rank would have formed.
 
     Raises:
         RuntimeError: it is not.
     """
-    found = (dist.get_backend(), dist.get_rank(), dist.get_world_size())
+    found = _found()
     wanted = (backend, place.rank, place.processes)
     if found != wanted:
         there, needed = (f"{name}, rank {rank} of {size}" for name, rank, size in (found, wanted))
@@ -95,8 +106,7 @@ def _store(place: Place) -> Store | None:
     if file := os.environ.get("DDPBENCH_RENDEZVOUS"):
         return FileStore(file, place.processes)
     if prefix := os.environ.get("DDPBENCH_STORE"):
-        port = int(os.environ["MASTER_PORT"])
-        store = TCPStore(os.environ["MASTER_ADDR"], port, is_master=False, wait_for_workers=False)
+        store = TCPStore(*slots_store(), is_master=False, wait_for_workers=False)
         return PrefixStore(prefix, store)
     return HashStore() if place.processes == 1 else None
 

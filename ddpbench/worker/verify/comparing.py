@@ -93,6 +93,8 @@ class Rank(Protocol):
     rank: int
     processes: int
     group: Any
+    gathers: bool
+    """The loss exchanges values between ranks: no process can compute another's part of it alone."""
 
     def on_step(self) -> None: ...
     def gradient(self, model: torch.nn.Module, shard: Any, precision: Precision) -> Tensors: ...
@@ -242,7 +244,12 @@ class Comparer:
         return self.prover.gradient(model, (self.shards if shards is None else shards)[shard], self.precision)
 
     def average(self, model: torch.nn.Module) -> Tensors:
-        """Return the mean over shards of each shard's gradient, from the same state and seeds, in this process."""
+        """Return the mean over shards of each shard's gradient, from the same state and seeds, in this process.
+
+        Where the loss gathers, each rank computes its own shard's at the same time, and the mean is over ranks.
+        """
+        if self.prover.gathers:
+            return self.prover.average(self.gradient(model, self.prover.rank))
         return mean(self.gradient(model, number) for number in range(len(self.shards)))
 
     def average_reached(self, model: torch.nn.Module, shards: Sequence[Any], without: Set[str]) -> Tensors:
@@ -251,13 +258,16 @@ class Comparer:
         `without` names all that this rank's update left out; what another's shard has reached is not left out there.
         """
         reached: set[str] = set()
+        own = (self.prover.rank,) if self.prover.gathers else range(len(shards))
 
         def noted() -> Iterator[Tensors]:
-            for number in range(len(shards)):
+            for number in own:
                 yield self.gradient(model, number, shards)
                 reached.update(name for name, each in model.named_parameters() if each.grad is not None)
 
         found = mean(noted())
+        if self.prover.gathers:
+            found = self.prover.average(found)
         return {name: value for name, value in found.items() if name in reached or name not in without}
 
     def own_gradients(self, replica: Replica) -> Tensors:
@@ -272,6 +282,13 @@ class Comparer:
         return Proof(
             compared=compared, dtype=self.name, error=worst, tolerance=allowed, passed=worst <= allowed
         )
+
+
+GATHERS = (
+    "the loss exchanges values between ranks, so that one process computes another loss: each rank's gradient is "
+    "computed with the same exchange, and what the strategy made is held against their mean"
+)
+"""What is said where a loss gathers, and one process cannot be the reference."""
 
 
 def has_batch_statistics(model: torch.nn.Module) -> bool:

@@ -29,6 +29,7 @@ from ddpbench.strategies.trees import describe, tensors
 from ddpbench.units import counted
 from ddpbench.worker.device import device_of
 from ddpbench.worker.place import Place
+from ddpbench.worker.training.asked_group import formed_when_asked
 from ddpbench.worker.training.batches import TooFewSamplesError
 from ddpbench.worker.training.precision import entered_autocasts, widest
 from ddpbench.worker.training.training import Training
@@ -87,6 +88,15 @@ def _inspect(case: Case, largest: Case | None) -> dict[str, Any]:
         batch = next(batches)
     if largest is not None and training.is_stream:
         _refuse(too_short(largest))
+    # Its loss alone finds one: a dataset is divided among ranks that are not here, and models are given bare.
+    with formed_when_asked(device) as asked:
+        found = _inspect_steps(training, model, batch, batches, made_s)
+    return {**found, "group": True} if asked.found else found
+
+
+def _inspect_steps(
+    training: Training, model: torch.nn.Module, batch: Any, batches: Iterator[Any], made_s: float
+) -> dict[str, Any]:
     inputs, targets = _pair(batch)
     if training.workload.owns_step:
         return _inspect_own_step(training, model, inputs, made_s)
@@ -111,7 +121,7 @@ def _inspect(case: Case, largest: Case | None) -> dict[str, Any]:
         training.precision.value(training.workload.loss)(model(more), wanted).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         step_s = time.perf_counter() - began
-    found = widest(autocasts) if case.precision == "full" else ""
+    found = widest(autocasts) if training.case.precision == "full" else ""
     took: dict[str, Any] = {"made_s": made_s, "step_s": step_s, **({"sparse": True} if sparse else {})}
     whole = inputs if targets is None else (inputs, targets)
     return took | _facts(training, model, batch=whole, loss=loss, autocast=found)
@@ -134,7 +144,8 @@ def too_short(case: Case, within_s: float = STREAMS_S) -> str:
     def time_is_up(_number: int, _frame: FrameType | None) -> None:
         raise _TimeUpError
 
-    here = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    here = {name: os.environ[name] for name in names if name in os.environ}
     handler = signal.signal(signal.SIGALRM, time_is_up)
     signal.setitimer(signal.ITIMER_REAL, within_s)
     try:
@@ -145,6 +156,8 @@ def too_short(case: Case, within_s: float = STREAMS_S) -> str:
                 "WORLD_SIZE": str(case.world_size),
                 "LOCAL_RANK": str(local_rank),
             }
+            for name in ("MASTER_ADDR", "MASTER_PORT"):  # this rank's launch is not there to meet
+                os.environ.pop(name, None)
             own = replace(place, rank=rank, local_rank=local_rank)
             try:
                 next(Training(replace(case, loader_workers=0), own, torch.device("cpu")).batches())

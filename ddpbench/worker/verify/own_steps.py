@@ -19,6 +19,7 @@ from ddpbench.measure.recorder import NullRecorder
 from ddpbench.records import Proof
 from ddpbench.strategies.own_step import around_backward
 from ddpbench.strategies.trees import cast
+from ddpbench.worker.training.asked_group import noticing
 from ddpbench.worker.training.precision import FULL, entered_autocasts, widest
 from ddpbench.worker.training.training import Training, all_equal, checksum
 from ddpbench.worker.verify.comparing import (
@@ -65,8 +66,9 @@ class _TypeUnfitError(Exception):
 
 def _compared(prover: Rank, dtype: torch.dtype, batch: Any, shards: Sequence[Any]) -> Iterator[Proof]:
     training = prover.training
-    with entered_autocasts() as autocasts:
+    with entered_autocasts() as autocasts, noticing() as asked:
         lockstep = _lockstep(prover, dtype, shards)
+    gathers = prover.processes > 1 and bool(prover.agreed(float(asked.found)))
     expected = lockstep.parameters if lockstep is not None else None
     own = widest(autocasts) if dtype != torch.float64 else ""
     comparer = Comparer(prover, dtype, FULL, shards, own)
@@ -81,7 +83,8 @@ def _compared(prover: Rank, dtype: torch.dtype, batch: Any, shards: Sequence[Any
         replica.own_step(batch)
         prover.on_step()
     after = replica.own_parameters()
-    note = _why_not(prover, model, dtype, shards, expected)
+    note = "the step exchanges values between ranks: replicas in one process cannot" if gathers else ""
+    note = note or _why_not(prover, model, dtype, shards, expected)
     if note:
         yield not_compared("parameters, same samples", comparer.name, note)
     elif lockstep is not None and expected is not None:

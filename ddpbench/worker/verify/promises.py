@@ -17,6 +17,7 @@ from ddpbench.strategies.base import CompensatedReplica, OrderedReplica, Periodi
 from ddpbench.strategies.trees import concatenate
 from ddpbench.worker.training.training import all_equal, checksum
 from ddpbench.worker.verify.comparing import (
+    GATHERS,
     Comparer,
     Tensors,
     has_batch_statistics,
@@ -156,7 +157,9 @@ def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> It
         expected = comparer.average(reference)
         yield comparer.held("gradients, same shards", own, expected)
     note = ""
-    if draws:
+    if comparer.prover.gathers:
+        note = GATHERS
+    elif draws:
         note = "the model draws random numbers: other ones over the whole batch than over shards"
     elif workload.batch_statistics or has_batch_statistics(reference):
         note = "BatchNorm's statistics differ over shards, rightly: the whole batch is not compared"
@@ -253,7 +256,7 @@ def _averaged(
         comparer.seed(prover.rank)
         replica.gradients_of(*batch)
         comparer.precision.update(replica)
-        for group in groups:
+        for group in groups if not prover.gathers else ():
             gradient = mean([comparer.gradient(models[rank], rank) for rank in group])
             for rank in group:
                 _apply(models[rank], gradient, optimizers[rank])
@@ -267,7 +270,11 @@ def _averaged(
     else:
         raise ValueError(f"no two averagings within {MOST_STEPS_APART} steps: give a shorter period")
     after = replica.own_parameters()
-    yield comparer.change("parameters, averaged", before, after, trained(models[prover.rank]))
+    if prover.gathers:
+        note = "the loss exchanges values between ranks that train apart: one process cannot redo their steps"
+        yield not_compared("parameters, averaged", comparer.name, note)
+    else:
+        yield comparer.change("parameters, averaged", before, after, trained(models[prover.rank]))
     if prover.processes > 1:
         equal = all_equal(checksum(replica.job.model), prover.control, prover.processes)
         yield comparer.proof("final replicas", 0.0 if equal else math.inf, 0.0)

@@ -13,6 +13,7 @@ from ddpbench.causes import exception_words
 from ddpbench.measure.blocks import Control
 from ddpbench.records import Costs, Proof
 from ddpbench.strategies.trees import cast, chunk, map_tensors, tensors
+from ddpbench.worker.training.asked_group import noticing
 from ddpbench.worker.training.precision import FULL, Precision, entered_autocasts, widest
 from ddpbench.worker.training.training import Training
 from ddpbench.worker.verify.comparing import Comparer, Drawn, Tensors, dense, not_compared
@@ -32,6 +33,7 @@ class Prover:
         self.rank = training.place.rank
         self.processes = training.place.processes
         self.group = getattr(control, "group", None)
+        self.gathers = False
 
     def run(self) -> Iterator[Proof | Costs]:
         """Yield the comparisons in turn, float64 first; every rank yields the same.
@@ -47,6 +49,7 @@ class Prover:
         batches = self.training.batches()
         inputs, targets = _kept(next(batches))
         shards = self._shards((inputs, targets))
+        self.gathers = self._asks_for_group(shards[0])
         if self.training.workload.owns_step:
             yield from prove_own_steps(self, inputs, [shard[0] for shard in shards])
             # Its steps may differ, as of two networks in turn: one step's operations stand for no other.
@@ -173,6 +176,17 @@ class Prover:
         found = ("", "fp16", "bf16")  # by what they round
         return found[round(self.agreed(float(found.index(widest(seen)))))]
 
+    def _asks_for_group(self, shard: Any) -> bool:
+        """Return whether a user's own loss asks for the process group on any rank: it may exchange values there."""
+        training = self.training
+        if self.processes == 1 or not is_import_path(training.case.workload) or training.workload.owns_step:
+            return False
+        inputs, targets = cast(shard, training.dtype)
+        with noticing() as asked:
+            training.workload.loss(training.fresh_model(precision=FULL)(inputs), targets)
+        self.on_step()
+        return bool(self.agreed(float(asked.found)))
+
     def gradient(self, model: torch.nn.Module, shard: Any, precision: Precision) -> Tensors:
         """Return the gradient of one process's step by parameter, zero for those that took no part."""
         inputs, targets = shard
@@ -212,7 +226,7 @@ class Prover:
 
         Of a whole batch, divided: BatchNorm refuses a single sample. None where torch cannot count them.
         """
-        if self.rank != 0:
+        if self.rank != 0 and not self.gathers:
             return None
         try:
             return self._count_flops(inputs, targets) / self.training.samples or None

@@ -1,0 +1,78 @@
+"""The default process group where a user's loss asks for one: seen, and formed of one rank where there is none."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+from torch.distributed import distributed_c10d
+
+_ASKED = "_get_default_group"
+"""What torch's collectives, `get_rank` and `get_world_size` call where they are given no group."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """Whether the default process group was asked for."""
+
+    found: bool = False
+
+
+@contextmanager
+def noticing() -> Iterator[Asked]:
+    """Notice whether what runs within asks for the default process group."""
+    asked = Asked()
+
+    def before() -> None:
+        asked.found = True
+
+    with _calling(before):
+        yield asked
+
+
+@contextmanager
+def formed_when_asked(device: torch.device) -> Iterator[Asked]:
+    """Form a group of this rank alone as soon as what runs within asks for one and there is none.
+
+    Code that looks whether there is one, by `is_initialized`, finds none until then, and goes on without.
+    """
+    asked = Asked()
+
+    def before() -> None:
+        if not dist.is_initialized():
+            asked.found = True
+            backend = "nccl" if device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+
+    with _calling(before):
+        yield asked
+
+
+@contextmanager
+def _calling(before: Callable[[], None]) -> Iterator[None]:
+    original: Callable[[], Any] = getattr(distributed_c10d, _ASKED)
+    within = False
+    lock = threading.RLock()  # replicas in threads ask at the same time
+
+    def group() -> Any:
+        nonlocal within
+        with lock:
+            if not within:
+                within = True  # forming a group asks for it, too
+                try:
+                    before()
+                finally:
+                    within = False
+        return original()
+
+    setattr(distributed_c10d, _ASKED, group)
+    try:
+        yield
+    finally:
+        setattr(distributed_c10d, _ASKED, original)

@@ -1,0 +1,88 @@
+"""The variables that torchrun sets for its ranks, complete in every process that imports a user's code.
+
+A script that finds RANK takes itself for a rank, and may form its process group right away, as under torchrun: it finds
+an address and a port at which the ranks of its launch can meet, and nobody else does.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import MutableMapping
+
+from ddpbench.machine.ports import free_port
+from ddpbench.spec import Case
+from ddpbench.worker.place import Place
+from ddpbench.workloads import is_import_path
+
+STORE_AT = "DDPBENCH_STORE_AT"
+"""Where the slots' store is, once MASTER_ADDR and MASTER_PORT name the meeting point of one launch of theirs."""
+_MASTER = ("MASTER_ADDR", "MASTER_PORT")
+_USER_MEETS = "the user's code meets at"
+
+
+def complete(env: MutableMapping[str, str], place: Place, case: Case) -> None:
+    """Add what torchrun sets and this rank's launcher has not, where the case's workload is a user's own."""
+    if not is_import_path(case.workload):
+        return
+    per_node = int(env.get("LOCAL_WORLD_SIZE") or min(case.ranks_per_node, place.processes))
+    nodes = -(-place.processes // per_node)
+    for name, value in _torchruns(place, per_node, nodes).items():
+        env.setdefault(name, value)
+    if env.get("DDPBENCH_STORE") and place.processes > 1:
+        _meet_elsewhere(env, place)
+    elif any(name not in env for name in _MASTER):
+        env["MASTER_ADDR"] = "127.0.0.1"
+        env["MASTER_PORT"] = str(free_port())
+
+
+def complete_alone(env: MutableMapping[str, str]) -> None:
+    """Set all of them for a process that is the only rank there is."""
+    alone = Place(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
+    env |= _torchruns(alone, 1, 1) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+
+
+def _torchruns(place: Place, per_node: int, nodes: int) -> dict[str, str]:
+    rank, processes = str(place.rank), str(place.processes)
+    return {
+        "RANK": rank,
+        "WORLD_SIZE": processes,
+        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_WORLD_SIZE": str(per_node),
+        "GROUP_RANK": str(place.rank // per_node),
+        "GROUP_WORLD_SIZE": str(nodes),
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": processes,
+        "ROLE_NAME": "default",
+        "TORCHELASTIC_RUN_ID": "ddpbench",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 serves the store
+    }
+
+
+def _meet_elsewhere(env: MutableMapping[str, str], place: Place) -> None:
+    """Have the ranks of one launch of slots meet at a port of their own: the slots' store serves all launches."""
+    from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+    address, port = env["MASTER_ADDR"], int(env["MASTER_PORT"])
+    store = TCPStore(address, port, is_master=False, wait_for_workers=False)
+    own = PrefixStore(env["DDPBENCH_STORE"], store)
+    if place.rank == 0:
+        own.set(_USER_MEETS, f"{_own_address(address, port)} {free_port()}")
+    found, _, number = own.get(_USER_MEETS).decode().partition(" ")
+    env |= {STORE_AT: f"{address} {port}", "MASTER_ADDR": found, "MASTER_PORT": number}
+    env["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+
+
+def _own_address(address: str, port: int) -> str:
+    """Return the address of this host's interface that leads to another host's address."""
+    with socket.create_connection((address, port)) as probe:
+        found: str = probe.getsockname()[0]
+        return found
+
+
+def slots_store(env: MutableMapping[str, str] = os.environ) -> tuple[str, int]:
+    """Return address and port of the store that slots share."""
+    address, port = env.get(STORE_AT, "").split() or (env["MASTER_ADDR"], env["MASTER_PORT"])
+    return address, int(port)

@@ -1,0 +1,212 @@
+"""The variables of torchrun that a user's code finds, and the process group that it may form or ask for."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from ddpbench.machine.trial import within_own
+from ddpbench.spec import Case, PlannedCase
+from ddpbench.worker.place import Place
+from ddpbench.worker.server import _found
+from ddpbench.worker.training.asked_group import formed_when_asked, noticing
+from ddpbench.worker.variables import STORE_AT, complete, slots_store
+from tests.ranks import run_ranks
+from tests.worker.test_refusals import FILE, case_of
+
+TORCHRUNS = {
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "ROLE_NAME",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_USE_AGENT_STORE",
+}
+"""Those that torch.distributed.elastic sets in torch 2.13 (`_start_workers`), without the error file,
+OMP_NUM_THREADS and those of NCCL."""
+
+
+def place_of(rank: int, processes: int) -> Place:
+    return Place(
+        rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=(), host="here"
+    )
+
+
+def test_all_variables_are_there_and_a_launchers_own_are_kept() -> None:
+    env = {
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "29500",
+        "LOCAL_WORLD_SIZE": "2",
+        "TORCHELASTIC_RUN_ID": "job",
+    }
+    complete(env, place_of(3, 4), case_of("Sound", "ddp", 4))
+    assert env.keys() == TORCHRUNS
+    wanted = {"RANK": "3", "WORLD_SIZE": "4", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "ROLE_RANK": "3"}
+    wanted |= {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "job"}
+    assert {name: env[name] for name in wanted} == wanted
+
+
+def test_a_workload_of_the_table_finds_what_its_launcher_set() -> None:
+    env: dict[str, str] = {}
+    complete(env, place_of(0, 1), Case(workload="mlp", strategy="single", local_batch=4, global_batch=4))
+    assert env == {}
+
+
+FORMS = """
+import os
+import torch
+import torch.distributed as dist
+
+if int(os.environ.get("RANK", -1)) != -1:
+    dist.init_process_group("gloo")
+    assert dist.get_world_size() == int(os.environ["WORLD_SIZE"])
+
+
+class Measured:
+    batch = 8 * dist.get_world_size()
+
+    def dataset(self): return torch.utils.data.TensorDataset(torch.randn(64, 4))
+    def model(self): return torch.nn.Linear(4, 1)
+    def loss(self, model, batch): return model(batch[0]).square().mean()
+"""
+
+
+@pytest.mark.ranks
+def test_a_script_that_forms_its_process_group_when_it_is_imported_is_tried(tmp_path: Path) -> None:
+    script = tmp_path / "forms.py"
+    script.write_text(FORMS, encoding="utf-8")
+    (found,) = run_ranks(tried, 1, f"{script}:Measured")
+    assert found == [8, 5]
+
+
+def tried(_rank: int, _processes: int, workload: str) -> list[int]:
+    """The batch that the class states, and its parameters, as the trial before a launch finds them."""
+    dist.destroy_process_group()  # that of these tests
+    for name in TORCHRUNS:
+        os.environ.pop(name, None)
+    stated = _found({"case": None, "workload": workload})
+    case = Case(workload=workload, strategy="single", local_batch=8, global_batch=8)
+    return [stated["local_batch"], _again(case)]
+
+
+def _again(case: Case) -> int:
+    from ddpbench.worker.verify.inspection import inspect_workload
+
+    found = inspect_workload(case)
+    assert "problem" not in found, found
+    dist.barrier()  # `run_ranks` ends with one more
+    return int(found["parameters"])
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("timeout_s", [None, 5])
+def test_a_group_that_the_users_code_formed_is_kept_unless_the_launch_needs_another(
+    timeout_s: int | None,
+) -> None:
+    assert run_ranks(kept, 2, timeout_s) == [timeout_s is None] * 2
+
+
+def kept(rank: int, processes: int, timeout_s: int | None) -> bool:
+    from dataclasses import replace
+
+    from ddpbench.worker.training.control import meet
+
+    before = dist.group.WORLD
+    os.environ["DDPBENCH_RENDEZVOUS"] = f"/tmp/ddpbench-test-{os.getppid()}-{timeout_s}"
+    case = case_of("Sound", "ddp")
+    if timeout_s is not None:  # ranks that are to notice a failure themselves
+        case = replace(case, recovery="restart", collective_timeout=float(timeout_s))
+    try:
+        control = meet(case, place_of(rank, processes), uses_backend=True, device=torch.device("cpu"))
+        assert control.agree(7 * (1 - rank)) == 7
+        return dist.group.WORLD is before
+    finally:
+        Path(os.environ["DDPBENCH_RENDEZVOUS"]).unlink(missing_ok=True)
+
+
+@pytest.mark.ranks
+def test_ranks_of_slots_meet_at_a_port_of_their_launch_and_keep_the_slots_store() -> None:
+    found = run_ranks(met, 2)
+    assert found[0] == found[1]
+    (store, user) = found[0]
+    assert store != user
+
+
+def met(rank: int, processes: int) -> tuple[Any, Any]:
+    from ddpbench.machine.ports import free_port
+
+    port: list[Any] = [free_port() if rank == 0 else None]
+    dist.broadcast_object_list(port)
+    if rank == 0:
+        served = dist.TCPStore("127.0.0.1", port[0], is_master=True, wait_for_workers=False)
+        assert served
+    dist.barrier()
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port[0]), "DDPBENCH_STORE": "job/launch/3"}
+    env["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    complete(env, place_of(rank, processes), case_of("Sound", "ddp"))
+    assert env["TORCHELASTIC_USE_AGENT_STORE"] == "False"
+    assert slots_store(env) == ("127.0.0.1", port[0])
+    assert STORE_AT in env
+    dist.barrier()
+    return slots_store(env), (env["MASTER_ADDR"], int(env["MASTER_PORT"]))
+
+
+@pytest.mark.ranks
+def test_a_group_is_formed_when_it_is_asked_for_and_not_before() -> None:
+    assert run_ranks(formed, 1) == [(False, 1, True, [3.0])]
+
+
+def formed(_rank: int, _processes: int) -> tuple[bool, int, bool, list[float]]:
+    dist.destroy_process_group()
+    with formed_when_asked(torch.device("cpu")) as asked:
+        before = dist.is_initialized()
+        size = dist.get_world_size()
+        values = torch.tensor([3.0])
+        dist.all_reduce(values)
+    return before, size, asked.found, values.tolist()
+
+
+@pytest.mark.ranks
+def test_only_a_loss_that_asks_is_noticed() -> None:
+    assert run_ranks(noticed, 2) == [(False, True)] * 2
+
+
+def noticed(_rank: int, _processes: int) -> tuple[bool, bool]:
+    with noticing() as first:
+        dist.is_initialized()
+    with noticing() as second:
+        dist.all_reduce(torch.zeros(1))
+    return first.found, second.found
+
+
+def test_a_loss_that_asks_for_the_group_is_tried_and_skipped_where_a_rank_only_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from ddpbench.worker.verify.inspection import inspect_workload
+
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    try:
+        facts = inspect_workload(case_of("Gathers", "single", 1))
+    finally:
+        dist.destroy_process_group()
+    assert facts.get("group"), facts
+    cases = [PlannedCase(case=case_of("Gathers", name)) for name in ("ddp", "async_server")]
+    ddp, server = within_own(cases, {f"{FILE}:Gathers": json.loads(json.dumps(facts))})
+    assert ddp.skip_reason is None
+    assert "a rank of async_server that serves computes none" in (server.skip_reason or "")
