@@ -8,6 +8,8 @@ from ddpbench.cli import make_parser
 
 ENVIRONMENT = {
     "DDPBENCH_SHARED_MACHINE": "`1`: run although another sweep uses these cores, and flag every number",
+    "DDPBENCH_CLAIMS": "`own`: measure although another user's process claims these cores or GPUs, if it is not a "
+    "sweep; what disturbs a launch is flagged as always",
     "DDPBENCH_KEY": "in a job on several nodes, the same on each: replaces the key in the run directory's `job.key`",
     "DDPBENCH_JOIN_TIMEOUT": "under torchrun, srun or mpiexec: the seconds for which slots wait for each other (300)",
     "DDPBENCH_CACHE": "the folder whose subfolder `ddpbench-cache` keeps figures and what large runs show (default: "

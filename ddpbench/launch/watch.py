@@ -124,13 +124,13 @@ class LaunchRunner:
         except BaseException:
             server.signal_ranks(signal.SIGKILL)  # their server may serve others after this
             server.pids = ()
-            _remove_checkpoints(plan.case, directory)
+            _remove_checkpoints(request, directory)
             raise
         server.pids = ()
         wall_s = time.monotonic() - start
         found = noise.stop(seen.cpu_s)
         directory.rendezvous.unlink(missing_ok=True)
-        _remove_checkpoints(plan.case, directory)
+        _remove_checkpoints(request, directory)
         return conclude(
             directory,
             request,
@@ -211,7 +211,8 @@ def whole_because(case: Case) -> str:
     return ""
 
 
-def _remove_checkpoints(case: Case, directory: LaunchDir) -> None:
+def _remove_checkpoints(request: LaunchRequest, directory: LaunchDir) -> None:
     """Removes what a rank that was killed could not."""
+    case = request.case
     if case.checkpoint or case.recovery != "off":
-        shutil.rmtree(directory.checkpoints(case.checkpoint_dir), ignore_errors=True)
+        shutil.rmtree(directory.checkpoints(case.checkpoint_dir, request.run_id), ignore_errors=True)

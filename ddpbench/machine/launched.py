@@ -41,6 +41,7 @@ from ddpbench.records.heartbeat import (
     read_pulse,
 )
 from ddpbench.records.reader import read_launch
+from ddpbench.records.request import LaunchRequest
 from ddpbench.records.schema import RankOutcome
 from ddpbench.spec import Case
 from ddpbench.strategies.frameworks.installed import missing
@@ -213,8 +214,9 @@ class LaunchedRanks:
         table = self._page_file.name + ".json"
         own = [{name: value for name, value in env.items() if name not in _OWN} for env in envs]
         case = directory.path.parent
-        gangs = directory.checkpoints(self._case.checkpoint_dir)
         recovers = self._case.recovery != "off" and directory.path.name != "proof"
+        run_id = LaunchRequest.read(directory.request).run_id if recovers else ""
+        gangs = directory.checkpoints(self._case.checkpoint_dir, run_id)
         folder = Path(self._page_file.name + _FOLDER)
         if self._launcher == "ray":
             folder.mkdir(mode=0o700)

@@ -13,7 +13,7 @@ from ddpbench.records.archive import unpack
 from ddpbench.records.files import damaged, parse_json
 from ddpbench.records.machine import first_problem
 from ddpbench.records.request import LaunchRequest
-from ddpbench.records.rundir import CASE_ID, Purpose, RunDir
+from ddpbench.records.rundir import CASE_ID, RUN_ID, Purpose, RunDir
 from ddpbench.spec import Budget, Case, Links, PlannedCase, environment
 from ddpbench.spec.claims import Kind, Of, PlannedClaim
 from ddpbench.spec.documents import MAX_CHARACTERS
@@ -214,7 +214,7 @@ class _Plan(BaseModel, strict=True):
     budget: dict[str, Any]
     cases: list[_Entry]
     launches: list[_Launch] = []
-    run_id: Annotated[str, Field(max_length=64)] = ""
+    run_id: Annotated[str, Field(pattern=f"^{RUN_ID.pattern}$")] = ""
     scope: str = ""
     claims: Annotated[list[_Claim], Field(max_length=_MOST_CLAIMS)] = []
 

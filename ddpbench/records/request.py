@@ -8,8 +8,10 @@ from typing import Any, Literal
 
 from ddpbench.errors import UnreadableError
 from ddpbench.records.files import MOST_OUTCOME, field_lines, parse_json, read_bytes, write_anew
+from ddpbench.records.rundir import RUN_ID
 from ddpbench.records.schema import SCHEMA_VERSION
 from ddpbench.spec import Case, TargetLoss
+from ddpbench.texts import shortened
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,13 +44,16 @@ class LaunchRequest:
     def from_json(cls, data: dict[str, Any]) -> LaunchRequest:
         """Return the request back from its JSON object."""
         target_loss = data.get("target_loss")
+        run_id = data.get("run_id", "")
+        if not RUN_ID.fullmatch(run_id):
+            raise ValueError(f"{shortened(run_id)} is not the id of a run")
         return cls(
             case=Case.from_json(data["case"]),
             purpose=data["purpose"],
             round=data["round"],
             measured_s=data["measured_s"],
             target_loss=None if target_loss is None else TargetLoss(**target_loss),
-            run_id=data.get("run_id", ""),
+            run_id=run_id,
         )
 
     def write(self, path: Path) -> None:

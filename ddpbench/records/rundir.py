@@ -65,6 +65,8 @@ def checked_name(path: Path) -> Path:
 
 CASE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 """What a case's id looks like: the name of a folder, which nothing leads out of."""
+RUN_ID = re.compile(r"[A-Za-z0-9_-]{0,64}")
+"""What a run's id looks like; runs of older versions have an empty one."""
 _LAUNCH = re.compile(r"launch-(\d{2}|[1-9]\d{2,8})", re.ASCII)
 _ASIDE = re.compile(r"(launch-\d+|proof)\.aside-\d+", re.ASCII)
 _RANK_FILE = re.compile(r"rank-(\d{5,9})\.attempt-(0|[1-9]\d{0,8})\.(jsonl|log)", re.ASCII)
@@ -151,12 +153,20 @@ class LaunchDir:
         """The file in which the ranks of one host meet."""
         return self.path / "rendezvous"
 
-    def checkpoints(self, parent: str = "") -> Path:
-        """Return the folder of its checkpoints, here or in `parent`; it is gone when the launch has ended."""
+    def checkpoints(self, parent: str, run_id: str) -> Path:
+        """Return the folder of its checkpoints, here or in `parent`; it is gone when the launch has ended.
+
+        `run_id`, which is drawn for each run, keeps runs apart that have the same name: several users' in one `parent`.
+
+        Raises:
+            ValueError: the run's id is not a part of a file name.
+        """
+        if not RUN_ID.fullmatch(run_id):
+            raise ValueError(f"{shortened(run_id)} is not the id of a run")
         if not parent:
             return self.path / "snapshots"
         *_, run, _, case_id, launch = self.path.absolute().parts
-        return Path(parent) / f"ddpbench-{run}-{case_id}-{launch}"
+        return Path(parent) / "-".join(filter(None, ["ddpbench", run_id, run, case_id, launch]))
 
     def records(self, rank: int, attempt: int = 0) -> Path:
         """Return a rank's records, one JSON object a line."""

@@ -71,7 +71,7 @@ def test_an_interrupted_launch_leaves_neither_ranks_nor_checkpoints(
     sent: list[int] = []
 
     def interrupted(*_: object) -> None:
-        directory.checkpoints("").mkdir(parents=True)
+        directory.checkpoints("", "").mkdir(parents=True)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(watch.LaunchRunner, "_watch", interrupted)
@@ -85,5 +85,5 @@ def test_an_interrupted_launch_leaves_neither_ranks_nor_checkpoints(
     with pytest.raises(KeyboardInterrupt):
         runner.run_launch(server, plan, measured_s=0.1, server_share_s=0.0)
     assert sent == [signal.SIGKILL]
-    assert not directory.checkpoints("").exists()
+    assert not directory.checkpoints("", "").exists()
     assert directory.path.exists()

@@ -63,7 +63,7 @@ def test_evaluation_and_checkpoints_follow_the_training_of_one_rank_and_of_two(t
     assert frame.loc["ddp", "params_equal"]
     for strategy, processes in (("single", 1), ("ddp", 2)):
         directory = launches(run)[strategy]
-        assert not directory.checkpoints().exists()
+        assert not directory.checkpoints("", "").exists()
         records = read_launch(directory)
         assert len(records.ranks) == processes
         trained = max(step.end_ns for rank in records.ranks for step in rank.of(StepRecord))
@@ -144,7 +144,7 @@ def test_a_rank_killed_while_it_saves_leaves_no_files(tmp_path: Path) -> None:
     assert outcome is not None
     assert (outcome.status, outcome.phase) == ("failed", "checkpoints")
     assert "killed by SIGKILL in checkpoints" in outcome.error
-    assert not launches(run)["single"].checkpoints().exists()
+    assert not launches(run)["single"].checkpoints("", "").exists()
 
 
 @pytest.mark.thorough

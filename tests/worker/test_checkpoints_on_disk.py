@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ddpbench.measure.blocks import AloneControl
 from ddpbench.measure.clock import HostClock
 from ddpbench.records import LaunchDir
 from ddpbench.worker.rank.checkpoints import REPETITIONS, CheckpointError, Saver
+from ddpbench.worker.rank.recovering import Marks, Plan
 
 
 class Seen:
@@ -101,6 +103,39 @@ def test_a_missing_directory_is_named(tmp_path: Path) -> None:
 
 def test_two_launches_never_share_a_folder_in_a_directory_of_the_users() -> None:
     one, two = (LaunchDir(Path(f"/r/{run}/cases/ddp-w2/launch-00")) for run in ("a", "b"))
-    assert one.checkpoints() == Path("/r/a/cases/ddp-w2/launch-00/snapshots")
-    assert one.checkpoints("/big") == Path("/big/ddpbench-a-ddp-w2-launch-00")
-    assert one.checkpoints("/big") != two.checkpoints("/big")
+    assert one.checkpoints("", "0a") == Path("/r/a/cases/ddp-w2/launch-00/snapshots")
+    assert one.checkpoints("/big", "0a") == Path("/big/ddpbench-0a-a-ddp-w2-launch-00")
+    assert one.checkpoints("/big", "0a") != two.checkpoints("/big", "0a")
+    again = LaunchDir(Path("/home/other/a/cases/ddp-w2/launch-00"))  # another user's run of the same name
+    assert one.checkpoints("/big", "0a") != again.checkpoints("/big", "0b")
+    assert one.checkpoints("/big", "") == Path(
+        "/big/ddpbench-a-ddp-w2-launch-00"
+    )  # a run of an older version
+
+
+@pytest.mark.parametrize("run_id", ["../..", "a/b", "a\n", "a\0", "." * 3, "a" * 65])
+def test_a_runs_id_never_leads_a_folder_elsewhere(run_id: str) -> None:
+    with pytest.raises(ValueError, match="is not the id of a run"):
+        LaunchDir(Path("/r/a/cases/ddp-w2/launch-00")).checkpoints("/big", run_id)
+
+
+def test_a_folder_that_is_there_already_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's cannot be removed: it is refused."""
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    with pytest.raises(CheckpointError, match="File exists"):
+        list(saver_of(folder, lambda: None).run())
+    with pytest.raises(FileExistsError):
+        Marks(folder).write(Plan(fails=1, joins=None, ends=2))
+    assert list(folder.iterdir()) == []
+
+
+def test_the_folder_is_its_owners_alone(tmp_path: Path) -> None:
+    folder, seen = tmp_path / "snapshots", list[int]()
+    list(saver_of(folder, lambda: seen.append(folder.stat().st_mode & 0o777)).run())
+    assert set(seen) == {0o700}
+    Marks(folder).write(Plan(fails=1, joins=None, ends=2))
+    assert folder.stat().st_mode & 0o777 == 0o700

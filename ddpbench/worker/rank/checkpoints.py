@@ -62,7 +62,7 @@ class Saver:
     def _clear(self) -> None:
         """An empty folder, whatever a killed launch has left."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir()
+        self.folder.mkdir(mode=0o700)  # which fails where another user has one of that name
 
     def _timed(self, method: Method, index: int) -> Checkpoint:
         path = self.folder / f"{method}-{index}"

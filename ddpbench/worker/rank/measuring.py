@@ -74,7 +74,8 @@ class Measurement:
     ) -> None:
         """`known` is filled in as things come to be known."""
         self._training, self._model, self._control = training, model, control
-        self._directory, self._heartbeat, self._writer = directory, heartbeat, writer
+        self._heartbeat, self._writer = heartbeat, writer
+        self._checkpoints = directory.checkpoints(request.case.checkpoint_dir, request.run_id)
         self._measured_s, self._target_loss = request.measured_s, request.target_loss
         self._launch = request.round
         self._case, self._known = training.case, known
@@ -252,7 +253,7 @@ class Measurement:
         saver = Saver(
             model=self._replica.job.model,
             optimizer=self._replica.optimizer,
-            folder=self._directory.checkpoints(case.checkpoint_dir),
+            folder=self._checkpoints,
             rank=place.rank,
             processes=place.processes,
             clock=self._stepper.clock,
@@ -268,7 +269,7 @@ class Measurement:
             CheckpointError: it cannot be written, on all ranks.
         """
         case, rank = self._case, self._training.place.rank
-        folder = self._directory.checkpoints(case.checkpoint_dir)
+        folder = self._checkpoints
         problem: OSError | None = None
         if rank == 0:
             try:

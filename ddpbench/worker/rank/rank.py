@@ -164,7 +164,7 @@ class Rank:
     ) -> None:
         """Do what the launch is for; `times` are when this rank started, began to meet the others and had met them."""
         started_ns, meeting_ns, met_ns = times
-        marks = Marks(self.directory.checkpoints(self.case.checkpoint_dir))
+        marks = Marks(self.directory.checkpoints(self.case.checkpoint_dir, self.request.run_id))
         if self.request.purpose == "proof":
             self._prove(writer, training, control)
         elif not self.place.attempt:

@@ -90,12 +90,12 @@ class Marks:
         return self._plan.is_file()
 
     def write(self, plan: Plan) -> None:
-        """Writes the plan.
+        """Writes the plan, into a folder that is made for it.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: it cannot be written, or the folder is there already.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700)
         write_atomically(self._plan, json.dumps(asdict(plan)))
 
     def read(self) -> Plan:

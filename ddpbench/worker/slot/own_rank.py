@@ -140,9 +140,9 @@ class OwnRank:
         }
         if self.ended:
             self._server.pids = ()
-            case = self._request.case
+            case, run_id = self._request.case, self._request.run_id
             if case.checkpoint:  # what a rank that was killed could not remove, on whichever node
-                shutil.rmtree(self._directory.checkpoints(case.checkpoint_dir), ignore_errors=True)
+                shutil.rmtree(self._directory.checkpoints(case.checkpoint_dir, run_id), ignore_errors=True)
             state |= {
                 "code": self._code,
                 "gone": self._gone,
