@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -194,14 +194,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         stack.close()
 
 
+def _fail(message: str) -> NoReturn:
+    """Fail a test with a message, whose texts of others are printed without what a terminal would obey."""
+    from ddpbench.texts import clean
+
+    pytest.fail(clean(message), pytrace=False)
+
+
 @pytest.fixture
 def ddp_benchmark(request: pytest.FixtureRequest) -> DdpBenchmark:
     """Measures a training step with settings of an experiment's `[base]`; see `DdpBenchmark.__call__`."""
     if not request.config.pluginmanager.hasplugin("benchmark"):
-        pytest.fail(
-            'ddp_benchmark needs pytest-benchmark, and not -p no:benchmark: pip install "ddpbench[pytest]"',
-            pytrace=False,
-        )
+        _fail('ddp_benchmark needs pytest-benchmark, and not -p no:benchmark: pip install "ddpbench[pytest]"')
     timer = MeasuredTimer()
     given = request.node.get_closest_marker("benchmark")
     more = dict(given.kwargs) if given is not None else {}
@@ -289,7 +293,7 @@ class DdpBenchmark:
             return replace(self._alone(bench, source, wanted), unlike=unlike)
         except DdpbenchError as error:
             problem = str(error)
-        pytest.fail(problem.replace(f"{source}: ", ""), pytrace=False)
+        _fail(problem.replace(f"{source}: ", ""))
 
     @property
     def _name(self) -> str:
@@ -322,7 +326,7 @@ class DdpBenchmark:
         own = [entry for entry in prepared.plan.cases if not entry.added_as_baseline]
         _check_one(len(own))
         if own[0].skip_reason is not None:
-            pytest.fail(f"this case cannot be measured here: {own[0].skip_reason}", pytrace=False)
+            _fail(f"this case cannot be measured here: {own[0].skip_reason}")
         plan = replace(make_plan(prepared.experiment, own), run_id=bench.run_id)
         prepared = replace(prepared, plan=plan)
         bench.servers.rewind()
@@ -331,7 +335,7 @@ class DdpBenchmark:
         bench.runs.append(prepared.run)
         found = _read(prepared.run.path)
         if found.row["status"] != "ok":
-            pytest.fail(f"{found.row['status']}: {found.row['error']}", pytrace=False)
+            _fail(f"{found.row['status']}: {found.row['error']}")
         return found
 
     def _in_turn(self, bench: _Bench, gate: _Gate, source: Path, wanted: _Wanted) -> _Measured:
@@ -364,7 +368,7 @@ class DdpBenchmark:
         _check_one(len(changes.new.cases))
         found = _read(changes.new.path)
         if not found.steps_s:
-            pytest.fail(f"{found.row['status']}: {found.row['error']}", pytrace=False)
+            _fail(f"{found.row['status']}: {found.row['error']}")
         return replace(found, change=changes.changes[-1])
 
     @property
@@ -398,12 +402,12 @@ class DdpBenchmark:
         except DdpbenchError as error:
             problem = str(error)
         if problem:
-            pytest.fail(problem, pytrace=False)
+            _fail(problem)
 
 
 def _check_one(cases: int) -> None:
     if cases != 1:
-        pytest.fail(f"ddp_benchmark measures one case, and these settings are {cases}", pytrace=False)
+        _fail(f"ddp_benchmark measures one case, and these settings are {cases}")
 
 
 def _read(path: Path) -> _Measured:
@@ -523,10 +527,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     bench = config.stash.get(_BENCH, None)
     if config.getoption("--ddpbench-gate", None) is None:
         return
+    from ddpbench.texts import clean
+
     terminalreporter.write_sep("-", "ddpbench gate")
-    terminalreporter.write_line(config.stash[_GATE].words)
+    terminalreporter.write_line(clean(config.stash[_GATE].words))
     gated = bench.gated if bench is not None else []
     for sentence in (*(bench.notes if bench is not None else ()), *(found.sentence for found in gated)):
-        terminalreporter.write_line(sentence)
+        terminalreporter.write_line(clean(sentence))
     if not any(found.judged for found in gated):
         terminalreporter.write_line("nothing could be judged: the gate has not been passed")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ddpbench import pytest_plugin
 from ddpbench.analysis.export import exported
 from ddpbench.analysis.regression import Side, read_side
 from ddpbench.analysis.regression.baselines import Baselines
@@ -21,6 +24,7 @@ from ddpbench.analysis.regression.saved import read_saved
 from ddpbench.errors import DdpbenchError, IdentityError, RequestError
 from ddpbench.pytest_plugin import _gate_of
 from ddpbench.records import RunDir
+from ddpbench.texts import unprintable
 from tests.analysis.test_changes import DDP, MASTER, SINGLE, made
 from tests.processes import python_path
 
@@ -305,6 +309,42 @@ def test_what_a_gate_cannot_compare(tmp_path: Path) -> None:
     assert against(now, read_side(made(tmp_path / "run", {DDP: 40, SINGLE: 30}))).fails  # a run directory
     with pytest.raises(RequestError, match="given twice, which would count as two sessions"):
         read_baselines([str(now.path), f"{now.path}/../now"], Baselines())
+
+
+def test_what_fails_is_printed_clean() -> None:
+    """Errors of a run, a file's name in a sentence of the gate: both may be others'."""
+    attack = "\x1b[2J\x1b]0;title\x07\u202egnp\u200f"
+    with pytest.raises(pytest.fail.Exception) as failed:
+        pytest_plugin._fail(f"failed: {attack}")
+    assert not unprintable(str(failed.value))
+    lines: list[str] = []
+
+    class Bench:
+        notes = (attack,)
+        gated = (Decided(attack),)
+
+    stash = pytest.Stash()
+    stash[pytest_plugin._GATE] = Decided(attack)  # type: ignore[assignment]
+    stash[pytest_plugin._BENCH] = Bench()  # type: ignore[assignment]
+    reporter = SimpleNamespace(stats={}, write_line=lines.append, write_sep=lambda *_: None)
+    config: Any = SimpleNamespace(stash=stash, getoption=lambda *_: "5%")
+    pytest_plugin.pytest_terminal_summary(reporter, config)
+    assert len(lines) == 3
+    assert not any(map(unprintable, lines))
+    tree = ast.walk(ast.parse(Path(pytest_plugin.__file__).read_text(encoding="utf-8")))
+    assert sum(isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.fail" for node in tree) == 1
+
+
+@dataclass
+class Decided:
+    """What the gate prints."""
+
+    words: str
+    judged = True
+
+    @property
+    def sentence(self) -> str:
+        return self.words
 
 
 def test_without_torch_a_test_says_what_to_install(suite: Path) -> None:

@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 from ddpbench.analysis.findings.wording import LATE
 from ddpbench.analysis.summary import Finding, RunSummary
 from ddpbench.analysis.table.columns import meanings
+from ddpbench.analysis.table.frame import csv_of
 from ddpbench.report.captions import emulation_words, shared_words, without, without_word
 from ddpbench.report.draw.painter import Painter, draw_all
 from ddpbench.report.embedded import (
@@ -166,7 +167,7 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
 def _downloads(summary: RunSummary) -> Mapping[str, str]:
     """Return the run's numbers as addresses of files to download."""
     return {
-        "csv": data_address("text/csv", summary.cases.to_csv(index=False)),
+        "csv": data_address("text/csv", csv_of(summary.cases)),
         "json": data_address("application/json", embedded_json(summary)),
     }
 

@@ -13,8 +13,9 @@ from ddpbench.analysis.scaling.allocation import Allocation, allocation_of
 from ddpbench.analysis.scaling.choice import AllocationRequest
 from ddpbench.cli import run as cli
 from ddpbench.errors import RequestError
+from ddpbench.escaping import escape_latex
 from ddpbench.records import RunDir
-from ddpbench.report.allocation.latex_page import escape, latex
+from ddpbench.report.allocation.latex_page import latex
 from ddpbench.report.allocation.markdown_page import markdown
 from ddpbench.report.allocation.sentences import choice, method
 from ddpbench.spec import Budget, Case, PlannedCase
@@ -288,8 +289,8 @@ def test_latex_is_well_formed_whatever_the_machine_is_called(tmp_path: Path) -> 
 
 
 def test_every_printable_character_is_escaped_or_set_as_it_is() -> None:
-    assert escape("a--b") == "a-{}-b"
-    assert escape("a---b") == "a-{}-{}-b"
-    assert escape("50 %_x\\") == r"50 \%\_x\textbackslash{}"
-    assert escape("naïve Zürich Łódź") == "naïve Zürich ?ódź"
-    assert escape("1\N{MINUS SIGN}2 µs ≥ 3") == r"1$-$2 $\mu$s ? 3"
+    assert escape_latex("a--b") == "a-{}-b"
+    assert escape_latex("a---b") == "a-{}-{}-b"
+    assert escape_latex("50 %_x\\") == r"50 \%\_x\textbackslash{}"
+    assert escape_latex("naïve Zürich Łódź") == "naïve Zürich ?ódź"
+    assert escape_latex("1\N{MINUS SIGN}2 µs ≥ 3") == r"1$-$2 $\mu$s ? 3"

@@ -17,8 +17,9 @@ from ddpbench.analysis.export.benchmark import extra_info
 from ddpbench.analysis.export.steps import load_steps, load_transfers
 from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.table.frame import load
+from ddpbench.analysis.table.frame import csv_of, load
 from ddpbench.errors import RequestError
+from ddpbench.escaping import escape_openmetrics
 from ddpbench.records import RunDir
 from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import read_plan
@@ -33,8 +34,7 @@ TABLES: Mapping[str, Callable[[RunDir], pd.DataFrame]] = {
 
 
 def _csv(run: RunDir, table: str) -> bytes:
-    text: str = TABLES[table](run).to_csv(index=False, lineterminator="\n")
-    return text.encode()
+    return csv_of(TABLES[table](run)).encode()
 
 
 def _parquet(run: RunDir, table: str) -> bytes:
@@ -206,11 +206,7 @@ def _unit(column: str) -> str:
 
 def _pairs(row: pd.Series[Any], end: str) -> str:
     told = {name: "" if pd.isna(row[name]) else str(row[name]) for name in _LABELS} | {"end": end}
-    return ",".join(f'{name}="{_escaped(value)}"' for name, value in told.items() if value)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return ",".join(f'{name}="{escape_openmetrics(value)}"' for name, value in told.items() if value)
 
 
 FORMATS: Mapping[str, Callable[[RunDir, str], bytes]] = {

@@ -10,8 +10,9 @@ from typing import Any
 from ddpbench.analysis.history.reading import started_utc
 from ddpbench.analysis.history.series import ABSENT, CaseHistory, ChangePoint, History, Point
 from ddpbench.analysis.regression import Side, unlike
-from ddpbench.analysis.regression.told import ends, table_cell
+from ddpbench.analysis.regression.told import ends
 from ddpbench.analysis.statistics.stats import ALPHA, Interval
+from ddpbench.escaping import escape_markdown, markdown_row
 from ddpbench.records.machine import DIGESTS
 from ddpbench.texts import command
 from ddpbench.units import counted, decimals_borne, format_number, series_of
@@ -233,14 +234,14 @@ def _named(history: History, points: Sequence[Point]) -> str:
 def markdown(history: History) -> str:
     """Return a history for a page of text."""
     lines = [
-        f"**ddpbench**: {headline(history)}",
+        f"**ddpbench**: {escape_markdown(headline(history))}",
         "",
-        "| " + " | ".join(HEADS) + " |",
+        markdown_row(HEADS),
         "|---|--:|--:|--:|---|",
-        *("| " + " | ".join(table_cell(cell) for cell in row) + " |" for row in rows(history)),
+        *map(markdown_row, rows(history)),
         "",
         *(
-            f"- {table_cell(sentence)}"
+            f"- {escape_markdown(sentence)}"
             for sentence in [*map(place_words, places(history)), *remarks(history)]
         ),
     ]

@@ -10,6 +10,7 @@ from ddpbench.analysis.regression.changes import Change, Changes
 from ddpbench.analysis.regression.sides import Side
 from ddpbench.analysis.statistics.resolution import DRIFT
 from ddpbench.analysis.statistics.stats import Interval
+from ddpbench.escaping import escape_markdown, escape_markdown_code, markdown_row
 from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
 from ddpbench.units import counted, decimals_borne, format_about, format_at_most, format_number
 
@@ -222,26 +223,22 @@ def _in_all(changes: Changes) -> str:
 def markdown(changes: Changes) -> str:
     """Return a comparison for a pull request."""
     lines = [
-        f"**ddpbench**: {headline(changes)}",
+        f"**ddpbench**: {escape_markdown(headline(changes))}",
         "",
         f"Base: {_side(changes.base)}. New: {_side(changes.new)}.",
         "",
-        "| " + " | ".join(HEADS) + " |",
+        markdown_row(HEADS),
         "|---|--:|--:|--:|--:|---|---|",
-        *("| " + " | ".join(table_cell(cell) for cell in row) + " |" for row in rows(changes)),
+        *map(markdown_row, rows(changes)),
         "",
-        *remarks(changes),
+        *map(escape_markdown, remarks(changes)),
     ]
     return "\n".join(lines) + "\n"
 
 
 def _side(side: Side) -> str:
-    return f"`{side.name}`{f' at {side.commit}' if side.commit else ''}"
-
-
-def table_cell(text: str) -> str:
-    """Return a text fit for a cell of a table in Markdown."""
-    return text.replace("|", "\\|").replace("\n", " ")
+    at = f" at {escape_markdown(side.commit)}" if side.commit else ""
+    return f"{escape_markdown_code(side.name)}{at}"
 
 
 def to_json(changes: Changes) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from ddpbench.analysis.recovery import loss_difference
 from ddpbench.analysis.table.columns import COLUMNS, DTYPES, TABLE
 from ddpbench.analysis.table.row import compute_times, row_of
 from ddpbench.errors import OutputError
+from ddpbench.escaping import escape_csv, unescape_csv
 from ddpbench.records import RunDir, explain_os_error, write_atomically
 from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import StoredPlan, read_plan
@@ -79,6 +80,26 @@ def _loss_difference(run: CaseRun, by_id: Mapping[str, CaseRun]) -> tuple[float,
     return max(difference for difference, _ in pairs), min(steps for _, steps in pairs)
 
 
+def csv_of(frame: pd.DataFrame) -> str:
+    """Return a table as CSV; texts are escaped by `escape_csv`, numbers are as they are."""
+    text: str = _with_texts(frame, escape_csv).to_csv(index=False, lineterminator="\n")
+    return text
+
+
+def _with_texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
+    """Return a table with its texts changed, in whichever columns they are."""
+    columns = {
+        name: pd.Series(
+            [change(value) if isinstance(value, str) else value for value in frame[name]],
+            dtype=kind,
+            index=frame.index,
+        )
+        for name, kind in frame.dtypes.items()
+        if pd.api.types.is_string_dtype(kind)
+    }
+    return frame.assign(**columns)
+
+
 def write_csv(frame: pd.DataFrame, run: RunDir) -> Path:
     """Writes `cases.csv`, and `cases.parquet` where pyarrow is installed; returns the former's path.
 
@@ -86,7 +107,7 @@ def write_csv(frame: pd.DataFrame, run: RunDir) -> Path:
         OutputError: it cannot be written.
     """
     try:
-        write_atomically(run.table, frame.to_csv(index=False, lineterminator="\n"))
+        write_atomically(run.table, csv_of(frame))
         if importlib.util.find_spec("pyarrow") is not None:
             content = frame.to_parquet(None, index=False)
             write_atomically(run.table.with_suffix(".parquet"), content)
@@ -97,6 +118,8 @@ def write_csv(frame: pd.DataFrame, run: RunDir) -> Path:
 
 def read_csv(path: Path) -> pd.DataFrame:
     """Return a table back from its file, with the dtypes it was written with; columns of a later version are kept.
+
+    Texts are what they were before `csv_of`, but for control characters.
 
     Columns that its version did not have yet are empty.
 
@@ -115,6 +138,7 @@ def read_csv(path: Path) -> pd.DataFrame:
         keep_default_na=False,
         na_values=[""],
     )
+    frame = _with_texts(frame, unescape_csv)
     lacking = {
         name: pd.Series([None] * len(frame), dtype=DTYPES[name]) for name in COLUMNS if name not in names
     }

@@ -1,0 +1,143 @@
+"""Texts that others wrote, escaped for the format of the file that they are written into: one function per format.
+
+Each drops or replaces control characters, as `texts.clean` does, and what the format would act on. HTML is escaped by
+its templates (`report/templates.py`), and a terminal gets what `clean` returns.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+
+from ddpbench.texts import clean
+
+# Markdown
+
+_CODE_SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
+_BLOCK_START = re.compile(r"(\d{1,9})[.)](?=\s|$)|[#=]|[+-](?!\d)")
+_MENTION = re.compile(r"(?<![\w.@/])@(?=\w)")
+_NO_MENTION = "@&#8203;"
+"""A zero-width space, by its number so that it can be seen in the file: GitHub would notify the user of that name."""
+_MARKDOWN = {one: f"\\{one}" for one in "\\`*~$|"} | {"<": "&lt;", ">": "&gt;"}
+
+
+def escape_markdown(text: str, *, cell: bool = False, brackets: bool = False) -> str:
+    """Return a sentence as Markdown (CommonMark and GitHub's) that shows it: no tag, link, emphasis or heading of it.
+
+    Code between backquotes stays code. In a `cell` of a table bars in code are escaped too; with `brackets` all square
+    brackets are, as in the text of an image.
+    """
+    plain = clean(text).replace("\t", " ").replace("\n", " ").strip()
+    parts: list[str] = []
+    end = 0
+    for span in _CODE_SPAN.finditer(plain):
+        parts.append(_markdown_words(plain[end : span.start()], brackets))
+        parts.append(span[0].replace("|", "\\|") if cell else span[0])
+        end = span.end()
+    parts.append(_markdown_words(plain[end:], brackets))
+    whole = "".join(parts)
+    start = _BLOCK_START.match(whole)
+    if start is None or cell:
+        return whole
+    return f"{start[1]}\\{whole[start.end() - 1 :]}" if start[1] else f"\\{whole}"
+
+
+def _markdown_words(text: str, brackets: bool) -> str:
+    shown = re.sub(r"&(?=#?\w+;)", "&amp;", text)
+    shown = "".join(_MARKDOWN.get(one, one) for one in shown)
+    shown = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", shown)  # within a word it means nothing
+    shown = re.sub(r"[\[\]]", r"\\\g<0>", shown) if brackets else re.sub(r"\](?=[(\[:])", r"\\]", shown)
+    return _MENTION.sub(_NO_MENTION, shown)
+
+
+def markdown_row(cells: Iterable[str]) -> str:
+    """Return a row of a table in Markdown."""
+    return f"| {' | '.join(escape_markdown(text, cell=True) for text in cells)} |"
+
+
+def escape_markdown_code(text: str) -> str:
+    """Return a text as code in Markdown, whatever backquotes it has."""
+    plain = clean(text).replace("\n", " ")
+    longest = max((len(run) for run in re.findall("`+", plain)), default=0)
+    fence = "`" * (longest + 1)
+    space = " " if plain.startswith("`") or plain.endswith("`") else ""
+    return f"{fence}{space}{plain}{space}{fence}"
+
+
+# CSV
+
+_FORMULA = "=+-@\N{FULLWIDTH EQUALS SIGN}\N{FULLWIDTH PLUS SIGN}\N{FULLWIDTH HYPHEN-MINUS}\N{FULLWIDTH COMMERCIAL AT}"
+"""What a spreadsheet takes for a formula at the start of a cell."""
+_TEXT_MARK = "'"
+
+
+def escape_csv(text: str) -> str:
+    """Return a text for a cell of CSV that no spreadsheet takes for a formula; `unescape_csv` takes that back.
+
+    One that begins with `=`, `+`, `-`, `@`, with white space before such a one, or with a tab, a line break or an
+    apostrophe, gets an apostrophe in front. Numbers are not for this function.
+    """
+    plain = clean(text)
+    marked = plain.startswith((_TEXT_MARK, "\t", "\n")) or plain.lstrip()[:1] in tuple(_FORMULA)
+    return f"{_TEXT_MARK}{plain}" if marked else plain
+
+
+def unescape_csv(text: str) -> str:
+    """Return what `escape_csv` was given, but for control characters."""
+    return text.removeprefix(_TEXT_MARK)
+
+
+# OpenMetrics
+
+
+def escape_openmetrics(text: str) -> str:
+    """Return a text for the value of a label, between double quotes."""
+    return clean(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+# LaTeX
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "%": r"\%",
+    "_": r"\_",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "''",  # \textquotedbl is not in every font encoding
+    "`": "'",
+    "[": r"{[}",
+    "]": r"{]}",
+    "\N{MINUS SIGN}": "$-$",
+    "\N{MICRO SIGN}": r"$\mu$",
+    "\N{MULTIPLICATION SIGN}": r"$\times$",
+    "\N{DEGREE SIGN}": r"$^\circ$",
+    "\N{REGISTERED SIGN}": r"\textregistered{}",
+    "\N{TRADE MARK SIGN}": r"\texttrademark{}",
+    "\N{NO-BREAK SPACE}": "~",
+}
+"""Brackets too: after a line break LaTeX would read them as its optional argument."""
+_ACCENTS = "\u0300\u0301\u0302\u0303\u0308\u030a\u030c\u0327"
+
+
+def escape_latex(text: str) -> str:
+    """Return a text as LaTeX sets it in any engine and font; what no Latin font has becomes a question mark."""
+    plain = clean(text).replace("\n", " ")
+    whole = "".join(_LATEX.get(one) or _latin(one) for one in plain)
+    return re.sub(r"-(?=-)", "-{}", whole)  # two hyphens would become a dash
+
+
+def _latin(character: str) -> str:
+    if " " <= character <= "~":
+        return character
+    parts = unicodedata.normalize("NFD", character)
+    accented = len(parts) == 2 and parts[0].isascii() and parts[0].isalpha() and parts[1] in _ACCENTS
+    return character if accented else "?"

@@ -1,0 +1,304 @@
+"""Texts of others in files: Markdown, CSV, OpenMetrics and LaTeX show them, and act on nothing of theirs."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import io
+import json
+import random
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from markdown_it import MarkdownIt  # rich needs it
+
+import ddpbench
+from ddpbench.analysis import load, read_csv, write_csv
+from ddpbench.analysis.table.frame import csv_of
+from ddpbench.cli import run as command
+from ddpbench.escaping import (
+    escape_csv,
+    escape_latex,
+    escape_markdown,
+    escape_markdown_code,
+    escape_openmetrics,
+    markdown_row,
+    unescape_csv,
+)
+from ddpbench.records import RunDir
+from ddpbench.spec import PlannedCase
+from ddpbench.texts import clean, unprintable
+from tests.synthetic import Outcome, case_of, write_launch, write_run
+
+INVISIBLE = "\x00\x07\x1b\x7f\x9b\u061c\u200e\u200f\u202a\u202e\u2066\u2069\u2028\u2029"
+ATTACK = (
+    '<script>alert(1)</script><img src=x onerror="a()"> [click](http://evil.example) ![i](http://e/x.png) '
+    "<http://evil.example> **bold** _em_ ~~gone~~ `code` | cell | &lt;b&gt; @octocat $x^2$ \\"
+    f"{INVISIBLE}\x1b[2J\x1b]0;title\x07"
+)
+FORMULA = '=HYPERLINK("http://evil.example","click")'
+
+
+def parser() -> MarkdownIt:
+    return MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+
+
+def tokens(text: str) -> Iterator[tuple[str, str]]:
+    """Yield what a renderer makes of Markdown: kinds of elements, with their text."""
+    for block in parser().parse(text):
+        for one in block.children or [block]:
+            yield one.type, one.content
+
+
+ACTIVE = re.compile(r"html|link|image|^em_|strong|s_open|heading|fence|blockquote|list|hr|code_block")
+
+
+def acting(text: str) -> set[str]:
+    return {kind for kind, _ in tokens(text) if ACTIVE.search(kind)}
+
+
+def shown(text: str) -> str:
+    """Return the text that a reader sees, without white space."""
+    content = "".join(
+        content for kind, content in tokens(text) if kind in ("text", "code_inline", "text_special")
+    )
+    return re.sub(r"[\s\u200b]", "", content)
+
+
+def as_seen(text: str) -> str:
+    """Return what should be seen of a text: all but what makes code of it."""
+    return re.sub(r"\s", "", clean(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ATTACK,
+        "# heading",
+        "- item",
+        "+ item",
+        "1. item",
+        "2) item",
+        "> quote",
+        "---",
+        "===",
+        "~~~",
+        "    code",
+        "a\n\n# b",
+        "a\n===",
+        "[a]: http://evil.example",
+        "[a][b]",
+        "a ] ( b ](c)",
+        "__init__ and _x_ and all_reduce",
+        "<!-- comment",
+        "<a\nhref='http://evil.example'>",
+        "&#60;script&#62;",
+        "\\<script>",
+        "\\\\`<script>`",
+        "*a* **b**",
+    ],
+)
+def test_markdown_shows_a_text_and_acts_on_none(text: str) -> None:
+    for written in (escape_markdown(text), f"before {escape_markdown(text)} after"):
+        assert not acting(written), written
+        assert not unprintable(written)
+        assert "\n" not in written
+    assert shown(escape_markdown(text)).replace("`", "") == as_seen(text).replace("`", "")
+
+
+def test_code_in_markdown_stays_code() -> None:
+    written = escape_markdown("try `ddpbench compare --html <x>` and `` a`b ``, or ` alone")
+    assert [content for kind, content in tokens(written) if kind == "code_inline"] == [
+        "ddpbench compare --html <x>",
+        "a`b",
+    ]
+    assert written.endswith("or \\` alone")
+
+
+@pytest.mark.parametrize("name", ["plain", "a`b", "``", "`", "a|b", "<script>", "a\nb\x1b[2J", "`x"])
+def test_a_name_is_code_whatever_it_holds(name: str) -> None:
+    found = list(tokens(f"Base: {escape_markdown_code(name)}."))
+    (code,) = [content for kind, content in found if kind == "code_inline"]
+    assert code.strip() == clean(name).replace("\n", " ").strip()
+    assert not acting(escape_markdown_code(name))
+
+
+def test_a_row_has_as_many_cells_as_were_given() -> None:
+    cells = [ATTACK, "a|b", "`a|b`", "\\|", "x\ny", ""]
+    table = f"{markdown_row('abcdef')}\n|{'---|' * 6}\n{markdown_row(cells)}\n"
+    kinds = [token.type for token in parser().parse(table)]
+    assert kinds.count("td_open") == 6
+    assert kinds.count("tr_open") == 2
+    assert not acting(table)
+
+
+def test_no_random_text_acts_in_markdown() -> None:
+    draw = random.Random(50)
+    pieces = [*"`*_[]()<>!|#~\\&;:- \n\t\x1b\x00\u202eab1.=+@$", "<b>", "](u)", "```", "&lt;", "http://e"]
+    for _ in range(1_000):
+        text = "".join(draw.choices(pieces, k=draw.randint(1, 14)))
+        for written in (escape_markdown(text), escape_markdown(f"own `word` {text} own `word`")):
+            assert not acting(written), (text, written)
+            assert not unprintable(written)
+
+
+@pytest.mark.parametrize(
+    "text", ["=1+1", "+1", "-1", "@x", "\tx", "\nx", " =1", "'x", "'=x", "\uff1d1", "''"]
+)
+def test_a_text_that_a_spreadsheet_takes_for_a_formula_is_marked(text: str) -> None:
+    assert escape_csv(text) == f"'{text}"
+    assert unescape_csv(escape_csv(text)) == text
+
+
+@pytest.mark.parametrize("text", ["ddp", "a=b", "x\ny", "a'b", "1 - 2", "\N{MINUS SIGN}1", "", 'ü, "q"'])
+def test_other_texts_of_csv_are_as_they_are(text: str) -> None:
+    assert escape_csv(text) == text == unescape_csv(text)
+
+
+def test_a_return_and_other_control_characters_are_replaced_in_csv() -> None:
+    assert escape_csv("\r=1") == "\N{REPLACEMENT CHARACTER}=1"
+    assert not unprintable(escape_csv(ATTACK))
+
+
+def test_labels_of_openmetrics_and_latex_have_no_control_characters() -> None:
+    assert escape_openmetrics('a"b\\c\nd\x1b[2J\x00') == 'a\\"b\\\\c\\nd\N{REPLACEMENT CHARACTER}'
+    assert escape_latex("\\input{x}\x1b[2J\x00\u200e%") == r"\textbackslash{}input\{x\}??\%"
+
+
+def test_bidi_marks_are_not_shown_anywhere() -> None:
+    assert clean(f"a{INVISIBLE}b") == f"a{chr(0xFFFD) * len(INVISIBLE)}b"
+
+
+# Every writer.
+
+
+TWO = "two <img src=x onerror=alert(1)> `@octocat` [a](b) \x1b[2J | =1"
+"""A run directory's name."""
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of two runs whose free texts attack each format."""
+    folder = tmp_path_factory.mktemp("hostile")
+    for seed, name in enumerate(("one", TWO)):
+        bare = ATTACK.replace("\x00", "")  # of a plan that holds one nothing is read
+        cases = [
+            PlannedCase(case=case_of(strategy, world, workload=f"{bare}:Evil"))
+            for strategy, world in (("single", 1), ("ddp", 2), ("ddp", 4))
+        ]
+        skipped = case_of("ddp", 8, workload=f"{bare}:Evil")
+        run = write_run(
+            folder / name,
+            [*cases, PlannedCase(case=skipped, skip_reason=FORMULA + bare)],
+            rounds=5,
+            seed=seed,
+        )
+        bad = Outcome(status="failed", error=FORMULA + bare, phase="warm-up", last_log_line=FORMULA + bare)
+        for number in range(2):
+            shutil.rmtree(run.launch(cases[2].case.case_id, "measure", number).path)
+            write_launch(run, cases[2].case, number, outcome=bad)
+        machine = json.loads(run.machine.read_text(encoding="utf-8"))
+        machine["context"]["git_commit"] = bare
+        machine["context"]["started_utc"] = f"2026-11-0{seed + 1}T10:00:00+00:00"
+        run.machine.write_text(json.dumps(machine), encoding="utf-8")
+    return folder
+
+
+def test_a_table_of_cases_holds_no_formula_and_is_read_back(hostile: Path) -> None:
+    run = RunDir(hostile / "one")
+    frame = load(run)
+    assert list(frame["status"]) == ["ok", "ok", "failed", "skipped"]
+    assert frame["error"].str.startswith(FORMULA).sum() == 1
+    text = write_csv(frame, run).read_text(encoding="utf-8")
+    assert not unprintable(text)
+    rows = list(csv.DictReader(io.StringIO(text)))
+    numbers = 0
+    for row in rows:
+        for cell in row.values():
+            try:
+                float(cell)
+                numbers += 1
+            except ValueError:
+                assert not cell.startswith(tuple("=+-@\t\r")), cell
+    assert numbers > 100
+    back = read_csv(run.table)
+    for name in ("error", "workload"):
+        assert [clean(one) for one in frame[name].dropna()] == list(back[name].dropna())
+
+
+def test_negative_numbers_stay_numbers() -> None:
+    frame = pd.DataFrame({"a": pd.Series([-1.5, 2.0]), "b": pd.Series(["-x", None], dtype="string")})
+    assert csv_of(frame) == "a,b\n-1.5,'-x\n2.0,\n"
+
+
+@pytest.mark.parametrize("kind", ["csv", "openmetrics", "pytest-benchmark"])
+def test_what_is_exported_holds_no_control_characters(hostile: Path, tmp_path: Path, kind: str) -> None:
+    out = tmp_path / "out"
+    assert command(["export", str(hostile / "one"), "--format", kind, "--out", str(out)]) == 0
+    text = out.read_text(encoding="utf-8")
+    assert "alert(1)" in text
+    assert not unprintable(text)
+    if kind == "csv":
+        assert not any(cell.startswith("=") for row in csv.reader(io.StringIO(text)) for cell in row)
+
+
+@pytest.mark.parametrize("name", ["compare", "history"])
+def test_markdown_of_a_strangers_runs_shows_text_alone(hostile: Path, tmp_path: Path, name: str) -> None:
+    out = tmp_path / "out.md"
+    runs = [str(hostile / "one"), str(hostile / TWO)]
+    assert command([name, *runs, "--markdown", str(out)]) in (0, 1)
+    text = out.read_text(encoding="utf-8")
+    assert not unprintable(text)
+    assert "alert(1)" in text
+    assert {
+        kind for kind, _ in tokens(text) if re.search("html|link|image|^em_|s_open|heading|fence", kind)
+    } == set()
+    shown_as_text = [content for kind, content in tokens(text) if kind == "text"]
+    assert any("<script>" in one or "<img" in one for one in shown_as_text)
+    tables = [block.type for block in parser().parse(text)]
+    heads, cells = tables.count("th_open"), tables.count("td_open")
+    assert cells % heads == 0
+
+
+def test_the_allocation_pages_of_a_strangers_run_show_text_alone(hostile: Path, tmp_path: Path) -> None:
+    assert command(["allocation", str(hostile / "one"), "--out", str(tmp_path)]) == 0
+    text = (tmp_path / "allocation.md").read_text(encoding="utf-8")
+    assert not unprintable(text)
+    assert "alert(1)" in text
+    assert {kind for kind, _ in tokens(text) if re.search("html|link|^em_|s_open|fence", kind)} == set()
+    assert [kind for kind, _ in tokens(text)].count("image") == 1
+    latex = (tmp_path / "allocation.tex").read_text(encoding="utf-8")
+    assert not unprintable(latex)
+    assert "<script>" not in latex
+
+
+OWNERS = {
+    "escaping.py": "the owner",
+    "texts.py": "the owner of what is clean",
+    "analysis/table/frame.py": "the one that writes CSV",
+}
+
+
+def test_formats_are_escaped_in_one_place() -> None:
+    """No other module writes CSV, or replaces what Markdown, CSV or LaTeX acts on."""
+    root = Path(ddpbench.__file__).parent
+    own_pages = {"cli/commands_page.py", "launch/settings_page.py"}  # of this package's own words
+    for path in root.rglob("*.py"):
+        name = path.relative_to(root).as_posix()
+        if name in OWNERS or name in own_pages:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func).rpartition(".")[2]
+            assert called != "to_csv", f"{name}:{node.lineno}: use csv_of"
+            first = node.args[0] if node.args else None
+            assert not (
+                called == "replace"
+                and isinstance(first, ast.Constant)
+                and first.value in ("|", "<", "&", "`", "*")
+            ), f"{name}:{node.lineno}: use ddpbench.escaping"
