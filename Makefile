@@ -73,11 +73,8 @@ docs: .venv/.dev  ## write the generated pages of docs/, and the pages of the ke
 	$(BIN)/python -c 'import pathlib; from ddpbench.launch.settings_page import page; pathlib.Path("docs/settings.md").write_text(page(), "utf-8")'
 	@for run in reports/*/records.tar.xz; do $(BIN)/python -m ddpbench report "$${run%/*}" > /dev/null || exit 1; done
 
-build: .venv/.packages  ## build an sdist, and from it a wheel, into dist/
-	@rm -rf dist
-	$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' > /dev/null
-	$(BIN)/python -m pip wheel --no-deps --no-build-isolation --disable-pip-version-check -q -w dist dist/*.tar.gz
-	@ls dist/*
+build: .venv/.dev  ## build an sdist, and from it a wheel, into dist/
+	$(BIN)/python -m build --no-isolation
 
 clean:  ## remove the environments
 	rm -rf .venv .venv-frameworks

@@ -18,9 +18,7 @@ def experiment_folders() -> list[Path]:
 
 def shipped_experiments() -> Path:
     """Return the folder of the experiments that come with ddpbench: in an installed package, or in the checkout."""
-    installed = (
-        _PACKAGE / "experiments"
-    )  # setup.py puts it there; a checkout and an editable install have none
+    installed = _PACKAGE / "experiments"  # only a wheel has it: see tool.hatch in pyproject.toml
     return installed if installed.is_dir() else _PACKAGE.parent / "experiments"
 
 
