@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from ddpbench.report.captions import without
 from ddpbench.report.draw.canvas import Drawn
@@ -68,13 +68,31 @@ _PLACE = re.compile(r'"&(wide|narrow)-(\d+);"')
 
 
 def with_images(html: str, drawn: Sequence[Drawn]) -> str:
-    """Return a page with its pictures' addresses, the first being number 1; two SVG in one document would share ids."""
+    """Return a page with its pictures' addresses, the first being number 1; two SVG in one document would share ids.
+
+    Where pictures have boxes in place of characters, a line below the page's heading says so.
+    """
 
     def address(place: re.Match[str]) -> str:
         one = drawn[int(place[2]) - 1]
         return f'"{_data_image(one.narrow if place[1] == "narrow" else one.svg)}"'
 
+    boxes = sorted(set().union(*(one.missing for one in drawn)))
+    if boxes:
+        html = html.replace("</h1>", f"</h1>\n<p>{escape(_boxes(boxes))}</p>", 1)
     return _PLACE.sub(address, html)
+
+
+_MOST_BOXES = 12
+
+
+def _boxes(characters: Sequence[str]) -> str:
+    more = len(characters) - _MOST_BOXES
+    listed = " ".join(characters[:_MOST_BOXES]) + (f" and {more} more" if more > 0 else "")
+    return (
+        f"The figures have boxes in place of {listed}: no font that is installed here has them. Install one, such as "
+        "the package fonts-noto-cjk, and make the report again; the text and tables of this page are right."
+    )
 
 
 class Numbers:

@@ -7,15 +7,16 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ddpbench.report.draw import style
+from ddpbench.report.draw.glyphs import fonts_with, missing_glyphs
 from ddpbench.report.draw.png import png_of
 from ddpbench.report.draw.slim import slim
 from ddpbench.report.parts import Picture
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.ticker import ScalarFormatter
     from matplotlib.transforms import Bbox
 
+T = TypeVar("T")
 _MARGIN_IN = 0.15
 _TITLE_LINE_IN = 0.2
 _NOTE_LINE_IN = 0.15
@@ -47,6 +49,8 @@ class Drawn:
     """What is written of it, by path in the run directory: the PNG, and what else was wanted."""
     narrow: bytes = b""
     """The SVG for a phone, of a picture that has one of its own."""
+    missing: frozenset[str] = frozenset()
+    """Characters that are drawn as boxes: no installed font has them."""
 
 
 class Sheet:
@@ -198,16 +202,38 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 @contextmanager
-def drawing() -> Iterator[None]:
-    """Within it figures look alike everywhere: matplotlib's own defaults with `style.SETTINGS` laid over."""
+def drawing(families: Sequence[str] = ()) -> Iterator[set[str]]:
+    """Within it figures look alike everywhere: matplotlib's own defaults with `style.SETTINGS` laid over.
+
+    It yields a set that holds, afterwards, the characters that are drawn as boxes: neither the figures' own font nor
+    one of `families` has them.
+    """
     import matplotlib as mpl
 
+    missing: set[str] = set()
     with mpl.rc_context(), warnings.catch_warnings():
-        # a name in a script that DejaVu Sans lacks is drawn as boxes; the table beside has it right
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        show = warnings.showwarning
+
+        def note(message: Warning | str, *rest: Any, **more: Any) -> None:
+            if found := missing_glyphs([str(message)]):
+                missing.update(found)
+            else:
+                show(message, *rest, **more)
+
+        warnings.showwarning = note
+        warnings.filterwarnings("always", message="Glyph .* missing from font")
         mpl.rcdefaults()
         mpl.rcParams.update(cast(Any, style.SETTINGS))
-        yield
+        mpl.rcParams["font.family"] = [*style.SETTINGS["font.family"], *families]
+        yield missing
+
+
+def with_glyphs(draw_with: Callable[[Sequence[str]], tuple[T, set[str]]]) -> tuple[T, set[str]]:
+    """Draw, and again with other installed fonts where the figures' own lacks characters; and what none has."""
+    drawn, missing = draw_with(())
+    if missing and (families := fonts_with(missing)):
+        drawn, missing = draw_with(families)
+    return drawn, missing
 
 
 _NO_DATE: dict[str, dict[str, None]] = {
@@ -244,6 +270,11 @@ def draw(picture: Picture) -> Drawn:
 
     Other figures that are `wanted` of it are as the PNG is.
     """
+    drawn, missing = with_glyphs(lambda families: _draw(picture, families))
+    return replace(drawn, missing=frozenset(missing))
+
+
+def _draw(picture: Picture, families: Sequence[str]) -> tuple[Drawn, set[str]]:
     from matplotlib.figure import Figure
     from matplotlib.transforms import Bbox
 
@@ -256,7 +287,7 @@ def draw(picture: Picture) -> Drawn:
     notes = [*caption, *([""] if caption and source else []), *source]
     below = len(notes) * _NOTE_LINE_IN + 2 * _MARGIN_IN
     whole = picture.height_in + above + below
-    with drawing():
+    with drawing(families) as missing:
         figure = Figure(figsize=(picture.width_in, whole), facecolor="white")
         sheet = Sheet(figure, width_in=picture.width_in, height_in=picture.height_in, lifted_in=below)
         picture.paint(sheet)
@@ -292,12 +323,7 @@ def draw(picture: Picture) -> Drawn:
         body = Bbox.from_extents(0, below, picture.width_in, below + picture.height_in)
         svg = slim(themed(saved(figure, "svg", part=body)))
         narrow = narrow_form(picture) if picture.narrow is not None else b""
-    return Drawn(
-        narrow=narrow,
-        svg=svg,
-        png=png,
-        files=files,
-    )
+    return Drawn(narrow=narrow, svg=svg, png=png, files=files), missing
 
 
 def _unsaid(picture: Picture) -> str:

@@ -65,7 +65,7 @@ class Painter:
         found = [by_number[number] for number in range(count)]
         if self._code and self._code == code_stamp():
             for number, name in self._names.items():
-                if name:
+                if name and not found[number].missing:  # a font for it may be installed next
                     keep(name, self._code, found[number])
         return found
 

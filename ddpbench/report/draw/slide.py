@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from ddpbench.report.draw import style
-from ddpbench.report.draw.canvas import Sheet, drawing, saved, wrapped
+from ddpbench.report.draw.canvas import Sheet, drawing, saved, with_glyphs, wrapped
 from ddpbench.report.parts import Picture
 
 if TYPE_CHECKING:
@@ -30,9 +30,15 @@ _MEASURED_PT = 100.0
 
 def draw_slide(picture: Picture, formats: Iterable[str]) -> dict[str, bytes]:
     """Return the slide by format: png, svg, pdf."""
-    with drawing():
-        figure = _fitting(picture)
-        return {kind: saved(figure, kind, dpi=PIXELS_PER_IN * _inch_of(figure)) for kind in formats}
+    kinds = list(formats)
+
+    def drawn(families: Sequence[str]) -> tuple[dict[str, bytes], set[str]]:
+        with drawing(families) as missing:
+            figure = _fitting(picture)
+            dpi = PIXELS_PER_IN * _inch_of(figure)
+            return {kind: saved(figure, kind, dpi=dpi) for kind in kinds}, missing
+
+    return with_glyphs(drawn)[0]
 
 
 def _inch_of(figure: Figure) -> float:

@@ -286,9 +286,9 @@ class Comparer:
 
 GATHERS = (
     "the loss exchanges values between ranks, so that one process computes another loss: each rank's gradient is "
-    "computed with the same exchange, and what the strategy made is held against their mean"
+    "computed with the same exchange, and the strategy's is compared with their mean"
 )
-"""What is said where a loss gathers, and one process cannot be the reference."""
+"""The note on a comparison that one process cannot be the reference of."""
 
 
 def has_batch_statistics(model: torch.nn.Module) -> bool:
