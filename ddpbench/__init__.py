@@ -97,9 +97,9 @@ def load(run_dir: str | Path, *, write: bool = False) -> pd.DataFrame:
     """
     from ddpbench.analysis import load as load_frame
     from ddpbench.analysis import write_csv
-    from ddpbench.records import RunDir
+    from ddpbench.records.submission_dir import run_at
 
-    run = RunDir(Path(run_dir))
+    run = run_at(Path(run_dir))
     frame = load_frame(run)
     if write:
         write_csv(frame, run)
@@ -115,9 +115,9 @@ def load_steps(run_dir: str | Path) -> pd.DataFrame:
         ddpbench.errors.IdentityError: it is not a run directory, or one of another schema.
     """
     from ddpbench.analysis.export import load_steps as load_frame
-    from ddpbench.records import RunDir
+    from ddpbench.records.submission_dir import run_at
 
-    return load_frame(RunDir(Path(run_dir)))
+    return load_frame(run_at(Path(run_dir)))
 
 
 def load_transfers(run_dir: str | Path) -> pd.DataFrame:
@@ -129,9 +129,9 @@ def load_transfers(run_dir: str | Path) -> pd.DataFrame:
         ddpbench.errors.IdentityError: it is not a run directory, or one of another schema.
     """
     from ddpbench.analysis.export import load_transfers as load_frame
-    from ddpbench.records import RunDir
+    from ddpbench.records.submission_dir import run_at
 
-    return load_frame(RunDir(Path(run_dir)))
+    return load_frame(run_at(Path(run_dir)))
 
 
 def write_report(run_dir: str | Path) -> Path:
@@ -156,9 +156,9 @@ def report_on(
         ddpbench.errors.RequestError: its records are gone, and only its report was kept.
     """
     from ddpbench.helper_process import for_report
-    from ddpbench.records import RunDir
+    from ddpbench.records.submission_dir import run_at
 
-    run = RunDir(Path(run_dir))
+    run = run_at(Path(run_dir))
     run.check_records()
     others = for_report(len(run.read_json(run.plan).get("cases", ())))
     collected = gc.isenabled()

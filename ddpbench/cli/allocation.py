@@ -81,7 +81,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     from ddpbench.analysis.scaling.allocation import allocation_of
     from ddpbench.analysis.scaling.choice import AllocationRequest
-    from ddpbench.records import RunDir
+    from ddpbench.records.submission_dir import run_at
     from ddpbench.report.allocation import write_allocation
     from ddpbench.report.allocation.markdown_page import markdown
 
@@ -95,10 +95,11 @@ def _run(arguments: argparse.Namespace) -> int:
         steps=arguments.steps,
         waits_s=_waits(arguments.queue_wait or ""),
         mtbf_s=arguments.mtbf,
-        recovery=RunDir(arguments.recovery) if arguments.recovery is not None else None,
+        recovery=run_at(arguments.recovery) if arguments.recovery is not None else None,
     )
-    allocation = allocation_of(RunDir(arguments.run_dir), request)
-    paths = write_allocation(allocation, arguments.out or arguments.run_dir)
+    run = run_at(arguments.run_dir)
+    allocation = allocation_of(run, request)
+    paths = write_allocation(allocation, arguments.out or run.path)
     show(markdown(allocation), end="")
     show("\n".join(map(str, paths)), file=sys.stderr)
     if allocation.elsewhere:

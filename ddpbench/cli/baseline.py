@@ -50,11 +50,11 @@ def _save(arguments: argparse.Namespace) -> int:
     from ddpbench.analysis.read.cases import read_cases
     from ddpbench.analysis.regression.baselines import Baselines
     from ddpbench.errors import RequestError
-    from ddpbench.records import RunDir
     from ddpbench.records.plan import read_plan
+    from ddpbench.records.submission_dir import run_at
     from ddpbench.units import counted
 
-    run = RunDir(arguments.run_dir)
+    run = run_at(arguments.run_dir)
     cases = read_cases(run, read_plan(run))
     without = [case for case in cases if not case.timings]
     if len(without) == len(cases):

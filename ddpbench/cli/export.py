@@ -39,14 +39,14 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.analysis.export import exported
     from ddpbench.errors import RequestError
-    from ddpbench.records import RunDir
     from ddpbench.records.outputs import STANDARD_OUTPUT, write_output
+    from ddpbench.records.submission_dir import run_at
 
     path: Path = arguments.out or STANDARD_OUTPUT
     flags.check_outputs(arguments, "out")
     if path == STANDARD_OUTPUT and arguments.kind == "parquet" and sys.stdout.isatty():
         raise RequestError("--format parquet is no text: name a file with --out")
-    run = RunDir(arguments.run_dir)
+    run = run_at(arguments.run_dir)
     run.check_records()
     write_output(path, exported(run, arguments.kind, arguments.table))
     return 0

@@ -25,11 +25,12 @@ def add_parser(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     import ddpbench
-    from ddpbench.records import RunDir, pack
+    from ddpbench.records import pack
     from ddpbench.records.plan import read_plan
+    from ddpbench.records.submission_dir import run_at
     from ddpbench.units import format_bytes
 
-    run = RunDir(arguments.run_dir)
+    run = run_at(arguments.run_dir)
     read_plan(run)  # whole, or refused with what is wrong
     with run.locked():
         path = pack(run)

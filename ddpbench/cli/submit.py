@@ -75,7 +75,11 @@ def add_parser(commands: Any) -> None:
         help="a folder on each node's own disk, such as '/scratch/$USER', where no directory is shared",
     )
     parser.add_argument("--detach", action="store_true", help="submit and return at once")
-    parser.add_argument("--dry-run", action="store_true", help="print the scripts; write and submit nothing")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print launches, node hours, GPU hours and scripts; write and submit nothing",
+    )
     parser.add_argument("--retry-failed", action="store_true", help="rerun failed launches")
     flags.overrides(parser, '--set axes.strategy=\'["ddp","master"]\'')
     flags.workload(parser)
@@ -85,6 +89,7 @@ def add_parser(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.launch.slurm import control
+    from ddpbench.launch.slurm.costs import costs_of, total
     from ddpbench.launch.slurm.submission import scripts
 
     submission = _asked_for(arguments)
@@ -92,6 +97,9 @@ def _run(arguments: argparse.Namespace) -> int:
         say(note, sys.stderr)
     if arguments.dry_run:
         texts = scripts(submission, retry_failed=arguments.retry_failed)
+        costs = costs_of(submission)
+        for line in (*(one.sentence() for one in costs), *([total(costs)] if len(costs) > 1 else [])):
+            show(f"# {line}")
         for size in submission.sizes:
             show(f"# {size.script}", texts[size.shape.nodes])
         return 0

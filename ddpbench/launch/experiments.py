@@ -6,6 +6,8 @@ import difflib
 from pathlib import Path
 
 from ddpbench.errors import RequestError, meant_path, nearest
+from ddpbench.records.submission_dir import SubmissionDir
+from ddpbench.texts import command
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -39,6 +41,10 @@ def find_experiment(name: str) -> Path:
     """
     path = Path(name)
     if path.is_dir():
+        if SubmissionDir(path).is_there:
+            raise RequestError(
+                f"{path} is a submission of several jobs: {command('ddpbench', 'submit', path)} follows them"
+            )
         if not (path / "experiment.toml").is_file():
             raise RequestError(
                 f"{path} is a directory without experiment.toml: not a run directory; give one, or an experiment"

@@ -119,3 +119,14 @@ class SubmissionDir:
             f"{self.path} is a submission whose runs were not merged yet: {command('ddpbench', 'submit', self.path)} "
             f"merges them once their jobs have ended; or give one of them, such as {runs[0].path}"
         )
+
+
+def run_at(path: Path) -> RunDir:
+    """Return the run of a directory to be read: itself, or of a submission's directory the run that shows all of it.
+
+    Raises:
+        RequestError: it is a submission's whose runs were not merged yet, or of which nothing was measured.
+        IdentityError: it is a submission's, and leads elsewhere.
+    """
+    run, submission = RunDir(path), SubmissionDir(path)
+    return submission.measured() if submission.is_there and not run.plan.exists() else run

@@ -18,9 +18,9 @@ from pathlib import Path
 from ddpbench.analysis.regression.saved import read_saved
 from ddpbench.analysis.regression.sides import Side, read_side
 from ddpbench.errors import OutputError, RequestError, meant, meant_path
-from ddpbench.records import RunDir
 from ddpbench.records.files import write_atomically
 from ddpbench.records.rundir import explain_os_error, is_run
+from ddpbench.records.submission_dir import run_at
 from ddpbench.texts import shortened
 
 STORAGE = Path(".benchmarks")
@@ -133,5 +133,5 @@ def side_of(text: str, baselines: Baselines | None = None) -> Side:
     """
     path = find_side(text, baselines)
     if path.is_dir():
-        return read_side(RunDir(path))
+        return read_side(run_at(path))
     return read_saved(path, "" if str(path) == str(Path(text)) else path.stem)

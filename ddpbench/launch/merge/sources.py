@@ -20,6 +20,7 @@ from ddpbench.records.machine import read_machine, read_merged
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.rundir import is_run
 from ddpbench.records.sessions import read_sessions
+from ddpbench.records.submission_dir import run_at
 from ddpbench.spec.documents import stated_scope
 from ddpbench.workloads import is_import_path
 from ddpbench.workloads.shipped import PREFIX
@@ -77,7 +78,8 @@ def read(path: Path) -> Source:
     if not path.is_dir():
         what = "is a file" if path.exists() else f"does not exist{meant_path(path, is_run)}"
         raise RequestError(f"{path} {what}; give run directories to merge")
-    run = RunDir(path)
+    run = run_at(path)
+    path = run.path
     stored = read_plan(run)  # whole, or refused with what is wrong
     machine, plan, merged = read_machine(run), run.read_json(run.plan), read_merged(run)
     contents = json.dumps([machine, plan["cases"]], sort_keys=True)

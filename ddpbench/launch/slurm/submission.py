@@ -312,7 +312,17 @@ def current(submission: Submission) -> Submission:
     return replace(open_submission(submission.path), request=submission.request, notes=submission.notes)
 
 
-def _time_s(submission: Submission, size: Size, plan: Plan | StoredPlan) -> float:
+def plan_of(submission: Submission, size: Size) -> Plan | StoredPlan:
+    """Return a size's plan: the one that is to be written, or that its run has.
+
+    Raises:
+        RequestError: a run that stands already cannot be read.
+    """
+    return submission.plans.get(size.shape.nodes) or read_plan(size.run)
+
+
+def time_of(submission: Submission, size: Size, plan: Plan | StoredPlan) -> float:
+    """Return the time limit of a size's job, seconds: as it is asked for, or from the estimate."""
     given = submission.request.time_s
     return time_limit_s(plan.budget.total, size.estimated_s) if given is None else given
 
@@ -324,7 +334,7 @@ def needs(submission: Submission) -> dict[int, float]:
         RequestError: a run that stands already cannot be read.
     """
     return {
-        size.shape.nodes: _time_s(
+        size.shape.nodes: time_of(
             submission, size, submission.plans.get(size.shape.nodes) or read_plan(size.run)
         )
         for size in submission.sizes
@@ -348,7 +358,7 @@ def scripts(submission: Submission, *, retry_failed: bool = False) -> dict[int, 
     found, request = {}, submission.request
     name = Path(str(submission.asked.get("experiment", ""))).stem
     for size in submission.sizes:
-        plan = submission.plans.get(size.shape.nodes) or read_plan(size.run)
+        plan = plan_of(submission, size)
         cases = [entry.case for entry in plan.cases if entry.skip_reason is None]
         found[size.shape.nodes] = job_script(
             size.run.path.absolute(),
@@ -356,7 +366,7 @@ def scripts(submission: Submission, *, retry_failed: bool = False) -> dict[int, 
             size.shape,
             request,
             cpus=_cpus(cases),
-            time_s=_time_s(submission, size, plan),
+            time_s=time_of(submission, size, plan),
             python=sys.executable,
             again=command("ddpbench", "submit", submission.path.absolute()),
             retry_failed=retry_failed,

@@ -1,0 +1,135 @@
+"""What a submission's jobs take: launches, node hours and GPU hours, before any of them is submitted."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddpbench.launch.elsewhere import Shape
+from ddpbench.launch.slurm.request import Request
+from ddpbench.launch.slurm.submission import Submission, plan_of, time_of
+from ddpbench.machine.done import to_prove
+from ddpbench.spec import Case
+from ddpbench.units import format_seconds
+
+_GPUS = re.compile(r"(?:gres[:/])?gpu(?:[:=][A-Za-z][\w.-]*)?(?:[:=](\d{1,6}))?(?:\(.*\))?", re.ASCII)
+_COUNT = re.compile(r"(?:[A-Za-z][\w.-]*:)?(\d{1,6})", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Costs:
+    """What one size takes. `least` and `most` are numbers of launches, with as few rounds and as many as it may have.
+
+    `estimated_s` is what all its launches are estimated to take, and `limit_s` the time limit of one job, in seconds.
+    """
+
+    name: str
+    nodes: int
+    gpus_per_node: float
+    least: int
+    most: int
+    proofs: int
+    estimated_s: float
+    limit_s: float
+
+    @property
+    def jobs(self) -> int:
+        """Return about how many jobs it takes, one after the other, if the time limit is short."""
+        return max(1, -int(-self.estimated_s // self.limit_s))
+
+    @property
+    def hours(self) -> tuple[float, float]:
+        """Return the hours that it is estimated to hold its nodes, and the most that its jobs may hold them."""
+        return self.estimated_s / 3600, max(self.estimated_s, self.jobs * self.limit_s) / 3600
+
+    def sentence(self) -> str:
+        """Return all of it in a line."""
+        launches = f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
+        many = "launch" if launches == "1" else "launches"
+        proofs = f" and {self.proofs} proof{'s' if self.proofs != 1 else ''}" if self.proofs else ""
+        after = f", so about {self.jobs} jobs one after the other" if self.jobs > 1 else ""
+        limit = f"time limit {format_seconds(self.limit_s)}{after}"
+        return f"{self.name}: {launches} {many}{proofs}; {_hours([self])}; {limit}"
+
+
+def costs_of(submission: Submission) -> list[Costs]:
+    """Return what each size of a submission takes, whether or not some of it is measured already.
+
+    Raises:
+        RequestError: a run that stands already cannot be read.
+    """
+    found = []
+    for size in submission.sizes:
+        plan = plan_of(submission, size)
+        cases = [entry.case for entry in plan.runnable]
+        budget = plan.budget
+        found.append(
+            Costs(
+                name=size.name,
+                nodes=size.shape.nodes,
+                gpus_per_node=gpus_per_node(submission.request, size.shape, cases),
+                least=len(cases) * budget.rounds_min,
+                most=len(cases) * budget.rounds_max,
+                proofs=len(to_prove(plan.runnable)),
+                estimated_s=min(size.estimated_s, budget.total),
+                limit_s=60.0 * math.ceil(time_of(submission, size, plan) / 60),  # Slurm counts minutes
+            )
+        )
+    return found
+
+
+def total(costs: Sequence[Costs]) -> str:
+    """Return what all jobs take together, in a line."""
+    least, most = sum(one.least for one in costs), sum(one.most for one in costs)
+    return f"all jobs: {least if least == most else f'{least} to {most}'} launches; {_hours(costs)}"
+
+
+def gpus_per_node(request: Request, shape: Shape, cases: Sequence[Case]) -> float:
+    """Return how many GPUs each node of a job is asked for; where no option says so, one for each rank's place."""
+    if (value := request.value("gpus-per-node")) is not None:
+        return _count(value)
+    if (value := request.value("gpus-per-task")) is not None:
+        return _count(value) * shape.ranks_per_node
+    if (value := request.value("gpus")) is not None:
+        return _count(value) / shape.nodes
+    if (value := request.value("gres")) is not None and (asked := _gpus_in(value)) is not None:
+        return asked
+    if (value := request.value("tres-per-task")) is not None and (asked := _gpus_in(value)) is not None:
+        return asked * shape.ranks_per_node
+    return shape.ranks_per_node if any(case.device == "cuda" for case in cases) else 0
+
+
+def _gpus_in(value: str) -> int | None:
+    """Return the GPUs of a list such as `gpu:a100:8,nvme:1`; None where it has none."""
+    counts = [int(match[1] or 1) for part in value.split(",") if (match := _GPUS.fullmatch(part.strip()))]
+    return sum(counts) if counts else None
+
+
+def _count(value: str) -> int:
+    """Return the number in `8`, `a100:8` or `a100:4,v100:4`."""
+    parts = [_COUNT.fullmatch(part.strip()) for part in value.split(",")]
+    return sum(int(match[1]) for match in parts if match)
+
+
+def _hours(costs: Sequence[Costs]) -> str:
+    """Return node hours and, where GPUs are asked for, GPU hours: as estimated, and at most."""
+    kinds = {
+        "node hours": [one.nodes for one in costs],
+        "GPU hours": [one.nodes * one.gpus_per_node for one in costs],
+    }
+    parts = []
+    for words, each in kinds.items():
+        if not any(each):
+            continue
+        about, most = (
+            sum(count * one.hours[which] for count, one in zip(each, costs, strict=True)) for which in (0, 1)
+        )
+        parts.append(f"about {_shown(about)} {words} (at most {_shown(most)})")
+    return ", ".join(parts)
+
+
+def _shown(hours: float) -> str:
+    """Return hours in two digits, or as a whole number."""
+    return f"{hours:.2g}" if hours < 9.95 else f"{hours:,.0f}"
