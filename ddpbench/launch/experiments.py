@@ -6,7 +6,6 @@ import difflib
 from pathlib import Path
 
 from ddpbench.errors import RequestError, meant_path, nearest
-from ddpbench.records.submission_dir import SubmissionDir
 from ddpbench.texts import command
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -41,6 +40,8 @@ def find_experiment(name: str) -> Path:
     """
     path = Path(name)
     if path.is_dir():
+        from ddpbench.records.submission_dir import SubmissionDir  # which `ddpbench list` has no use for
+
         if SubmissionDir(path).is_there:
             raise RequestError(
                 f"{path} is a submission of several jobs: {command('ddpbench', 'submit', path)} follows them"

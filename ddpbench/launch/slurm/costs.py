@@ -116,7 +116,7 @@ def _count(value: str) -> int:
 def _hours(costs: Sequence[Costs]) -> str:
     """Return node hours and, where GPUs are asked for, GPU hours: as estimated, and at most."""
     kinds = {
-        "node hours": [one.nodes for one in costs],
+        "node hours": [float(one.nodes) for one in costs],
         "GPU hours": [one.nodes * one.gpus_per_node for one in costs],
     }
     parts = []
