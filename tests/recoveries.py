@@ -31,6 +31,7 @@ class Told:
     meeting_s: float = 3.5
     met_s: float = 3.75
     ready_s: float = 4.0
+    built_s: float | None = 0.15
     snapshot_ms: int = 20
     wrong_loss: float = 0.0
     lost: int = 0
@@ -106,6 +107,7 @@ def _rank(rank: int, told: Told, case: Case, start_ns: int) -> RankTold:
                 meeting_ns=after(told.meeting_s),
                 met_ns=after(told.met_s),
                 ready_ns=after(told.ready_s),
+                built_ns=None if told.built_s is None else round((told.built_s - 0.01 * rank) * 1e9),
                 step=step,
                 samples=step * 2 * size,
             )

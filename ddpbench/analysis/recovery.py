@@ -61,6 +61,8 @@ class Recovered:
     failed: bool
     parts: Mapping[str, float] | None
     """Seconds from the failure until the step is made again before which it came, by `PARTS`."""
+    built_s: float | None
+    """Of restoring: making the model and the replica, before what was saved is loaded; None: older records."""
     recomputed_steps: int | None
     regained_s: float | None
     """Seconds from the failure until steps take at most `AT_PACE` of what they took before, from there to the end on
@@ -109,6 +111,7 @@ def recovered_of(number: int, ranks: Sequence[RankTold], case: Case) -> Recovere
         round=number,
         failed=failure is not None,
         parts=None,
+        built_s=None,
         recomputed_steps=None,
         regained_s=None,
         joined_s=None,
@@ -132,6 +135,7 @@ def recovered_of(number: int, ranks: Sequence[RankTold], case: Case) -> Recovere
     found = replace(
         found,
         parts=_parts(failure, gangs, final, made_again[final] or 0),
+        built_s=_built_s(gangs[final]),
         recomputed_steps=failure.step - gangs[final][0].step,
         regained_s=_regained_s(failure, lead, final, found.paces[list(gangs).index(failure.gang)], case),
     )
@@ -282,6 +286,12 @@ def _parts(
     }
 
 
+def _built_s(group: Sequence[Gang]) -> float | None:
+    """Return how long a gang's slowest rank took to make the model and the replica, seconds."""
+    told = [each.built_ns for each in group if each.built_ns is not None]
+    return max(told) / 1e9 if len(told) == len(group) else None
+
+
 def _regained_s(failure: Failure, rank: RankTold, gang: int, before: Pace, case: Case) -> float | None:
     """Return when steps began to take as long as before again, seconds after the failure."""
     steps = _durations(rank, gang)
@@ -312,6 +322,8 @@ class RecoveryCost:
     """Until training goes on, seconds."""
     parts: Mapping[str, float]
     """Their means, seconds."""
+    built_s: float | None
+    """Of restoring, the mean time to make model and replica, seconds; None where a launch does not tell it."""
     recomputed_steps: float | None
     regained: Interval | None
     """Of all recoveries; None where one of them never came to its pace again, which a mean of the others would hide."""
@@ -346,6 +358,7 @@ def recovery_cost(found: Sequence[Recovered], failed: Sequence[Recovered] = ()) 
             for name in PARTS
             if done
         },
+        built_s=_mean_of_all([each.built_s for each in done]),
         recomputed_steps=sum(steps) / len(steps) if steps else None,
         regained=_mean(each.regained_s for each in done)
         if all(each.regained_s is not None for each in done)
@@ -373,6 +386,11 @@ def _rates(found: Sequence[Recovered]) -> dict[str, Interval]:
                 rates.setdefault(name, []).append(pace.samples_per_s)
     means = {name: _mean(values) for name, values in rates.items()}
     return {name: mean for name, mean in means.items() if mean is not None}
+
+
+def _mean_of_all(values: Sequence[float | None]) -> float | None:
+    told = [value for value in values if value is not None]
+    return math.fsum(told) / len(told) if told and len(told) == len(values) else None
 
 
 def _mean(values: Iterable[float | None]) -> Interval | None:

@@ -264,6 +264,8 @@ class Gang:
     met_ns: Number
     ready_ns: Number
     """When the model was as it had been saved, and the next step could begin."""
+    built_ns: Number | None = None
+    """How long making the model and the replica took, before what was saved was loaded; older records have none."""
     step: Whole
     """Steps made before, of which the snapshot tells."""
     samples: Whole

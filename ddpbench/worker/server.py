@@ -53,16 +53,8 @@ from ddpbench.records.files import open_to_append, write_anew
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 from ddpbench.records.writer import leave_forked
 from ddpbench.spec import Case
+from ddpbench.worker.starting import RANKS_NEED
 from ddpbench.worker.variables import complete_alone
-
-_PRELOADED = (
-    "torch",
-    "torch._dynamo",  # DDP imports it on first use: over a second in every rank otherwise
-    "torch.distributed",
-    "torch.nn.parallel",
-    "torch.utils.data.distributed",
-    "ddpbench.worker.rank.rank",
-)
 
 _ASKS_DRIVER = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
@@ -82,7 +74,7 @@ def preload() -> float:
     start = time.perf_counter()
     gc.disable()  # collections while importing take a seventh of the time, and find nothing
     with _asking_no_gpu():
-        for module in _PRELOADED:
+        for module in RANKS_NEED:
             importlib.import_module(module)
         for module in _own_modules():
             # Of what only a newer torch has a strategy's check says so.

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+import importlib
 import json
 import mmap
 import os
+import pkgutil
 import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +18,7 @@ from ddpbench.errors import RequestError, nearest
 from ddpbench.records import LaunchDir, LaunchRequest, RunDir
 from ddpbench.records.files import open_to_append
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat, note_pid, shared_page
+from ddpbench.spec import Case
 
 if TYPE_CHECKING:
     from ddpbench.worker.place import Place
@@ -75,6 +80,35 @@ def asked(run: RunDir, case_id: str, what: str) -> tuple[LaunchDir, LaunchReques
     return directory, plan.request(entry.case, "measure", int(what))
 
 
+RANKS_NEED = (
+    "torch",
+    "torch._dynamo",  # DDP and optimizers import it on first use, for over a second
+    "torch.distributed",
+    "torch.nn.parallel",
+    "torch.utils.data.distributed",
+    "ddpbench.worker.rank.rank",
+)
+"""What ranks of all cases import."""
+
+
+def import_for(case: Case) -> None:
+    """Import all that a rank of a case needs, so that no later part of its start, or of a recovery, is importing.
+
+    What cannot be imported, the strategy says better when it is used.
+    """
+    from ddpbench.strategies import load_strategy
+
+    strategy = load_strategy(case.strategy)
+    package = sys.modules[type(strategy).__module__].__package__ or ""
+    own: list[str] = []
+    if package.startswith("ddpbench.strategies."):
+        found = pkgutil.iter_modules(sys.modules[package].__path__, f"{package}.")
+        own = [module.name for module in found]
+    for name in (*RANKS_NEED, *strategy.imports, *own):
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+
+
 def live(directory: LaunchDir, place: Place, request: LaunchRequest, table: dict[str, Any] | None) -> int:
     """Be the rank to its end, and return its exit code. `table` is what `launched` returned."""
     page: bytearray | mmap.mmap
@@ -88,6 +122,7 @@ def live(directory: LaunchDir, place: Place, request: LaunchRequest, table: dict
             os.dup2(output.fileno(), 2)
         faulthandler.enable(_ERRORS)
         faulthandler.register(signal.SIGUSR1, _ERRORS, all_threads=True)
+    import_for(request.case)
     from ddpbench.worker.rank.rank import Rank
 
     return Rank(directory, place, Heartbeat(page, slot), request).run()

@@ -42,6 +42,22 @@ def test_the_parts_follow_one_another_and_add_up() -> None:
     assert len(found.losses) == 150  # each step once, though ten were made twice
 
 
+def test_of_restoring_what_the_slowest_rank_took_to_build_is_known_unless_the_records_are_older() -> None:
+    found = [
+        recovered_of(number, ranks_of(Told(built_s=built)), KILLED) for number, built in enumerate((0.1, 0.2))
+    ]
+    assert [each.built_s for each in found if each] == pytest.approx([0.1, 0.2])
+    cost = recovery_cost([each for each in found if each])
+    assert cost is not None
+    assert cost.built_s == pytest.approx(0.15)
+    older = recovered_of(2, ranks_of(Told(built_s=None)), KILLED)
+    assert older is not None
+    assert older.built_s is None
+    mixed = recovery_cost([*(each for each in found if each), older])
+    assert mixed is not None
+    assert mixed.built_s is None
+
+
 def test_a_part_that_ends_before_the_one_before_has_ended_took_no_time() -> None:
     """An agent that rendezvouses before the other has noticed."""
     found = recovered_of(0, ranks_of(Told(noticed_s=1.5)), KILLED)
@@ -198,6 +214,8 @@ def test_a_cases_row_has_means_with_intervals(tmp_path: Path) -> None:
     )
     assert killed["recovery_loss_difference"] == 0.0
     assert killed["recovery_loss_steps"] == 150
+    assert killed["recovery_building_s"] == pytest.approx(0.15)
+    assert killed["recovery_restoring_s"] > killed["recovery_building_s"]
     assert (killed["samples_lost"], killed["samples_repeated"]) == (0, 0)
     assert pd.isna(whole["failures"])
     assert whole["recovery_snapshot_s"] == pytest.approx(0.02)

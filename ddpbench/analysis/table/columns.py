@@ -365,6 +365,12 @@ def _table() -> list[Column]:
             "recovery", "after_samples_per_s{}", "samples/s", "throughput of steps after the last restart"
         ),
         *_measured("recovery", "joining{}_s", "s", "that training pauses for a node that comes back"),
+        *_number(
+            "recovery",
+            "recovery_building_s",
+            "s",
+            "of recovery_restoring_s: making the model and the replica",
+        ),
         *_one("launches", "whole", "parameters", "parameters", "trained parameters of the model"),
         *_one(
             "plan",

@@ -197,6 +197,7 @@ def _recovery(run: CaseRun) -> dict[str, Any]:
         "samples_repeated": cost.repeated,
         "snapshots_unreadable": "; ".join(cost.unreadable),
         **{f"recovery_{name}": value for name, value in cost.parts.items()},
+        "recovery_building_s": cost.built_s,
     }
     if run.case.recovery != "uninterrupted":
         row |= {"failures": cost.failures, "recoveries": cost.recoveries}

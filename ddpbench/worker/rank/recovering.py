@@ -216,11 +216,15 @@ class Recovering:
         state = self._snapshots.read(found) if found >= 0 else None
         self._gang = self._control.agree(self._marks.next_gang() if place.rank == 0 else 0)
         precision = precision_of(case.precision, training.device)
+        building_ns = self._clock.now()
         model = training.fresh_model(precision=precision)
+        model_ns = self._clock.now() - building_ns
         if state is not None:
             model.load_state_dict(state["model"])
         distributed = dist.is_initialized() and training.strategy.uses_backend
+        building_ns = self._clock.now()
         replica = training.replica(model, NullRecorder(), distributed=distributed, precision=precision)
+        built_ns = model_ns + self._clock.now() - building_ns
         step = samples = 0
         if state is not None:
             replica.optimizer.load_state_dict(state["optimizer"])
@@ -242,6 +246,7 @@ class Recovering:
                 meeting_ns=self._meeting_ns,
                 met_ns=self._met_ns,
                 ready_ns=self._clock.now(),
+                built_ns=built_ns,
                 step=step,
                 samples=samples,
                 unreadable=unreadable,
