@@ -67,7 +67,9 @@ def _run(arguments: argparse.Namespace) -> int:
         word for each in written.settings if each.value for word in ("--set", f"{each.key}={each.value}")
     ]
     workload = ("--workload", f"{arguments.script}:{NAME}")
-    _say(f"try it: {command('ddpbench', 'sweep', 'quick', *workload, *settings)}")
+    _say(
+        f"{'try it' if works else 'once it works'}: {command('ddpbench', 'sweep', 'quick', *workload, *settings)}"
+    )
     return 0 if works else 1
 
 

@@ -22,7 +22,7 @@ from ddpbench.launch.own_class.insertion import GUARD
 from ddpbench.launch.own_class.trial import trial_of
 
 SCRIPTS = {path.stem: path for path in sorted((Path(__file__).parent / "scripts").glob("*.py"))}
-WITH_STEP = {"closures", "nano", "adversaries", "scaled"}
+WITH_STEP = {"closures", "nano", "adversaries", "scaled", "locally"}
 
 
 def written(tmp_path: Path, source: str, name: str = "train.py") -> Written:
@@ -376,6 +376,19 @@ def test_a_trial_that_does_not_end_is_ended(tmp_path: Path) -> None:
     works, printed = trial_of(tmp_path / "slow_own.py", source.encode(), timeout_s=3)
     assert not works
     assert "did not end within 3 s" in printed
+
+
+def test_what_two_parts_of_the_data_are_made_of_is_made_once() -> None:
+    found = written_class(read_script(SCRIPTS["epochs"]))
+    assert (
+        "        xs = torch.randn(256, 8)\n        return TensorDataset(xs, xs.sum(1, keepdim=True))\n"
+        in found.text
+    )
+
+
+def test_a_schedule_that_ends_keeps_its_last_rate_in_a_step() -> None:
+    text = written_class(read_script(SCRIPTS["closures"])).text
+    assert "if schedule.last_epoch < schedule.total_steps:\n                schedule.step()\n" in text
 
 
 def test_what_nobody_thought_of_is_a_sentence_with_a_line(

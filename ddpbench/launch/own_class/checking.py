@@ -91,6 +91,13 @@ class _Flow:
                 inner = _Flow(self.own | set(_arguments(node.args)), _stored(node.body), self.known)
                 inner.block(node.body)
                 self.problems += inner.problems
+            case ast.ClassDef():
+                for base in node.bases:
+                    self.expression(base)
+                self.bound.add(node.name)
+                inner = _Flow(self.own | {node.name} | _stored(node.body), set(), self.known)
+                inner.block(node.body)
+                self.problems += inner.problems
             case ast.For() | ast.AsyncFor():
                 self.expression(node.iter)
                 self.expression(node.target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
+from ddpbench.launch.own_class.bindings import Scope
 from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
 from ddpbench.launch.own_class.reading import Reading
 from ddpbench.launch.own_class.rendering import Renderer
@@ -17,7 +18,7 @@ from ddpbench.launch.own_class.steps import (
     no_effect,
     without_moves,
 )
-from ddpbench.launch.own_class.tracing import parameters_of, returned_by
+from ddpbench.launch.own_class.tracing import Tracer, parameters_of, returned_by
 
 _HARMLESS = ("print", "log", "eval", "valid", "test", "save", "write", "report", "sample", "plot", "display")
 
@@ -60,6 +61,8 @@ class LoopMethods(Reading):
             return self._call(loop, loop.call)
         statements = without_moves(self.body, loop.body_scope, self.tracer, self.batch.drawn)
         loss = _loss_name(statements)
+        ending = _Ending(loop.body_scope, self.tracer)
+        statements = [ending.visit(each) for each in statements]
         if any(
             place_of_node(each) in self.batch.drawn
             for loops in here(self.body)
@@ -171,6 +174,28 @@ def _returns_loss(loop: TrainingLoop) -> bool:
         isinstance(each, ast.Tuple | ast.Dict | ast.Constant) or ".item()" in ast.unparse(each)
         for each in returned
     )
+
+
+class _Ending(ast.NodeTransformer):
+    """Has a schedule that raises after its last step keep its last rate, as it does in a class with `loss`."""
+
+    def __init__(self, scope: Scope, tracer: Tracer) -> None:
+        self.scope, self.tracer = scope, tracer
+
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
+        call = node.value
+        if (
+            not isinstance(call, ast.Call)
+            or not isinstance(call.func, ast.Attribute)
+            or call.func.attr != "step"
+        ):
+            return node
+        receiver = call.func.value
+        if last_name(self.tracer.trace(receiver, self.scope).node) != "OneCycleLR":
+            return node
+        name = ast.unparse(receiver)
+        test = ast.parse(f"{name}.last_epoch < {name}.total_steps", mode="eval").body
+        return ast.If(test, [node], [])
 
 
 def _loss_name(statements: list[ast.stmt]) -> str:

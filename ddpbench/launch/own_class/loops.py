@@ -96,6 +96,12 @@ def _trains(tracer: Tracer, loop: ast.For | ast.AsyncFor | ast.While, scope: Sco
     if any(is_backward(node) for node in ast.walk(ast.Module(loop.body, []))):
         return TrainingLoop(loop, scope, [*_nested(scope, loop.body), *loop.body], scope)
     nested = _nested(scope, loop.body)
+    if any(
+        isinstance(each, _LOOPS) and any(map(is_backward, here(each.body)))
+        for function in nested
+        for each in in_step([function])
+    ):
+        return None  # an epoch in a function of this one: its loop is found there
     if any(is_backward(node) for node in in_step(nested)):
         return TrainingLoop(loop, scope, [*nested, *loop.body], scope)
     for node in here(loop.body):

@@ -14,7 +14,7 @@ from ddpbench.launch.own_class.models import is_module, models_of
 from ddpbench.launch.own_class.rendering import EPOCH, Renderer
 from ddpbench.launch.own_class.script import Script, bound_by, place_of_node
 from ddpbench.launch.own_class.source import Method, name_of, source_of
-from ddpbench.launch.own_class.steps import settled
+from ddpbench.launch.own_class.steps import settled, with_methods
 from ddpbench.launch.own_class.tracing import Origin, Tracer, returned_by
 from ddpbench.launch.own_class.updates import Updates, pieces_of, updates_of
 
@@ -50,6 +50,8 @@ class Reading:
         self.loop = self.loops[0] if self.loops else None
         self.batch = batch_of(self.tracer, self.loop) if self.loop else Batch(None, (), None, None)
         self.body = settled(self.loop.body, self.loop.body_scope, self.tracer) if self.loop else []
+        if self.loop is not None:
+            self.body = with_methods(self.body, self.loop.body_scope)
         self.updates = updates_of(self.tracer, self.body, self.loop.body_scope) if self.loop else Updates()
         self.pieces: ast.expr | None = None
         """The number of pieces of a step's batch, where a strategy can do the splitting."""

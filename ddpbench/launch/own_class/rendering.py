@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Mapping
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 
 from ddpbench.launch.own_class.bindings import Path, Scope
@@ -45,6 +45,8 @@ class Renderer:
     imports: dict[str, str] = field(default_factory=dict)
     before: dict[str, list[ast.stmt]] = field(default_factory=dict)
     """Configurations that the script makes and then changes, by their names."""
+    inlined: dict[tuple[int, Path], ast.expr] = field(default_factory=dict)
+    """What stands for values that are made by a call, by the keys of their origins."""
     kept: dict[str, ast.expr] = field(default_factory=dict)
     """Objects that the class's constructor makes, by their names there."""
     places: set[int] = field(default_factory=set)
@@ -255,7 +257,21 @@ class _Pass(ast.NodeTransformer):
             self.to.device = inner_device
             return ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load())
         made: ast.expr = inner.visit(deepcopy(found.node))
-        return made
+        return self._shared(name, found, made) if calls and not self.hidden else made
+
+    def _shared(self, name: str, found: Origin, made: ast.expr) -> ast.expr:
+        """Return a value in its place where a method uses it once, or else a name for it: it is made once."""
+        first = self.to.inlined.setdefault(found.key, made)
+        if first is made:
+            return made
+        if not isinstance(first, ast.Name):
+            own = f"{name}_" if name in ("self", "model", "parameters", "batch", "optimizer") else name
+            value = copy(first)
+            self.to.before = {own: [ast.Assign([ast.Name(own, ast.Store())], value)], **self.to.before}
+            first.__class__ = ast.Name  # type: ignore[assignment]  # where it stands already
+            first.__dict__.clear()
+            vars(first).update(id=own, ctx=ast.Load())
+        return copy(first)
 
     def _changed(self, found: Origin) -> ast.expr | None:
         """Return the name of a configuration that the script changes once it is made; what does so goes before."""
@@ -282,9 +298,11 @@ class _Pass(ast.NodeTransformer):
     def _stays(self, name: str) -> bool:
         """Return whether a name means in the class what it means in the script."""
         if not isinstance(self.scope.node, ast.Module):
-            bound = self.tracer.bindings(self.scope)
-            if name in bound or name in parameters_of(self.scope.node):
-                return False
+            outer: Scope | None = self.scope
+            while outer is not None and not isinstance(outer.node, ast.Module):
+                if name in self.tracer.bindings(outer) or name in parameters_of(outer.node):
+                    return False
+                outer = self.tracer.enclosing.get(id(outer.node))
             for node in here(self.scope.node.body):
                 if isinstance(node, ast.Import | ast.ImportFrom) and name in _imported(node):
                     self.to.imports[name] = ast.unparse(node)
@@ -294,11 +312,25 @@ class _Pass(ast.NodeTransformer):
             return True
         return name in script.importable or hasattr(builtins, name) or name in ("self", "__file__")
 
+    def _defined(self, node: ast.expr) -> ast.ClassDef | None:
+        """Return the class of that name that the script's function defines for itself."""
+        if not isinstance(node, ast.Name) or isinstance(self.scope.node, ast.Module):
+            return None
+        return _definitions(self.scope).get(node.id)
+
     def _unseen(self, node: ast.expr, name: str, found: Origin) -> ast.expr:
+        own = self._defined(node)
+        if own is not None:
+            self.to.before.setdefault(own.name, [deepcopy(own)])
+            return node
         where = getattr(found.scope.node, "name", "")
         told = f"in the script, {ast.unparse(found.node)}" if found.node is not node else "as in the script"
         self.to.missing[name] = told + (f", in {where}()" if where and found.node is node else "")
         return ast.Name(name, ast.Load())
+
+
+def _definitions(scope: Scope) -> dict[str, ast.ClassDef]:
+    return {each.name: each for each in here(scope.node.body) if isinstance(each, ast.ClassDef)}
 
 
 def _as_of(node: ast.expr, made: ast.expr) -> ast.expr:

@@ -34,7 +34,7 @@ class Method:
         if self.same_as:
             return [f"    {self.name} = {self.same_as}"]
         head = f"    def {self.name}({', '.join(('self', *self.parameters))}):"
-        return [head, *(f"        {line}" for line in self.lines)]
+        return [head, *(f"        {line}".rstrip() for line in self.lines)]
 
 
 def name_of(name: str) -> ast.expr:

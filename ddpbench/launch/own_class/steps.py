@@ -25,6 +25,7 @@ _BLOCKS = (
     ast.ExceptHandler,
 )
 _AVERAGES = ("deepcopy", "AveragedModel", "ExponentialMovingAverage", "ModelEma", "ModelEMA", "EMA")
+_PARAMETERS = ("model", "batch", "optimizer", "loss", "step")
 _EFFECTS = ("backward", "manual_backward", "step", "zero_grad", "unscale_")
 _LOGS = ("print", "log", "append", "item", "set_postfix", "set_description", "add_scalar", "save", "write")
 
@@ -81,6 +82,46 @@ def settled(body: list[ast.stmt], scope: Scope, tracer: Tracer) -> list[ast.stmt
         else:
             kept.append(statement)
     return kept
+
+
+def with_methods(body: list[ast.stmt], scope: Scope) -> list[ast.stmt]:
+    """Return the statements with the methods of `self` that they call for a value as functions before them."""
+    if scope.own is None:
+        return body
+    methods = {each.name: each for each in scope.own.body if isinstance(each, ast.FunctionDef)}
+    made: dict[str, ast.FunctionDef] = {}
+    calls = _Methods(methods, made)
+    changed = [calls.visit(deepcopy(each)) for each in body]
+    return [*made.values(), *changed] if made else body
+
+
+class _Methods(ast.NodeTransformer):
+    """Calls a function in place of a method of `self` that returns a value and does not train."""
+
+    def __init__(self, methods: dict[str, ast.FunctionDef], made: dict[str, ast.FunctionDef]) -> None:
+        self.methods, self.made = methods, made
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        func = node.func
+        if not isinstance(func, ast.Attribute) or ast.unparse(func.value) != "self":
+            return node
+        method = self.methods.get(func.attr)
+        if method is None or not method.args.args or method.decorator_list:
+            return node
+        inside = list(ast.walk(method))
+        returns = any(isinstance(each, ast.Return) and each.value is not None for each in inside)
+        if not returns or any(map(is_backward, inside)):
+            return node
+        name = f"{method.name}_of" if method.name in _PARAMETERS else method.name
+        if method.name not in self.made:
+            own = deepcopy(method)
+            own.name, own.args.args = name, own.args.args[1:]
+            self.made[method.name] = own
+            own.body = [self.visit(each) for each in own.body]
+            self.made[method.name] = self.made.pop(method.name)  # after those that it calls
+        node.func = ast.copy_location(ast.Name(name, ast.Load()), func)
+        return node
 
 
 def before_backward(body: list[ast.stmt]) -> Before | None:

@@ -55,6 +55,8 @@ class Tracer:
         self.top = Scope(script.tree)
         self._bindings: dict[int, dict[str, list[Binding]]] = {}
         self._loops: dict[int, ast.For] = {}
+        self.enclosing: dict[int, Scope] = {}
+        """The function in which a function is defined, by the id of that one."""
 
     def as_loop(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> ast.For:
         """Return a comprehension with one `for` as a loop, the same one each time."""
@@ -75,7 +77,17 @@ class Tracer:
             if isinstance(each, ast.FunctionDef)
         ]
         methods = [Scope(each, found) for found, each in self.script.methods()]
-        return [self.top, *functions, *methods, *guarded]
+        whole = [*functions, *methods, *guarded]
+        return [self.top, *whole, *(inner for each in whole for inner in self._inner(each))]
+
+    def _inner(self, scope: Scope) -> Iterator[Scope]:
+        """Yield the functions that are defined in a function, by which the names of that one are seen too."""
+        for each in here(scope.node.body):
+            if isinstance(each, ast.FunctionDef):
+                inner = Scope(each, scope.own)
+                self.enclosing[id(each)] = scope
+                yield inner
+                yield from self._inner(inner)
 
     def bindings(self, scope: Scope) -> dict[str, list[Binding]]:
         """Return what the names of a scope are bound to."""
@@ -112,7 +124,8 @@ class Tracer:
             if argument is not None:
                 return self.trace(*argument, depth + 1)
             if key not in parameters_of(scope.node):
-                return self._traced_name(key, self.top, depth)
+                outer = self.enclosing.get(id(scope.node), self.top)
+                return self._traced_name(key, outer, depth)
         return None
 
     def _traced_attribute(self, key: str, scope: Scope, depth: int) -> Origin | None:
@@ -178,7 +191,7 @@ class Tracer:
         names = parameters_of(scope.node)
         if name not in names:
             return None
-        if scope.own is not None:
+        if scope.own is not None and id(scope.node) not in self.enclosing:
             names = names[1:]
         calls = [(scope.call, scope.caller)] if scope.call else list(self.calls(scope))
         for call, caller in calls[:1]:
@@ -201,7 +214,9 @@ class Tracer:
             for node in here(caller.node.body):
                 if not isinstance(node, ast.Call):
                     continue
-                if scope.own is None or name == "__init__":
+                if id(scope.node) in self.enclosing:
+                    matches = isinstance(node.func, ast.Name) and node.func.id == name
+                elif scope.own is None or name == "__init__":
                     wanted = name if scope.own is None else scope.own.name
                     matches = isinstance(node.func, ast.Name) and node.func.id == wanted
                 else:
