@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ddpbench.cli import make_parser, run
 from ddpbench.errors import WorkloadError
 from ddpbench.launch import own_batches
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.own_batches import batch_notes, may_state_batch
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
-from ddpbench.spec import parse_experiment
+from ddpbench.spec import expand, parse_experiment
 
 TEXT = """
     [base]
@@ -125,3 +127,76 @@ def test_batches_that_are_an_axis_win_too() -> None:
     (note,) = batch_notes(experiment, {"train.py:Mine": 32})
     assert note.startswith("local_batch = [1, 4] is the experiment's and is used; ")
     assert note.endswith("(set axes.local_batch to take that)")
+
+
+COMMANDS = ["sweep", "plan", "submit"]
+"""Those whose `--workload` replaces an experiment's; `compare` and `bisect` prepare each side as `sweep` does."""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("experiment", "local", "note"),
+    [
+        (
+            "quick",
+            {4},
+            "local_batch = 4 is the experiment's and is used; Mine says batch = 32 (set base.local_batch to take that)",
+        ),
+        ("without", {32}, "local_batch = 32, as Mine says batch = 32"),
+        ("axis", {2, 16}, "local_batch = [2, 16] is the experiment's and is used; Mine says batch = 32"),
+    ],
+)
+def test_with_workload_the_experiments_local_batch_is_used_and_said(
+    command: str,
+    experiment: str,
+    local: set[int],
+    note: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "train.py").write_text(SAYS, encoding="utf-8")
+    head = '[base]\nworkload = "gpt:nano"\nstrategy = "ddp"\n'
+    (tmp_path / "without.toml").write_text(f"{head}[axes]\nworld_size = [1, 2]\n", encoding="utf-8")
+    (tmp_path / "axis.toml").write_text(f"{head}[axes]\nlocal_batch = [2, 16]\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    batches: list[int] = []
+    for module in ("sweep.preparation", "elsewhere"):
+        monkeypatch.setattr(
+            f"ddpbench.launch.{module}.stated_batches", lambda names: dict.fromkeys(names, 32)
+        )
+
+        def noted(*arguments: Any, _expand: Any = expand, **more: Any) -> Any:
+            found = _expand(*arguments, **more)
+            batches.extend(entry.case.local_batch for entry in found)
+            return found
+
+        monkeypatch.setattr(f"ddpbench.launch.{module}.expand", noted)
+    source = experiment if experiment == "quick" else f"{experiment}.toml"
+    size = (
+        []
+        if command == "sweep"
+        else ["--nodes", "1,2" if command == "submit" else "a,b", "--ranks-per-node", "2"]
+    )
+    last = ["--out", "planned"] if command == "plan" else ["--dry-run"]
+    assert run([command, source, "--workload", "train.py:Mine", *size, *last]) == 0
+    assert set(batches) == local
+    printed = capsys.readouterr()
+    assert note in " ".join((printed.out + printed.err).split())
+
+
+@pytest.mark.parametrize("command", ["compare", "bisect"])
+def test_a_side_of_a_comparison_is_asked_for_the_workload_as_a_sweep_is(command: str) -> None:
+    arguments = {
+        "compare": ["--interleave", "quick", "--base", "a", "--new", "b"],
+        "bisect": ["quick", "a", "b"],
+    }
+    parsed = make_parser().parse_args([command, *arguments[command], "--workload", "train.py:Mine"])
+    assert parsed.overrides == ["base.workload=train.py:Mine"]
+
+
+def test_every_command_with_a_workload_is_looked_at() -> None:
+    """`verify` and `noise` have no experiment, `allocation` reads a run, and `profile` has --local-batch."""
+    commands = make_parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr]
+    taking = {name for name, each in commands.items() if "--workload" in each.format_help()}  # type: ignore[union-attr]
+    assert taking == {*COMMANDS, "compare", "bisect", "verify", "noise", "allocation"}

@@ -46,7 +46,7 @@ class Renderer:
     before: dict[str, list[ast.stmt]] = field(default_factory=dict)
     """Configurations that the script makes and then changes, by their names."""
     inlined: dict[tuple[int, Path], ast.expr] = field(default_factory=dict)
-    """What stands for values that are made by a call, by the keys of their origins."""
+    """The expressions of values that a call makes, by the keys of their origins."""
     kept: dict[str, ast.expr] = field(default_factory=dict)
     """Objects that the class's constructor makes, by their names there."""
     places: set[int] = field(default_factory=set)
@@ -268,7 +268,7 @@ class _Pass(ast.NodeTransformer):
             own = f"{name}_" if name in ("self", "model", "parameters", "batch", "optimizer") else name
             value = copy(first)
             self.to.before = {own: [ast.Assign([ast.Name(own, ast.Store())], value)], **self.to.before}
-            first.__class__ = ast.Name  # type: ignore[assignment]  # where it stands already
+            first.__class__ = ast.Name  # where it stands already
             first.__dict__.clear()
             vars(first).update(id=own, ctx=ast.Load())
         return copy(first)
