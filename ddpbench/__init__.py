@@ -156,11 +156,12 @@ def report_on(
         ddpbench.errors.RequestError: its records are gone, and only its report was kept.
     """
     from ddpbench.helper_process import for_report
+    from ddpbench.records.plan import count_cases
     from ddpbench.records.submission_dir import run_at
 
     run = run_at(Path(run_dir))
     run.check_records()
-    others = for_report(len(run.read_json(run.plan).get("cases", ())))
+    others = for_report(count_cases(run))
     collected = gc.isenabled()
     gc.disable()  # a tenth of the time: nothing of what is read is garbage before the page is written
     try:

@@ -26,12 +26,15 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     import ddpbench
     from ddpbench.records import pack
+    from ddpbench.records.machine import read_machine, read_merged
     from ddpbench.records.plan import read_plan
+    from ddpbench.records.sessions import read_sessions
     from ddpbench.records.submission_dir import run_at
     from ddpbench.units import format_bytes
 
     run = run_at(arguments.run_dir)
-    read_plan(run)  # whole, or refused with what is wrong
+    for read in (read_plan, read_machine, read_merged, read_sessions):
+        read(run)  # whole, or refused with what is wrong, before anything is written
     with run.locked():
         path = pack(run)
     show(f"packed {format_bytes(path.stat().st_size)} of records", file=sys.stderr)

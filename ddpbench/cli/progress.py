@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -42,10 +42,12 @@ def _result(label: str, what: str, outcome: LaunchOutcome, rate: float | None) -
 class LineListener(Listener):
     """One line a launch."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
+        self._clock = clock
         self._what = ""
-        self._count = ""
+        self._done, self._total = 0, 0
+        self._left_s, self._since = 0.0, clock()
         self._labels: dict[str, str] = {}
 
     def _label(self, entry: PlannedCase) -> str:
@@ -64,14 +66,18 @@ class LineListener(Listener):
 
     def launch_started(self, entry: PlannedCase, what: str, done: int, total: int, left_s: float) -> None:
         self._what = what
-        self._count = (
-            f"[{done + 1}/{total}, {format_seconds(round(left_s))} left]"
-            if left_s >= 1
-            else f"[{done + 1}/{total}]"
-        )
+        self._done, self._total = done + 1, total
+        self._left_s, self._since = left_s, self._clock()
+
+    def _left(self) -> str:
+        """Return how long the rest is expected to take from now on; empty once it is less than a second."""
+        left_s = self._left_s - (self._clock() - self._since)
+        return f"{format_seconds(round(left_s))} left" if left_s >= 1 else ""
 
     def launch_ended(self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None) -> None:
-        self._say(f"{self._count} {_result(self._label(entry), self._what, outcome, samples_per_s)}")
+        left = self._left() if self._done < self._total else ""
+        count = f"[{self._done}/{self._total}{f', {left}' if left else ''}]"
+        self._say(f"{count} {_result(self._label(entry), self._what, outcome, samples_per_s)}")
 
     def round_ended(self, number: int, half_widths: dict[str, float | None], stop_reason: str) -> None:
         self._say(_round_line(number, half_widths, stop_reason))
@@ -90,8 +96,8 @@ def _round_line(number: int, half_widths: dict[str, float | None], stop_reason: 
 class BarListener(LineListener):
     """A bar with the case under way, its throughput so far and the time left; failures as lines above it."""
 
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(console, clock)
         # Drawn once a second at most: the ranks may want these cores.
         self._progress = Progress(
             TextColumn("{task.fields[what]:<8}", table_column=Column(no_wrap=True)),
@@ -106,8 +112,6 @@ class BarListener(LineListener):
             transient=True,
         )
         self._task: TaskID = self._progress.add_task("", total=None, what="", left="")
-        self._left_s = 0.0
-        self._since = time.monotonic()
         self._drawn = 0.0
 
     def __enter__(self) -> BarListener:
@@ -126,26 +130,23 @@ class BarListener(LineListener):
     def _draw(self, *, description: str | None = None, **changes: object) -> None:
         if description is not None:
             changes["description"] = escape(clean(description))
-        left = max(0.0, self._left_s - (time.monotonic() - self._since))
-        shown = f"{format_seconds(round(left))} left" if left >= 1 else ""
-        self._progress.update(self._task, left=shown, **changes)  # type: ignore[arg-type]
+        self._progress.update(self._task, left=self._left(), **changes)  # type: ignore[arg-type]
         self._progress.refresh()
-        self._drawn = time.monotonic()
+        self._drawn = self._clock()
 
     def planned(self, plan: Plan, run: RunDir, done: int, estimate_s: float) -> None:
         super().planned(plan, run, done, estimate_s)
-        self._left_s, self._since = estimate_s, time.monotonic()
+        self._left_s, self._since = estimate_s, self._clock()
 
     def preparing(self, what: str) -> None:
         self._draw(description=what)
 
     def launch_started(self, entry: PlannedCase, what: str, done: int, total: int, left_s: float) -> None:
-        self._what = what
-        self._left_s, self._since = left_s, time.monotonic()
+        super().launch_started(entry, what, done, total, left_s)
         self._draw(what=what, completed=done, total=total, description=self._label(entry))
 
     def pulse(self, entry: PlannedCase, pulse: Pulse, samples_per_s: float | None) -> None:
-        if time.monotonic() - self._drawn < 1.0:
+        if self._clock() - self._drawn < 1.0:
             return
         rate = f"{format_number(samples_per_s)} samples/s" if samples_per_s else pulse.phase
         self._draw(description=f"{rate}  {self._label(entry)}")

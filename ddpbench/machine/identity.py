@@ -12,7 +12,6 @@ import shlex
 import socket
 import subprocess
 import sys
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,9 +24,7 @@ from ddpbench.machine.setup import read_setup
 from ddpbench.records import SCHEMA_VERSION
 from ddpbench.records.machine import DIGESTS, setups_of
 from ddpbench.spec import PlannedCase
-from ddpbench.spec.selections import dotted
-from ddpbench.texts import shortened
-from ddpbench.units import counted, utc_now
+from ddpbench.units import utc_now
 from ddpbench.version import VERSION
 from ddpbench.workloads import is_import_path
 from ddpbench.workloads.profile import profile_digest
@@ -36,8 +33,6 @@ from ddpbench.workloads.shipped import PREFIX, profile_path
 RANK_CODE = ("measure", "strategies", "worker", "workloads")
 """The packages whose code runs in a rank."""
 _CONSEQUENCE = "results of the two do not belong in one table; give another --out"
-_MOST_SETTINGS = 3
-"""That are named; more are counted."""
 
 
 def machine_record(
@@ -201,31 +196,6 @@ def _difference(key: str, before: Mapping[str, Any], now: Mapping[str, Any], apa
     if key in DIGESTS and key in before and key in now:
         return f"{key}: {DIGESTS[key]} changed{f': {apart}' if apart else ''}"
     return f"{key}: {before.get(key)!r} there, {now.get(key)!r} here"
-
-
-def settings_apart(before: str, now: str) -> str:
-    """Return the settings in which two experiments differ, each a text of TOML: `budget.total: 60.0 there, 90.0 here`.
-
-    Of many the first ones; empty where one is not there, or cannot be read.
-    """
-    if not before:
-        return ""
-    try:
-        old, new = (dotted(tomllib.loads(text)) for text in (before, now))
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return ""
-    names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
-    names.sort(key=lambda name: name == "name")  # which follows from the file's
-    told = [
-        f"{name}: {_value_in(old, name)} there, {_value_in(new, name)} here"
-        for name in names[:_MOST_SETTINGS]
-    ]
-    more = len(names) - len(told)
-    return "; ".join([*told, *([f"and {counted(more, 'more setting')}"] if more > 0 else [])])
-
-
-def _value_in(settings: Mapping[str, Any], name: str) -> str:
-    return shortened(settings[name]) if name in settings else "unset"
 
 
 def sources_of(workloads: Iterable[str]) -> str:

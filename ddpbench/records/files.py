@@ -12,7 +12,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -245,15 +245,19 @@ def read_end(path: Path, most: int) -> bytes:
         return file.read(most) or b""
 
 
-def parse_json(data: bytes | str) -> Any:
+def parse_json(data: bytes | str, *, finite: bool = True) -> Any:
     """Return a JSON value with numbers of 64 bits, none infinite, and texts that can be shown: Unicode, no NULs.
+
+    Unless `finite`, infinite numbers and NaN are read too: for files that other programs write. `check_finite` finds
+    them in a part of such a file.
 
     Raises:
         ValueError: it is none; the message says where and why.
     """
     text = data.decode("utf-8") if isinstance(data, bytes) else data
     try:
-        value = json.loads(text, parse_int=_whole, parse_float=_finite, parse_constant=_finite)
+        number = _finite if finite else float
+        value = json.loads(text, parse_int=_whole, parse_float=number, parse_constant=number)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     _check_depth(value)
@@ -289,6 +293,23 @@ def _check_depth(value: Any) -> None:
 
 
 def _check_texts(value: Any) -> None:
+    for one in _values_in(value):
+        if isinstance(one, str) and ("\0" in one or any("\ud800" <= char <= "\udfff" for char in one)):
+            raise ValueError(f"a text that cannot be shown: {one[:40]!r}")
+
+
+def check_finite(value: Any) -> None:
+    """Refuse a JSON value that holds an infinite number or NaN.
+
+    Raises:
+        ValueError: it does.
+    """
+    for one in _values_in(value):
+        if isinstance(one, float) and not math.isfinite(one):
+            raise ValueError(f"{one} is not a finite number")
+
+
+def _values_in(value: Any) -> Iterator[Any]:
     left = [value]
     while left:
         one = left.pop()
@@ -296,5 +317,5 @@ def _check_texts(value: Any) -> None:
             left += [*one.keys(), *one.values()]
         elif isinstance(one, list):
             left += one
-        elif isinstance(one, str) and ("\0" in one or any("\ud800" <= char <= "\udfff" for char in one)):
-            raise ValueError(f"a text that cannot be shown: {one[:40]!r}")
+        else:
+            yield one

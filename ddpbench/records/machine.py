@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, JsonValue, ValidationError
+from pydantic import BaseModel, Field, JsonValue
 
-from ddpbench.records.files import damaged
+from ddpbench.records.checked import check, read_checked
+from ddpbench.records.files import MOST_NOTES
 from ddpbench.records.rundir import RunDir
 
 DIGESTS = {
@@ -85,7 +86,9 @@ def read_machine(run: RunDir) -> dict[str, Any]:
     Raises:
         IdentityError: it is missing, damaged, or of another schema.
     """
-    return _checked(_Machine, run, run.read_json(run.machine), run.machine.name)
+    data = run.read_json(run.machine)
+    check(_Machine, run.machine, data)
+    return data
 
 
 def setups_of(context: Mapping[str, Any]) -> dict[str, dict[str, str]]:
@@ -103,21 +106,4 @@ def read_merged(run: RunDir) -> dict[str, Any]:
     """
     if not run.merged.exists():
         return {}
-    return {"left_out": [], **_checked(_Merged, run, run.read_json(run.merged), run.merged.name)}
-
-
-def _checked(model: type[BaseModel], run: RunDir, data: dict[str, Any], name: str) -> dict[str, Any]:
-    try:
-        model.model_validate(data)
-    except ValidationError as error:
-        raise damaged(run.path / name, first_problem(error)) from None
-    return data
-
-
-def first_problem(error: ValidationError) -> str:
-    """Return the first problem, and where it is."""
-    problem = error.errors(include_url=False)[0]
-    where = ".".join(map(str, problem["loc"]))
-    if problem["type"] == "missing":
-        return f"{where} is missing"
-    return f"{where}: {problem['msg'][:1].lower()}{problem['msg'][1:]}"
+    return read_checked(_Merged, run.merged, MOST_NOTES).model_dump()

@@ -10,8 +10,8 @@ from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationEr
 
 from ddpbench.errors import RequestError
 from ddpbench.records.archive import unpack
+from ddpbench.records.checked import first_problem
 from ddpbench.records.files import damaged, parse_json
-from ddpbench.records.machine import first_problem
 from ddpbench.records.request import LaunchRequest
 from ddpbench.records.rundir import CASE_ID, RUN_ID, Purpose, RunDir
 from ddpbench.spec import Budget, Case, Links, PlannedCase, environment
@@ -220,6 +220,18 @@ class _Plan(BaseModel, strict=True):
 
 
 _PLAN: TypeAdapter[_Plan] = TypeAdapter(_Plan)
+
+
+def count_cases(run: RunDir) -> int:
+    """Return how many cases a run's plan has, without a look at them.
+
+    Raises:
+        IdentityError: it is missing, damaged, or of another schema.
+    """
+    cases = run.read_json(run.plan).get("cases")
+    if not isinstance(cases, list):
+        raise damaged(run.plan, "cases: a list was expected")
+    return len(cases)
 
 
 def read_plan(run: RunDir) -> StoredPlan:

@@ -20,20 +20,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ddpbench.errors import IdentityError, OutputError, RequestError, UnreadableError, meant_path
+from ddpbench.records.checked import read_json
 from ddpbench.records.files import (
     MOST_NOTES,
     MOST_PLAN,
     copy_file,
-    damaged,
     kind_of,
     most_of,
     open_to_append,
-    parse_json,
-    read_bytes,
     read_text,
     write_anew,
 )
-from ddpbench.records.schema import SCHEMA_VERSION
 from ddpbench.texts import shortened
 
 Purpose = Literal["proof", "measure"]
@@ -412,23 +409,10 @@ class RunDir:
             IdentityError: the file is missing, damaged, no file, or of a newer schema.
         """
         try:
-            data = parse_json(read_bytes(path, MOST_PLAN if path == self.plan else MOST_NOTES))
+            return read_json(path, MOST_PLAN if path == self.plan else MOST_NOTES)
         except (FileNotFoundError, NotADirectoryError):
             near = "" if self.path.exists() else meant_path(self.path, is_run)
             raise IdentityError(f"{self.path} is not a run directory: {path.name} is missing{near}") from None
-        except UnreadableError as error:
-            raise IdentityError(str(error)) from None
-        except (OSError, ValueError) as error:
-            raise IdentityError(
-                f"{path} cannot be read: {error}; restore it from a copy, or sweep anew with another --out"
-            ) from None
-        if not isinstance(data, dict):
-            raise damaged(path, "an object was expected")
-        version = data.get("schema_version")
-        if version != SCHEMA_VERSION:
-            reads = f"this ddpbench reads schema {SCHEMA_VERSION}: use the version that wrote it"
-            raise IdentityError(f"{path} has schema {shortened(version)}; {reads}")
-        return data
 
 
 def is_run(path: Path) -> bool:

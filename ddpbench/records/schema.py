@@ -29,6 +29,8 @@ Number = int
 """A time on a clock whose zero is anywhere, or a number of something."""
 
 Status = Literal["ok", "failed", "hung", "oom", "diverged", "skipped"]
+CaseStatus = Literal["ok", "failed", "hung", "oom", "diverged", "skipped", "unfinished"]
+"""The statuses of a case: `unfinished` has too few rounds, as its sweep was interrupted or ran out of time."""
 WORST_FIRST: tuple[Status, ...] = ("diverged", "hung", "oom", "failed", "ok", "skipped")
 """The order in which a case takes the worst status of its launches."""
 

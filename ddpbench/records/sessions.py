@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from ddpbench.errors import IdentityError
-from ddpbench.records.files import damaged
-from ddpbench.records.machine import first_problem
+from ddpbench.records.checked import check
 from ddpbench.records.rundir import RunDir
 
 _SLACK = timedelta(seconds=2)
@@ -109,9 +108,6 @@ def read_sessions(run: RunDir) -> list[dict[str, Any]]:
     if not run.sessions.exists():
         return []
     data = run.read_json(run.sessions)
-    try:
-        _Sessions.model_validate(data)
-    except ValidationError as error:
-        raise damaged(run.sessions, first_problem(error)) from None
+    check(_Sessions, run.sessions, data)
     entries: list[dict[str, Any]] = data["sessions"]
     return entries

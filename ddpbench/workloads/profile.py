@@ -31,8 +31,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_serializer, model_validator
 
+from ddpbench.records.files import parse_json
 from ddpbench.spec import limits
-from ddpbench.texts import shortened, whole_number
+from ddpbench.texts import shortened
 
 SCHEMA_NAME = "ddpbench profile"
 SCHEMA_VERSION = 1
@@ -189,6 +190,9 @@ class Profile(BaseModel, extra="forbid", frozen=True):
         return f'{head[:-2]},\n "parameters": [\n{rows}\n ]\n}}\n'
 
 
+_ADVICE = "restore the file from a copy, or profile again"
+
+
 def parse_profile(text: str) -> Profile:
     """Return a profile from its text.
 
@@ -196,12 +200,12 @@ def parse_profile(text: str) -> Profile:
         ValueError: it is cut off, of another schema, or says what cannot be; the sentence says what.
     """
     try:
-        data = json.loads(text, parse_int=whole_number)
-    except RecursionError:
-        raise ValueError("it is nested too deeply for a profile") from None
+        data = parse_json(text, finite=False)  # the model says which number is not finite
     except json.JSONDecodeError as error:
         ends = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
         raise ValueError(f"it is {'cut off' if ends else 'no JSON'}: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{error}; {_ADVICE}") from None
     found = data.get("schema") if isinstance(data, dict) else None
     if not isinstance(found, dict) or found.get("name") != SCHEMA_NAME:
         raise ValueError(
@@ -216,7 +220,8 @@ def parse_profile(text: str) -> Profile:
     try:
         return Profile.model_validate(data)
     except ValidationError as error:
-        raise ValueError("; ".join(_sentences(error))) from None
+        wrong = "; ".join(_sentences(error))
+        raise ValueError(f"{wrong}; {_ADVICE}") from None
 
 
 _MOST_SENTENCES = 3

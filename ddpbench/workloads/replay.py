@@ -71,7 +71,10 @@ class Replay(Workload[ReplayOptions]):
                     f"the profile's times are for a local batch of {batch}, and strong scaling gives {case.world_size} "
                     f'ranks {case.local_batch}: set scaling = "weak"'
                 )
-            return f"the profile's times are for a local batch of {batch}: set local_batch = {batch}, or leave it out"
+            return (
+                f"the profile's times are for a local batch of {batch}: set base.local_batch = {batch}, or leave "
+                "it out"
+            )
         if options.slow_rank is not None and options.slow_rank >= case.world_size > 1:
             return f"slow_rank = {options.slow_rank}, and there are ranks 0 to {case.world_size - 1}"
         return None

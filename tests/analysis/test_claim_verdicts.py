@@ -228,7 +228,7 @@ def test_intervals_are_wider_the_more_pairs_a_claim_has() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"status": "failed"}, "DataParallel (threads) at 2 ranks has too few rounds"),
+        ({"status": "unfinished"}, "DataParallel (threads) at 2 ranks has too few rounds"),
         ({"status": "oom"}, "DataParallel (threads) at 2 ranks ran out of memory"),
         ({"status": "diverged"}, "DataParallel (threads) at 2 ranks diverged"),
         ({"planned": {"skip_reason": "needs 2 GPUs"}}, "DataParallel (threads) at 2 ranks was skipped"),

@@ -181,6 +181,31 @@ def test_what_else_differs_is_told_at_the_change(history: History) -> None:
     assert "Between night-11 (2026-10-12) and night-12 (2026-10-13): ddp" in place_words(place)
 
 
+@pytest.mark.parametrize(
+    ("total", "said"),
+    [(60, "The records show no other difference."), (90, "Also different: the experiment file differs in")],
+)
+def test_a_drawn_seed_is_no_other_experiment(tmp_path: Path, total: int, said: str) -> None:
+    """Each run of one file draws the order of its launches, and has it in its experiment.toml and digest."""
+    for number in range(12):
+        run = RunDir(tmp_path / f"run-{number:02d}")
+        write_plan(run, [DDP], Budget(rounds_min=3, rounds_max=3))
+        write_proof(run, DDP)
+        for launch in range(3):
+            time_ns = round((40 if number < 6 else 60) * MS) + 1000 * number + launch
+            write_launch(run, DDP, launch, [RankLaunch(blocks=[[time_ns] * 10] * 3)] * 2)
+        write_sessions(run)
+        seconds = 60 if number < 6 else total
+        run.experiment.write_text(f'name = "a"\n[budget]\nseed = {number}\ntotal = {seconds}\n')
+        machine = json.loads(run.machine.read_text())
+        machine["identity"]["experiment_digest"] = f"{number:016x}"
+        run.machine.write_text(json.dumps(machine))
+    (place,) = places(history_of(read_sides([tmp_path], as_given=True)))
+    assert said in place_words(place)
+    assert "seed" not in place_words(place)
+    assert ("budget.total: 60 before, 90 after." in place_words(place)) == (total == 90)
+
+
 def test_runs_without_numbers_are_gaps_that_are_said(history: History) -> None:
     ddp = history.cases[1]
     assert [(point.run, point.status) for point in ddp.gaps] == [(5, "not"), (8, "failed")]
@@ -324,7 +349,7 @@ def _undated(folder: Path) -> list[str]:
         (_alone, "is the only run: give several, or a folder of them"),
         (_nowhere, "nowhere' is neither a run directory nor a file here, nor a baseline saved in"),
         (_empty, "empty is not a run directory and holds none"),
-        (_file, "notes.txt is no file of pytest-benchmark"),
+        (_file, "notes.txt is not a file of pytest-benchmark"),
         (_apart, "no two of these 3 runs have a case in common"),
         (_newer, "has schema 99"),
         (_torn, "plan.json cannot be read"),

@@ -213,8 +213,8 @@ def test_what_is_no_file_of_ours(tmp_path: Path) -> None:
             '{"benchmarks": [{"name": "test_sort", "extra_info": {}}]}',
             "'test_sort' has no case_id, identity, steps_s",
         ),
-        ('{"benchmarks": [{"name"', "is no file of pytest-benchmark"),
-        ("[" * 100_000, "is no file of pytest-benchmark"),
+        ('{"benchmarks": [{"name"', "is not a file of pytest-benchmark"),
+        ("[" * 100_000, "is not a file of pytest-benchmark"),
     ):
         path.write_text(text)
         with pytest.raises(IdentityError, match=sentence):
@@ -369,14 +369,29 @@ def test_only_what_is_in_the_storage_and_means_the_name_is_removed(
     assert old.exists(), "main is no number of it"
 
 
-@pytest.mark.parametrize("given", [10**400, True])
-def test_a_number_that_is_none_of_a_float_s_is_damage(tmp_path: Path, given: object) -> None:
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (10**400, "a whole number of 401 digits"),
+        (True, "step_time_s is"),
+        (float("nan"), "nan is not a finite number"),
+    ],
+)
+def test_a_number_that_is_none_of_a_float_s_is_damage(tmp_path: Path, given: object, sentence: str) -> None:
     data = json.loads(exported(made(tmp_path / "a", {DDP: 40}), "pytest-benchmark"))
     data["benchmarks"][0]["extra_info"]["step_time_s"] = given
     path = tmp_path / "a.json"
     path.write_text(json.dumps(data))
-    with pytest.raises(IdentityError, match="step_time_s is"):
+    with pytest.raises(IdentityError, match=sentence):
         side_of(str(path))
+
+
+def test_an_infinite_number_of_another_benchmark_does_no_harm(tmp_path: Path) -> None:
+    data = json.loads(exported(made(tmp_path / "a", {DDP: 40}), "pytest-benchmark"))
+    data["benchmarks"].append({"name": "another", "extra_info": {"gain": float("inf")}})
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(data))
+    assert len(side_of(str(path)).cases) == 1
 
 
 def test_a_case_that_one_side_has_twice_is_said_to_be(tmp_path: Path) -> None:

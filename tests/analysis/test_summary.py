@@ -94,7 +94,7 @@ def test_a_killed_sweep_without_sessions_is_interrupted(run: RunDir) -> None:
     write_plan(run, [SINGLE])
     summary = summarize(run)
     assert (summary.stop_reason, summary.measured_share, summary.wall_s) == ("interrupted", None, 0)
-    assert summary.cases["status"].tolist() == ["failed"]
+    assert summary.cases["status"].tolist() == ["unfinished"]
     assert (summary.counts.planned, summary.counts.rounds) == (5, 0)  # rounds_min of one case
     assert summary.findings == ()
     assert [len(frame) for frame in (summary.launches, summary.breakdown, summary.comparisons)] == [0, 0, 0]

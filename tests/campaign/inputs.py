@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpbench.cli import make_parser
-from tests.campaign import classes, rundirs, submissions
+from tests.campaign import classes, documents, rundirs, submissions
 from tests.campaign.nasty import VALUES, Path_, as_json, dotted, leaves, replaced, toml_document, without
 
 ROOT = Path(__file__).parents[2]
@@ -66,11 +66,12 @@ def input_of(name: str) -> Input:
 
 
 SHARES = {
-    "experiment": 0.34,
-    "set": 0.12,
+    "experiment": 0.26,
+    "set": 0.10,
     "bytes": 0.06,
-    "flag": 0.16,
-    "run": 0.22,
+    "flag": 0.14,
+    "run": 0.14,
+    "document": 0.20,
     "profile": 0.06,
     "class": 0.04,
     "submission": 0.06,
@@ -278,6 +279,17 @@ def _run_input(rest: str) -> Input:
         rundirs.change(folder / "given", rest)
 
     return Input(f"run:{rest}", argv, prepare, codes=(0, 1, 2), made=("run", "given", "other"))
+
+
+@family("document", documents.names)
+def _document_input(rest: str) -> Input:
+    return Input(
+        f"document:{rest}",
+        documents.command(rest),
+        lambda folder: documents.prepare(folder, rest),
+        codes=(0,) if rest.endswith(documents.UNCHANGED) else (0, 1, 2),
+        made=("run", "given", "other", ".benchmarks"),
+    )
 
 
 @cache

@@ -35,12 +35,15 @@ FEW = (*FEW, "up-and-out", "markup", "long-text", "true", "empty-list", "table",
 
 @cache
 def _sound() -> Path:
-    """One run, written once for a process."""
+    """Two runs, `run` and `other`, written once for a process; the path of the first."""
     import tempfile
 
     folder = Path(tempfile.mkdtemp(prefix="ddpbench-campaign-")) / "run"
     atexit.register(_remove, folder.parent, os.getpid())
     write_run(folder, CASES, rounds=ROUNDS, blocks=2, steps=3)
+    other = write_run(folder.with_name("other"), CASES, rounds=ROUNDS, blocks=2, steps=3, seed=1)
+    text = other.machine.read_text(encoding="utf-8").replace("2026-03-04", "2026-03-05")
+    other.machine.write_text(text, encoding="utf-8")
     return folder
 
 
@@ -60,9 +63,9 @@ def forget() -> None:
     _sound.cache_clear()
 
 
-def write(folder: Path) -> None:
-    """A sound run in this folder."""
-    shutil.copytree(_sound(), folder)
+def write(folder: Path, *, other: bool = False) -> None:
+    """A sound run in this folder, or another one of the same cases."""
+    shutil.copytree(_sound().with_name("other") if other else _sound(), folder)
 
 
 def cases(folder: Path) -> list[str]:
@@ -70,12 +73,14 @@ def cases(folder: Path) -> list[str]:
     return [path.name for path in sorted((folder / "cases").iterdir())]
 
 
-def _launch(folder: Path, case: int = 0, name: str = "launch-00") -> Path:
+def launch(folder: Path, case: int = 0, name: str = "launch-00") -> Path:
+    """The folder of a case's launch."""
     return folder / "cases" / cases(folder)[case] / name
 
 
-def _records(folder: Path, case: int = 0) -> Path:
-    return min(_launch(folder, case).glob("rank-*.jsonl"))
+def records(folder: Path, case: int = 0) -> Path:
+    """The records of the first rank of a case's first launch."""
+    return min(launch(folder, case).glob("rank-*.jsonl"))
 
 
 def _swap(one: Path, other: Path) -> None:
@@ -86,7 +91,7 @@ def _swap(one: Path, other: Path) -> None:
 
 
 def _line(folder: Path, place: int, line: bytes) -> None:
-    path = _records(folder)
+    path = records(folder)
     lines = path.read_bytes().split(b"\n")
     path.write_bytes(b"\n".join([*lines[:place], line, *lines[place:]]))
 
@@ -111,60 +116,60 @@ def _huge(path: Path) -> None:
 
 
 WAYS: dict[str, Callable[[Path], Any]] = {
-    "launches-swapped": lambda run: _swap(_launch(run, 0), _launch(run, 1)),
-    "cases-swapped": lambda run: _swap(_launch(run, 0).parent, _launch(run, 1).parent),
-    "rounds-swapped": lambda run: _swap(_launch(run, 0), _launch(run, 0, "launch-01")),
-    "proofs-swapped": lambda run: _swap(_launch(run, 0, "proof"), _launch(run, 1, "proof")),
-    "stray-rank": lambda run: shutil.copy(_records(run, 1), _launch(run) / "rank-00077.attempt-0.jsonl"),
-    "rank-twice": lambda run: shutil.copy(_records(run), _launch(run) / "rank-00000.attempt-1.jsonl"),
-    "launch-of-three-digits": lambda run: shutil.copytree(_launch(run), _launch(run, 0, "launch-000")),
-    "launch-beyond-plan": lambda run: shutil.copytree(_launch(run), _launch(run, 0, "launch-77")),
-    "launch-superscript": lambda run: shutil.copytree(_launch(run), _launch(run, 0, "launch-²")),
-    "launch-minus": lambda run: shutil.copytree(_launch(run), _launch(run, 0, "launch--1")),
-    "case-beyond-plan": lambda run: shutil.copytree(_launch(run).parent, run / "cases/ddp-w9-00000000"),
+    "launches-swapped": lambda run: _swap(launch(run, 0), launch(run, 1)),
+    "cases-swapped": lambda run: _swap(launch(run, 0).parent, launch(run, 1).parent),
+    "rounds-swapped": lambda run: _swap(launch(run, 0), launch(run, 0, "launch-01")),
+    "proofs-swapped": lambda run: _swap(launch(run, 0, "proof"), launch(run, 1, "proof")),
+    "stray-rank": lambda run: shutil.copy(records(run, 1), launch(run) / "rank-00077.attempt-0.jsonl"),
+    "rank-twice": lambda run: shutil.copy(records(run), launch(run) / "rank-00000.attempt-1.jsonl"),
+    "launch-of-three-digits": lambda run: shutil.copytree(launch(run), launch(run, 0, "launch-000")),
+    "launch-beyond-plan": lambda run: shutil.copytree(launch(run), launch(run, 0, "launch-77")),
+    "launch-superscript": lambda run: shutil.copytree(launch(run), launch(run, 0, "launch-²")),
+    "launch-minus": lambda run: shutil.copytree(launch(run), launch(run, 0, "launch--1")),
+    "case-beyond-plan": lambda run: shutil.copytree(launch(run).parent, run / "cases/ddp-w9-00000000"),
     "case-up-and-out": lambda run: _renamed_case(run, "../../../escaped"),
     "case-absolute": lambda run: _renamed_case(run, "/tmp/escaped"),
     "case-null": lambda run: _renamed_case(run, "a\\u0000b"),
     "case-renamed": lambda run: _renamed_case(run, "ddp-w2-00000000"),
-    "log-is-a-link": lambda run: (_launch(run) / "x.log").symlink_to("/etc/passwd"),
-    "log-is-a-relative-link": lambda run: (_launch(run) / "x.log").symlink_to("../../../../../../etc/passwd"),
-    "records-are-a-link": lambda run: _instead(_records(run), lambda path: path.symlink_to("/etc/passwd")),
-    "launch-is-a-link": lambda run: _instead(_launch(run), lambda path: path.symlink_to("/etc")),
+    "log-is-a-link": lambda run: (launch(run) / "x.log").symlink_to("/etc/passwd"),
+    "log-is-a-relative-link": lambda run: (launch(run) / "x.log").symlink_to("../../../../../../etc/passwd"),
+    "records-are-a-link": lambda run: _instead(records(run), lambda path: path.symlink_to("/etc/passwd")),
+    "launch-is-a-link": lambda run: _instead(launch(run), lambda path: path.symlink_to("/etc")),
     "cases-are-a-link": lambda run: _instead(run / "cases", lambda path: path.symlink_to("/")),
-    "link-to-itself": lambda run: _instead(_launch(run), lambda path: path.symlink_to(path)),
+    "link-to-itself": lambda run: _instead(launch(run), lambda path: path.symlink_to(path)),
     "plan-is-a-link": lambda run: _instead(run / "plan.json", lambda path: path.symlink_to("/etc/passwd")),
     "page-is-a-link": lambda run: (run / "report.html").symlink_to("../escaped.html"),
     "figures-are-a-link": lambda run: (run / "figures").symlink_to(".."),
     "table-is-a-link": lambda run: (run / "cases.csv").symlink_to("../escaped.csv"),
     "plan-is-a-pipe": lambda run: _instead(run / "plan.json", os.mkfifo),
-    "records-are-a-pipe": lambda run: _instead(_records(run), os.mkfifo),
-    "outcome-is-a-pipe": lambda run: _instead(_launch(run) / "outcome.json", os.mkfifo),
-    "log-is-a-pipe": lambda run: os.mkfifo(_launch(run) / "rank-00000.attempt-0.log"),
+    "records-are-a-pipe": lambda run: _instead(records(run), os.mkfifo),
+    "outcome-is-a-pipe": lambda run: _instead(launch(run) / "outcome.json", os.mkfifo),
+    "log-is-a-pipe": lambda run: os.mkfifo(launch(run) / "rank-00000.attempt-0.log"),
     "plan-is-a-device": lambda run: _instead(run / "plan.json", lambda path: path.symlink_to("/dev/zero")),
-    "records-are-a-device": lambda run: _instead(_records(run), lambda path: path.symlink_to("/dev/zero")),
+    "records-are-a-device": lambda run: _instead(records(run), lambda path: path.symlink_to("/dev/zero")),
     "plan-is-a-folder": lambda run: _instead(run / "plan.json", Path.mkdir),
-    "outcome-is-a-folder": lambda run: _instead(_launch(run) / "outcome.json", Path.mkdir),
-    "records-are-a-folder": lambda run: _instead(_records(run), Path.mkdir),
+    "outcome-is-a-folder": lambda run: _instead(launch(run) / "outcome.json", Path.mkdir),
+    "records-are-a-folder": lambda run: _instead(records(run), Path.mkdir),
     "cases-are-a-file": lambda run: _instead(run / "cases", Path.touch),
-    "launch-is-a-file": lambda run: _instead(_launch(run), Path.touch),
+    "launch-is-a-file": lambda run: _instead(launch(run), Path.touch),
     "plan-is-empty": lambda run: (run / "plan.json").write_bytes(b""),
-    "records-are-empty": lambda run: _records(run).write_bytes(b""),
-    "outcome-is-empty": lambda run: (_launch(run) / "outcome.json").write_bytes(b""),
+    "records-are-empty": lambda run: records(run).write_bytes(b""),
+    "outcome-is-empty": lambda run: (launch(run) / "outcome.json").write_bytes(b""),
     "plan-of-64-gib": lambda run: _huge(run / "plan.json"),
-    "records-of-64-gib": lambda run: _huge(_records(run)),
-    "outcome-of-64-gib": lambda run: _huge(_launch(run) / "outcome.json"),
-    "records-torn": lambda run: _records(run).write_bytes(_records(run).read_bytes()[:-7]),
-    "records-cut": lambda run: _records(run).write_bytes(_records(run).read_bytes()[:200]),
-    "records-doubled": lambda run: _records(run).write_bytes(_records(run).read_bytes() * 2),
-    "records-reversed": lambda run: _records(run).write_bytes(
-        b"\n".join(_records(run).read_bytes().split(b"\n")[::-1][1:]) + b"\n"
+    "records-of-64-gib": lambda run: _huge(records(run)),
+    "outcome-of-64-gib": lambda run: _huge(launch(run) / "outcome.json"),
+    "records-torn": lambda run: records(run).write_bytes(records(run).read_bytes()[:-7]),
+    "records-cut": lambda run: records(run).write_bytes(records(run).read_bytes()[:200]),
+    "records-doubled": lambda run: records(run).write_bytes(records(run).read_bytes() * 2),
+    "records-reversed": lambda run: records(run).write_bytes(
+        b"\n".join(records(run).read_bytes().split(b"\n")[::-1][1:]) + b"\n"
     ),
     "records-binary": lambda run: _line(run, 1, bytes(range(256)).replace(b"\n", b"")),
     "record-unknown": lambda run: _line(run, 1, b'{"kind": "unheard-of"}'),
     "record-deep": lambda run: _line(run, 1, b"[" * 100_000),
     "record-long": lambda run: _line(run, 1, b'{"kind": "' + b"x" * 10_000_000 + b'"}'),
-    "records-of-no-rank": lambda run: _records(run).unlink(),
-    "no-outcome": lambda run: (_launch(run) / "outcome.json").unlink(),
+    "records-of-no-rank": lambda run: records(run).unlink(),
+    "no-outcome": lambda run: (launch(run) / "outcome.json").unlink(),
     "no-cases": lambda run: shutil.rmtree(run / "cases"),
     "no-machine": lambda run: (run / "machine.json").unlink(),
     "no-sessions": lambda run: (run / "sessions.json").unlink(),
@@ -185,8 +190,8 @@ def _document(folder: Path, name: str) -> tuple[Path, int | None]:
     if name in DOCUMENTS:
         return folder / name, None
     if name == "outcome.json":
-        return _launch(folder) / name, None
-    return _records(folder), int(name.rpartition("#")[2])
+        return launch(folder) / name, None
+    return records(folder), int(name.rpartition("#")[2])
 
 
 def _texts(path: Path, line: int | None) -> str:
@@ -199,7 +204,7 @@ def names() -> list[str]:
     """Of all ways to change a run."""
     folder = _sound()
     found = list(WAYS)
-    lines = [f"records#{line}" for line in range(len(_records(folder).read_text().splitlines()))]
+    lines = [f"records#{line}" for line in range(len(records(folder).read_text().splitlines()))]
     seen: set[str] = set()
     for name in (*DOCUMENTS, "outcome.json", *lines):
         document = json.loads(_texts(*_document(folder, name)))

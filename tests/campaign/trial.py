@@ -64,6 +64,7 @@ def run(given: Input, here: Path, tag: str) -> oracle.Ended:
     out, told = here.with_suffix(".out"), here.with_suffix(".told")
     environment = {oracle.TAG: tag, "TMPDIR": str(here / "tmp"), "HOME": str(here), "COLUMNS": "100"}
     environment["MPLCONFIGDIR"] = str(here.parent / "matplotlib")  # its list of fonts takes seconds to make
+    environment["DDPBENCH_CACHE"] = str(here.parent / "cache")
     environment |= {name: value.replace("{here}", str(here)) for name, value in given.env.items()}
     began = time.monotonic()
     child = os.fork()

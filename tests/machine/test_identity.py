@@ -14,10 +14,10 @@ from ddpbench.machine.identity import (
     check_identity,
     machine_record,
     nodes_record,
-    settings_apart,
     sources_of,
 )
 from ddpbench.spec import Case, PlannedCase
+from ddpbench.spec.differences import SEED, settings_apart
 
 PROBE = {"torch": "2.9", "python": "3.11", "cuda": None, "nccl": None, "cpu_capability": "AVX2", "gpus": []}
 HARDWARE = Hardware(cores=(0, 1), physical=2, quota=None, gpu_addresses=(), cpu_model="One")
@@ -56,6 +56,8 @@ def test_what_digests_are_of_is_told_in_words() -> None:
     assert many.count(" there, ") == 3
     assert many.endswith("; and 2 more settings")
     assert settings_apart("name = 'a'\nb = 1", "name = 'c'\nb = 2").startswith("b: 1 there")
+    assert settings_apart("[budget]\nseed = 1\n", "[budget]\nseed = 2\n") == "budget.seed: 1 there, 2 here"
+    assert settings_apart("[budget]\nseed = 1\n", "[budget]\nseed = 2\n", ignored={SEED}) == ""
     assert settings_apart("", "a = 1") == settings_apart("a = ", "a = 1") == ""
 
 

@@ -158,7 +158,8 @@ def test_an_option_given_again_leaves_the_others_as_they_are(tmp_path: Path) -> 
     SubmissionDir(tmp_path).file.write_text(
         json.dumps(
             {
-                "asked": {},
+                "schema_version": 1,
+                "asked": {"experiment": "quick.toml", "experiment_digest": "0123"},
                 "slurm": {
                     "time_s": None,
                     "options": [["partition", "gpu"], ["gres", "gpu:8"], ["exclusive", None]],

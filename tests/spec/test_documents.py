@@ -100,12 +100,10 @@ def test_a_question_of_several_lines_is_one() -> None:
 
 
 def test_a_profile_that_is_nested_too_deeply_or_has_a_number_of_thousands_of_digits() -> None:
-    with pytest.raises(ValueError, match="is nested too deeply"):
+    with pytest.raises(ValueError, match="nested more than 64 levels deep"):
         parse_profile("[" * 100_000)
     head = '{"schema": {"name": "ddpbench profile", "version": 1}, "local_batch": '
-    with pytest.raises(
-        ValueError, match=r"local_batch: a whole number of about 5,000 digits given; must be a whole"
-    ):
+    with pytest.raises(ValueError, match=r"a whole number of 5,000 digits; restore the file from a copy"):
         parse_profile(f'{head}{"9" * 5000}, "source": "measured"}}')
 
 

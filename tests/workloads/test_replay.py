@@ -308,7 +308,7 @@ def test_models_are_equal_in_every_rank_for_the_same_seed(tmp_path: Path) -> Non
         ({"checkpoint": True}, "a replay has no loss"),
         ({"precision": "bf16"}, r"precision full\): set precision = \"full\", or profile under bf16"),
         ({"dtype": "float64"}, r"the profile is of float32 parameters: set dtype = \"float32\""),
-        ({"local_batch": 8}, "local batch of 4: set local_batch = 4, or leave it out"),
+        ({"local_batch": 8}, "local batch of 4: set base.local_batch = 4, or leave it out"),
         (
             {"local_batch": 2, "scaling": "strong", "world_size": 2},
             'strong scaling gives 2 ranks 2: set scaling = "weak"',

@@ -71,7 +71,7 @@ _HEADS: Mapping[ClaimVerdict, str] = {
 }
 SHARED_CORES = "intervals allow for shared cores"
 """Said of claims whose ranks shared cores."""
-_STATUSES = {"oom": "ran out of memory", "ok": "has no numbers"}
+_STATUSES = {"unfinished": "has too few rounds", "oom": "ran out of memory", "ok": "has no numbers"}
 _FOLLOWING = ("algorithm", "schedule", "options_json", "backend", "bucket_cap_mb", "env_json")
 """What follows from the strategy, where that differs."""
 
@@ -129,8 +129,7 @@ def _unable(pair: _Pair, names: Names) -> str:
         if run.planned.skip_reason is not None:
             return f"{names.of(run)} was skipped: {run.planned.skip_reason}"
         if run.status != "ok" or not run.timings:
-            unfinished = run.status == "failed" and run.launches and all(one.ok for one in run.launches)
-            status = "has too few rounds" if unfinished else _STATUSES.get(run.status, run.status)
+            status = _STATUSES.get(run.status, run.status)
             return f"{names.of(run)} {status}{f': {run.error}' if run.error else ''}"
         shared = run.shared_cores_share
         if shared is None or shared >= MOST_SHARED:

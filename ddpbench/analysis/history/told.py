@@ -13,7 +13,9 @@ from ddpbench.analysis.regression import Side, unlike
 from ddpbench.analysis.regression.told import ends
 from ddpbench.analysis.statistics.stats import ALPHA, Interval
 from ddpbench.escaping import escape_markdown, markdown_row
+from ddpbench.records import RunDir
 from ddpbench.records.machine import DIGESTS
+from ddpbench.spec.differences import SEED, settings_apart
 from ddpbench.texts import command
 from ddpbench.units import counted, decimals_borne, format_number, series_of
 
@@ -168,9 +170,20 @@ def _differing(before: Side, after: Side) -> Iterator[str]:
             yield f"{name} {old} before, {new} after"
     for digest, words in DIGESTS.items():
         old, new = before.identity.get(digest), after.identity.get(digest)
-        if old != new and old and new:
+        if old == new or not old or not new:
+            continue
+        if digest != "experiment_digest":
             yield f"{words} differs"
+        elif apart := settings_apart(
+            _experiment(before), _experiment(after), words=("before", "after"), ignored={SEED}
+        ):
+            yield f"{words} differs in {apart}"
     yield from unlike(before, after)
+
+
+def _experiment(side: Side) -> str:
+    """Return the text of a run's experiment; empty where only numbers were saved, or it cannot be read."""
+    return (RunDir(side.path).experiment_text() if side.path.is_dir() else None) or ""
 
 
 def place_words(place: Place) -> str:

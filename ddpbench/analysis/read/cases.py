@@ -15,13 +15,13 @@ from ddpbench.errors import IdentityError
 from ddpbench.records import (
     WORST_FIRST,
     Address,
+    CaseStatus,
     Costs,
     LaunchDir,
     LaunchRecords,
     LeftOut,
     Proof,
     RunDir,
-    Status,
     read_launch,
 )
 from ddpbench.records.machine import read_machine
@@ -158,7 +158,7 @@ def _status(
     path: Path,
     *,
     spent: bool,
-) -> tuple[Status, str]:
+) -> tuple[CaseStatus, str]:
     """Return a case's status, and for what is not ok a sentence that says what to do.
 
     Where the sweep ended with its budget `spent`, fewer rounds than were promised do.
@@ -186,9 +186,9 @@ def _status(
         sentence = (
             f"not measured: budget.total, {format_seconds(budget.total)}, was spent before its first launch"
         )
-        return "failed", f"{sentence}; resume with: {resume_command(path)}"
+        return "unfinished", f"{sentence}; resume with: {resume_command(path)}"
     sentence = f"measured in {ok} of at least {budget.rounds_min} rounds so far"
-    return "failed", f"{sentence}; resume with: {resume_command(path)}"
+    return "unfinished", f"{sentence}; resume with: {resume_command(path)}"
 
 
 def resume_command(path: Path | str, *flags: str) -> str:

@@ -19,7 +19,7 @@ from ddpbench.analysis.recovery import Recovered, RecoveryCost, recovery_cost
 from ddpbench.analysis.startup import StartUp
 from ddpbench.analysis.statistics.stats import Timing
 from ddpbench.analysis.time_to_loss import LossCurveRun
-from ddpbench.records import LeftOut, Noise, Proof, Status
+from ddpbench.records import CaseStatus, LeftOut, Noise, Proof, Status
 from ddpbench.spec import Case, PlannedCase
 from ddpbench.trend import Change
 
@@ -123,7 +123,7 @@ class CaseRun:
     launches: tuple[Launch, ...]
     proof: ProofRun | None
     parts: Breakdown | None
-    status: Status
+    status: CaseStatus
     error: str
     case_id: str
     baseline_id: str

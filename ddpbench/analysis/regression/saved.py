@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,9 +13,9 @@ from ddpbench.analysis.read.launches import CaseRun, Launch
 from ddpbench.analysis.regression.sides import CODE, Side
 from ddpbench.analysis.statistics.stats import Timing
 from ddpbench.errors import IdentityError, RequestError, UnreadableError
-from ddpbench.records import SCHEMA_VERSION, Status
-from ddpbench.records.files import MOST_RECORDS, read_text
-from ddpbench.records.machine import first_problem
+from ddpbench.records import SCHEMA_VERSION, CaseStatus
+from ddpbench.records.checked import check_schema, first_problem
+from ddpbench.records.files import MOST_RECORDS, check_finite, damaged, parse_json, read_text
 from ddpbench.records.plan import checked_case
 from ddpbench.spec import Case, PlannedCase
 from ddpbench.strategies.traits import traits_of
@@ -45,7 +44,7 @@ class _Extra(BaseModel, extra="allow", strict=True):
     launch_steps: list[_Count] = []
     launch_samples: list[_Count] = []
     sessions: list[int] = []
-    status: Status = "ok"
+    status: CaseStatus = "ok"
     error: str = ""
     launches_failed: Annotated[int, Field(ge=0, le=10**6)] = 0
 
@@ -80,15 +79,17 @@ def read_saved(path: Path, name: str = "") -> Side:
 
 def _loaded(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(read_text(path, MOST_RECORDS))
+        data = parse_json(read_text(path, MOST_RECORDS), finite=False)
     except FileNotFoundError:
         raise RequestError(f"{path}: there is no such file") from None
     except UnreadableError as error:
         raise IdentityError(str(error)) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise IdentityError(f"{path} is no file of pytest-benchmark: {error}") from None
+    except (OSError, ValueError) as error:
+        raise IdentityError(
+            f"{path} is not a file of pytest-benchmark: {error}; restore it from a copy"
+        ) from None
     if not isinstance(data, dict) or not isinstance(data.get("benchmarks"), list):
-        raise IdentityError(f"{path} is no file of pytest-benchmark: it has no benchmarks")
+        raise IdentityError(f"{path} is not a file of pytest-benchmark: it has no benchmarks")
     return data
 
 
@@ -109,19 +110,19 @@ def _why_none(every: Sequence[Mapping[str, Any]]) -> str:
 
 def _checked(path: Path, benchmark: Mapping[str, Any]) -> _Extra:
     name, given = shortened(benchmark.get("name")), benchmark["extra_info"]
-    version = given.get("schema_version", SCHEMA_VERSION)
-    if version != SCHEMA_VERSION:
-        reads = f"this ddpbench reads schema {SCHEMA_VERSION}: use the version that wrote it"
-        raise IdentityError(f"{path}: {name} has schema {shortened(version)}; {reads}")
+    check_schema(f"{path}: {name}", given.get("schema_version", SCHEMA_VERSION))
     try:
+        check_finite(given)
         found = _Extra.model_validate(given)
     except ValidationError as error:
-        raise IdentityError(f"{path} is damaged: {name}: {first_problem(error)}") from None
+        raise damaged(path, f"{name}: {first_problem(error)}") from None
+    except ValueError as error:
+        raise damaged(path, f"{name}: {error}") from None
     for key in ("launch_steps", "launch_samples", "sessions"):
         values = getattr(found, key)
         if values and len(values) != len(found.steps_s):
             told = f"{len(values)} {key} for {counted(len(found.steps_s), 'launch', 'launches')}"
-            raise IdentityError(f"{path} is damaged: {name}: {told}")
+            raise damaged(path, f"{name}: {told}")
     return found
 
 
@@ -129,9 +130,9 @@ def _case_run(path: Path, benchmark: Mapping[str, Any], extra: _Extra) -> CaseRu
     try:
         case = _case(benchmark["extra_info"])
     except ValueError as error:
-        raise IdentityError(f"{path} is damaged: {shortened(benchmark.get('name'))}: {error}") from None
+        raise damaged(path, f"{shortened(benchmark.get('name'))}: {error}") from None
     if problem := _samples_problem(case, extra) or _times_problem(benchmark, extra):
-        raise IdentityError(f"{path} is damaged: {shortened(benchmark.get('name'))}: {problem}")
+        raise damaged(path, f"{shortened(benchmark.get('name'))}: {problem}")
     good = [
         Launch(case_id=extra.case_id, round=timing.round, status="ok", timing=timing, session=timing.session)
         for timing in _timings(extra, case)
@@ -235,7 +236,9 @@ def _identity(path: Path, extras: Sequence[_Extra]) -> dict[str, Any]:
         for key, value in extra.identity.items():
             if key not in CODE and found.setdefault(key, value) != value:
                 told = f"{key} is {shortened(found[key])} and {shortened(value)}"
-                raise IdentityError(f"{path} holds benchmarks of more than one machine: {told}")
+                raise IdentityError(
+                    f"{path} holds benchmarks of more than one machine: {told}; save those of each on its own"
+                )
     return found
 
 

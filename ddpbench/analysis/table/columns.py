@@ -143,7 +143,7 @@ def _table() -> list[Column]:
             "text",
             "status",
             "",
-            "ok, failed, hung, oom, diverged or skipped",
+            "ok, failed, hung, oom, diverged, skipped, or unfinished: too few rounds yet, none of them failed",
             value=lambda run: run.status,
         ),
         *_one(

@@ -24,17 +24,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
-from ddpbench.errors import IdentityError, LaunchError, OutputError, RequestError, SideError
+from ddpbench.errors import LaunchError, OutputError, RequestError, SideError
 from ddpbench.guard import die_with_parent
 from ddpbench.helper_process import CODE_FIRST, child_environment
 from ddpbench.launch.interleave.sides import Placed
 from ddpbench.machine.disturbance import NoiseWatch, own_cpu_s
 from ddpbench.machine.turnstile import IN_TURN, TURNSTILE, WHOLE, Turnstile
 from ddpbench.records import SCHEMA_VERSION, write_atomically
-from ddpbench.records.files import MOST_NOTES, damaged, read_text
-from ddpbench.records.machine import first_problem
+from ddpbench.records.checked import read_checked
+from ddpbench.records.files import MOST_NOTES, damaged
 from ddpbench.records.rundir import explain_os_error
 from ddpbench.units import format_about, format_seconds
 
@@ -67,7 +67,7 @@ class Stored(BaseModel, strict=True):
     experiment: str
     base: StoredSide
     new: StoredSide
-    order: list[str] = []
+    order: list[Literal["base", "new"]] = []
     """Whose turn it was first, round by round."""
     turns: Turn = "launches"
     """What was in turn: blocks of steps, of some cases at least, or whole launches alone."""
@@ -82,17 +82,12 @@ def read_comparison(path: Path) -> Stored:
         RequestError: it is none.
         IdentityError: its file is damaged, or of another schema.
     """
-    if not (path / FILE).is_file():
-        raise RequestError(f"{path} holds no comparison: there is no {FILE}")
     try:
-        stored = Stored.model_validate(json.loads(read_text(path / FILE, MOST_NOTES)))
-    except ValidationError as error:
-        raise damaged(path / FILE, first_problem(error)) from None
-    except ValueError as error:
-        raise damaged(path / FILE, str(error)) from None
-    if stored.schema_version != SCHEMA_VERSION:
-        reads = f"this ddpbench reads schema {SCHEMA_VERSION}: use the version that wrote it"
-        raise IdentityError(f"{path / FILE} has schema {stored.schema_version}; {reads}")
+        stored = read_checked(Stored, path / FILE, MOST_NOTES)
+    except (FileNotFoundError, NotADirectoryError):
+        raise RequestError(f"{path} holds no comparison: there is no {FILE}") from None
+    if len(stored.foreign) > len(stored.order):
+        raise damaged(path / FILE, f"foreign has {len(stored.foreign)} rounds, and order {len(stored.order)}")
     return stored
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from ddpbench.errors import OutputError, RequestError
 from ddpbench.launch.elsewhere import PlannedFor, Shape, planned_for, write_run
@@ -25,8 +25,8 @@ from ddpbench.launch.slurm.script import job_script
 from ddpbench.launch.slurm.words import job_name, one_line
 from ddpbench.machine.identity import submitted_record
 from ddpbench.records import SCHEMA_VERSION, LaunchDir, RunDir, write_atomically
+from ddpbench.records.checked import check
 from ddpbench.records.files import MOST_OUTCOME, damaged, parse_json, read_bytes
-from ddpbench.records.machine import first_problem
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.rundir import checked_name, explain_os_error
 from ddpbench.records.submission_dir import SubmissionDir
@@ -457,11 +457,7 @@ def open_submission(path: Path) -> Submission:
         IdentityError: its file is damaged, or something in the directory leads elsewhere.
     """
     directory = SubmissionDir(path)
-    data = directory.read()
-    try:
-        stored = _Stored.model_validate(data)
-    except ValidationError as error:
-        raise damaged(directory.file, first_problem(error)) from None
+    stored = check(_Stored, directory.file, directory.read())
     sizes = []
     for size in stored.sizes:
         run = directory.run(size.nodes)

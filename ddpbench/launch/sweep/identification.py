@@ -14,7 +14,7 @@ from ddpbench.launch.plan import Plan, make_plan
 from ddpbench.launch.sweep.preparation import Prepared
 from ddpbench.machine.equal_caps import sentences, without_equal
 from ddpbench.machine.estimate import Tried
-from ddpbench.machine.identity import check_identity, machine_record, settings_apart, sources_of
+from ddpbench.machine.identity import check_identity, machine_record, sources_of
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import (
     gradients_in_rank,
@@ -29,6 +29,7 @@ from ddpbench.records.files import MOST_NOTES, read_text
 from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import PlannedCase
+from ddpbench.spec.differences import settings_apart
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

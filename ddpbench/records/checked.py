@@ -1,0 +1,80 @@
+"""JSON files with a model of their fields: read and checked, or refused in a message that names the file and the field.
+
+Every JSON document that a command reads comes through `read_json`; those with a model here through `read_checked`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from ddpbench.errors import IdentityError, UnreadableError
+from ddpbench.records.files import damaged, parse_json, read_bytes
+from ddpbench.records.schema import SCHEMA_VERSION
+from ddpbench.texts import shortened
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def read_json(path: Path, most: int) -> dict[str, Any]:
+    """Return the JSON object that a file of `most` bytes or fewer holds.
+
+    Raises:
+        FileNotFoundError: there is none; NotADirectoryError: a part of its path is a file.
+        IdentityError: it cannot be read, is damaged, or is of another schema.
+    """
+    try:
+        data = parse_json(read_bytes(path, most))
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except UnreadableError as error:
+        raise IdentityError(str(error)) from None
+    except (OSError, ValueError) as error:
+        raise IdentityError(f"{path} cannot be read: {error}; restore it from a copy") from None
+    if not isinstance(data, dict):
+        raise damaged(path, "an object was expected")
+    check_schema(path, data.get("schema_version"))
+    return data
+
+
+def check_schema(where: object, version: object) -> None:
+    """Refuse what another version of ddpbench wrote.
+
+    Raises:
+        IdentityError: the schema is another one; `where` it was found is named.
+    """
+    if isinstance(version, bool) or version != SCHEMA_VERSION:
+        reads = f"this ddpbench reads schema {SCHEMA_VERSION}: use the version that wrote it"
+        raise IdentityError(f"{where} has schema {shortened(version)}; {reads}")
+
+
+def read_checked(model: type[_Model], path: Path, most: int) -> _Model:
+    """Return what a file holds, checked by its model.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError, IdentityError: as `read_json`, or a field is wrong.
+    """
+    return check(model, path, read_json(path, most))
+
+
+def check(model: type[_Model], path: Path, data: object) -> _Model:
+    """Return what a file's contents are by its model.
+
+    Raises:
+        IdentityError: a field is missing or wrong.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise damaged(path, first_problem(error)) from None
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return the first problem, and where it is."""
+    problem = error.errors(include_url=False)[0]
+    where = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "missing":
+        return f"{where} is missing"
+    return f"{where}: {problem['msg'][:1].lower()}{problem['msg'][1:]}"

@@ -1,0 +1,48 @@
+"""In which settings two experiments differ."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Container, Mapping
+from typing import Any
+
+from ddpbench.spec.selections import dotted
+from ddpbench.texts import shortened
+from ddpbench.units import counted
+
+_MOST_SETTINGS = 3
+"""That are named; more are counted."""
+
+
+SEED = "budget.seed"
+"""The seed of the order of launches, which each run draws unless it is given."""
+
+
+def settings_apart(
+    before: str, now: str, *, words: tuple[str, str] = ("there", "here"), ignored: Container[str] = ()
+) -> str:
+    """Return the settings in which two experiments differ, each a text of TOML: `budget.total: 60.0 there, 90.0 here`.
+
+    Of many settings the first ones are named. Empty where they differ in nothing, or in `ignored` settings alone, and
+    where one of the texts is missing or cannot be read.
+    """
+    if not before or not now:
+        return ""
+    try:
+        old, new = (dotted(tomllib.loads(text)) for text in (before, now))
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return ""
+    names = [
+        name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name) and name not in ignored
+    ]
+    names.sort(key=lambda name: name == "name")  # which follows from the file's
+    found = [
+        f"{name}: {_value_in(old, name)} {words[0]}, {_value_in(new, name)} {words[1]}"
+        for name in names[:_MOST_SETTINGS]
+    ]
+    more = len(names) - len(found)
+    return "; ".join([*found, *([f"and {counted(more, 'more setting')}"] if more > 0 else [])])
+
+
+def _value_in(settings: Mapping[str, Any], name: str) -> str:
+    return shortened(settings[name]) if name in settings else "unset"

@@ -1,0 +1,36 @@
+"""What a sweep's progress says: how many launches have ended, and how long the rest takes from then on."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from ddpbench.cli.progress import LineListener
+from ddpbench.spec import Case, PlannedCase
+
+ENTRY = PlannedCase(case=Case(workload="mlp:small", strategy="single"))
+
+
+@pytest.mark.parametrize(
+    ("done", "left_s", "took_s", "said"),
+    [
+        (0, 60.0, 20.0, "[1/6, 40 s left] "),
+        (4, 60.0, 200.0, "[5/6] "),  # it took longer than all were expected to
+        (5, 191.0, 10.0, "[6/6] "),  # the time left was that of this launch itself
+    ],
+)
+def test_the_time_left_is_counted_from_the_end_of_a_launch(
+    done: int, left_s: float, took_s: float, said: str
+) -> None:
+    now = 1000.0
+    file = io.StringIO()
+    listener = LineListener(Console(file=file, width=200), clock=lambda: now)
+    listener.launch_started(ENTRY, "round 1", done, 6, left_s)
+    now += took_s
+    outcome: Any = SimpleNamespace(status="ok", error="")
+    listener.launch_ended(ENTRY, outcome, 12.0)
+    assert file.getvalue().startswith(f"{said}round 1"), file.getvalue()

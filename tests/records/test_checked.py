@@ -1,0 +1,84 @@
+"""JSON that a command reads: what cannot be is refused in a message that names the file and the place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import ddpbench
+from ddpbench.errors import IdentityError
+from ddpbench.launch.interleave.turns import FILE, read_comparison
+from ddpbench.records import RunDir
+from ddpbench.records.files import parse_json
+from ddpbench.records.machine import read_merged
+from tests.campaign import documents
+from tests.synthetic import write_run
+
+SIDE = {"words": "ref=main", "commit": "0123", "overrides": []}
+COMPARISON = {
+    "schema_version": 1,
+    "experiment": "quick.toml",
+    "base": SIDE,
+    "new": SIDE,
+    "order": ["base"],
+    "foreign": [0.1],
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * 100_000, "nested more than 64 levels deep"),
+        (json.dumps({**COMPARISON, "experiment": "\ud800"}), "a text that cannot be shown"),
+        (json.dumps(COMPARISON).replace("0.1", "1e400"), "1e400 is no finite number"),
+        (json.dumps({**COMPARISON, "foreign": [0.1, 0.2]}), "foreign has 2 rounds, and order 1"),
+        (json.dumps({**COMPARISON, "order": None}), "order: input should be a valid list"),
+        (json.dumps({**COMPARISON, "base": []}), "base: input should be a valid dict"),
+        (json.dumps({**COMPARISON, "order": ["neither"]}), "order.0"),
+        (json.dumps({**COMPARISON, "schema_version": True}), "has schema True"),
+        ("null", "an object was expected"),
+    ],
+)
+def test_a_damaged_comparison_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / FILE).write_text(text, encoding="utf-8")
+    with pytest.raises(IdentityError, match=said) as caught:
+        read_comparison(tmp_path)
+    assert str(tmp_path / FILE) in str(caught.value)
+
+
+@pytest.mark.parametrize("cases", [None, {}, 0, "x"])
+def test_a_plan_whose_cases_are_no_list_is_damaged(tmp_path: Path, cases: object) -> None:
+    run = write_run(tmp_path / "run", 1, rounds=1, blocks=1, steps=1)
+    plan = json.loads(run.plan.read_text(encoding="utf-8"))
+    run.plan.write_text(json.dumps({**plan, "cases": cases}), encoding="utf-8")
+    with pytest.raises(IdentityError, match="cases: a list was expected"):
+        ddpbench.report_on(run.path)
+
+
+def test_what_a_merged_run_does_not_say_of_a_source_has_its_default(tmp_path: Path) -> None:
+    stored = {"schema_version": 1, "sources": [{"path": "a", "fingerprint": "0"}]}
+    (tmp_path / "merged.json").write_text(json.dumps(stored), encoding="utf-8")
+    found = read_merged(RunDir(tmp_path))
+    assert found["left_out"] == []
+    assert (found["sources"][0]["cores"], found["sources"][0]["host"]) == (0, None)
+
+
+def test_infinite_numbers_are_read_where_that_is_asked_for() -> None:
+    assert parse_json("[1e400, NaN]", finite=False)[0] == float("inf")
+    for text in ("[1e400]", "[NaN]", "[-Infinity]"):
+        with pytest.raises(ValueError, match="no finite number"):
+            parse_json(text)
+
+
+def test_the_campaign_changes_every_container_of_every_document() -> None:
+    for name in documents.DOCUMENTS:
+        changes = {rest.split(":", 2)[2] for rest in documents.names() if rest.startswith(f"{name}:")}
+        assert {"=null", "=empty-list", "=empty-table", "=nested-5000"} <= changes, name
+    plan = {rest for rest in documents.names() if rest.startswith("plan.json:0:cases=")}
+    assert {
+        f"plan.json:0:cases={way}" for way in ("null", "empty-table", "text", "shorter", "longer")
+    } <= plan
+    commands = {document.commands[0][0] for document in documents.DOCUMENTS.values()}
+    assert commands >= {"report", "compare", "submit", "sweep"}
