@@ -16,6 +16,11 @@ TAG = f"{os.getpid()}-{time.time_ns()}"
 """Other people's sweeps do not have it."""
 
 
+AS_IN_A_TERMINAL = ("env", "--default-signal=HUP,INT,TERM")
+"""Begins the command of a process that signals are to end: under nohup or behind `&` it would inherit that they are
+ignored."""
+
+
 def started() -> list[psutil.Process]:
     """Those that are alive: sweeps, fork servers, ranks, holders of fabrics, loader workers and their servers."""
     found: list[psutil.Process] = []

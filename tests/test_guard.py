@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ddpbench.guard import is_stopped, signal_name
-from tests.processes import alive
+from tests.processes import AS_IN_A_TERMINAL, alive
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what the guard asks for is Linux's")
 
@@ -48,7 +48,7 @@ supervised(Path(sys.argv[1]), rank)
 def begun(folder: Path, does: str, *, under: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
     return subprocess.Popen(
-        [*under, sys.executable, "-c", RANK, str(folder), does],
+        [*AS_IN_A_TERMINAL, *under, sys.executable, "-c", RANK, str(folder), does],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -110,6 +110,15 @@ def test_whichever_of_a_ranks_processes_is_ended_nothing_is_left(
     check_nothing_is_left(tmp_path, found)
 
 
+@pytest.fixture
+def tests_under_nohup() -> Iterator[None]:
+    """As `nohup make test` has it: what the tests start inherits it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("tests_under_nohup")
 @pytest.mark.parametrize("launcher", ["", "nohup "])
 def test_a_rank_ends_with_its_launcher_unless_that_said_nohup(tmp_path: Path, launcher: str) -> None:
     line = f'{launcher}"$@" >/dev/null 2>&1 & sleep 600'
