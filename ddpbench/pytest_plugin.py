@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import itertools
 import os
+import re
 import secrets
 import tempfile
 from collections.abc import Iterator
@@ -28,12 +29,22 @@ if TYPE_CHECKING:
     from ddpbench.analysis.regression import Change, Side
     from ddpbench.analysis.regression.gate import Gated
     from ddpbench.launch.interleave.sides import SideSpec
+    from ddpbench.launch.listener import Listener
     from ddpbench.launch.sweep.servers import LastingServers
     from ddpbench.records import RunDir
 
 ROUNDS, MEASURED_S, TOTAL = 5, 0.6, "3 min"
 _NOT_MEASURED = "ddpbench: not measured"
+_UNDECIDED = "ddpbench: undecided by the gate"
+_COMPARE = re.compile(r"ddpbench compare --interleave\b")
+_FLAG = re.compile(r"(?<![\w-])--(base|gate|total|rounds|measured|turns|drift)(?![\w-])")
 _GIVEN_BY_NAME = frozenset({"options", "env"})
+
+
+def in_pytest(text: str) -> str:
+    """Return a message with the flags of the command line replaced by those that pytest has for the same."""
+    text = _COMPARE.sub("--ddpbench-baseline=ref=COMMIT", text)
+    return _FLAG.sub(lambda flag: f"--ddpbench-{'baseline' if flag[1] == 'base' else flag[1]}", text)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -119,16 +130,26 @@ class _Bench:
     gated: list[Gated] = field(default_factory=list)
     notes: dict[str, None] = field(default_factory=dict)
     """Sentences on what was measured, each once."""
+    shows: bool = False
+    """Prints progress: pytest captures nothing (`-s`)."""
 
     def begun(self, out: Path) -> None:
-        """Nothing: where it goes is nobody's business."""
+        """Nothing: the directory is temporary."""
 
     def event(self, text: str) -> None:
         """Keeps what a reader might not expect for the end."""
         self.notes[text] = None
 
     def round_made(self, number: int, left_s: float) -> None:
-        """Nothing: pytest captures it."""
+        """Print how far it is, under `-s`."""
+        self.show(f"round {number} of both sides, at most {_seconds(left_s)} left")
+
+    def show(self, text: str) -> None:
+        """Print a line of progress, under `-s`."""
+        if self.shows:
+            from ddpbench.texts import clean
+
+            print(clean(f"ddpbench: {text}"), flush=True)  # noqa: T201
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,7 +204,9 @@ def _bench(config: pytest.Config) -> _Bench:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ddpbench-pytest-")))
         servers = LastingServers(folder / "server.log")
         stack.enter_context(servers)
-        config.stash[_BENCH] = _Bench(folder, servers)
+        config.stash[_BENCH] = _Bench(
+            folder, servers, shows=config.getoption("capture", "") in ("no", "tee-sys")
+        )
     return config.stash[_BENCH]
 
 
@@ -195,10 +218,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    """Fail a test with a message, whose texts of others are printed without what a terminal would obey."""
+    """Fail a test with a message in pytest's words, without the control characters that others' texts may hold."""
     from ddpbench.texts import clean
 
-    pytest.fail(clean(message), pytrace=False)
+    pytest.fail(clean(in_pytest(message)), pytrace=False)
 
 
 @pytest.fixture
@@ -310,7 +333,6 @@ class DdpBenchmark:
         source.write_text(tomli_w.dumps(text), encoding="utf-8")
 
     def _alone(self, bench: _Bench, source: Path, wanted: _Wanted) -> _Measured:
-        from ddpbench.launch.listener import Listener
         from ddpbench.launch.plan import make_plan
         from ddpbench.launch.sweep.preparation import SweepRequest, prepare
         from ddpbench.launch.sweep.sweep import Sweep
@@ -331,7 +353,7 @@ class DdpBenchmark:
         prepared = replace(prepared, plan=plan)
         bench.servers.rewind()
         with _one_at_a_time():
-            Sweep(prepared, Listener(), servers=bench.servers, lenders=bench.runs).run()
+            Sweep(prepared, _listener(bench), servers=bench.servers, lenders=bench.runs).run()
         bench.runs.append(prepared.run)
         found = _read(prepared.run.path)
         if found.row["status"] != "ok":
@@ -398,11 +420,36 @@ class DdpBenchmark:
                     test, found.side, gate.saved, limit=gate.limit, drift=gate.drift, alpha=self._alpha
                 )
             bench.gated.append(decision)
+            if decision.undecided:
+                self._request.node.user_properties.append((_UNDECIDED, True))
             problem = decision.sentence if decision.fails else ""
         except DdpbenchError as error:
             problem = str(error)
         if problem:
             _fail(problem)
+
+
+def _seconds(seconds: float) -> str:
+    from ddpbench.units import format_seconds
+
+    return format_seconds(round(seconds))
+
+
+def _listener(bench: _Bench) -> Listener:
+    """Return a sweep's listener that prints a line for each launch, under `-s`."""
+    from ddpbench.launch.listener import Listener
+    from ddpbench.units import format_number
+
+    class Shown(Listener):
+        def launch_ended(self, entry: Any, outcome: Any, samples_per_s: float | None) -> None:
+            what = "proof" if outcome.purpose == "proof" else f"round {outcome.round + 1}"
+            rate = f", {format_number(samples_per_s)} samples/s" if samples_per_s is not None else ""
+            bench.show(f"{entry.case.label}: {what} {outcome.status}{rate}")
+
+        def warn(self, text: str) -> None:
+            bench.show(f"warning: {text}")
+
+    return Shown()
 
 
 def _check_one(cases: int) -> None:
@@ -450,7 +497,7 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         config.stash[_GATE] = _gate_of(config)
     except (ValueError, DdpbenchError) as error:
-        raise pytest.UsageError(str(error).replace("--base ", "--ddpbench-baseline ")) from None
+        raise pytest.UsageError(in_pytest(str(error))) from None
 
 
 def _gate_of(config: pytest.Config) -> _Gate:
@@ -492,6 +539,17 @@ def _gate_of(config: pytest.Config) -> _Gate:
     return replace(gate, in_turn=beside_this_code(words))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_teststatus(
+    report: pytest.CollectReport | pytest.TestReport, config: pytest.Config
+) -> tuple[str, str, str] | None:
+    """Count a test that the gate cannot decide as `undecided`, not as passed. It does not fail."""
+    found = (_UNDECIDED, True) in map(tuple, getattr(report, "user_properties", ()))
+    if found and report.when == "call" and report.outcome == "passed":
+        return "undecided", "u", "UNDECIDED"
+    return None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fails a run whose gate has judged nothing at all."""
@@ -513,7 +571,9 @@ def _one_at_a_time() -> Iterator[None]:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Tells what the gate has decided, and what was not measured."""
-    reports = [one for kind in ("passed", "failed") for one in terminalreporter.stats.get(kind, ())]
+    reports = [
+        one for kind in ("passed", "undecided", "failed") for one in terminalreporter.stats.get(kind, ())
+    ]
     seen = sum(
         (_NOT_MEASURED, True) in map(tuple, getattr(one, "user_properties", ()))
         for one in reports
@@ -533,6 +593,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.write_line(clean(config.stash[_GATE].words))
     gated = bench.gated if bench is not None else []
     for sentence in (*(bench.notes if bench is not None else ()), *(found.sentence for found in gated)):
-        terminalreporter.write_line(clean(sentence))
+        terminalreporter.write_line(clean(in_pytest(sentence)))
+    undecided = sum(found.undecided for found in gated)
+    if undecided:
+        terminalreporter.write_line(
+            f"undecided: {undecided} of the {len(gated)} tests measured; they are shown neither to be slower than the "
+            "gate allows nor to be within it: they do not fail, and do not count as passed"
+        )
     if not any(found.judged for found in gated):
         terminalreporter.write_line("nothing could be judged: the gate has not been passed")

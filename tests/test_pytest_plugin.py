@@ -22,7 +22,7 @@ from ddpbench.analysis.regression.baselines import Baselines
 from ddpbench.analysis.regression.gate import Gated, gated, read_baselines
 from ddpbench.analysis.regression.saved import read_saved
 from ddpbench.errors import DdpbenchError, IdentityError, RequestError
-from ddpbench.pytest_plugin import _gate_of
+from ddpbench.pytest_plugin import _gate_of, in_pytest
 from ddpbench.records import RunDir
 from ddpbench.texts import unprintable
 from tests.analysis.test_changes import DDP, MASTER, SINGLE, made
@@ -125,15 +125,70 @@ def test_where_no_baseline_has_a_test_the_gate_has_not_been_passed(suite: Path) 
     assert first.returncode == 0, first.stdout
     nothing = run_pytest(suite, *gate_words(saved))
     assert nothing.returncode == 1, nothing.stdout
-    assert "1 passed" in nothing.stdout
+    assert "1 undecided" in nothing.stdout
+    assert "passed" not in nothing.stdout.splitlines()[-1]
     assert "test_step[1]: not comparable: no baseline has it" in nothing.stdout
     assert "nothing could be judged: the gate has not been passed" in nothing.stdout
 
 
+RECORDED = """
+from pathlib import Path
+
+from ddpbench import pytest_plugin
+
+pytest_plugin.DdpBenchmark._measure = lambda self, bench, wanted: pytest_plugin._read(Path("now"))
+"""
+"""Takes the launches of a test from a run that is there."""
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "code", "counted"),
+    [(40, 0, "1 undecided in"), (30, 0, "1 passed in"), (60, 1, "1 failed in")],
+    ids=["undecided", "faster", "slower"],
+)
+def test_a_test_that_the_gate_cannot_decide_is_not_counted_as_passed(
+    suite: Path, step_ms: float, code: int, counted: str
+) -> None:
+    made(suite / "base", {DDP: 40})
+    made(suite / "now", {DDP: step_ms})
+    (suite / "conftest.py").write_text(RECORDED)
+    (suite / "tests" / "test_steps.py").write_text(
+        'def test_step(ddp_benchmark):\n    ddp_benchmark(workload="mlp")\n'
+    )
+    done = run_pytest(suite, "--ddpbench-gate=3%", "--ddpbench-baseline=base")
+    assert done.returncode == code, done.stdout
+    assert counted in done.stdout.splitlines()[-1]
+    assert ("undecided: 1 of the 1 tests measured" in done.stdout) == (code == 0 and "undecided" in counted)
+    # what decides it is told in pytest's words
+    assert not re.search(r"(?<![\w-])--(total|drift|rounds|base)\b|ddpbench compare", done.stdout), (
+        done.stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("to tell, give it --total '5 min'", "to tell, give it --ddpbench-total '5 min'"),
+        ("--base ref=x: no such commit", "--ddpbench-baseline ref=x: no such commit"),
+        ("(--drift); --rounds 600", "(--ddpbench-drift); --ddpbench-rounds 600"),
+        (
+            "ddpbench compare --interleave with --total '9 s'",
+            "--ddpbench-baseline=ref=COMMIT with --ddpbench-total '9 s'",
+        ),
+        ("--ddpbench-total and --total-time stay", "--ddpbench-total and --total-time stay"),
+    ],
+)
+def test_messages_name_the_flags_of_pytest(text: str, expected: str) -> None:
+    assert in_pytest(text) == expected
+
+
 def test_disabled_it_only_sees_that_it_works(suite: Path) -> None:
-    done = run_pytest(suite, "--benchmark-disable", "-k", "test_step and 1")
+    done = run_pytest(suite, "--benchmark-disable", "-s", "-k", "test_step and 1")
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
+    shown = re.findall(r"^.*ddpbench: .*$", done.stdout, re.MULTILINE)
+    assert any(re.search(r"ddp .*: proof ok$", line) for line in shown), "progress, as -s asks for output"
+    assert any(re.search(r"ddp .*: round 1 ok, [\d.,]+ samples/s$", line) for line in shown)
 
 
 @pytest.mark.thorough
@@ -341,6 +396,7 @@ class Decided:
 
     words: str
     judged = True
+    undecided = False
 
     @property
     def sentence(self) -> str:

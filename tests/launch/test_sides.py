@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
-from ddpbench.launch.interleave.sides import SideSpec, _commit_of
+import pytest
+
+from ddpbench.launch.interleave.sides import SideSpec, _commit_of, place
 from tests.repositories import begin_repository, git
 
 
@@ -31,3 +35,28 @@ def test_what_a_comparison_writes_is_no_change(tmp_path: Path) -> None:
     assert _commit_of(spec, folder, out) == commit
     (folder / "reports" / "mine.py").touch()
     assert _commit_of(spec, folder, out) == f"{commit}+"
+
+
+def test_the_repositorys_own_pytest_and_git_do_not_find_the_copy_of_a_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "project"
+    begin_repository(folder, sleep=0.0)
+    (folder / "conftest.py").write_text("")
+    (folder / "test_own.py").write_text(
+        "def test_own():\n    assert __file__.endswith('project/test_own.py')\n"
+    )
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "tests")
+    monkeypatch.chdir(folder)
+    out = folder / "reports" / "compare-1"
+    placed = place(SideSpec(name="base", ref="HEAD"), folder / "bench" / "step.toml", out)
+    assert placed.folder is not None
+    assert (placed.folder / "test_own.py").is_file()
+    assert placed.folder.is_relative_to(out)
+    pytest_run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:ddpbench"]
+    for words in ([], ["reports"], ["--doctest-modules"]):
+        done = subprocess.run([*pytest_run, *words], capture_output=True, text=True, check=False)
+        assert done.returncode == (5 if words == ["reports"] else 0), done.stdout
+        assert ("1 passed" in done.stdout) == (words != ["reports"]), done.stdout
+    assert git(folder, "status", "--porcelain", "--untracked-files=all", "--", "reports") == ""

@@ -25,6 +25,13 @@ class Gated:
     judged: bool
     fails: bool
     sentence: str
+    within: bool = False
+    """The test is shown not to be slower by more than the limit: the whole interval lies below it."""
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the test neither fails nor is shown to be within the limit."""
+        return not self.fails and not self.within
 
 
 def read_baselines(texts: Sequence[str], baselines: Baselines) -> tuple[Side, ...]:
@@ -95,8 +102,13 @@ def decided(test: str, change: Change, limit: float) -> Gated:
     if change.verdict == "cannot tell" and change.resolvable is not None:
         numbers += f"; {seen_words(change.resolvable)}"
     why = "" if told == change.reason else change.reason or numbers
+    most = change.ratio.high if change.ratio is not None else None
     return Gated(
-        name=test, judged=change.judged, fails=fails, sentence=": ".join(filter(None, [test, told, why]))
+        name=test,
+        judged=change.judged,
+        fails=fails,
+        sentence=": ".join(filter(None, [test, told, why])),
+        within=not fails and most is not None and most <= 1 + limit,
     )
 
 

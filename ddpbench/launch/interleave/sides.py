@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ddpbench.errors import OutputError, RequestError, meant
 from ddpbench.helper_process import child_environment
-from ddpbench.records import RunDir
+from ddpbench.records import RunDir, write_atomically
 from ddpbench.records.rundir import explain_os_error
 from ddpbench.texts import shortened
 
@@ -354,6 +354,18 @@ def _commit_named(top: Path, spec: SideSpec) -> str:
         raise RequestError(f"--{spec.name} ref={spec.ref}: {top} has no such commit") from None
 
 
+_NOT_COLLECTED = """\
+# Written by ddpbench: below are commits' files that a comparison measures. The tests among them are not this project's.
+collect_ignore_glob = ["*"]
+"""
+
+
+def _hide(folder: Path) -> None:
+    """Keep pytest, git and linters of the repository that may hold this folder from the copies in it."""
+    write_atomically(folder / "conftest.py", _NOT_COLLECTED)
+    write_atomically(folder / ".gitignore", "*\n")
+
+
 def _exported(top: Path, spec: SideSpec, out: Path) -> Path:
     """Write the files of a commit into a folder of their own, and return it; the repository is left as it is."""
     commit = _commit_named(top, spec)
@@ -372,6 +384,7 @@ def _exported(top: Path, spec: SideSpec, out: Path) -> Path:
         beside = folder.with_name(f".{folder.name}.new")
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
+        _hide(folder.parent)
         with tarfile.open(fileobj=io.BytesIO(done.stdout)) as file:
             file.extractall(beside, filter="tar")
         beside.rename(folder)
