@@ -189,6 +189,8 @@ SLOW = """
         ("inside", "seen = loss.item()", "results read from the device", 21),
         ("inside", "torch.cuda.empty_cache()", "waits, and messages between ranks", 21),
         ("inside", "helper(loss)", "other statements", 21),
+        ("inside", "model.weight.grad /= 2", "other statements", 21),
+        ("inside", "model.weight.data.clamp_(-1, 1)", "other statements", 21),
         ("after", "plan.step()", "learning-rate schedule", 22),
         ("first", "torch.set_num_threads(8)", "threads, environment and backends", 9),
         ("first", "torch.backends.cudnn.benchmark = True", "threads, environment and backends", 9),
@@ -222,6 +224,8 @@ def methods_of(text: str) -> list[str]:
         ("gradient_as_bucket_view=True", ("options.ddp.gradient_as_bucket_view", "true")),
         ("broadcast_buffers=False", ("options.ddp.broadcast_buffers", "false")),
         ("bucket_cap_mb=size()", ("base.bucket_cap_mb", "")),
+        ("**{'static_graph': True}", ("options.ddp.static_graph", "true")),
+        ("**dict(bucket_cap_mb=3)", ("base.bucket_cap_mb", "3")),
     ],
 )
 def test_arguments_of_ddp_become_settings_that_an_experiment_takes(

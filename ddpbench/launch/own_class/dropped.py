@@ -277,8 +277,11 @@ class _Collected:
     def _calls(self, node: ast.AST, shown: ast.AST) -> None:
         calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
         targets = node.targets if isinstance(node, ast.Assign) else []
-        if isinstance(node, ast.AugAssign) and not any(last_name(each) in _READERS for each in calls):
-            return  # it counts
+        if isinstance(node, ast.AugAssign):
+            own = isinstance(node.target, ast.Name) or ast.unparse(node.target).startswith("self.")
+            if own and not any(last_name(each) in _READERS for each in calls):
+                return  # it counts
+            targets = [] if own else [node.target]
         placed = any(
             isinstance(each, ast.Subscript)
             or (isinstance(each, ast.Attribute) and ast.unparse(each.value) != "self")
@@ -286,8 +289,8 @@ class _Collected:
         )
         if not calls and not placed:
             return  # names for what is there already
-        own = {*self.of.script.functions, *self.of.script.classes}
-        if calls and not placed and (first_name(calls[0]) in own or self._is_own_method(calls[0])):
+        left = {*self.of.script.functions, *self.of.script.classes}
+        if calls and not placed and (first_name(calls[0]) in left or self._is_own_method(calls[0])):
             return  # its own statements are looked at
         loads = [each for each in calls if last_name(each) == "DataLoader"]
         if loads and all(not _rest(each, _LOADED) for each in loads):
@@ -323,7 +326,9 @@ class _Collected:
         text = ast.unparse(node)
         names = {last_name(each) for each in calls}
         if names & _CALLS[WRAPPED]:
-            words = [each for call in calls if last_name(call) in _CALLS[WRAPPED] for each in call.keywords]
+            words = [
+                each for call in calls if last_name(call) in _CALLS[WRAPPED] for each in self._words(call)
+            ]
             plain = "register_comm_hook" not in names and all(each.arg in _PLACES for each in words)
             return DONE if plain else WRAPPED
         schedules = self._schedules(calls)
@@ -377,7 +382,7 @@ class _Collected:
             heads = []
         for call in (each for head in heads for each in ast.walk(head) if isinstance(each, ast.Call)):
             name = last_name(call)
-            words = [each for each in call.keywords if each.arg]
+            words = self._words(call)
             if _WRAPPERS.get(name) == "ddp":
                 for word in words:
                     key = "base.bucket_cap_mb" if word.arg == "bucket_cap_mb" else f"options.ddp.{word.arg}"
@@ -397,8 +402,11 @@ class _Collected:
                     if word.arg == "num_workers" and not self._zero(word.value):
                         self.of.setting("base.loader_workers", word.value, self.scope, call.lineno)
 
+    def _words(self, call: ast.Call) -> list[ast.keyword]:
+        return [ast.keyword(name, value) for name, value in self.of.tracer.words(call, self.scope)]
+
     def _wrapped(self, call: ast.Call, known: Iterable[str]) -> None:
-        for word in _rest(call, known):
+        for word in (each for each in self._words(call) if (each.arg or "") not in known):
             self._add(
                 WRAPPED, call, f"{last_name(call)}({ast.unparse(word)}), which an experiment cannot set"
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ddpbench.launch.own_class.bindings import Scope
@@ -127,21 +126,8 @@ def loader_of(tracer: Tracer, found: Origin | None) -> Loader:
     return Loader(None)
 
 
-def _words(tracer: Tracer, call: ast.Call, scope: Scope) -> Iterator[tuple[str, ast.expr]]:
-    """Yield a call's arguments by name, those of a dictionary that is written out among them."""
-    for each in call.keywords:
-        if each.arg is not None:
-            yield each.arg, each.value
-            continue
-        found = tracer.trace(each.value, scope)
-        if isinstance(found.node, ast.Dict) and found.scope == scope:
-            for key, value in zip(found.node.keys, found.node.values, strict=True):
-                if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                    yield key.value, value
-
-
 def _made(tracer: Tracer, call: ast.Call, scope: Scope) -> Loader:
-    by_name = dict(_words(tracer, call, scope))
+    by_name = dict(tracer.words(call, scope))
     dataset = call.args[0] if call.args else by_name.get("dataset")
     batch = call.args[1] if len(call.args) > 1 else by_name.get("batch_size")
     collate = by_name.get("collate_fn")

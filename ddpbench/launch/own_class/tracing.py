@@ -176,8 +176,10 @@ class Tracer:
             return None
         if isinstance(node.func, ast.Attribute) and node.func.attr in MOVES:
             return node.func.value if not self._is_module_path(node.func.value) else None
-        if last_name(node) in _WRAPPERS and node.args:
-            return node.args[0]
+        if last_name(node) in _WRAPPERS:
+            given = [each.value for each in node.keywords if each.arg in ("module", "model")]
+            for each in [*node.args[:1], *given]:
+                return each
         if last_name(node) in _PREPARE and len(node.args) == 1 and isinstance(node.func, ast.Attribute):
             return node.args[0]
         return None
@@ -365,6 +367,20 @@ class Tracer:
         """Return whether a name has more than one value in its scope, as a counter has."""
         counted = (each.target for each in here(scope.node.body) if isinstance(each, ast.AugAssign))
         return len(self.bindings(scope).get(name, ())) > 1 or any(key_of(each) == name for each in counted)
+
+    def words(self, call: ast.Call, scope: Scope) -> Iterator[tuple[str, ast.expr]]:
+        """Yield a call's arguments by name, with those of a dictionary that is written out: `Loader(data, **given)`."""
+        for each in call.keywords:
+            if each.arg is not None:
+                yield each.arg, each.value
+                continue
+            found = self.trace(each.value, scope)
+            if isinstance(found.node, ast.Dict):
+                for key, value in zip(found.node.keys, found.node.values, strict=True):
+                    if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                        yield key.value, value
+            elif last_name(found.node) == "dict" and isinstance(found.node, ast.Call):
+                yield from ((word.arg, word.value) for word in found.node.keywords if word.arg)
 
     def value(self, node: ast.expr, scope: Scope) -> tuple[bool, object]:
         """Return whether the script's defaults show what an expression is, and what it is."""
