@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ddpbench.cli.lines import show
 from ddpbench.texts import command
 
+_SHOWN = 6
+"""Statements of a group that are printed below the class at most; its comment has all, and the lines have numbers."""
+
 if TYPE_CHECKING:
     from ddpbench.launch.own_class import Script, Written
 
@@ -53,7 +56,7 @@ def _run(arguments: argparse.Namespace) -> int:
         guarded = script.guard or ends
         where = 'before `if __name__ == "__main__":`' if guarded else "at the end"
         _say(f"goes into {arguments.script} {where}, line {line}; --write inserts it{moved}")
-    for each in summary(written.dropped):
+    for each in summary(written.dropped, _SHOWN):
         _say(f"left out: {each}")
     for setting in written.settings:
         _say(f"set in the experiment: {in_toml(setting)} (line {setting.line})")

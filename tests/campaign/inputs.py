@@ -20,6 +20,7 @@ from typing import Any
 from ddpbench.cli import make_parser
 from tests.campaign import classes, documents, rundirs, submissions
 from tests.campaign.nasty import VALUES, Path_, as_json, dotted, leaves, replaced, toml_document, without
+from tests.launch import mutants
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "experiments").glob("*.toml"))
@@ -74,6 +75,7 @@ SHARES = {
     "document": 0.20,
     "profile": 0.06,
     "class": 0.04,
+    "script": 0.02,
     "submission": 0.06,
     "name": 0.04,
 }
@@ -331,6 +333,23 @@ def _class_input(rest: str) -> Input:
         launches=True,
         deadline_s=120.0,
     )
+
+
+def _scripts() -> list[str]:
+    return [
+        f"{name}-{seed}" for name in mutants.SCRIPTS for seed in range(100, 130) if mutants.mutant(name, seed)
+    ]
+
+
+@family("script", _scripts)
+def _script_input(rest: str) -> Input:
+    """Return a training script with changes for `init`, which says what it cannot follow or tries the class."""
+    name, _, seed = rest.partition("-")
+    found = mutants.mutant(name, int(seed))
+    assert found is not None
+    argv = ["init", "{here}/given.py"]
+    write = _write("given.py", found[1].encode())
+    return Input(f"script:{rest}", argv, write, codes=(0, 1, 2), launches=True, deadline_s=150.0)
 
 
 _SLURM = {"PATH": "{here}/bin:/usr/bin:/bin"}

@@ -441,8 +441,8 @@ def _named(body: Iterable[ast.AST]) -> Iterator[str]:
                 yield each.id
 
 
-def summary(dropped: list[Dropped]) -> list[str]:
-    """Return a sentence for each group of what is left out; the grave ones come first."""
+def summary(dropped: list[Dropped], most: int = 10_000) -> list[str]:
+    """Return a sentence for each group of what is left out, the grave ones first; `most` statements have their text."""
     order = [WRAPPED, SCHEDULE, WAITS, SYNC, MACHINE, READS, DATA, MODEL, CHECKPOINTS, SEEDS, OTHER, *BRIEF]
     lines = []
     for group in order:
@@ -450,7 +450,9 @@ def summary(dropped: list[Dropped]) -> list[str]:
         if mine and group in BRIEF:
             lines.append(f"{group}: {_numbers(mine)}")
         elif mine:
-            lines.append(f"{group}: {'; '.join(f'line {each.line} `{each.text}`' for each in mine)}")
+            shown = "; ".join(f"line {each.line} `{each.text}`" for each in mine[:most])
+            more = f"; and {_numbers(mine[most:])}" if mine[most:] else ""
+            lines.append(f"{group}: {shown}{more}")
     return lines
 
 
