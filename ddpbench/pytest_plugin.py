@@ -17,6 +17,7 @@ import itertools
 import os
 import re
 import secrets
+import stat
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -560,13 +561,31 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+_LOCKS = 100
+
+
 @contextlib.contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Waits for other processes of this user that measure by this plugin, such as pytest-xdist's."""
-    path = Path(tempfile.gettempdir()) / f"ddpbench-pytest-{os.getuid()}.lock"
-    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    """Waits for other processes of this user that measure by this plugin, such as pytest-xdist's.
+
+    A name that another user has taken is passed over, for the next one. Without any, cores are claimed all the same.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    for number in range(_LOCKS):
+        name = f"ddpbench-pytest-{os.getuid()}{f'-{number}' if number else ''}.lock"
+        try:
+            descriptor = os.open(Path(tempfile.gettempdir()) / name, flags, 0o600)
+        except OSError:
+            continue
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
+            os.close(descriptor)
+            continue
+        with os.fdopen(descriptor, "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+        return
+    yield
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
