@@ -18,7 +18,7 @@ import pandas as pd
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.stats import Interval, Timing, half_width
 from ddpbench.formulas import PAYLOAD, TIMES, busiest_node_bytes, busiest_rank_bytes, lower_bound_s
-from ddpbench.spec import Case
+from ddpbench.spec import OWN_TYPES, Case
 from ddpbench.spec.fabric import BURST_S
 from ddpbench.spec.links import links_of, local_rate
 from ddpbench.strategies.traits import traits_of
@@ -169,6 +169,9 @@ def bytes_to_aggregate(run: CaseRun) -> float | None:
     if known is None or known.own_step or traits_of(case).promise in ("delayed", "averaged"):
         return None
     whole = float(known.gradient_bytes or 0)
-    return (
-        whole if case.options.get("compression", "none") == "none" else whole * 2 / NUMBER_BYTES[case.dtype]
-    )
+    if case.options.get("compression", "none") == "none":
+        return whole
+    if case.dtype == OWN_TYPES:
+        is_complex = any(name.startswith("complex") for name in known.types)  # two numbers in one
+        return 2.0 * known.parameters if known.parameters and not is_complex else None
+    return whole * 2 / NUMBER_BYTES[case.dtype]

@@ -64,7 +64,7 @@ class TableCatalog:
         if is_import_path(name):  # imported only in a rank
             batch = self._batches.get(name)
             check = own_step_reason if has_own_step(name) else _nothing
-            return WorkloadInfo(name=name, options=_OwnOptions, check=check, default_batch=batch)
+            return WorkloadInfo(name=name, options=_OwnOptions, check=check, default_batch=batch, own=True)
         if name.startswith(PREFIX):
             name = located(name, self._beside)
             check_profile(name, self._beside)

@@ -12,7 +12,7 @@ from ddpbench.machine.hardware import Hardware
 from ddpbench.machine.launched import check_launcher
 from ddpbench.machine.mpi import has_ucc, mpi_version
 from ddpbench.machine.server import ServerProcess
-from ddpbench.spec import Case, Devices, Experiment, PlannedCase
+from ddpbench.spec import OWN_TYPES, Case, Devices, Experiment, PlannedCase
 
 BF16_CAPABILITY = 8.0
 """From this compute capability on GPUs multiply in bf16; torch emulates it on older ones."""
@@ -113,7 +113,7 @@ def within_precision(entry: PlannedCase, devices: Devices) -> PlannedCase:
     if entry.skip_reason is not None or case.precision == "full":
         return entry
     reason = ""
-    if case.dtype != "float32":
+    if case.dtype not in ("float32", OWN_TYPES):  # a class's own types are known once it was tried
         reason = f'autocast leaves {case.dtype} as it is: {case.precision} needs dtype = "float32"'
     elif case.precision == "bf16" and case.device == "cuda" and devices.without_bf16:
         reason = f"bf16 needs compute capability {BF16_CAPABILITY:.1f} (Ampere); {devices.without_bf16}"

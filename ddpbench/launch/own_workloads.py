@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ddpbench.errors import RequestError, meant_path
 from ddpbench.launch.own_classes import missing
-from ddpbench.spec import Experiment
+from ddpbench.spec import OWN_TYPES, Experiment, PlannedCase
 from ddpbench.spec.claims import SIDES
 from ddpbench.workloads import is_import_path
 from ddpbench.workloads.shipped import PREFIX, is_path, profile_path
@@ -43,6 +43,19 @@ def _found(name: str, beside: Path | None) -> Path | None:
                 path = path.relative_to(Path.cwd().resolve())
             return path
     return None
+
+
+def cast_notes(cases: Iterable[PlannedCase]) -> list[str]:
+    """Return a sentence on each own class whose model and batches are cast, because the experiment sets a dtype."""
+    found = dict.fromkeys(
+        (entry.case.workload, entry.case.dtype)
+        for entry in cases
+        if is_import_path(entry.case.workload) and entry.case.dtype != OWN_TYPES
+    )
+    return [
+        f'dtype = "{dtype}" casts the parameters and batches of {name}: leave dtype out to keep their types'
+        for name, dtype in found
+    ]
 
 
 def check_profile(name: str, beside: Path | None) -> None:

@@ -12,8 +12,8 @@ from ddpbench.machine.equal_caps import Gradients, replayed_gradients
 from ddpbench.machine.estimate import Tried
 from ddpbench.machine.server import ServerProcess
 from ddpbench.spec import Case, PlannedCase
-from ddpbench.strategies import load_strategy, own_step_reason
-from ddpbench.units import counted
+from ddpbench.strategies import ModelFound, found_reason, load_strategy, own_step_reason
+from ddpbench.units import counted, series_of
 from ddpbench.workloads import is_import_path
 
 INSPECTION_TIMEOUT_S = 120.0
@@ -126,6 +126,16 @@ def within_own(
     return found
 
 
+def skipped_by_trial(before: Sequence[PlannedCase], after: Sequence[PlannedCase]) -> list[str]:
+    """Return a line on each case that trying its class has ruled out: its label and why."""
+    planned = {entry.case.case_id for entry in before if entry.skip_reason is None}
+    return [
+        f"skipped: {entry.case.label}: {entry.skip_reason}"
+        for entry in after
+        if entry.skip_reason is not None and entry.case.case_id in planned
+    ]
+
+
 def _own_reason(case: Case, facts: Mapping[str, Any]) -> str | None:
     closure, sparse = str(facts.get("closure", "")), bool(facts.get("sparse"))
     reason = own_step_reason(case) if facts.get("step") else None
@@ -134,15 +144,42 @@ def _own_reason(case: Case, facts: Mapping[str, Any]) -> str | None:
             f"the loss asks for the process group, and a rank of {case.strategy} that serves computes none: ranks that "
             "gather would wait for it"
         )
-    return reason or load_strategy(case.strategy).model_reason(case, closure=closure, sparse=sparse)
+    reason = reason or load_strategy(case.strategy).model_reason(case, closure=closure, sparse=sparse)
+    found = ModelFound(
+        trained=tuple(facts.get("trained_types", ())),
+        mixed_within_blocks=bool(facts.get("mixed_blocks")),
+        dropped_blocks=tuple(facts.get("dropped_blocks", ())),
+    )
+    return reason or found_reason(case, found)
 
 
-_NOT_IDENTIFYING = ("made_s", "step_s", "local_batch", "dealt_samples")
+_NOT_IDENTIFYING = (
+    "made_s",
+    "step_s",
+    "local_batch",
+    "dealt_samples",
+    "mixed_blocks",
+    "dropped",
+    "dropped_blocks",
+)
 
 
 def identifying(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was found of a workload without what estimates and checks alone use."""
     return {key: value for key, value in facts.items() if key not in _NOT_IDENTIFYING}
+
+
+def _few(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    shown = [name.removeprefix("network.") for name in names[:2]]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def _types(facts: Mapping[str, Any]) -> str:
+    """Return the types of the parameters, where they are not all float32."""
+    types = tuple(facts.get("types", ()))
+    return "" if types in ((), ("float32",)) else f" ({series_of(types)})"
 
 
 def told(name: str, facts: Mapping[str, Any]) -> str:
@@ -153,8 +190,15 @@ def told(name: str, facts: Mapping[str, Any]) -> str:
         *(["makes its steps itself"] if facts.get("step") else []),
         *(["asks for the process group"] if facts.get("group") else []),
         *([f"enters {facts['autocast']} autocast itself"] if facts.get("autocast") else []),
+        *([f"its forward writes into {_few(facts['writes'])}"] if facts.get("writes") else []),
+        *(
+            [f"its steps leave out different parameters ({_few(facts['dropped'])})"]
+            if facts.get("dropped")
+            else []
+        ),
     ]
     return (
-        f"workload {name}: {facts['parameters']:,} parameters, {facts['gradient_bytes']:,} bytes of "
+        f"workload {name}: {facts['parameters']:,} parameters{_types(facts)}, {facts['gradient_bytes']:,} bytes of "
         f"gradient{many}; a batch is {facts['batch']}{''.join(f'; {each}' for each in how)}"
+        f"{''.join(f'{chr(10)}  {each}' for each in facts.get('changes', ()))}"
     )

@@ -65,6 +65,12 @@ class RankStart:
     torch_version: str
     parameters: Whole = 0
     gradient_bytes: Whole = 0
+    largest_gradient_bytes: Whole | None = None
+    """Gradient bytes of the largest parameter. Older records lack it, and the fields that follow."""
+    types: tuple[str, ...] = ()
+    """The number types of the parameters, by torch's names, sorted."""
+    loader_workers: Whole | None = None
+    """Worker processes of its DataLoader; None where its loader is of another class."""
     own_step: bool = False
     """The workload makes its steps itself: what is sent in one may be some gradients, or some of them twice."""
     case_id: str = ""
@@ -85,6 +91,8 @@ class Met:
     kind: Literal["met"] = "met"
     start_ns: Number
     end_ns: Number
+    backend: str = ""
+    """The collective library of the process group; empty where there is none, and in older records."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -432,6 +440,10 @@ class RankOutcome:
     cpu_s: float | None = None
     """Processor time of its process and of loader workers that it waited for, threads and system calls included."""
     finished_ns: Number
+    threads: Count | None = None
+    """Compute threads that torch had at its end; older records have none."""
+    changes: tuple[str, ...] = ()
+    """Sentences, without their full stop, on types and settings of a user's class that ddpbench changed."""
 
 
 Record = (

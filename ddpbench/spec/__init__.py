@@ -1,7 +1,7 @@
 """What to run: experiments and the cases they expand to. Values only; nothing here starts anything."""
 
 from ddpbench.spec.auto import left_out, resolve
-from ddpbench.spec.case import OF_FRAMEWORKS, BucketCap, Case
+from ddpbench.spec.case import OF_FRAMEWORKS, OWN_TYPES, BucketCap, Case
 from ddpbench.spec.catalog import Catalog, Devices, NoOptions, Pieces, StrategyInfo, WorkloadInfo
 from ddpbench.spec.crossing import crossed_words
 from ddpbench.spec.experiment import load_experiment, parse_experiment
@@ -13,6 +13,7 @@ from ddpbench.spec.target_loss import TargetLoss
 
 __all__ = [
     "OF_FRAMEWORKS",
+    "OWN_TYPES",
     "Base",
     "BucketCap",
     "Budget",

@@ -13,6 +13,8 @@ Scaling = Literal["weak", "strong"]
 BucketCap = float | Literal["default"] | None
 Precision = Literal["full", "bf16", "fp16"]
 DataSource = Literal["loader", "memory"]
+OWN_TYPES = "own"
+"""The `dtype` of a case whose model and batches keep the types that the user's class gives them."""
 BASE = "single"
 """The strategy of every base case."""
 ON_THIS_MACHINE = ("local", "spawn", "torchrun")
@@ -59,7 +61,8 @@ class Case:
     `workload_options_json` the workload's options, sorted, with defaults filled in. `replicate` tells
     apart otherwise equal cases that are compared with each other on purpose (`ddpbench noise`).
 
-    `dtype` is that of parameters and gradients; `precision` other than `full` runs forward and loss under
+    `dtype` is that of parameters and gradients, `own` where a class's model keeps its types; `precision` other than
+    `full` runs forward and loss under
     autocast to it. `data` says whether batches come through a DataLoader or lie ready on the device.
     `evaluation` and `checkpoint` have a launch time them too, after its timed steps; checkpoints go to a
     folder in `checkpoint_dir`, or in the launch's own where that is empty.

@@ -69,6 +69,8 @@ class WorkloadInfo:
     """The local batch where an experiment gives none."""
     pieces: Callable[[Pieces], int] = lambda _: 0
     """Into how many stages or branches its model can be cut; 0: it cannot."""
+    own: bool = False
+    """True for a user's own class."""
 
 
 class Catalog(Protocol):

@@ -139,11 +139,20 @@ def parse_experiment(
         experiment = Experiment.model_validate({**data, "axes": axes})
     except ValidationError as error:
         raise ExperimentError(source, explain(error, "", list(Experiment.model_fields))) from None
+    experiment = _with_dtype(experiment, catalog)
     budget = experiment.budget
     if budget.rounds_max < budget.rounds_min:
         message = f"is {budget.rounds_max}, below rounds_min = {budget.rounds_min}"
         raise ExperimentError(source, [Problem(path="budget.rounds_max", message=message)])
     return experiment
+
+
+def _with_dtype(experiment: Experiment, catalog: Catalog) -> Experiment:
+    """Return the experiment with float32 for the default type where no workload is a user's own class."""
+    names = experiment.axes.get("workload", [experiment.base.workload])
+    if experiment.base.dtype != "default" or any(catalog.workload(name).own for name in names):
+        return experiment
+    return experiment.model_copy(update={"base": experiment.base.model_copy(update={"dtype": "float32"})})
 
 
 def _apply_override(data: dict[str, Any], override: str, problems: list[Problem]) -> list[str]:

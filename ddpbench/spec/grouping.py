@@ -15,9 +15,9 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from ddpbench.spec import environment
-from ddpbench.spec.case import OF_FRAMEWORKS, Case
+from ddpbench.spec.case import OF_FRAMEWORKS, OWN_TYPES, Case
 from ddpbench.spec.links import link_words, short_links
-from ddpbench.units import counted
+from ddpbench.units import counted, series_of
 
 Role = Literal["panel", "variant", "scale", "bookkeeping"]
 Decided = Literal["loss", "state", "compute"]
@@ -76,15 +76,34 @@ def number_words(case: Case, machine: Mapping[str, Any]) -> str:
 
     `machine` is the run's `machine.json`, where what own workloads do is noted.
     """
+    entered = _own_facts(case, machine).get("autocast", "")
+    kind = case.dtype
+    if kind == OWN_TYPES:
+        kind = own_types(case, machine) or type_word(case)
+    if entered:
+        return f"{kind} with its own {entered} autocast"
+    return kind if case.precision == "full" else f"{kind} with {case.precision} autocast"
+
+
+def own_types(case: Case, machine: Mapping[str, Any]) -> str:
+    """Return the types of a user's own model, `bfloat16 and float32`; empty where `machine.json` does not say."""
+    types = _own_facts(case, machine).get("types", ())
+    return series_of([str(each) for each in types]) if isinstance(types, list | tuple) else ""
+
+
+def _own_facts(case: Case, machine: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what trying a case's workload has shown, by `machine.json`."""
     context = machine.get("context")
     own = context.get("own_workloads", {}) if isinstance(context, Mapping) else {}
     facts: object = None
     if isinstance(own, Mapping):  # older runs have one name, whatever the options
         facts = own.get(case.workload_with_options, own.get(case.workload))
-    entered = facts.get("autocast", "") if isinstance(facts, Mapping) else ""
-    if entered:
-        return f"{case.dtype} with its own {entered} autocast"
-    return case.dtype if case.precision == "full" else f"{case.dtype} with {case.precision} autocast"
+    return facts if isinstance(facts, Mapping) else {}
+
+
+def type_word(case: Case) -> str:
+    """Return a case's type: `float32`, or `the class's own types`."""
+    return "the class's own types" if case.dtype == OWN_TYPES else case.dtype
 
 
 def _plain(name: str) -> Callable[[Case], str]:
@@ -190,7 +209,7 @@ FACETS: dict[str, Facet] = {
         cell=_batch_cell,
     ),
     "scaling": Facet("panel", "Scaling", lambda case: f"{case.scaling} scaling"),
-    "dtype": Facet("panel", "Type", lambda case: case.dtype, _ALL),
+    "dtype": Facet("panel", "Type", type_word, _ALL),
     "fabric": Facet(
         "panel",
         "Link",

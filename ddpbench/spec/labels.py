@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from ddpbench.spec import environment
-from ddpbench.spec.case import Case
+from ddpbench.spec.case import OWN_TYPES, Case
 from ddpbench.spec.grouping import FACETS
 
 
@@ -64,6 +64,8 @@ def _word(kind: str, name: str, value: Any) -> str:
     """Return a setting as an experiment gives it; its value alone where that says what it is."""
     if kind == "env":
         return environment.words(name, value)
+    if name == "dtype" and value == OWN_TYPES:
+        return "own types"
     if name in ("dtype", "device", "backend", "launcher"):
         return str(value)
     return f"{name}={value if isinstance(value, str) else json.dumps(value)}"

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from ddpbench.errors import ExperimentError, Problem, nearest
 from ddpbench.spec import environment
 from ddpbench.spec.auto import resolve
-from ddpbench.spec.case import ON_THIS_MACHINE, UNUSED_RECOVERY, BucketCap, Case
+from ddpbench.spec.case import ON_THIS_MACHINE, OWN_TYPES, UNUSED_RECOVERY, BucketCap, Case
 from ddpbench.spec.catalog import Catalog, Devices, StrategyInfo, WorkloadInfo
 from ddpbench.spec.claims import selects, undecidable
 from ddpbench.spec.crossing import crossed_axis, misfits
@@ -217,6 +217,7 @@ def _case(
         "bucket_cap_mb": setting["bucket_cap_mb"] if strategy.uses_buckets else None,
         "local_batch": laid.local_batch,
         "global_batch": laid.global_batch,
+        "dtype": _dtype(setting["dtype"], workload),
         "checkpoint_dir": setting["checkpoint_dir"]
         if setting["checkpoint"] or setting["recovery"] != "off"
         else "",
@@ -302,6 +303,13 @@ def _env_json(setting: Mapping[str, Any], *, uses_backend: bool) -> str:
 def _chosen(asked: str, own: str, choice: Sequence[str]) -> str:
     """Return what a case does: what was asked for where its strategy leaves the choice, else the strategy's own."""
     return asked if asked in choice else own
+
+
+def _dtype(asked: str, workload: WorkloadInfo) -> str:
+    """Return a case's type: what was asked for, or float32; of a user's own class the types that it has."""
+    if asked != "default":
+        return asked
+    return OWN_TYPES if workload.own else "float32"
 
 
 def _unknown_choices(experiment: Experiment, catalog: Catalog) -> Iterable[Problem]:

@@ -59,8 +59,9 @@ class Base(BaseModel, extra="forbid", frozen=True):
     """Batch of the whole job, for strong scaling only, which requires it."""
     scaling: Literal["weak", "strong"] = "weak"
     """What stays fixed as ranks are added: the local batch (`weak`) or the global batch (`strong`)."""
-    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
-    """Type of parameters and gradients."""
+    dtype: Literal["default", "float32", "float64", "bfloat16"] = "default"
+    """Type that parameters and batches are cast to (complex ones to the complex type of that precision); `default` is
+    float32, and no cast for a class in your own file: its model and batches keep their types."""
     precision: Literal["full", "bf16", "fp16"] = "full"
     """Autocast type of forward and loss; `full` is no autocast."""
     data: Literal["loader", "memory"] = "loader"

@@ -10,7 +10,7 @@ from ddpbench.table import Entry
 
 if TYPE_CHECKING:
     from ddpbench.spec import Case
-    from ddpbench.strategies.base import PROMISES, Job, NoOptions, Promise, Replica, Strategy
+    from ddpbench.strategies.base import PROMISES, Job, ModelFound, NoOptions, Promise, Replica, Strategy
 
 TABLE: dict[str, Entry] = {
     "single": Entry(
@@ -107,15 +107,35 @@ def own_step_reason(case: Case) -> str | None:
     return load_strategy(case.strategy).step_reason(case)
 
 
+def found_reason(case: Case, found: ModelFound) -> str | None:
+    """Return why a class of whose model this was found cannot be trained in this case, or None."""
+    narrow = {"fp16": "float16", "bf16": "bfloat16"}.get(case.precision)
+    if narrow is not None and found.trained and "float32" not in found.trained:
+        return (
+            f"autocast leaves {found.words} as it is: {case.precision} needs a model with float32 parameters, or "
+            'dtype = "float32"'
+        )
+    if case.precision == "fp16" and (found.are_complex or "float16" in found.trained):
+        return (
+            f'fp16 scales gradients, which torch does not do for {found.words}: set precision = "bf16" or '
+            '"full"'
+        )
+    if case.backend == "mpi" and found.are_complex:
+        return f'MPI sends real numbers only, and this model trains {found.words}: set backend = "gloo"'
+    return load_strategy(case.strategy).found_reason(case, found)
+
+
 __all__ = [
     "PROMISES",
     "TABLE",
     "Entry",
     "Job",
+    "ModelFound",
     "NoOptions",
     "Promise",
     "Replica",
     "Strategy",
+    "found_reason",
     "load_strategy",
     "own_step_reason",
 ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 from pydantic import BaseModel
 
 from ddpbench.spec import Case, NoOptions, Pieces
-from ddpbench.units import counted
+from ddpbench.units import counted, series_of
 
 if TYPE_CHECKING:
     import torch
@@ -67,6 +67,38 @@ class Job:
     """`step(network, batch, optimizers)`, where the workload makes its steps itself: forward, backward and update.
     `network` is `model.network`, as the strategy wraps it; `loss` is not called then, and `make_optimizer` gives
     `ddpbench.strategies.own_step.Optimizers`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelFound:
+    """Properties of a model, found by trying it, for which strategies may be unable to train it."""
+
+    trained: tuple[str, ...]
+    """The number types of its trained parameters, by name."""
+    mixed_within_blocks: bool = False
+    """True if some block (a child of a ModuleList or Sequential), or the rest of the model, has more than one type."""
+    dropped_blocks: tuple[str, ...] = ()
+    """Blocks that some steps leave out and others do not, as under LayerDrop, by name."""
+
+    @property
+    def are_mixed(self) -> bool:
+        """Return whether there is more than one."""
+        return len(self.trained) > 1
+
+    @property
+    def are_complex(self) -> bool:
+        """Return whether some are complex."""
+        return any(name.startswith("complex") for name in self.trained)
+
+    @property
+    def or_cast(self) -> str:
+        """The end of an advice: a cast makes real parameters alike; complex ones would stay complex."""
+        return "" if self.are_complex else ', or set dtype = "float32", which casts them'
+
+    @property
+    def words(self) -> str:
+        """Such as `bfloat16 and float32`."""
+        return series_of(self.trained)
 
 
 class Replica(ABC):
@@ -352,6 +384,10 @@ class Strategy(ABC, Generic[OptionsT]):
         """
         return None
 
+    def found_reason(self, case: Case, found: ModelFound) -> str | None:
+        """Return why the strategy cannot train a model of which this was found, or None. Called without torch."""
+        return None
+
     @abstractmethod
     def build(self, job: Job, options: OptionsT) -> Replica:
         """Return the rank's replica. Import torch here."""
@@ -362,6 +398,7 @@ __all__ = [
     "CannotTrainError",
     "CompensatedReplica",
     "Job",
+    "ModelFound",
     "NoOptions",
     "OrderedReplica",
     "PeriodicReplica",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpbench.spec import Case
 from ddpbench.strategies.base import Job, NoOptions, Replica, Strategy, dense_reason
+from ddpbench.strategies.trees import as_real
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +69,7 @@ class MasterReplica(Replica):
 
         super().__init__(job)
         for tensor in (*job.model.parameters(), *job.model.buffers()):
-            dist.broadcast(tensor.detach(), src=0)
+            dist.broadcast(as_real(tensor.detach()), src=0)
         self._trained = [parameter for parameter in job.model.parameters() if parameter.requires_grad]
         self._flats = [] if job.step is not None else self._flats_of(self._trained)
         self._own: OwnStep | None = None
@@ -150,7 +151,8 @@ class MasterReplica(Replica):
         torch._foreach_copy_(flat.views, gradients)
 
         start = recorder.mark()
-        dist.gather(flat.buffer, flat.gathered, dst=0)
+        gathered = None if flat.gathered is None else [as_real(each) for each in flat.gathered]
+        dist.gather(as_real(flat.buffer), gathered, dst=0)
         recorder.add_transfer(
             bucket=2 * number, op="gather", size=size, start=start, end=recorder.mark(), root=0
         )
@@ -161,13 +163,13 @@ class MasterReplica(Replica):
             for other in others:  # in rank order, so that runs repeat bit for bit
                 mean.add_(other)
             mean.div_(self.job.world_size)
-            copies = [mean] * self.job.world_size
+            copies = [as_real(mean)] * self.job.world_size
 
         # A scatter of one and the same tensor, and not a broadcast: gloo's broadcast is a binomial tree, in
         # which other ranks pass the gradient on, and gloo's reduce is a ring; the master's own link would
         # not be the limit that this strategy is about. Gather and scatter are direct transfers.
         start = recorder.mark()
-        dist.scatter(flat.buffer, copies, src=0)
+        dist.scatter(as_real(flat.buffer), copies, src=0)
         recorder.add_transfer(
             bucket=2 * number + 1, op="scatter", size=size, start=start, end=recorder.mark(), root=0
         )

@@ -31,9 +31,33 @@ def _mapped(act: Callable[[torch.Tensor], torch.Tensor], value: Any, tensor: typ
     return value
 
 
-def cast(value: Any, dtype: torch.dtype) -> Any:
-    """Return the same value with every tensor of floating-point numbers in that type."""
-    return map_tensors(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, value)
+def cast_type(found: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:
+    """Return the type that numbers of type `found` have once they are cast to `wanted`: complex ones stay complex.
+
+    Complex numbers take the complex type of `wanted` (complex64 for bfloat16). Integers, and
+    everything where `wanted` is None, keep their type.
+    """
+    if wanted is None:
+        return found
+    if found.is_complex:
+        return wanted.to_complex()
+    return wanted if found.is_floating_point else found
+
+
+def cast(value: Any, dtype: torch.dtype | None) -> Any:
+    """Return the same value with every tensor cast as `cast_type` says; unchanged where `dtype` is None."""
+    return (
+        value
+        if dtype is None
+        else map_tensors(lambda tensor: tensor.to(cast_type(tensor.dtype, dtype)), value)
+    )
+
+
+def as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a view of complex numbers as pairs of real ones, which every collective can send; others as they are."""
+    import torch
+
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _like(value: Any, parts: Any) -> Any:

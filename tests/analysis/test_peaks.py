@@ -61,7 +61,8 @@ def test_what_is_not_known_or_not_alike_has_none(names: tuple[str, ...]) -> None
 def test_a_model_in_bfloat16_computes_as_autocast_does() -> None:
     own = case_of(device="cuda", dtype="bfloat16")
     assert peak_of(own, machine("NVIDIA H100 80GB HBM3")) == pytest.approx(989.4e12)
-    every = [case_of(dtype=dtype) for dtype in get_args(Base.model_fields["dtype"].annotation)]
+    types = set(get_args(Base.model_fields["dtype"].annotation)) - {"default"}
+    every = [case_of(dtype=dtype) for dtype in types]
     assert {computes_in(case) for case in every} == {"bf16", "float32", "float64"}
 
 

@@ -245,7 +245,7 @@ def test_the_random_state_of_all_that_a_step_may_draw_from_is_kept(monkeypatch: 
 
     import numpy as np
 
-    from ddpbench.worker.verify import own_steps
+    from ddpbench.worker.training import randomness
 
     def drawn() -> tuple[float, float, float]:
         return float(torch.rand(())), random.random(), float(np.random.random())
@@ -256,11 +256,11 @@ def test_the_random_state_of_all_that_a_step_may_draw_from_is_kept(monkeypatch: 
     monkeypatch.setattr(
         torch.cuda, "set_rng_state_all", lambda states: devices.__setitem__(slice(None), states)
     )
-    own_steps._seed(5)
-    kept = own_steps._random_state()
+    randomness.seed_all(5)
+    kept = randomness.random_state()
     first = drawn()
     devices[0] += 10
-    own_steps._set_random_state(kept)
+    randomness.set_random_state(kept)
     assert drawn() == first
     assert [int(each) for each in devices] == [1, 2]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from ddpbench.analysis.bound import bounds_of
-from ddpbench.analysis.invariants import links, rates, steps
+from ddpbench.analysis.invariants import asked, links, rates, steps
 from ddpbench.analysis.invariants.checked import (
     Bounded,
     Checked,
@@ -90,6 +90,15 @@ INVARIANTS: tuple[Invariant, ...] = (
         kind="impossible",
         check=steps.time_spent,
         withholds=_always,
+    ),
+    Invariant(
+        name="ran_as_asked",
+        statement="Ranks ran with the threads, ranks, device, types, backend, loader workers and bucket cap of their "
+        "case",
+        meaning="Code of the workload decides otherwise than the experiment: what is said of this setting is not so, "
+        "and cases of another setting cannot be compared by it.",
+        kind="doubtful",
+        check=asked.ran_as_asked,
     ),
     Invariant(
         name="links_carry",

@@ -42,6 +42,8 @@ class Bounded:
     most: float | None = None
     unit: Unit = ""
     round: int | None = None
+    said: str = ""
+    """A sentence for `text`, where the numbers would not say it."""
 
     @property
     def holds(self) -> bool:
@@ -63,6 +65,8 @@ class Bounded:
     @property
     def text(self) -> str:
         """Such as `the sum of its parts is 1.2 s, and at most 1 s is possible`."""
+        if self.said:
+            return self.said
         ends = []
         if self.least is not None and not self.seen >= self.least:
             ends.append(f"at least {in_unit(self.least, self.unit, self.seen)}")

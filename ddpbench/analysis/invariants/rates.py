@@ -67,7 +67,7 @@ def within_the_machine(case: Measured) -> Iterable[Bounded]:
     if share is not None:
         yield Bounded(what="the share of its cores' time", seen=share, least=0, most=1 + EDGES)
     if mfu is not None:
-        most = TF32_OVER_FLOAT32 if computes_in(case.run.case) == "float32" else 1
+        most = TF32_OVER_FLOAT32 if computes_in(case.run.case) in ("float32", "") else 1
         yield Bounded(what="its MFU", seen=mfu, least=0, most=most)
 
 

@@ -96,6 +96,7 @@ def validity_sentences(
     yield from _damage(cases, names)
     yield from _notes_of_proofs(measured)
     yield from _own_steps(measured, names)
+    yield from _changes(measured, names)
 
 
 def _crowded(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
@@ -271,6 +272,16 @@ def _own_steps(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
             f"{names.count(untimed)} {_have(untimed)} no evaluation: the class has a step() and no loss(), which is "
             f"what evaluation computes{names.listed(untimed)}."
         )
+
+
+def _changes(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
+    """Yield what ddpbench changed of a user's class: types of its model and batches, settings that it had made."""
+    changed: dict[str, list[CaseRun]] = {}
+    for case in measured:
+        for sentence in dict.fromkeys(one for launch in case.good for one in launch.changes):
+            changed.setdefault(sentence, []).append(case)
+    for sentence, cases in changed.items():
+        yield f"Changed by ddpbench in {names.count(cases).lower()}: {sentence}{names.listed(cases)}."
 
 
 def _damage(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:

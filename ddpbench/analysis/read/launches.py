@@ -57,6 +57,14 @@ class Launch:
     processes: int = 1
     parameters: int | None = None
     gradient_bytes: int | None = None
+    largest_gradient_bytes: int | None = None
+    """Gradient bytes of the largest parameter; None where it is not recorded, as in older launches."""
+    types: tuple[str, ...] = ()
+    """The number types of the parameters."""
+    found: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
+    """Settings as its ranks had them, by the name in `Case`, each rank's in turn; older launches lack some."""
+    changes: tuple[str, ...] = ()
+    """Sentences on types and settings of a user's class that ddpbench changed in it."""
     own_step: bool = False
     """Its steps are the workload's own, which may send gradients in other amounts than once each."""
     bucket_bytes: tuple[int, ...] | None = None

@@ -146,6 +146,10 @@ def _told(
         session=sessions.session_of(outcome.session, outcome.started_utc),
         parameters=start.parameters if start is not None else None,
         gradient_bytes=start.gradient_bytes if start is not None else None,
+        largest_gradient_bytes=start.largest_gradient_bytes if start is not None else None,
+        types=start.types if start is not None else (),
+        found=_found(ranks),
+        changes=tuple(dict.fromkeys(sentence for end in ends for sentence in end.changes)),
         own_step=start is not None and start.own_step,
         bucket_bytes=buckets.bytes if buckets is not None else None,
         peak_memory_bytes=max(peaks, default=None),
@@ -158,6 +162,24 @@ def _told(
         slow_interfaces=_slow_interfaces(_starts(ranks)),
         traffic=link_traffic({number: rank.of(Traffic) for number, rank in ranks.items()}),
     )
+
+
+def _found(ranks: Mapping[int, _Sorted]) -> dict[str, tuple[int | str, ...]]:
+    """Return the settings as the ranks recorded them, by their names in `Case`."""
+    starts = [start for rank in ranks.values() for start in rank.of(RankStart)]
+    ends = [end for rank in ranks.values() for end in rank.of(RankOutcome)]
+    found: dict[str, tuple[int | str, ...]] = {
+        "threads_per_rank": (
+            *(start.threads for start in starts),
+            *(end.threads for end in ends if end.threads is not None),
+        ),
+        "world_size": tuple(start.ranks for start in starts if start.ranks is not None),
+        "device": tuple(start.device.partition(":")[0] for start in starts),
+        "dtype": tuple(name for start in starts for name in start.types),
+        "loader_workers": tuple(start.loader_workers for start in starts if start.loader_workers is not None),
+        "backend": tuple(met.backend for rank in ranks.values() for met in rank.of(Met) if met.backend),
+    }
+    return {name: values for name, values in found.items() if values}
 
 
 def _loaders_share_cores(case: Case, starts: Sequence[RankStart]) -> bool:

@@ -78,7 +78,13 @@ def _nominal(record: Record, k: float, m: int) -> Record:
         case Pace():
             return replace(record, lateness_ns=tuple(at(ns) for ns in record.lateness_ns))
         case RankStart():
-            return replace(record, parameters=record.parameters * m, gradient_bytes=record.gradient_bytes * m)
+            largest = record.largest_gradient_bytes
+            return replace(
+                record,
+                parameters=record.parameters * m,
+                gradient_bytes=record.gradient_bytes * m,
+                largest_gradient_bytes=None if largest is None else largest * m,
+            )
         case Held():
             return replace(
                 record,

@@ -123,7 +123,13 @@ def _table() -> list[Column]:
         *_one(
             "plan", "text", "scaling", "", "weak: the local batch is fixed; strong: the global batch is fixed"
         ),
-        *_one("plan", "text", "dtype", "", "type of parameters and gradients"),
+        *_one(
+            "plan",
+            "text",
+            "dtype",
+            "",
+            "type of parameters and gradients; several of a class's own are joined: bfloat16+float32",
+        ),
         *_one("plan", "text", "fabric", "", "emulated links; empty for the machine's own links"),
         *_one(
             "plan",
@@ -247,7 +253,13 @@ def _table() -> list[Column]:
             value=lambda run: run.oversubscribed,
         ),
         *_one("timed steps", "truth", "ci_reached", "", "the interval is as narrow as requested"),
-        *_one("launches", "text", "noise_flag", "", "what disturbed the launches"),
+        *_one(
+            "launches",
+            "text",
+            "noise_flag",
+            "",
+            "what disturbed the launches, and settings that ranks had otherwise than the case asks",
+        ),
         *_one(
             "plan",
             "text",

@@ -18,9 +18,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from ddpbench.spec import Case
+from ddpbench.spec import OWN_TYPES, Case, grouping
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,14 +144,19 @@ def peak_of(case: Case, machine: Mapping[str, Any]) -> float | None:
     """
     if case.device != "cuda":
         return None
-    kind = computes_in(case)
+    kind = computes_in(case, machine)
     rates = {_rate(name, kind) for name in _names(machine.get("identity", {}).get("gpus"))}
     return rates.pop() if len(rates) == 1 else None
 
 
-def computes_in(case: Case) -> str:
-    """Return the format of a case's matrix products, as `Peak.rate` takes it."""
+def computes_in(case: Case, machine: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Return the format of a case's matrix products, as `Peak.rate` takes it.
+
+    `machine` is `machine.json`, which has the types of users' own classes: without it theirs is empty.
+    """
     kind = case.dtype if case.precision == "full" else case.precision
+    if kind == OWN_TYPES:
+        kind = grouping.own_types(case, machine)
     return "bf16" if kind == "bfloat16" else kind
 
 

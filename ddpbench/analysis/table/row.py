@@ -10,6 +10,7 @@ import numpy as np
 
 from ddpbench.analysis.checkpoints import checkpoint_costs
 from ddpbench.analysis.network import busiest_link_bytes, bytes_to_aggregate
+from ddpbench.analysis.read.asked import other_settings
 from ddpbench.analysis.read.launches import CaseRun, noise_words
 from ddpbench.analysis.read.pace import dilation_needed, host_share, lateness_p95_s
 from ddpbench.analysis.read.staleness import added, mean_of
@@ -20,7 +21,7 @@ from ddpbench.analysis.statistics.stats import Comparison, Interval, Timing, com
 from ddpbench.analysis.table.columns import COLUMNS, TABLE
 from ddpbench.analysis.table.peaks import mfu, peak_of
 from ddpbench.analysis.time_to_loss import against_base, cost_of
-from ddpbench.spec import Case, grouping
+from ddpbench.spec import OWN_TYPES, Case, grouping
 from ddpbench.strategies.traits import traits_of
 
 _HELD = ("held_parameter_bytes", "held_gradient_bytes", "held_optimizer_bytes")
@@ -89,8 +90,15 @@ def _settings(run: CaseRun) -> dict[str, Any]:
         "params_equal": _params_equal(run),
         # what torch counts of a replay says nothing of the model, for it sleeps
         "flops_per_sample": run.proof.flops_per_sample if run.proof and case.compute == "real" else None,
-        "noise_flag": noise_words(run.good),
+        "noise_flag": "; ".join(filter(None, [noise_words(run.good), other_settings(run)])),
+        **_types(run),
     }
+
+
+def _types(run: CaseRun) -> dict[str, Any]:
+    """Return the types of a class's own parameters, `bfloat16+float32`, where a launch has recorded them."""
+    types = next((launch.types for launch in run.launches if launch.types), ())
+    return {"dtype": "+".join(types)} if run.case.dtype == OWN_TYPES and types else {}
 
 
 def _computation(run: CaseRun, computing: Mapping[Any, Interval]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from ddpbench.machine.trial import (
     gradients_in_rank,
     identifying,
     inspect_own,
+    skipped_by_trial,
     told,
     tried,
     within_own,
@@ -67,10 +68,10 @@ def identify(
     toml = prepared.experiment.to_toml()
     found = machine_record(prepared.hardware, probe, toml, plan.cases)
     own = inspect_own(server, [entry.case for entry in plan.runnable], run.path)
-    plan = _settled(prepared, server, own, listener)
-    found["context"]["own_workloads"] = {name: identifying(facts) for name, facts in own.items()}
     for name, facts in own.items():
         listener.looked_at(told(name, facts))
+    plan = _settled(prepared, server, own, listener)
+    found["context"]["own_workloads"] = {name: identifying(facts) for name, facts in own.items()}
     if prepared.resumes:
         before = ""
         with contextlib.suppress(OSError, DdpbenchError):  # it is read for words alone
@@ -98,6 +99,8 @@ def _settled(
     """Return the plan as a rank knows it: of bucket caps with the same buckets one, no strategy without own steps."""
     plan = prepared.plan
     cases: Sequence[PlannedCase] = within_own(plan.cases, own)
+    for line in skipped_by_trial(plan.cases, cases):
+        listener.looked_at(line)
     if not prepared.resumes:
         told = set(sentences(cases))
         cases = without_equal(cases, gradients_in_rank(server, prepared.run.path))

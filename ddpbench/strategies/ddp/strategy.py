@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ddpbench.collectives import TABLE as COLLECTIVES
 from ddpbench.spec import Case
-from ddpbench.strategies.base import Job, Promise, Replica, Strategy, dense_reason
+from ddpbench.strategies.base import Job, ModelFound, Promise, Replica, Strategy, dense_reason
 from ddpbench.strategies.ddp.options import DdpOptions
 
 if TYPE_CHECKING:
@@ -67,6 +67,15 @@ class Ddp(Strategy[DdpOptions]):
             return dense_reason(case.algorithm)
         compression = DdpOptions.model_validate(case.options).compression
         return dense_reason(f"compression = {compression!r}") if sparse and compression != "none" else None
+
+    def found_reason(self, case: Case, found: ModelFound) -> str | None:
+        compression = DdpOptions.model_validate(case.options).compression
+        if compression == "powersgd" and set(found.trained) - {"float32", "float64"}:
+            return (
+                "PowerSGD orthogonalizes in the gradients' own type, float32 or float64, and this model trains "
+                f"{found.words}: set another compression{found.or_cast}"
+            )
+        return None
 
     def promise(self, options: DdpOptions) -> Promise:
         return "delayed" if options.compression == "powersgd" else "gradients"

@@ -119,6 +119,16 @@ def blocks(model: nn.Module) -> list[nn.Module]:
     return [block for child in model.children() for block in blocks(child)]
 
 
+def mixes_types(model: nn.Module) -> bool:
+    """Return whether a block, or what is in no block, trains parameters of more than one type."""
+    within = {id(each): number for number, block in enumerate(blocks(model)) for each in block.parameters()}
+    types: dict[int, set[torch.dtype]] = {}
+    for each in model.parameters():
+        if each.requires_grad:
+            types.setdefault(within.get(id(each), -1), set()).add(each.dtype)
+    return any(len(found) > 1 for found in types.values())
+
+
 def _sharded(model: nn.Module) -> list[FSDPModule]:
     return [module for module in model.modules() if isinstance(module, FSDPModule)]
 

@@ -5,8 +5,17 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 from ddpbench.spec import Case
-from ddpbench.strategies.base import Job, Replica, Strategy, dense_reason, parts_reason, replicas_reason
+from ddpbench.strategies.base import (
+    Job,
+    ModelFound,
+    Replica,
+    Strategy,
+    dense_reason,
+    parts_reason,
+    replicas_reason,
+)
 from ddpbench.strategies.fsdp.options import FsdpOptions
+from ddpbench.units import series_of
 
 OLDEST = (2, 9)
 """The first torch whose fully_shard can be told to sum and divide, and lets its collectives be replaced."""
@@ -63,6 +72,21 @@ class Fsdp(Strategy[FsdpOptions]):
         if closure:
             return parts_reason(self.name, closure)
         return dense_reason(self.name) if sparse else None
+
+    def found_reason(self, case: Case, found: ModelFound) -> str | None:
+        whole = FsdpOptions.model_validate(case.options).wrap == "whole"
+        if found.dropped_blocks and not whole:
+            return (
+                f"the model leaves out {series_of(found.dropped_blocks)} in some steps, and fsdp's ranks gather every "
+                "block together: those that leave out different blocks would hang, or train wrong weights: use master, "
+                'ddp with options.ddp.find_unused_parameters = true, or options.fsdp.wrap = "whole"'
+            )
+        if not found.are_mixed or not (whole or found.mixed_within_blocks):
+            return None
+        return (
+            f"fsdp needs parameters of one type in each part that it shards, and this model trains {found.words} in "
+            f"one part: use ddp or master{found.or_cast}"
+        )
 
     def build(self, job: Job, options: FsdpOptions) -> Replica:
         from ddpbench.strategies.fsdp.replica import FsdpReplica

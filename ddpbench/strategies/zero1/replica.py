@@ -26,7 +26,7 @@ class Zero1Replica(DdpReplica):
 
         def shared_out(optimizer: torch.optim.Optimizer) -> SharedOutOptimizer:
             return SharedOutOptimizer(
-                [{**group, "params": list(group["params"])} for group in optimizer.param_groups],
+                [{**group, "params": _updated(group["params"])} for group in optimizer.param_groups],
                 optimizer_class=_cut_down(optimizer),
                 parameters_as_bucket_view=options.parameters_as_bucket_view,
                 recorder=job.recorder if job.recorder.active else None,
@@ -37,6 +37,13 @@ class Zero1Replica(DdpReplica):
     def held_bytes(self) -> tuple[int, int, int]:
         parameters, gradients, _ = super().held_bytes()
         return parameters, gradients, state_bytes(self._whole)
+
+
+def _updated(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the parameters to share out. Frozen ones of another type, which torch would refuse, are left out."""
+    if len({each.dtype for each in parameters}) == 1:
+        return list(parameters)
+    return [each for each in parameters if each.requires_grad] or list(parameters)
 
 
 def _cut_down(optimizer: torch.optim.Optimizer) -> Callable[..., torch.optim.Optimizer]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddpbench.spec import Case
-from ddpbench.strategies.base import Job, Replica, Strategy, parts_reason
+from ddpbench.strategies.base import Job, ModelFound, Replica, Strategy, parts_reason
 from ddpbench.strategies.zero1.options import Zero1Options
 
 
@@ -41,6 +41,14 @@ class Zero1(Strategy[Zero1Options]):
 
     def model_reason(self, case: Case, *, closure: str, sparse: bool) -> str | None:
         return parts_reason(self.name, closure) if closure else None
+
+    def found_reason(self, case: Case, found: ModelFound) -> str | None:
+        if not found.are_mixed:
+            return None
+        return (
+            f"torch's ZeroRedundancyOptimizer takes parameters of one type, and this model trains {found.words}: use "
+            f"ddp or master{found.or_cast}"
+        )
 
     def build(self, job: Job, options: Zero1Options) -> Replica:
         from ddpbench.strategies.zero1.replica import Zero1Replica

@@ -43,6 +43,7 @@ from ddpbench.worker.rank.traffic import link_of
 from ddpbench.worker.training.batches import in_memory
 from ddpbench.worker.training.storage import fetched
 from ddpbench.worker.training.training import DivergedError, StepLoop, Training, all_equal, checksum
+from ddpbench.worker.verify.written import writes_sentence, written_by
 
 INSTRUMENTED_SHARE = 0.15
 """Instrumented steps take about this share of the timed steps' time."""
@@ -172,7 +173,19 @@ class Measurement:
             self._replica.refresh_model()
             self._known.params_checksum = checksum(self._model)
             if not all_equal(self._known.params_checksum, self._control, processes):
-                raise DivergedError("the ranks' parameters differ after the timed steps")
+                written = self._written_by_forward()
+                why = f": {writes_sentence(written)}" if written else ""
+                raise DivergedError(f"the ranks' parameters differ after the timed steps{why}")
+
+    def _written_by_forward(self) -> list[str]:
+        """Return the parameters that a forward writes into, where the workload has one by itself."""
+        training, model = self._training, self._model
+        if training.workload.owns_step:
+            return []
+        inputs, targets = next(self._batches)
+        return written_by(
+            model, lambda: training.precision.value(training.workload.loss)(model(inputs), targets)
+        )
 
     def _times_transfers(self) -> bool:
         """Return whether it is seen when transfers between ranks begin and end."""

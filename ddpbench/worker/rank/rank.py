@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import torch
+import torch.distributed as dist
 
 from ddpbench.causes import text_of
 from ddpbench.errors import OutputError
@@ -35,6 +36,7 @@ from ddpbench.worker.rank.recovering import Marks, Recovering
 from ddpbench.worker.training.asked_group import formed_when_asked
 from ddpbench.worker.training.control import leave, meet
 from ddpbench.worker.training.training import DivergedError, Training
+from ddpbench.worker.training.types import names_of, types_in
 from ddpbench.worker.variables import complete
 from ddpbench.worker.verify.proof import Prover
 from ddpbench.worker.verify.refusals import failure, refusal
@@ -96,6 +98,8 @@ class Rank:
                         final_loss=self._known.final_loss,
                         cpu_s=_cpu_s(),
                         finished_ns=self.host_clock.now(),
+                        threads=torch.get_num_threads(),
+                        changes=self._training.changes if self._training is not None else (),
                     )
                 )
         except (RecordWriteError, OSError):
@@ -112,6 +116,7 @@ class Rank:
         model = training.fresh_model()
         # Numbers only: whoever kept the parameters themselves would keep a model whole that is sharded next.
         sizes = [(each.numel(), each.element_size()) for each in model.parameters() if each.requires_grad]
+        types = names_of(types_in(model.parameters()))
         used, faster = _interfaces(self.case, training.strategy.engine)
         writer.write(
             RankStart(
@@ -130,6 +135,9 @@ class Rank:
                 torch_version=torch.__version__,
                 parameters=sum(count for count, _ in sizes),
                 gradient_bytes=sum(count * size for count, size in sizes),
+                largest_gradient_bytes=max((count * size for count, size in sizes), default=0),
+                types=types,
+                loader_workers=getattr(training.loader, "num_workers", None),
                 own_step=training.workload.owns_step,
                 case_id=self._planned.case_id,
                 round=self.request.round,
@@ -143,7 +151,9 @@ class Rank:
         meeting_ns = self.host_clock.now()
         control = meet(self.case, self.place, uses_backend=training.strategy.uses_backend, device=device)
         met_ns = self.host_clock.now()
-        writer.write(Met(start_ns=meeting_ns, end_ns=met_ns))
+        backend = dist.get_backend() if dist.is_initialized() and training.strategy.uses_backend else ""
+        backend = "mpi" if backend == "mpi4py" else backend  # as torch knows ddpbench's process group of it
+        writer.write(Met(start_ns=meeting_ns, end_ns=met_ns, backend=backend))
         with self._group_when_asked(control, device):
             self._train(writer, training, model, control, (started_ns, meeting_ns, met_ns))
         self.heartbeat.enter("finishing")
@@ -199,14 +209,20 @@ class Rank:
     def _prove(self, writer: RecordWriter, training: Training, control: Control) -> None:
         self.heartbeat.enter("proof")
         failed: list[str] = []
-        for record in Prover(training, control, self.heartbeat.beat).run():
+        prover = Prover(training, control, self.heartbeat.beat)
+        for record in prover.run():
             writer.write(record)
             if record.kind == "proof" and not record.passed:
                 more = f", {record.note}" if record.note else ""
                 error = f"error {record.error:.2g}, allowed {record.tolerance:.2g}{more}"
                 failed.append(f"{record.compared} ({record.dtype}): {error}")
         if failed:
-            raise DivergedError(f"the strategy does not train as one process does: {'; '.join(failed)}")
+            who = (
+                "the model cannot be trained alike on several ranks"
+                if prover.fault_of_model
+                else "the strategy does not train as one process does"
+            )
+            raise DivergedError(f"{who}: {'; '.join(failed)}")
 
     def _classify(self, problem: BaseException) -> tuple[Status, str]:
         """Return a failure's status, and a sentence on it that says what to do."""

@@ -17,7 +17,15 @@ from ddpbench.machine.identity import RANK_CODE, check_identity, code_digest, no
 from ddpbench.machine.order import run_order
 from ddpbench.machine.placement import early_env
 from ddpbench.machine.slurm import own_job
-from ddpbench.machine.trial import gradients_in_rank, identifying, inspect_own, told, tried, within_own
+from ddpbench.machine.trial import (
+    gradients_in_rank,
+    identifying,
+    inspect_own,
+    skipped_by_trial,
+    told,
+    tried,
+    within_own,
+)
 from ddpbench.records import write_atomically
 from ddpbench.records.files import create_file
 from ddpbench.records.machine import read_machine
@@ -160,6 +168,8 @@ def settled_plan(slot: Slot, plan: StoredPlan) -> tuple[StoredPlan, dict[str, Tr
     if own:
         for name, facts in own.items():
             say(told(name, facts))
+        for line in skipped_by_trial(plan.cases, left):
+            say(line)
         machine = read_machine(slot.run)
         machine.setdefault("context", {})["own_workloads"] = {
             name: identifying(facts) for name, facts in own.items()

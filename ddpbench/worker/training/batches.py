@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
 from ddpbench.spec import Case
-from ddpbench.strategies.trees import map_tensors, samples
+from ddpbench.strategies.trees import cast_type, map_tensors, samples
 from ddpbench.worker.training.loader_server import PARENT
 
 
@@ -89,26 +89,29 @@ def steps_a_pass(loader: Iterable[Any]) -> int | None:
 def endless(
     loader: Iterable[Any],
     device: torch.device,
-    dtype: torch.dtype,
+    dtype: torch.dtype | None,
     *,
     size: int | None = None,
     on_pass: Callable[[int], None] = lambda _: None,
     on_batch: Callable[[int], None] = lambda _: None,
+    on_cast: Callable[[torch.dtype], object] = lambda _: None,
 ) -> Iterator[Any]:
     """Batches on the device, for ever; each epoch is reshuffled, alike on all ranks (`set_epoch`).
 
-    Floating-point values come in `dtype`, others as they are. With a `size` every batch must have so many
-    samples; a smaller one at the end of a pass is left out. `on_pass` is told how many steps a pass had, and
-    `on_batch` how many of a pass have begun.
+    Values are cast to `dtype` (`trees.cast_type`), or come as they are if it is None. With a `size` every batch must
+    have as many samples; a smaller one at the end of a pass is left out. `on_pass` gets the number of steps of a
+    pass, `on_batch` the number of those begun, and `on_cast` the type of each tensor that is cast.
 
     Raises:
         ValueError: a pass gave nothing, or batches of another size.
     """
 
     def placed(tensor: torch.Tensor) -> torch.Tensor:
-        wanted = dtype if tensor.is_floating_point() else tensor.dtype
+        wanted = cast_type(tensor.dtype, dtype)
         if tensor.dtype is wanted and tensor.device == device:
             return tensor
+        if tensor.dtype is not wanted:
+            on_cast(tensor.dtype)
         return tensor.to(device, wanted, non_blocking=True)
 
     epoch = 0

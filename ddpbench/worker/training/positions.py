@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from ddpbench.strategies.trees import map_tensors
+from ddpbench.strategies.trees import cast_type, map_tensors
 
 Runs = tuple[tuple[int, int], ...]
 
@@ -96,17 +96,17 @@ def batches_from(
     world_size: int,
     local_batch: int,
     device: torch.device,
-    dtype: torch.dtype,
+    dtype: torch.dtype | None,
     collate: Callable[[list[Any]], Any] | None,
     loader: dict[str, Any],
 ) -> Iterator[tuple[Runs, Any]]:
     """Yield a rank's batches from the job's place `first` on, each with the places of what it holds.
 
-    `loader` are further arguments of the DataLoader. Floating-point values come in `dtype`.
+    `loader` are further arguments of the DataLoader. Values are cast to `dtype`, or come as they are if it is None.
     """
 
     def placed(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype, non_blocking=True)
+        return tensor.to(device, cast_type(tensor.dtype, dtype), non_blocking=True)
 
     stride, own = world_size * local_batch, first + rank * local_batch
     found = DataLoader(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -21,9 +22,12 @@ from ddpbench.strategies import Job, Replica, Strategy, load_strategy, own_step_
 from ddpbench.strategies.own_step import Optimizers
 from ddpbench.worker.place import Place
 from ddpbench.worker.training.batches import endless, make_loader, steps_a_pass
+from ddpbench.worker.training.kept_settings import settings_kept
 from ddpbench.worker.training.precision import FULL, Precision, precision_of
+from ddpbench.worker.training.randomness import seed_all
 from ddpbench.worker.training.storage import batch_bytes_of
-from ddpbench.workloads import load_workload
+from ddpbench.worker.training.types import cast_model, cast_words, name_of, type_of, types_in
+from ddpbench.workloads import is_import_path, load_workload
 
 
 class DivergedError(Exception):
@@ -37,10 +41,17 @@ class Training:
         """`launch` is the number of the case's launch: what is drawn at random for times differs between them."""
         self.case, self.place, self.device = case, place, device
         self.strategy: Strategy[Any] = load_strategy(case.strategy)
-        self.workload = load_workload(case.workload).for_case(case, place.rank, launch)
+        self._undone: dict[str, None] = {}
+        """Sentences on settings that the workload's code had changed, and that were put back."""
+        with self._settings_kept():
+            self.workload = load_workload(case.workload).for_case(case, place.rank, launch)
         self.workload_options = self.workload.options.model_validate(case.workload_options)
         self.options = self.strategy.options.model_validate(case.options)
-        self.dtype: torch.dtype = getattr(torch, case.dtype)
+        self.dtype = type_of(case.dtype)
+        """Type that model and batches are cast to; None: they keep their own types."""
+        self._given_types: tuple[torch.dtype, ...] | None = None
+        self._batch_types: set[torch.dtype] = set()
+        """Types of the batches' tensors that are cast."""
         self.precision = precision_of(case.precision, device)
         if self.workload.owns_step and (reason := own_step_reason(case)):
             raise ValueError(reason)
@@ -51,9 +62,10 @@ class Training:
         """Of a step's samples what counts as this process's: all ranks' shares are the job's batch."""
         if place.rank < case.world_size - self.strategy.trainers(case.world_size):
             self.share = 0  # those that only serve are the first ranks
-        torch.manual_seed(case.seed)  # what a user's object draws when it is made is alike on all ranks
-        own = self.workload.loader(self.workload_options, *dealt, self.samples)
-        dataset = self.workload.dataset(self.workload_options) if own is None else None
+        seed_all(case.seed)  # what a user's object draws when it is made is alike on all ranks
+        with self._settings_kept():
+            own = self.workload.loader(self.workload_options, *dealt, self.samples)
+            dataset = self.workload.dataset(self.workload_options) if own is None else None
         self.is_stream = isinstance(dataset, IterableDataset)
         """Its dataset has no length that tells how many samples each rank gets."""
         self.shards_itself = own is not None or self.is_stream
@@ -90,17 +102,45 @@ class Training:
     ) -> torch.nn.Module:
         """Return a model in its initial state, the same in every rank: the case's seed decides it.
 
-        Its forward runs in `precision`, the case's own if None.
+        Its parameters are cast to `dtype`, to the case's if None. Its forward runs in `precision`, the case's own if
+        None.
         """
-        torch.manual_seed(self.case.seed)
-        model = self.workload.model(self.workload_options).to(dtype or self.dtype).to(self.device)
+        seed_all(self.case.seed)
+        with self._settings_kept():
+            model = self.workload.model(self.workload_options)
+        self._given_types = types_in(model.parameters())
+        model = cast_model(model, dtype or self.dtype).to(self.device)
         self.trained_names = tuple(
             name.removeprefix("network.") for name, each in model.named_parameters() if each.requires_grad
         )
         if not self.trained_names:
             raise ValueError(f"workload {self.case.workload} has no parameters to train")
-        torch.manual_seed(self.case.seed + 1 + self.place.rank)
+        seed_all(self.case.seed + 1 + self.place.rank)
         return (precision or self.precision).wrap(model)
+
+    def _settings_kept(self) -> AbstractContextManager[None]:
+        return settings_kept(self.case, lambda sentence: self._undone.update({sentence: None}))
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """Sentences on what was changed of a user's class so far: types of its model and batches, its settings."""
+        if not is_import_path(self.case.workload):
+            return ()
+        asked = f'dtype = "{self.case.dtype}" casts'
+        of_model = cast_words(self._given_types or (), self.dtype)
+        of_batches = cast_words(sorted(self._batch_types, key=name_of), self.dtype)
+        return (
+            *([f"{asked} the model's parameters from {of_model}"] if of_model else []),
+            *([f"{asked} its batches from {of_batches}"] if of_batches else []),
+            *self._undone,
+        )
+
+    @property
+    def given_types(self) -> tuple[torch.dtype, ...]:
+        """The types of the parameters that the workload's model has before any cast."""
+        if self._given_types is None:
+            self.fresh_model()
+        return self._given_types or ()
 
     def batches(self) -> Iterator[tuple[Any, Any]]:
         """The rank's batches, endlessly: inputs and targets, or all of it as inputs where the model takes all."""
@@ -112,6 +152,7 @@ class Training:
             size=size,
             on_pass=self._passes.append,
             on_batch=self._count,
+            on_cast=self._batch_types.add,
         )
         return ((batch, None) for batch in found) if self.workload.whole_batches else found
 

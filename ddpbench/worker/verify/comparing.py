@@ -15,7 +15,10 @@ from ddpbench.records import Compared, Proof
 from ddpbench.strategies import Replica
 from ddpbench.strategies.trees import cast
 from ddpbench.worker.training.precision import Precision, roundoff_of
+from ddpbench.worker.training.randomness import random_state, seed_all, set_random_state
 from ddpbench.worker.training.training import Training
+from ddpbench.worker.training.types import Numbers
+from ddpbench.worker.verify.written import changed_since, writes_sentence
 
 Tensors = dict[str, torch.Tensor]
 """Gradients or parameters by the model's names."""
@@ -29,6 +32,9 @@ CHANGE_TOLERANCES: dict[torch.dtype, float] = {torch.float64: 1e-6, torch.float3
 """Allowed error of what updates changed, as one vector over all parameters. Adam divides a gradient by its own size, so
 that in float32 one which is all rounding (attention's key bias) moves its parameters as far as any other, this way or
 that; an update left out, or made of another rank's gradient, is wrong by a tenth and more."""
+NARROW_CHANGE_TOLERANCE = 0.5
+"""`CHANGE_TOLERANCES` in bfloat16 and float16, where float64 cannot be computed: an update from the same gradients
+rounds alike on every rank, and one that was left out is wrong by 1."""
 AUTOCAST_ROUNDOFFS = 16
 """Under autocast a gradient may be wrong by so many unit roundoffs u of what it computes in: 2^-4 for bf16
 (u = 2^-8), 2^-7 for fp16 (u = 2^-11). A step rounds every layer's outputs, slopes and gradients to u; a batch cut
@@ -40,6 +46,11 @@ COMPRESSED_ROUNDOFFS = 8
 of n - 1 partial sums, independently: about u √n, and more where shares nearly cancel. 8 covers n = 16 and a gap."""
 AUTOCAST_SMALL_GRADIENT = 0.1
 """`SMALL_GRADIENT` under autocast, where what ought to vanish is rounding of that size."""
+UNSEEDED = (
+    "draws from a source that no seed of torch, random or NumPy reaches, such as random.Random() or "
+    "numpy.random.default_rng()"
+)
+"""Reason why a model's results differ from one time to the next."""
 MOST_HALVINGS = 40
 """fp16: so often is the loss's scale halved until gradients are finite."""
 
@@ -60,8 +71,8 @@ def relative_error(
         whole = norm(reference)
     worst = 0.0
     for mine, expected in zip(own, reference, strict=True):
-        scale = torch.maximum(torch.linalg.vector_norm(expected.double()), small * whole)
-        error = float(torch.linalg.vector_norm(mine.double() - expected.double()) / scale)
+        scale = torch.maximum(torch.linalg.vector_norm(_wide(expected)), small * whole)
+        error = float(torch.linalg.vector_norm(_wide(mine) - _wide(expected)) / scale)
         worst = max(worst, error) if math.isfinite(error) else float("inf")
     return worst
 
@@ -71,11 +82,16 @@ def dense(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the same numbers in double precision."""
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
 def norm(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the norm of all of them as one vector."""
     if not tensors:
         return torch.zeros((), dtype=torch.float64)
-    norms = [torch.linalg.vector_norm(each.double()) for each in tensors]
+    norms = [torch.linalg.vector_norm(_wide(each)) for each in tensors]
     whole: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return whole
 
@@ -95,8 +111,13 @@ class Rank(Protocol):
     group: Any
     gathers: bool
     """The loss exchanges values between ranks: no process can compute another's part of it alone."""
+    proves_double: bool
+    """True if the case is also compared in float64."""
+    unrepeatable: str
+    """Why a step of the class's own gives other results each time; empty unless that was seen."""
 
     def on_step(self) -> None: ...
+    def blame(self, fault: str) -> None: ...
     def gradient(self, model: torch.nn.Module, shard: Any, precision: Precision) -> Tensors: ...
     def agreed(self, value: float) -> float: ...
     def average(self, values: Tensors) -> Tensors: ...
@@ -111,8 +132,8 @@ class Drawn:
     shards: Sequence[Any]
     """Those of all ranks that train."""
 
-    def cast(self, dtype: torch.dtype) -> Drawn:
-        """Return the same samples in this number type."""
+    def cast(self, dtype: torch.dtype | None) -> Drawn:
+        """Return the same samples in this number type; as they are if it is None."""
         return Drawn(cast(self.own, dtype), [cast(shard, dtype) for shard in self.shards])
 
 
@@ -122,7 +143,7 @@ class Comparer:
     def __init__(
         self,
         prover: Rank,
-        dtype: torch.dtype,
+        numbers: Numbers,
         precision: Precision,
         shards: Sequence[Any],
         own_autocast: str = "",
@@ -133,16 +154,21 @@ class Comparer:
 
         `later` are the batches of a proof's last steps, one each; none where they train on the first once more.
         """
-        self.prover, self.dtype, self.precision, self.shards = prover, dtype, precision, shards
+        self.prover, self.numbers, self.precision, self.shards = prover, numbers, precision, shards
+        dtype, name = numbers.narrowest, numbers.name
         self.later = later
         self.training = prover.training
-        name = str(dtype).removeprefix("torch.")
         self.name = name if precision.name == "full" else f"{name}, {precision.name} autocast"
         if own_autocast:
             self.name = f"{name}, its own {own_autocast} autocast"
         narrow = torch.finfo(dtype).eps / 2 if dtype not in TOLERANCES else 0.0
         roundoff = max(precision.unit_roundoff, roundoff_of(own_autocast), narrow)
         self._rounds = max(precision.unit_roundoff, roundoff_of(own_autocast)) > 0
+        self.draws = False
+        """True if a step's gradient depends on the seed, as with dropout; set by `examine`."""
+        self.writes: list[str] = []
+        """Parameters that the model's forward writes into; set by `examine`."""
+        self._fault: str | None = None
         self.tolerance = AUTOCAST_ROUNDOFFS * roundoff or TOLERANCES[dtype]
         self._small = AUTOCAST_SMALL_GRADIENT if roundoff else SMALL_GRADIENT
 
@@ -162,9 +188,9 @@ class Comparer:
             except RuntimeError as error:
                 if "deepcopy protocol" not in str(error):
                     raise
-        drawn = torch.get_rng_state()
-        made = self.training.fresh_model(self.dtype, self.precision)
-        torch.set_rng_state(drawn)
+        drawn = random_state()
+        made = self.fresh()
+        set_random_state(drawn)
         made.load_state_dict(model.state_dict())
         return made
 
@@ -197,12 +223,15 @@ class Comparer:
 
     def change(self, compared: Compared, before: Tensors, own: Tensors, expected: Tensors) -> Proof:
         """Return what updates made of this rank's parameters, held against what they made of one process's."""
-        allowed = CHANGE_TOLERANCES.get(self.dtype)
+        allowed = CHANGE_TOLERANCES.get(self.numbers.narrowest)
+        if allowed is None and not self.prover.proves_double and compared == "update, same gradients":
+            allowed = NARROW_CHANGE_TOLERANCE
         if allowed is None or self._rounds:
-            note = (
-                "what updates change is finer than what this type or precision tells apart: float64 proves it"
-            )
+            note = "what updates change is finer than this type or precision resolves"
+            note += ": float64 proves it" if self.prover.proves_double else ""
             return not_compared(compared, self.name, note)
+        if self.writes:
+            own = {name: value for name, value in own.items() if name not in self.writes}
         error, changed = math.inf, True
         if own.keys() <= expected.keys():
             gaps = norm([own[name] - expected[name] for name in own])
@@ -211,7 +240,12 @@ class Comparer:
             error = float(gaps / scale) if changed else 0.0  # infinite for what should not have changed
         if not self.prover.agreed(float(changed)):
             return not_compared(compared, self.name, "no update changed a parameter: is the learning rate 0?")
-        return self.proof(compared, error if math.isfinite(error) else math.inf, allowed)
+        proof = self.proof(compared, error if math.isfinite(error) else math.inf, allowed)
+        if self.writes and proof.passed:
+            return replace(
+                proof, note=f"{writes_sentence(self.writes)}; these are left out of this comparison"
+            )
+        return proof
 
     def settle_scale(self, model: torch.nn.Module, batch: Any) -> None:
         """Halves an fp16 loss's scale until this batch's gradients are finite on all ranks, as training would."""
@@ -223,20 +257,101 @@ class Comparer:
             if not self.prover.agreed(float(infinite)) or not self.precision.lower_scale():
                 return
 
-    def draws_random_numbers(self, model: torch.nn.Module) -> bool:
-        """Return whether a step's gradient depends on the seed, as with dropout."""
+    def examine(self, model: torch.nn.Module) -> None:
+        """Find out what of a model decides what can be compared: whether it draws random numbers, what it writes."""
         seen: list[list[torch.Tensor]] = []
+        before = {name: each.detach() for name, each in model.named_parameters()}
         for seed in (1, 2):
-            torch.manual_seed(seed)
+            seed_all(seed)
             # Of a copy: a forward may change buffers such as running statistics.
-            gradient = self.prover.gradient(self.copied(model), self.shards[0], self.precision)
+            trial = self.copied(model)
+            gradient = self.prover.gradient(trial, self.shards[0], self.precision)
             seen.append(list(gradient.values()))
+            self.writes += [name for name in changed_since(before, trial) if name not in self.writes]
         differs = relative_error(seen[0], seen[1]) > TOLERANCES[torch.float32]
-        return bool(self.prover.control.agree(int(differs)))  # what is compared next, all ranks must compare
+        # All ranks must make the same comparisons next.
+        self.draws = bool(self.prover.control.agree(int(differs)))
+
+    def explained(self, proof: Proof) -> Proof:
+        """Return a comparison as it is recorded: one that failed because of the model does not fail the strategy.
+
+        Ranks whose models are not equal stay a failure, which names what the model does. All ranks call it together.
+        """
+        if proof.passed or proof.compared == "every parameter has a rank":
+            return proof
+        if proof.compared == "initial state":
+            fault = self._fault_of_initial_state()
+        elif proof.compared == "final replicas":
+            fault = writes_sentence(self.writes) if self.writes else ""
+            fault = fault if self.prover.agreed(float(bool(fault))) else ""
+        else:
+            fault = self.fault_of_gradients()
+            return not_compared(proof.compared, self.name, fault) if fault else proof
+        if not fault:
+            return proof
+        self.prover.blame(fault)
+        return replace(proof, note=fault)
+
+    def _fault_of_initial_state(self) -> str:
+        """Return why the model's initial state cannot be the same on all ranks; empty where model() repeats it."""
+        first, second = self.fresh(), self.fresh()
+        if not self.prover.agreed(float(bool(changed_since(trained(first), second)))):
+            return ""
+        return f"two calls of model() give other parameters under the same seeds: it {UNSEEDED}"
+
+    def fault_of_gradients(self) -> str:
+        """Return what the model does that no strategy can be held to; empty where one process repeats its gradients.
+
+        All ranks call it together; the answer is found once.
+        """
+        if self._fault is None:
+            self._fault = self._found_fault()
+        return self._fault
+
+    def _found_fault(self) -> str:
+        first, second = self.fresh(), self.fresh()
+        values = trained(first)
+        with torch.no_grad():
+            for mine, other in zip(first.parameters(), second.parameters(), strict=True):
+                other.copy_(mine)
+        gradients = [self._seeded_gradient(model) for model in (first, second, first)]
+        gap, later = (self.prover.agreed(self.error(gradients[0], other)) for other in gradients[1:])
+        if gap > self.tolerance:
+            return (
+                f"the model gives other gradients from the same state, batch and seeds: it {UNSEEDED}, or some "
+                "operation of it is not deterministic"
+            )
+        writes = self.writes or changed_since(values, first)
+        if self.prover.agreed(float(bool(writes))):
+            return writes_sentence(writes)
+        if later > self.tolerance:
+            return (
+                "the model keeps state from one forward to the next, so that a second one on the same batch gives "
+                "other gradients"
+            )
+        return ""
+
+    def fresh(self) -> torch.nn.Module:
+        """Return a model in its initial state, in the comparison's types and precision."""
+        return self.training.fresh_model(self.numbers.cast, self.precision)
+
+    def _seeded_gradient(self, model: torch.nn.Module) -> Tensors:
+        self.seed(0)
+        return self.prover.gradient(model, self.shards[0], self.precision)
+
+    def average_afresh(self) -> Tensors:
+        """Return `average`, each shard's gradient of a model that no forward has changed."""
+        if self.prover.gathers:
+            return self.average(self.fresh())
+        return mean(self._gradient_afresh(number) for number in range(len(self.shards)))
+
+    def _gradient_afresh(self, shard: int) -> Tensors:
+        model = self.fresh()  # which seeds: before the shard's own seed
+        return self.gradient(model, shard)
 
     def seed(self, shard: int) -> None:
         """Seeds what a step draws, alike wherever this shard's is computed."""
-        torch.manual_seed(self.training.case.seed + 1 + shard)
+        seed_all(self.training.case.seed + 1 + shard)
 
     def gradient(self, model: torch.nn.Module, shard: int, shards: Sequence[Any] | None = None) -> Tensors:
         """Return one process's gradient over a shard, of the first batch unless others are given."""

@@ -11,9 +11,10 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -31,8 +32,10 @@ from ddpbench.worker.device import device_of
 from ddpbench.worker.place import Place
 from ddpbench.worker.training.asked_group import formed_when_asked
 from ddpbench.worker.training.batches import TooFewSamplesError
+from ddpbench.worker.training.kept_settings import settings_kept
 from ddpbench.worker.training.precision import entered_autocasts, widest
 from ddpbench.worker.training.training import Training
+from ddpbench.worker.training.types import mixed_words, names_of, types_in
 from ddpbench.worker.verify.optimizers import (
     closure_name,
     in_words,
@@ -41,6 +44,7 @@ from ddpbench.worker.verify.optimizers import (
     not_moved_by_steps,
     sparse_seen,
 )
+from ddpbench.worker.verify.written import written_by
 from ddpbench.workloads import Workload, load_workload
 
 
@@ -68,8 +72,10 @@ def inspect_workload(case: Case, largest: Case | None = None) -> dict[str, Any]:
 def _inspect(case: Case, largest: Case | None) -> dict[str, Any]:
     began = time.perf_counter()
     device = device_of(case)  # first: an own module may look for a GPU when it is imported
+    undone: list[str] = []
     try:
-        workload = load_workload(case.workload)
+        with settings_kept(case, undone.append):
+            workload = load_workload(case.workload)
     except ImportError as error:
         raise _UnfitError(_import_sentence(error)) from error
     _check_options(workload, case.workload_options)
@@ -91,6 +97,7 @@ def _inspect(case: Case, largest: Case | None) -> dict[str, Any]:
     # Its loss alone finds one: a dataset is divided among ranks that are not here, and models are given bare.
     with formed_when_asked(device) as asked:
         found = _inspect_steps(training, model, batch, batches, made_s)
+    found |= _changes(undone, training)
     return {**found, "group": True} if asked.found else found
 
 
@@ -100,12 +107,20 @@ def _inspect_steps(
     inputs, targets = _pair(batch)
     if training.workload.owns_step:
         return _inspect_own_step(training, model, inputs, made_s)
-    with _doing("its loss"), entered_autocasts() as autocasts:
-        loss = training.precision.value(training.workload.loss)(model(inputs), targets)
+    hint = partial(mixed_words, model, (inputs, targets))
+    with _doing("its loss", hint), entered_autocasts() as autocasts:
+        losses: list[torch.Tensor] = []
+
+        def compute() -> None:
+            losses.append(training.precision.value(training.workload.loss)(model(inputs), targets))
+
+        writes = written_by(model, compute)
+        loss = losses[0]
         _check_loss(loss)
     with _doing("backward"), sparse_seen(model) as sparse:
         loss.backward()  # type: ignore[no-untyped-call]
-    if all(parameter.grad is None for parameter in model.parameters() if parameter.requires_grad):
+    reached = [_reached(model)]
+    if not reached[0]:
         raise _UnfitError(
             "no parameter got a gradient from the loss: does loss() use the model that it is given?"
         )
@@ -118,13 +133,19 @@ def _inspect_steps(
         began = time.perf_counter()
         more, wanted = _pair(next(batches))
         optimizer.zero_grad()
+        model.zero_grad(set_to_none=True)
         training.precision.value(training.workload.loss)(model(more), wanted).backward()  # type: ignore[no-untyped-call]
+        reached.append(_reached(model))
         optimizer.step()
         step_s = time.perf_counter() - began
     found = widest(autocasts) if training.case.precision == "full" else ""
     took: dict[str, Any] = {"made_s": made_s, "step_s": step_s, **({"sparse": True} if sparse else {})}
+    took |= ({"writes": writes} if writes else {}) | (
+        {"dropped": names, "dropped_blocks": _blocks_of(model, names)} if (names := _dropped(reached)) else {}
+    )
     whole = inputs if targets is None else (inputs, targets)
-    return took | _facts(training, model, batch=whole, loss=loss, autocast=found)
+    facts = _facts(training, model, batch=whole, loss=loss, autocast=found)
+    return took | facts
 
 
 class _TimeUpError(BaseException):
@@ -194,7 +215,8 @@ def _inspect_own_step(
         step_s = time.perf_counter() - began
         _check_loss(losses[-1], graph=False)
 
-    with _doing("its step"), entered_autocasts() as autocasts, sparse_seen(model) as sparse:
+    hint = partial(mixed_words, model, batch)
+    with _doing("its step", hint), entered_autocasts() as autocasts, sparse_seen(model) as sparse:
         _refuse(not_moved_by_steps(model, optimizers.all, step))
         step()  # the first is not the one that is timed
     if training.case.evaluation and training.workload.evaluates:
@@ -231,6 +253,9 @@ def _facts(
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return {
         "local_batch": training.case.local_batch,
+        "types": names_of(types_in(model.parameters())),
+        "trained_types": names_of(types_in(trained)),
+        **({"mixed_blocks": True} if _mixes_within_blocks(training, model) else {}),
         "parameters": sum(parameter.numel() for parameter in trained),
         "gradient_bytes": sum(parameter.numel() * parameter.element_size() for parameter in trained),
         "samples": _length(training),
@@ -239,6 +264,56 @@ def _facts(
         "loss": loss.item(),
         **({"autocast": autocast} if autocast else {}),
     }
+
+
+def _changes(undone: Sequence[str], training: Training) -> dict[str, Any]:
+    """Return what was changed of the class, as a fact; `undone` are settings that it had made when it was imported."""
+    found = [*undone, *training.changes]
+    return {"changes": found} if found else {}
+
+
+def _reached(model: torch.nn.Module) -> set[str]:
+    """Return the names of the parameters that a backward has reached."""
+    return {name for name, each in model.named_parameters() if each.grad is not None}
+
+
+def _dropped(reached: Sequence[set[str]]) -> list[str]:
+    """Return the parameters that some of these steps reach and others do not, as under LayerDrop."""
+    every: set[str] = set().union(*reached)
+    return sorted(name for name in every if any(name not in step for step in reached))
+
+
+def _blocks_of(model: torch.nn.Module, dropped: Sequence[str]) -> list[str]:
+    """Return the blocks, as FSDP shards them, all of whose trained parameters are among these."""
+    from ddpbench.strategies.fsdp.replica import blocks  # which takes long to import, and few need
+
+    names = {id(module): name for name, module in model.named_modules()}
+    ids = {id(each) for name, each in model.named_parameters() if name in set(dropped)}
+    found: list[str] = []
+    for block in blocks(model):
+        own = [id(each) for each in block.parameters() if each.requires_grad]
+        if own and ids.issuperset(own):
+            found.append(names[id(block)].removeprefix("network."))
+    return found
+
+
+def _mixes_within_blocks(training: Training, model: torch.nn.Module) -> bool:
+    """Return whether a part that FSDP would shard by itself trains parameters of more than one type."""
+    if len(types_in(each for each in model.parameters() if each.requires_grad)) < 2:
+        return False
+    from ddpbench.strategies.fsdp.replica import mixes_types  # which takes long to import, and few need
+
+    if not training.workload.owns_step:
+        return mixes_types(model)
+    held: Any = model
+    found: list[bool] = []
+
+    def noted(part: torch.nn.Module) -> torch.nn.Module:
+        found.append(mixes_types(part))
+        return part
+
+    each_part(held.network, noted)
+    return any(found)
 
 
 def _wants_closure(optimizer: str) -> str:
@@ -284,14 +359,18 @@ def told(error: BaseException) -> str:
 
 
 @contextmanager
-def _doing(what: str) -> Iterator[None]:
-    """Turns an exception into a sentence on where it was raised while the workload did that."""
+def _doing(what: str, hint: Callable[[], str] = str) -> Iterator[None]:
+    """Turns an exception into a sentence on where it was raised while the workload did that.
+
+    `hint` gives what is added to one of torch's about number types.
+    """
     try:
         yield
     except _UnfitError:
         raise
     except (Exception, SystemExit) as error:
-        raise _UnfitError(f"{what} failed: {told(error)}") from error
+        more = hint() if isinstance(error, RuntimeError) and "dtype" in str(error) else ""
+        raise _UnfitError(f"{what} failed: {told(error)}{more}") from error
 
 
 def _import_sentence(error: ImportError) -> str:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import random
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -19,14 +17,20 @@ from ddpbench.measure.recorder import NullRecorder
 from ddpbench.records import Proof
 from ddpbench.strategies.own_step import around_backward
 from ddpbench.strategies.trees import cast
+from ddpbench.units import series_of
 from ddpbench.worker.training.asked_group import noticing
 from ddpbench.worker.training.precision import FULL, entered_autocasts, widest
+from ddpbench.worker.training.randomness import random_state, seed_all, set_random_state
 from ddpbench.worker.training.training import Training, all_equal, checksum
+from ddpbench.worker.training.types import Numbers, compared_numbers, names_of
 from ddpbench.worker.verify.comparing import (
+    CHANGE_TOLERANCES,
+    UNSEEDED,
     Comparer,
     Rank,
     Tensors,
     has_batch_statistics,
+    norm,
     not_compared,
     trained,
 )
@@ -46,13 +50,39 @@ def prove_own_steps(prover: Rank, batch: Any, shards: Sequence[Any]) -> Iterator
     """
     if prover.training.strategy.one_process:
         shards = [batch]
-    for dtype in (torch.float64, torch.float32):
-        own = [cast(shard, dtype) for shard in shards]
+    training = prover.training
+    for numbers in compared_numbers(training.dtype, training.given_types):
+        own = [cast(shard, numbers.cast) for shard in shards]
         try:
-            yield from _compared(prover, dtype, cast(batch, dtype), own)
+            yield from _compared(prover, numbers, cast(batch, numbers.cast), own)
         except _TypeUnfitError as problem:
-            note = f"the step computes in float32 only, so float64 is not compared ({problem})"
-            yield not_compared("parameters, same samples", "float64", note)
+            given = series_of(names_of(training.given_types))
+            note = f"the step computes in {given} only, so float64 is not compared ({problem})"
+            prover.proves_double = False
+            yield not_compared("parameters, same samples", numbers.name, note)
+
+
+def _unrepeatable(
+    prover: Rank, numbers: Numbers, shards: Sequence[Any], before: Tensors, expected: Tensors
+) -> str:
+    """Return why these replicas are no reference for a strategy: made a second time, they end otherwise.
+
+    What was found in one type holds in the next, where chance may bring two results near each other.
+    """
+    if prover.unrepeatable:
+        return prover.unrepeatable
+    again = Lockstep(prover.training, numbers, shards, prover.on_step)
+    again.run()
+    other = again.parameters
+    moved = norm([expected[name] - before[name] for name in expected])
+    gap = float(norm([other[name] - expected[name] for name in expected]) / moved) if moved else 0.0
+    allowed = CHANGE_TOLERANCES.get(numbers.narrowest, CHANGE_TOLERANCES[torch.float32])
+    if prover.agreed(gap) > allowed:
+        prover.unrepeatable = (
+            f"the step gives other parameters from the same state, batch and seeds: it {UNSEEDED}, or some operation "
+            "of it is not deterministic"
+        )
+    return prover.unrepeatable
 
 
 def _how_bad(proof: Proof) -> tuple[bool, bool, float]:
@@ -64,27 +94,27 @@ class _TypeUnfitError(Exception):
     """The step cannot be made in this number type."""
 
 
-def _compared(prover: Rank, dtype: torch.dtype, batch: Any, shards: Sequence[Any]) -> Iterator[Proof]:
+def _compared(prover: Rank, numbers: Numbers, batch: Any, shards: Sequence[Any]) -> Iterator[Proof]:
     training = prover.training
     with entered_autocasts() as autocasts, noticing() as asked:
-        lockstep = _lockstep(prover, dtype, shards)
+        lockstep = _lockstep(prover, numbers, shards)
     gathers = prover.processes > 1 and bool(prover.agreed(float(asked.found)))
     expected = lockstep.parameters if lockstep is not None else None
-    own = widest(autocasts) if dtype != torch.float64 else ""
-    comparer = Comparer(prover, dtype, FULL, shards, own)
-    model = training.fresh_model(dtype, FULL)
+    own = widest(autocasts) if not numbers.is_double else ""
+    comparer = Comparer(prover, numbers, FULL, shards, own)
+    model = training.fresh_model(numbers.cast, FULL)
     equal = all_equal(checksum(model), prover.control, prover.processes)
-    yield comparer.proof("initial state", 0.0 if equal else math.inf, 0.0)
+    yield comparer.explained(comparer.proof("initial state", 0.0 if equal else math.inf, 0.0))
     before = trained(model)
     distributed = dist.is_initialized() and training.strategy.uses_backend
     replica = training.replica(model, NullRecorder(), distributed=distributed, precision=FULL)
-    _seed(training.case.seed + 1 + prover.rank)
+    seed_all(training.case.seed + 1 + prover.rank)
     for _ in range(lockstep.made if lockstep is not None else STEPS):
         replica.own_step(batch)
         prover.on_step()
     after = replica.own_parameters()
     note = "the step exchanges values between ranks: replicas in one process cannot" if gathers else ""
-    note = note or _why_not(prover, model, dtype, shards, expected)
+    note = note or _why_not(prover, model, numbers, shards, expected)
     if note:
         yield not_compared("parameters, same samples", comparer.name, note)
     elif lockstep is not None and expected is not None:
@@ -92,30 +122,35 @@ def _compared(prover: Rank, dtype: torch.dtype, batch: Any, shards: Sequence[Any
         for names in lockstep.updated_together:  # of two networks one may be wrong, and the other large
             parts = [{name: each[name] for name in names & each.keys()} for each in (before, after, expected)]
             found.append(comparer.change("parameters, same samples", *parts))
-        yield max(found, key=_how_bad)
+        proof = max(found, key=_how_bad)
+        if not proof.passed and (fault := _unrepeatable(prover, numbers, shards, before, expected)):
+            proof = not_compared(proof.compared, comparer.name, fault)
+        yield proof
     if training.strategy.replicas_equal and prover.processes > 1:
         equal = all_equal(checksum(model), prover.control, prover.processes)
         yield comparer.proof("final replicas", 0.0 if equal else math.inf, 0.0)
     replica.close()
 
 
-def _lockstep(prover: Rank, dtype: torch.dtype, shards: Sequence[Any]) -> Lockstep | None:
+def _lockstep(prover: Rank, numbers: Numbers, shards: Sequence[Any]) -> Lockstep | None:
     """Return the replicas after their steps; None where the strategy aggregates nothing.
 
     Raises:
-        _TypeUnfitError: a step fails in float64, on some rank, and perhaps not in float32.
+        _TypeUnfitError: a step fails in float64, on some rank, and perhaps not in its own types.
         UnequalRanksError: ranks would wait for one another.
     """
     training = prover.training
     if training.strategy.promise(training.options) == "nothing":
         return None
-    problem, found = "", Lockstep(training, dtype, shards, prover.on_step)
+    problem, found = "", Lockstep(training, numbers, shards, prover.on_step)
     try:
         found.run()
     except (MemoryError, torch.OutOfMemoryError, UnequalRanksError):
         raise  # says nothing of the number type
     except Exception as error:
-        if dtype != torch.float64 or "allocate memory" in str(error):  # how the CPU's allocator puts it
+        if numbers.cast != torch.float64 or "allocate memory" in str(
+            error
+        ):  # how the CPU's allocator puts it
             raise
         traceback.print_exc()
         problem = exception_words(error)
@@ -125,7 +160,7 @@ def _lockstep(prover: Rank, dtype: torch.dtype, shards: Sequence[Any]) -> Lockst
 
 
 def _why_not(
-    prover: Rank, model: torch.nn.Module, dtype: torch.dtype, shards: Sequence[Any], expected: Tensors | None
+    prover: Rank, model: torch.nn.Module, numbers: Numbers, shards: Sequence[Any], expected: Tensors | None
 ) -> str:
     """Return why replicas in one process cannot make of the whole batch what one model does; empty if they can."""
     training = prover.training
@@ -133,7 +168,7 @@ def _why_not(
         return ""
     if has_batch_statistics(model):
         return "BatchNorm's statistics differ over shards, rightly: the whole batch is not compared"
-    again = Lockstep(training, dtype, shards, prover.on_step, seed=1)
+    again = Lockstep(training, numbers, shards, prover.on_step, seed=1)
     again.run()
     other = again.parameters
     if any(not torch.equal(other[name], expected[name]) for name in expected):
@@ -151,7 +186,7 @@ class Lockstep:
     def __init__(
         self,
         training: Training,
-        dtype: torch.dtype,
+        numbers: Numbers,
         shards: Sequence[Any],
         on_step: Callable[[], None],
         *,
@@ -159,7 +194,7 @@ class Lockstep:
     ) -> None:
         """`seed` is added to the ranks' own."""
         self._training, self._shards, self._on_step = training, shards, on_step
-        self._models = [training.fresh_model(dtype, FULL) for _ in shards]
+        self._models = [training.fresh_model(numbers.cast, FULL) for _ in shards]
         self._optimizers: list[Any] = [training.make_optimizer(model.parameters()) for model in self._models]
         names = {id(each): name for name, each in self._models[0].named_parameters()}
         together = [
@@ -175,12 +210,12 @@ class Lockstep:
                 one.register_step_post_hook(partial(_stepped, self._waits_for[number], index))
         self.made = 0
         """Steps."""
-        kept = _random_state()
+        kept = random_state()
         self._random = []
         for number in range(len(shards)):
-            _seed(training.case.seed + 1 + number + seed)
-            self._random.append(_random_state())
-        _set_random_state(kept)
+            seed_all(training.case.seed + 1 + number + seed)
+            self._random.append(random_state())
+        set_random_state(kept)
         self._unused_are_found = bool(getattr(training.options, "find_unused_parameters", False))
         self._turn, self._started = 0, False
         self._backwards = [0 for _ in shards]
@@ -199,7 +234,7 @@ class Lockstep:
         Raises:
             UnequalRanksError: the replicas did not make equally many backwards, or reached others of the parameters.
         """
-        kept = _random_state()
+        kept = random_state()
         numbers: dict[int, int] = {}
         threads = [
             threading.Thread(target=self._train, args=(number,), name=f"replica-{number}", daemon=True)
@@ -220,7 +255,7 @@ class Lockstep:
                 self._changed.notify_all()
             for thread in threads:
                 thread.join()
-        _set_random_state(kept)
+        set_random_state(kept)
         if self._error is not None:
             raise self._error
         if len(set(self._backwards)) > 1:
@@ -244,13 +279,13 @@ class Lockstep:
         finally:
             with self._changed:
                 self._ended.add(number)
-                self._random[number] = _random_state()
+                self._random[number] = random_state()
                 self._next(number)
 
     def _pass_on(self, number: int) -> None:
         """Ends a replica's turn at the end of its backward; the last one's averages all gradients."""
         with self._changed:
-            self._random[number] = _random_state()
+            self._random[number] = random_state()
             self._backwards[number] += 1
             if self._ended:
                 self._error = self._error or UnequalRanksError(_UNEVEN)
@@ -274,7 +309,7 @@ class Lockstep:
             )
             if self._error is not None:
                 raise _StoppedError
-            _set_random_state(self._random[number])
+            set_random_state(self._random[number])
 
     def _average(self) -> None:
         for together in zip(*(model.parameters() for model in self._models), strict=True):
@@ -301,27 +336,6 @@ class UnequalRanksError(RuntimeError):
 
 def _stepped(waits_for: set[int], index: int, *_: Any) -> None:
     waits_for.discard(index)
-
-
-def _seed(seed: int) -> None:
-    """Seeds all that a step may draw from: torch on every device, the standard library, numpy."""
-    torch.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-
-
-def _random_state() -> Any:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-    return torch.get_rng_state(), cuda, random.getstate(), np.random.get_state()
-
-
-def _set_random_state(state: Any) -> None:
-    cpu, cuda, own, numpys = state
-    torch.set_rng_state(cpu)
-    if cuda:
-        torch.cuda.set_rng_state_all(cuda)
-    random.setstate(own)
-    np.random.set_state(numpys)
 
 
 class _StoppedError(Exception):

@@ -13,9 +13,11 @@ from ddpbench.causes import exception_words
 from ddpbench.measure.blocks import Control
 from ddpbench.records import Costs, Proof
 from ddpbench.strategies.trees import cast, chunk, map_tensors, tensors
+from ddpbench.units import series_of
 from ddpbench.worker.training.asked_group import noticing
 from ddpbench.worker.training.precision import FULL, Precision, entered_autocasts, widest
 from ddpbench.worker.training.training import Training
+from ddpbench.worker.training.types import compared_numbers, names_of
 from ddpbench.worker.verify.comparing import Comparer, Drawn, Tensors, dense, not_compared
 from ddpbench.worker.verify.own_steps import prove_own_steps
 from ddpbench.worker.verify.promises import FINAL_STEPS, compare, follows_updates
@@ -34,12 +36,21 @@ class Prover:
         self.processes = training.place.processes
         self.group = getattr(control, "group", None)
         self.gathers = False
+        self.proves_double = True
+        """True while the case is compared in float64, in which some models cannot compute."""
+        self.unrepeatable = ""
+        self.fault_of_model = ""
+        """Sentence on what the model does that made a comparison fail."""
+
+    def blame(self, fault: str) -> None:
+        """Note that a comparison failed because of the model."""
+        self.fault_of_model = fault
 
     def run(self) -> Iterator[Proof | Costs]:
         """Yield the comparisons in turn, float64 first; every rank yields the same.
 
-        float64 proves the algorithm, in full precision whatever the case's; float32 follows, under the
-        case's autocast if it has one. GPUs do without TF32, which torch lets convolutions use, and a script matrix
+        float64 proves the algorithm, in full precision whatever the case's; the types that are trained in follow, under
+        the case's autocast if it has one. GPUs do without TF32, which torch lets convolutions use, and a script matrix
         products: it rounds a shard's gradient and the whole batch's apart by more than is allowed.
         """
         if self.training.device.type == "cuda":  # this process times nothing
@@ -57,20 +68,21 @@ class Prover:
             return
         later = [self._drawn(next(batches)) for _ in range(FINAL_STEPS - 1)] if self._compares_later() else []
         own = self._own_autocast(shards[0])
-        dtypes = [torch.float64, torch.float32]
-        if self.training.dtype not in dtypes:
-            dtypes.append(self.training.dtype)
+        every = compared_numbers(self.training.dtype, self.training.given_types)
         strategy, options = self.training.strategy, self.training.options
-        if reason := strategy.float64_reason(options) or self._no_float64(shards[0]):
-            dtypes.remove(torch.float64)
-            yield not_compared("gradients, same shards", "float64", reason)
-        for dtype in dtypes:
-            precision = FULL if dtype == torch.float64 else self.training.precision
-            first = Drawn((inputs, targets), shards).cast(dtype)
+        if every[0].cast is not None and (
+            reason := strategy.float64_reason(options) or self._no_float64(shards[0])
+        ):
+            self.proves_double = False
+            left_out = every.pop(0)
+            yield not_compared("gradients, same shards", left_out.name, reason)
+        for numbers in every:
+            precision = FULL if numbers.is_double else self.training.precision
+            first = Drawn((inputs, targets), shards).cast(numbers.cast)
             # Autocast leaves float64 as it is.
-            autocast = "" if dtype == torch.float64 else own
-            following = [drawn.cast(dtype) for drawn in later]
-            comparer = Comparer(self, dtype, precision, first.shards, autocast, later=following)
+            autocast = "" if numbers.is_double else own
+            following = [drawn.cast(numbers.cast) for drawn in later]
+            comparer = Comparer(self, numbers, precision, first.shards, autocast, later=following)
             yield from compare(comparer, first.own)
         yield Costs(
             flops_per_sample=self._flops(inputs, targets), dataset_samples=self.training.dataset_samples
@@ -162,13 +174,14 @@ class Prover:
             problem = exception_words(error)
         if not self.control.agree(int(bool(problem))):
             return ""
-        return f"the workload computes in float32 only, so float64 is not compared ({problem})"
+        own = series_of(names_of(self.training.given_types))
+        return f"the workload computes in {own} only, so float64 is not compared ({problem})"
 
     def _own_autocast(self, shard: Any) -> str:
         """Return the type of an autocast that a user's own loss enters itself, on any rank; empty if it does not."""
         if not is_import_path(self.training.case.workload) or self.training.precision.name != "full":
             return ""
-        dtype = torch.float32
+        dtype = None if self.training.dtype is None else torch.float32
         inputs, targets = cast(shard, dtype)
         with entered_autocasts() as seen:
             self.training.workload.loss(self.training.fresh_model(dtype, FULL)(inputs), targets)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddpbench.spec import Case
-from ddpbench.strategies.base import Job, Replica, Strategy, dense_reason
+from ddpbench.spec import OWN_TYPES, Case
+from ddpbench.strategies.base import Job, ModelFound, Replica, Strategy, dense_reason
 from ddpbench.strategies.frameworks.deepspeed.options import DeepSpeedOptions
 from ddpbench.strategies.frameworks.installed import missing
 
@@ -55,7 +55,7 @@ class DeepSpeed(Strategy[DeepSpeedOptions]):
                 "DeepSpeed's own mixed precision is not offered, and another's autocast within its engine is no way of "
                 f'its own: set precision = "full" instead of {case.precision!r}'
             )
-        if case.dtype != "float32":
+        if case.dtype not in ("float32", OWN_TYPES):
             return f'DeepSpeed updates weights in float32: set dtype = "float32" instead of {case.dtype!r}'
         if case.compute != "real":
             return "a replay takes the time of a model alone, and not of a framework around it: take one that computes"
@@ -73,6 +73,11 @@ class DeepSpeed(Strategy[DeepSpeedOptions]):
 
     def model_reason(self, case: Case, *, closure: str, sparse: bool) -> str | None:
         return dense_reason(self.name) if sparse else None
+
+    def found_reason(self, case: Case, found: ModelFound) -> str | None:
+        if found.trained == ("float32",):
+            return None
+        return f'DeepSpeed updates weights in float32, and this model trains {found.words}: set dtype = "float32"'
 
     def build(self, job: Job, options: DeepSpeedOptions) -> Replica:
         from ddpbench.strategies.frameworks.deepspeed.replica import DeepSpeedReplica

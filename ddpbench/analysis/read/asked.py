@@ -1,0 +1,81 @@
+"""Settings as a launch's ranks recorded them, compared with what the case asks for: the one place that does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ddpbench.analysis.read.launches import CaseRun, Launch
+from ddpbench.spec import OWN_TYPES, Case
+from ddpbench.strategies.traits import traits_of
+
+_COMPLEX = {"float32": "complex64", "float64": "complex128", "bfloat16": "complex64"}
+"""Types that complex parameters are cast to, by `dtype`."""
+_FIRST_CAP_MB = 25
+"""DDP's cap where none is given, MiB."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """A setting that a launch's ranks recorded."""
+
+    setting: str
+    asked: str
+    others: tuple[str, ...]
+    """Values that are not what was asked for, each once; empty where all are."""
+    ranks: int
+    """Number of records that hold one of them."""
+
+    @property
+    def words(self) -> str:
+        """Such as `threads_per_rank 2, not 1`."""
+        return f"{self.setting} {' and '.join(self.others)}, not {self.asked}"
+
+
+def found_settings(launch: Launch, case: Case) -> Iterator[Found]:
+    """Yield each setting of the case that the launch's records hold."""
+    for setting, allowed in _asked(case).items():
+        values = [str(each) for each in launch.found.get(setting, ())]
+        if values:
+            others = [each for each in values if each not in allowed]
+            yield Found(
+                setting=setting,
+                asked=allowed[0],
+                others=tuple(dict.fromkeys(others)),
+                ranks=len(others),
+            )
+
+
+def _asked(case: Case) -> dict[str, Sequence[str]]:
+    """Return what each setting may be recorded as, by its name in `Case`: first what was asked for."""
+    asked: dict[str, Sequence[str]] = {
+        "threads_per_rank": [str(case.threads_per_rank)],
+        "device": [case.device],
+    }
+    if case.recovery == "off":  # else ranks may come and go
+        asked["world_size"] = ["1" if traits_of(case).one_process else str(case.world_size)]
+    if case.dtype != OWN_TYPES:
+        asked["dtype"] = [case.dtype, _COMPLEX.get(case.dtype, case.dtype)]
+    if case.backend:
+        asked["backend"] = [case.backend]
+    if case.data == "loader":
+        asked["loader_workers"] = [str(case.loader_workers)]
+    return asked
+
+
+def largest_bucket_bytes(launch: Launch, case: Case) -> tuple[int, float] | None:
+    """Return a launch's largest bucket and the most that its cap allows, bytes; None where either is not known.
+
+    DDP closes a bucket once it has the cap's bytes: it holds less than the cap and the largest gradient together.
+    """
+    largest = launch.largest_gradient_bytes
+    if not launch.bucket_bytes or largest is None or case.bucket_cap_mb is None:
+        return None
+    cap = _FIRST_CAP_MB if case.bucket_cap_mb == "default" else case.bucket_cap_mb
+    return max(launch.bucket_bytes), cap * (1 << 20) + largest
+
+
+def other_settings(run: CaseRun) -> str:
+    """Return what the good launches ran with that is not what the case asks for: `threads_per_rank 2, not 1 5/5`."""
+    words = [one.words for launch in run.good for one in found_settings(launch, run.case) if one.others]
+    return "; ".join(f"{each} {words.count(each)}/{len(run.good)}" for each in dict.fromkeys(words))

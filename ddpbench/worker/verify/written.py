@@ -1,0 +1,39 @@
+"""Parameters that a model's own forward writes into, as nn.Embedding(max_norm=...) does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ddpbench.worker.verify.optimizers import in_words
+
+
+def written_by(model: torch.nn.Module, compute: Callable[[], object]) -> list[str]:
+    """Return the names of the model's parameters whose values `compute` changes."""
+    before = {name: each.detach().clone() for name, each in model.named_parameters()}
+    compute()
+    return changed_since(before, model)
+
+
+def changed_since(before: dict[str, torch.Tensor], model: torch.nn.Module) -> list[str]:
+    """Return the names of the model's parameters that are not what they were."""
+    return [
+        name
+        for name, each in model.named_parameters()
+        if name in before and not _same(each.detach(), before[name])
+    ]
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors hold the same numbers; NaN is equal to NaN."""
+    return torch.equal(one, other) or torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True)
+
+
+def writes_sentence(names: Sequence[str]) -> str:
+    """Return a sentence on a model whose forward writes into these parameters."""
+    which = f" ({in_words(names)})" if names else ""
+    return (
+        f"the model's forward writes into its own parameters{which}, as nn.Embedding(max_norm=...) does: each rank "
+        "does so with its own batch, and no strategy aggregates it"
+    )

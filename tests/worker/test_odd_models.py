@@ -1,0 +1,367 @@
+"""Users' models as they are: their types, sources of randomness and settings are kept, or what is changed is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ddpbench.machine.trial import told, within_own
+from ddpbench.records import Proof
+from ddpbench.spec import Case, PlannedCase
+from ddpbench.strategies import load_strategy
+from tests.ranks import run_ranks
+
+FILE = Path(__file__).parent / "odd_models.py"
+THREADED = Path(__file__).parent / "own_threads.py"
+DOUBLE = "float64 (cast from bfloat16 and float32)"
+BOTH = "bfloat16 and float32"
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """Gives back the threads and variables of this process, which a file of classes changes."""
+    threads, variables = torch.get_num_threads(), dict(os.environ)
+    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}
+    yield
+    torch.set_num_threads(threads)
+    os.environ.clear()
+    os.environ.update(variables)
+    for file in (FILE, THREADED):
+        sys.modules.pop(file.stem, None)
+
+
+def case_of(name: str, strategy: str = "single", ranks: int = 1, dtype: str = "own", **options: Any) -> Case:
+    found = load_strategy(strategy)
+    return Case(
+        workload=f"{FILE}:{name}",
+        strategy=strategy,
+        algorithm=found.algorithm,
+        schedule=found.schedule,
+        options_json=json.dumps(found.options(**options).model_dump(mode="json")),
+        world_size=ranks,
+        bucket_cap_mb="default" if found.uses_buckets else None,
+        local_batch=8,
+        global_batch=8 * ranks,
+        dtype=dtype,
+        backend="gloo" if found.uses_backend else "",
+    )
+
+
+def training_of(case: Case, rank: int = 0, processes: int = 1) -> Any:
+    from ddpbench.worker.place import Place
+    from ddpbench.worker.training.training import Training
+
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(processes)}
+    place = Place(
+        rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=(), host="here"
+    )
+    return Training(case, place, torch.device("cpu"))
+
+
+def proved(case: Case, rank: int = 0, processes: int = 1) -> tuple[list[Proof], str]:
+    """Return a case's comparisons, and what is said of the model."""
+    from ddpbench.worker.training.control import AloneControl, GroupControl
+    from ddpbench.worker.verify.proof import Prover
+
+    control: Any = AloneControl() if processes == 1 else GroupControl(torch.distributed.new_group(), rank)
+    prover = Prover(training_of(case, rank, processes), control, lambda: None)
+    return [one for one in prover.run() if isinstance(one, Proof)], prover.fault_of_model
+
+
+def of_two(
+    rank: int, processes: int, name: str, strategy: str
+) -> tuple[list[tuple[str, str, bool, str]], str]:
+    found, fault = proved(case_of(name, strategy, processes), rank, processes)
+    return [(one.compared, one.dtype, one.passed, one.note) for one in found], fault
+
+
+def inspected(name: str, **settings: Any) -> dict[str, Any]:
+    from ddpbench.worker.verify.inspection import inspect_workload
+
+    return inspect_workload(case_of(name, **settings))
+
+
+def skipped(facts: dict[str, Any], *cases: Case) -> list[str | None]:
+    """Return why each of these cases is skipped, once its class was tried; None for those that run."""
+    name = cases[0].workload_with_options
+    planned = [*(PlannedCase(case=case) for case in cases), PlannedCase(case=case_of("Mixed"))]
+    return [one.skip_reason for one in within_own(planned, {name: facts})[:-1]]
+
+
+@pytest.mark.parametrize(
+    ("name", "types"),
+    [("Complex", ["complex64", "float32"]), ("Mixed", ["bfloat16", "float32"]), ("Double", ["float64"])],
+)
+def test_a_model_keeps_the_types_that_its_class_gives_it(name: str, types: list[str]) -> None:
+    training = training_of(case_of(name))
+    model = training.fresh_model()
+    assert sorted({str(each.dtype).removeprefix("torch.") for each in model.parameters()}) == types
+    assert training.changes == ()
+    inputs, _ = next(training.batches())
+    assert inputs[0].dtype == (torch.float64 if name == "Double" else torch.float32)
+
+
+def test_a_dtype_that_is_set_casts_and_is_told_and_complex_numbers_stay_complex() -> None:
+    training = training_of(case_of("Complex", dtype="float64"))
+    model = training.fresh_model()
+    assert {each.dtype for each in model.parameters()} == {torch.complex128, torch.float64}
+    next(training.batches())
+    assert training.changes == (
+        'dtype = "float64" casts the model\'s parameters from complex64 to complex128 and float32 to float64',
+        'dtype = "float64" casts its batches from float32 to float64',
+    )
+    facts = inspected("Mixed", dtype="float32")
+    assert facts["types"] == ("float32",)
+    line = told("own.py:Mixed", facts)
+    assert line.endswith('\n  dtype = "float32" casts the model\'s parameters from bfloat16 to float32')
+
+
+def test_the_types_of_a_model_are_in_the_line_on_it() -> None:
+    facts = inspected("Mixed")
+    assert told("own.py:Mixed", facts).startswith(f"workload own.py:Mixed: 676 parameters ({BOTH}), ")
+
+
+def test_a_batch_of_another_type_than_the_model_is_refused_with_what_to_do() -> None:
+    problem = inspected("DoubleBatch")["problem"]
+    assert "the model's parameters are float32 and its batch holds float64" in problem
+    assert 'set dtype = "float32", which casts both' in problem
+    assert "problem" not in inspected("DoubleBatch", dtype="float32")
+
+
+def test_what_is_proved_says_in_which_types() -> None:
+    found, _ = proved(case_of("Mixed"))
+    assert {one.dtype for one in found} == {DOUBLE, BOTH}
+    assert all(one.passed for one in found)
+    limits = {one.dtype: one.tolerance for one in found if one.compared == "gradients, same shards"}
+    assert limits == {DOUBLE: 1e-10, BOTH: 16 * 2**-8}  # of bfloat16: 8 bits of fraction, half a unit
+    double, _ = proved(case_of("Double"))
+    assert {one.dtype for one in double} == {"float64"}
+
+
+def test_where_float64_cannot_be_computed_the_update_is_compared_in_the_types_there_are() -> None:
+    found, _ = proved(case_of("OnlyNarrow"))
+    left_out, *others = found
+    assert left_out.note.startswith("the workload computes in bfloat16 only, so float64 is not compared (")
+    (update,) = [one for one in others if one.compared == "update, same gradients"]
+    assert (update.dtype, update.tolerance, update.note) == ("bfloat16", 0.5, "")
+
+
+def half_the_gradient(rank: int, processes: int) -> list[tuple[str, str, bool]]:
+    """A strategy that forgets the imaginary part of what it averages."""
+    from ddpbench.strategies.master import MasterReplica
+
+    right = MasterReplica.gradients_of
+
+    def wrong(self: Any, inputs: Any, targets: Any) -> torch.Tensor:
+        loss: torch.Tensor = right(self, inputs, targets)
+        for each in self.job.model.parameters():
+            if each.is_complex():
+                each.grad.imag.zero_()
+        return loss
+
+    MasterReplica.gradients_of = wrong  # type: ignore[method-assign]
+    found, _ = proved(case_of("Complex", "master", processes), rank, processes)
+    return [(one.compared, one.dtype, one.passed) for one in found]
+
+
+@pytest.mark.multiprocess
+def test_complex_models_are_proved_as_complex() -> None:
+    for strategy in ("ddp", "master"):
+        for found, _ in run_ranks(of_two, 2, "Complex", strategy):
+            assert all(passed for _, _, passed, _ in found)
+            assert {dtype for _, dtype, _, _ in found} == {
+                "complex128 and float64 (cast from complex64 and float32)",
+                "complex64 and float32",
+            }
+    for found in run_ranks(half_the_gradient, 2):
+        verdicts = {passed for compared, _, passed in found if compared == "gradients, same shards"}
+        assert verdicts == {False}
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy", "options", "said"),
+    [
+        (
+            "Mixed",
+            "zero1",
+            {},
+            r"ZeroRedundancyOptimizer takes parameters of one type, .* bfloat16 and float32: ",
+        ),
+        ("Mixed", "fsdp", {}, r"fsdp needs parameters of one type .*, or set dtype = \"float32\""),
+        (
+            "Complex",
+            "fsdp",
+            {},
+            r"fsdp needs parameters of one type .* complex64 and float32 .*: use ddp or master$",
+        ),
+        ("Mixed", "ddp", {"compression": "powersgd"}, r"PowerSGD orthogonalizes .*: set another compression"),
+        ("Frozen", "zero1", {}, ""),
+        ("Frozen", "fsdp", {}, ""),
+        ("Mixed", "master", {}, ""),
+        ("Mixed", "data_parallel", {}, ""),
+    ],
+)
+def test_what_cannot_train_such_types_is_skipped_with_the_reason(
+    name: str, strategy: str, options: dict[str, Any], said: str
+) -> None:
+    (reason,) = skipped(inspected(name), case_of(name, strategy, 2, **options))
+    assert re.search(said, reason or "") if said else reason is None
+
+
+def test_autocast_of_a_class_without_float32_is_skipped_with_the_reason() -> None:
+    narrow = replace(case_of("Double"), precision="bf16")
+    (reason,) = skipped(inspected("Double"), narrow)
+    assert str(reason).startswith(
+        "autocast leaves float64 as it is: bf16 needs a model with float32 parameters"
+    )
+    mixed = replace(case_of("Mixed"), precision="bf16")
+    assert skipped(inspected("Mixed"), mixed) == [None]
+
+
+@pytest.mark.multiprocess
+def test_zero1_leaves_frozen_parameters_of_another_type_out() -> None:
+    for found, _ in run_ranks(of_two, 2, "Frozen", "zero1"):
+        assert all(passed for _, _, passed, _ in found)
+        assert "update, same gradients" in {compared for compared, *_ in found}
+
+
+def threaded() -> Case:
+    return replace(case_of("Double"), workload=f"{THREADED}:Threaded")
+
+
+TOLD_OF_THREADS = [
+    "the class's code asks torch for 2 threads: set back to threads_per_rank = 1, as the experiment says",
+    "the class's code sets OMP_NUM_THREADS = 2: put back to 1",
+]
+
+
+def test_threads_that_a_class_sets_on_import_are_set_back_and_told() -> None:
+    torch.set_num_threads(1)
+    training = training_of(threaded())
+    assert (torch.get_num_threads(), os.environ["OMP_NUM_THREADS"]) == (1, "1")
+    assert list(training.changes) == TOLD_OF_THREADS
+
+
+def test_settings_that_a_class_has_changed_are_told_when_it_is_tried() -> None:
+    from ddpbench.worker.verify.inspection import inspect_workload
+
+    torch.set_num_threads(1)
+    facts = inspect_workload(threaded())
+    assert facts["changes"] == TOLD_OF_THREADS
+    assert told("own.py:Threaded", facts).endswith("\n  ".join(["", *TOLD_OF_THREADS]))
+
+
+def test_cores_and_variables_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ddpbench.worker.training.kept_settings import settings_kept
+
+    monkeypatch.setenv("MKL_NUM_THREADS", "1")
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    monkeypatch.setenv("ASKED", "yes")
+    cores, said = os.sched_getaffinity(0), []
+    with settings_kept(replace(case_of("Mixed"), env_json='{"ASKED": "yes"}'), said.append):
+        os.sched_setaffinity(0, {min(cores)})
+        os.environ["OPENBLAS_NUM_THREADS"] = "4"
+        os.environ["MY_OWN"] = "1"
+        del os.environ["ASKED"]
+    assert os.sched_getaffinity(0) == cores
+    assert (os.environ.get("OPENBLAS_NUM_THREADS"), os.environ.pop("MY_OWN"), os.environ["ASKED"]) == (
+        None,
+        "1",
+        "yes",
+    )
+    told_of = [one for one in said if "core" not in one]
+    assert told_of == [
+        "the class's code sets OPENBLAS_NUM_THREADS = 4: put back to unset",
+        "the class's code removes ASKED: put back to yes",
+    ]
+    assert (len(cores) == 1) == (len(said) == 2)
+
+
+@pytest.mark.parametrize("name", ["DrawsFromNumpy", "DrawsFromRandom"])
+def test_what_a_forward_draws_from_random_or_numpy_is_seeded_as_torch_is(name: str) -> None:
+    found, _ = proved(case_of(name))
+    same = [one for one in found if one.compared == "gradients, same shards"]
+    assert [(one.passed, one.note, one.error) for one in same] == [(True, "", 0.0)] * 2
+    assert {one.passed for one in found} == {True}
+
+
+@pytest.mark.multiprocess
+def test_a_model_whose_gradients_differ_each_time_is_named_and_not_the_strategy() -> None:
+    for found, fault in run_ranks(of_two, 2, "DrawsFromItsOwn", "ddp"):
+        assert ({passed for _, _, passed, _ in found}, fault) == ({True}, "")
+        (note,) = {note for compared, *_, note in found if compared == "gradients, same shards"}
+        assert note.startswith(
+            "the model gives other gradients from the same state, batch and seeds: it draws from a source that no seed "
+        )
+
+
+def test_a_step_whose_results_differ_each_time_is_named_and_its_base_case_is_not_lost() -> None:
+    found, _ = proved(case_of("StepDraws"))
+    (note,) = [
+        one.note for one in found if (one.compared, one.dtype) == ("parameters, same samples", "float64")
+    ]
+    assert note.startswith(
+        "the step gives other parameters from the same state, batch and seeds: it draws from a "
+    )
+    assert {one.passed for one in found} == {True}
+
+
+def test_state_that_a_model_keeps_between_forwards_does_not_fail_a_proof() -> None:
+    found, _ = proved(case_of("Stateful"))
+    assert [one.note for one in found if one.note] == []
+    assert {one.passed for one in found} == {True}
+    assert [one.error < 1e-4 for one in found if one.compared == "gradients, whole batch"] == [True, True]
+
+
+def test_weights_that_a_forward_writes_are_named_and_the_base_case_is_not_lost() -> None:
+    found, fault = proved(case_of("Renormalised"))
+    assert ({one.passed for one in found}, fault) == ({True}, "")
+    notes = {one.compared: one.note for one in found if one.note}
+    assert list(notes) == ["update, same gradients"]
+    assert notes["update, same gradients"].startswith(
+        "the model's forward writes into its own parameters (0.weight), as nn.Embedding(max_norm=...) does"
+    )
+    facts = inspected("Renormalised")
+    assert told("own.py:Renormalised", facts).endswith("; its forward writes into 0.weight")
+    assert facts["writes"] == ["network.0.weight"]
+
+
+@pytest.mark.multiprocess
+def test_replicas_that_differ_because_a_forward_writes_weights_are_the_models_fault() -> None:
+    for found, fault in run_ranks(of_two, 2, "Renormalised", "ddp"):
+        failed = [(compared, note) for compared, _, passed, note in found if not passed]
+        assert [compared for compared, _ in failed] == ["final replicas"] * 2
+        assert all(note == fault for _, note in failed)
+        assert "(0.weight)" in fault
+
+
+@pytest.mark.multiprocess
+def test_initial_weights_of_numpy_are_alike_on_all_ranks_and_others_are_named() -> None:
+    for found, _ in run_ranks(of_two, 2, "MadeByNumpy", "ddp"):
+        assert all(passed for _, _, passed, _ in found)
+    for found, fault in run_ranks(of_two, 2, "MadeByItsOwn", "ddp"):
+        assert fault.startswith(
+            "two calls of model() give other parameters under the same seeds: it draws from a "
+        )
+        assert (found[0][0], found[0][2], found[0][3]) == ("initial state", False, fault)
+
+
+def test_a_model_that_drops_layers_is_skipped_under_fsdp_and_told() -> None:
+    facts = inspected("Dropping")
+    assert "problem" not in facts
+    by_blocks, whole = case_of("Dropping", "fsdp", 2), case_of("Dropping", "fsdp", 2, wrap="whole")
+    reason, other, ddp = skipped(facts, by_blocks, whole, case_of("Dropping", "ddp", 2))
+    assert re.match(
+        r"the model leaves out layers\.\d.* in some steps, and fsdp's ranks gather every block", str(reason)
+    )
+    assert (other, ddp) == (None, None)
+    assert "; its steps leave out different parameters (layers." in told("own.py:Dropping", facts)
