@@ -7,6 +7,7 @@ Nothing here defends against someone who changes it meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import math
@@ -76,6 +77,24 @@ def open_file(path: Path, most: int | None) -> int:
             raise UnreadableError(f"{path} has {found.st_size:,} bytes; such a file has {most:,} at most")
         raise UnreadableError(_refusal(path, kind_of(found.st_mode)))
     return descriptor
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[None]:
+    """Create a folder and those above it; those that are new and empty are removed where the body raises an OSError.
+
+    Raises:
+        OSError: it cannot be created, or is not a folder.
+    """
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError:
+        for path in missing:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise
 
 
 def create_file(path: Path, mode: int = 0o666) -> BinaryIO:

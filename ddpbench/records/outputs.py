@@ -161,7 +161,7 @@ def _descriptor(path: Path) -> int | None:
         inherited = False
     if not inherited:
         raise OutputError(
-            f"{path} cannot be written: the shell has opened no descriptor {number} for this command"
+            f"{path} cannot be written: the shell has opened no descriptor {number} for this command; name a file"
         )
     return number
 

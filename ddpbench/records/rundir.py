@@ -429,6 +429,7 @@ def explain_os_error(error: OSError) -> str:
         errno.EFBIG: "no file may be so large here; raise the limit with ulimit -f, then run the same command again",
         errno.EMFILE: "this process may not open more; raise the limit with ulimit -n, then run the same command again",
         errno.ENAMETOOLONG: "choose a shorter name",
+        errno.ELOOP: "its symbolic links lead in a circle; choose another name",
         errno.EROFS: "it is mounted read-only; choose a place that you may write (of a new sweep: --out)",
         errno.EACCES: "make it writable, or choose a place that you may write (of a new sweep: --out)",
         errno.ENOENT: "its folder is not there, or it was deleted or moved meanwhile: make the folder, or put it back",

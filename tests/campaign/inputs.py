@@ -13,12 +13,12 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from ddpbench.cli import make_parser
-from tests.campaign import classes, documents, rundirs, submissions
+from tests.campaign import classes, documents, outputs, rundirs, submissions
 from tests.campaign.nasty import VALUES, Path_, as_json, dotted, leaves, replaced, toml_document, without
 from tests.launch import mutants
 
@@ -38,6 +38,13 @@ class Input:
     named: tuple[str, ...] = ()
     made: tuple[str, ...] = field(default=("run",))
     """What may be in the folder afterwards, beside what was prepared."""
+    prints_first: bool = False
+    """What it found is printed even where a file cannot be written afterwards."""
+    limits: Mapping[int, int] = field(default_factory=dict)
+    """Limits of its process, by their number in `resource`."""
+    state: Callable[[Path], Any] = lambda folder: None
+    """What of the folder must outlast the command; `lost` is given it with the folder and the exit code."""
+    lost: Callable[[Any, Path, int | None], list[str]] = lambda state, folder, code: []
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables besides the usual ones; `{here}` is put in them too."""
     launches: bool = False
@@ -78,6 +85,7 @@ SHARES = {
     "script": 0.02,
     "submission": 0.06,
     "name": 0.04,
+    "output": 0.06,
 }
 """Of a campaign's inputs, by family."""
 
@@ -377,3 +385,19 @@ def _name_input(rest: str) -> Input:
 
     argv = ["submit", f"{{here}}/{name}", "--nodes", "1", "--detach", *more]
     return Input(f"name:{rest}", argv, prepare, codes=(0, 2), env=_SLURM)
+
+
+@family("output", outputs.names)
+def _output_input(rest: str) -> Input:
+    return Input(
+        f"output:{rest}",
+        outputs.argv(rest),
+        partial(outputs.prepare, rest),
+        codes=outputs.codes(rest),
+        made=("given", "other", "run", "out", "elsewhere", "pages", "mine", ".benchmarks", "train.py"),
+        env=outputs.env(rest),
+        prints_first=rest.startswith(("compare", "history")),
+        limits=outputs.limits(rest),
+        state=outputs.state,
+        lost=partial(outputs.lost, rest),
+    )

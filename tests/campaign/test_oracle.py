@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 import shutil
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import ddpbench
-from tests.campaign import faults, inputs, job, oracle, rundirs, soak
+from ddpbench.cli import flags, make_parser
+from tests.campaign import faults, inputs, job, oracle, outputs, rundirs, soak
 from tests.campaign.nasty import VALUES, toml_document
 from tests.synthetic import write_run
 
@@ -173,3 +175,46 @@ def test_a_soak_s_t_is_that_of_four_intervals() -> None:
     from scipy.stats import t
 
     assert t.sf(soak.T_TOGETHER, soak.BATCHES - 2) == pytest.approx(0.025 / 4, rel=0.01)
+
+
+def test_every_command_that_writes_is_tried_where_it_cannot() -> None:
+    parser = make_parser()
+    (found,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+    tried = {words[0] for words in (outputs.FILE_COMMANDS | outputs.OTHER_COMMANDS).values()}
+    assert tried | set(outputs.NOT_HERE) == set(found.choices)
+    assert not tried & set(outputs.NOT_HERE)
+    named = {
+        (command, action.option_strings[-1])
+        for command, one in found.choices.items()
+        for action in one._actions
+        if action.type is flags.output_path and command not in outputs.NOT_HERE
+    }
+    assert named == {(words[0], words[-2]) for words in outputs.FILE_COMMANDS.values()}
+
+
+def test_what_is_lost_of_the_users_own_is_seen(tmp_path: Path) -> None:
+    def before() -> outputs.State:
+        (tmp_path / "mine").mkdir(exist_ok=True)
+        for name in ("out", "train.py", "mine/notes.txt"):
+            (tmp_path / name).unlink(missing_ok=True)
+            (tmp_path / name).write_text("the user's own", encoding="utf-8")
+        return outputs.state(tmp_path)
+
+    state = before()
+    assert outputs.lost("x:limited", state, tmp_path, 2) == []
+    (tmp_path / "train.py").write_text("cut", encoding="utf-8")
+    (tmp_path / "mine/notes.txt").unlink()
+    (tmp_path / "page.html").touch()
+    assert outputs.lost("x:limited", state, tmp_path, 2) == [
+        "train.py was changed",
+        "lost: mine/notes.txt",
+        "empty: page.html",
+    ]
+    assert outputs.lost("x:limited", state, tmp_path, 0) == ["lost: mine/notes.txt", "empty: page.html"]
+    state = before()
+    (tmp_path / "page.html").unlink()
+    (tmp_path / "out").unlink()
+    (tmp_path / "out").symlink_to("train.py")
+    assert outputs.lost("x:folder", state, tmp_path, 2) == ["out was replaced by something else"]
+    before()
+    assert outputs.lost("x:there", outputs.state(tmp_path), tmp_path, 0) == ["the output was not written"]

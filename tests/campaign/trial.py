@@ -11,6 +11,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tests.campaign import oracle, rundirs
@@ -44,8 +45,11 @@ def tried(name: str, here: Path, shared: Sequence[Path]) -> list[str]:
     try:
         given.prepare(here)
         before = oracle.Before.now([*shared, here])
+        state = given.state(here)
         ended = run(given, here, tag)
-        wrong = oracle.of_command(ended, codes=given.codes, named=given.named)
+        lost = given.lost(state, here, ended.code)
+        judged = replace(ended, out="") if given.prints_first else ended
+        wrong = [*lost, *oracle.of_command(judged, codes=given.codes, named=given.named)]
         wrong += oracle.of_what_is_left(before, [*shared, here / "tmp"], tag)
         made = oracle.listing([here]) - before.files
         allowed = () if ended.code == 2 else given.made
@@ -69,7 +73,8 @@ def run(given: Input, here: Path, tag: str) -> oracle.Ended:
     began = time.monotonic()
     child = os.fork()
     if child == 0:
-        _be(argv, here, out, told, environment, bounded=not given.launches)
+        limits = dict(given.limits) if given.launches else {resource.RLIMIT_AS: MEMORY, **given.limits}
+        _be(argv, here, out, told, environment, limits)
     code = _awaited(child, began + given.deadline_s)
     seconds = time.monotonic() - began
     texts = [path.read_bytes()[:1_000_000].decode("utf-8", "replace") for path in (out, told)]
@@ -79,7 +84,12 @@ def run(given: Input, here: Path, tag: str) -> oracle.Ended:
 
 
 def _be(
-    argv: Sequence[str], here: Path, out: Path, told: Path, environment: Mapping[str, str], *, bounded: bool
+    argv: Sequence[str],
+    here: Path,
+    out: Path,
+    told: Path,
+    environment: Mapping[str, str],
+    limits: Mapping[int, int],
 ) -> None:
     """Becomes the command; never returns."""
     code = 70
@@ -95,8 +105,8 @@ def _be(
         sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
         os.chdir(here)
         tempfile.tempdir = None
-        if bounded:
-            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        for which, most in limits.items():
+            resource.setrlimit(which, (most, most))
         from ddpbench.cli import run as command
 
         try:

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import resource
+import shutil
 import socket
 import stat
 import subprocess
@@ -510,3 +511,30 @@ def test_a_profile_is_a_json_file_or_a_stream(
     told = capfd.readouterr()
     assert json.loads(told.out) == json.loads(PROFILE)
     assert "profiling gpt:nano" in told.err
+
+
+def test_of_pages_and_baselines_that_cannot_be_written_nothing_is_left(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "allocation.tex").write_text("before", encoding="utf-8")
+    assert run(["allocation", str(runs / "one"), "--out", "whole"]) == 0
+    sizes = {path.suffix: path.stat().st_size for path in (tmp_path / "whole").iterdir()}
+    assert sizes[".md"] < sizes[".tex"]
+    shutil.rmtree(tmp_path / "whole")
+    capsys.readouterr()
+    for words, most in (
+        (["allocation", str(runs / "one"), "--out", "new/pages"], sizes[".tex"] - 1),
+        (["allocation", str(runs / "one"), "--out", "there"], 100),
+        (["baseline", "save", "main", str(runs / "one")], 100),
+    ):
+        with files_of(most):
+            assert run(words) == 2
+        assert "File too large" in capsys.readouterr().err
+    assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == [
+        "there",
+        "there/allocation.tex",
+    ]
+    assert (there / "allocation.tex").read_text(encoding="utf-8") == "before"

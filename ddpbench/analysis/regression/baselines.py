@@ -18,7 +18,7 @@ from pathlib import Path
 from ddpbench.analysis.regression.saved import read_saved
 from ddpbench.analysis.regression.sides import Side, read_side
 from ddpbench.errors import OutputError, RequestError, meant, meant_path
-from ddpbench.records.files import write_atomically
+from ddpbench.records.files import new_folder, write_atomically
 from ddpbench.records.rundir import explain_os_error, is_run
 from ddpbench.records.submission_dir import run_at
 from ddpbench.texts import shortened
@@ -86,8 +86,8 @@ class Baselines:
         number = 1 + max((_number(path) for path in self.entries()), default=0)
         path = folder / f"{number:04d}_{name}.json"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, content)
+            with new_folder(folder):
+                write_atomically(path, content)
         except OSError as error:
             raise OutputError(f"{path} cannot be written: {explain_os_error(error)}") from None
         return path

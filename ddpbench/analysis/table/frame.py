@@ -89,7 +89,7 @@ def csv_of(frame: pd.DataFrame) -> str:
 def _with_texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
     """Return a table with its texts changed, in whichever columns they are."""
     columns = {
-        name: pd.Series(
+        str(name): pd.Series(
             [change(value) if isinstance(value, str) else value for value in frame[name]],
             dtype=kind,
             index=frame.index,
@@ -140,6 +140,6 @@ def read_csv(path: Path) -> pd.DataFrame:
     )
     frame = _with_texts(frame, unescape_csv)
     lacking = {
-        name: pd.Series([None] * len(frame), dtype=DTYPES[name]) for name in COLUMNS if name not in names
+        str(name): pd.Series([None] * len(frame), dtype=DTYPES[name]) for name in COLUMNS if name not in names
     }
     return pd.concat([frame, pd.DataFrame(lacking, index=frame.index)], axis=1) if lacking else frame
