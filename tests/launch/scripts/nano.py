@@ -14,6 +14,8 @@ learning_rate, min_lr, warmup_iters, max_iters, grad_clip = 1e-3, 1e-4, 5, 20, 1
 eval_interval, eval_iters, dtype = 10, 2, "bfloat16"
 
 ddp = int(os.environ.get("RANK", -1)) != -1
+if ddp:
+    torch.distributed.init_process_group("gloo")
 device = "cpu"
 torch.manual_seed(1337)
 ptdtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[dtype]
