@@ -1,4 +1,4 @@
-"""How many cores a control group grants: a container may see all of a machine's, and be given two."""
+"""Cores and memory that a control group grants: a container may see all of a machine, and be given less."""
 
 from __future__ import annotations
 
@@ -37,6 +37,38 @@ def cpu_quota(sys_root: Path = _SYS, proc_root: Path = _PROC) -> float | None:
         if quota and period and int(quota) > 0:
             limits.append(int(quota) / int(period))
     return min(limits) if limits else None
+
+
+def memory_files(unified: str, legacy: str, sys_root: Path = _SYS, proc_root: Path = _PROC) -> list[Path]:
+    """Return a file of this process's control group for memory, and of its parents, as far as they are there.
+
+    It is called `unified` in version 2 of control groups, and `legacy` in version 1.
+    """
+    found: list[Path] = []
+    for line in read_text(proc_root / "self/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0":
+            mount, name = sys_root / "fs/cgroup", unified
+        elif "memory" in controllers.split(","):
+            mount, name = sys_root / "fs/cgroup/memory", legacy
+        else:
+            continue
+        parts = path.strip("/").split("/")
+        folders = (mount.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1))
+        found += [folder / name for folder in dict.fromkeys(folders) if (folder / name).is_file()]
+    return found
+
+
+def memory_quota(sys_root: Path = _SYS, proc_root: Path = _PROC) -> int | None:
+    """Return the bytes of memory that the control group grants, or None: the smallest limit of it and its parents."""
+    files = memory_files("memory.max", "memory.limit_in_bytes", sys_root, proc_root)
+    limits = [int(text) for path in files if (text := read_text(path)).isdecimal()]
+    return min((limit for limit in limits if limit < _NO_LIMIT), default=None)
+
+
+_NO_LIMIT = 1 << 60
+"""Version 1 of control groups writes a limit beyond any memory where there is none."""
 
 
 def read_text(path: Path) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import psutil
 
+from ddpbench.cpu_quota import memory_quota
 from ddpbench.machine.estimate import gradient_bytes, replay_of
 from ddpbench.spec import Case, PlannedCase
 from ddpbench.units import format_bytes
@@ -45,13 +45,10 @@ def _gathered(case: Case) -> int:
     return known.get(case.algorithm, 0)
 
 
-def memory_limit(cgroup: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
+def memory_limit() -> int:
     """Return the memory of this machine or of this control group, bytes."""
     total: int = psutil.virtual_memory().total
-    try:
-        return min(total, int(cgroup.read_text(encoding="ascii")))
-    except (OSError, ValueError):  # none, or "max"
-        return total
+    return min(total, memory_quota() or total)
 
 
 def within_memory(entry: PlannedCase, limit: int) -> PlannedCase:

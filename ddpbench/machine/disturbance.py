@@ -11,7 +11,9 @@ from pathlib import Path
 
 import psutil
 
+from ddpbench.cpu_quota import memory_files, memory_quota
 from ddpbench.records import Noise
+from ddpbench.units import format_bytes
 
 _SAMPLE_S = 1.0
 
@@ -169,14 +171,27 @@ def own_cpu_s() -> float:
     return spent
 
 
-def oom_kills() -> int:
-    """Return how often the kernel's out-of-memory killer has struck in this control group or on this machine."""
-    counts: list[int] = []
-    for line in _lines(Path("/proc/self/cgroup")):
-        if line.startswith("0::"):
-            counts += _counter(Path("/sys/fs/cgroup") / line[3:].strip("/") / "memory.events", "oom_kill")
-    counts += _counter(Path("/proc/vmstat"), "oom_kill")
-    return sum(counts)
+def oom_kills(sys_root: Path = Path("/sys"), proc_root: Path = Path("/proc")) -> int:
+    """Return how often the kernel's out-of-memory killer has struck in this control group.
+
+    Where no group counts, as outside of any, that is how often it has struck on this machine.
+    """
+    for path in memory_files("memory.events", "memory.oom_control", sys_root, proc_root):
+        if counts := _counter(path, "oom_kill"):
+            return counts[0]
+    return sum(_counter(proc_root / "vmstat", "oom_kill"))
+
+
+OUT_OF = "ran out of"
+
+
+def out_of_memory() -> str:
+    """Return in words that memory has run out, whose memory that is, and what to do."""
+    limit = memory_quota()
+    whose = f"this machine {OUT_OF} memory"
+    if limit is not None:
+        whose = f"this control group {OUT_OF} its {format_bytes(limit)} of memory"
+    return f"{whose}: use a smaller batch or model, or fewer ranks{'' if limit is None else ', or raise the limit'}"
 
 
 def _text(path: Path) -> str:

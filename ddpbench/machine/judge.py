@@ -10,6 +10,7 @@ from pathlib import Path
 from ddpbench.causes import is_users
 from ddpbench.errors import LaunchError, UnreadableError
 from ddpbench.guard import signal_name
+from ddpbench.machine.disturbance import OUT_OF
 from ddpbench.machine.launched import RESTARTS
 from ddpbench.machine.seen import Seen
 from ddpbench.records import (
@@ -98,6 +99,8 @@ def _server_gone(seen: Seen, *, oom: bool) -> Verdict | None:
         return None
     advice = "this machine ran out of memory: use a smaller batch or model" if oom else "use --retry-failed"
     error = f"{seen.server_gone}, and its ranks with it; {advice}"
+    if oom and OUT_OF in seen.server_gone:  # which says what to do, too
+        error = f"{seen.server_gone}, and its ranks with it"
     return Verdict(status="oom" if oom else "failed", error=error)
 
 

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from ddpbench.errors import LaunchError, ServerGoneError, UnreadableError, WorkloadError
 from ddpbench.guard import ENDING_S, descendants, is_stopped, kill_all, signal_name
 from ddpbench.helper_process import child_environment
+from ddpbench.machine.disturbance import oom_kills, out_of_memory
 from ddpbench.machine.placement import applied
 from ddpbench.records import LaunchDir, LaunchRequest
 from ddpbench.records.files import open_to_append, read_end
@@ -82,6 +83,7 @@ class ServerProcess:
 
     def _start(self) -> None:
         """Starts the server, or another one in place of one that was ended, and waits until it is ready."""
+        self._oom_before = oom_kills()
         output = open_to_append(self._log)
         ours, theirs = socket.socketpair()
         shared = theirs.fileno(), self._page_fd
@@ -164,12 +166,23 @@ class ServerProcess:
             data = b""
         if not data:
             code = self._process.wait(timeout=5)
-            gone = ServerGoneError(f"the fork server ended with exit code {code} {_tail(self._log)}")
+            gone = ServerGoneError(f"the fork server {self._ended(code)} {_tail(self._log)}")
             gone.killed = code < 0
             raise gone
         self._received += data
         *lines, self._received = self._received.split(b"\n")
         return [json.loads(line) for line in lines]
+
+    def _ended(self, code: int) -> str:
+        """Return how the server ended; its log says nothing where the kernel killed it."""
+        if code >= 0:
+            return f"ended with exit code {code}"
+        killed = f"was killed by {signal_name(-code)}"
+        if code != -signal.SIGKILL:
+            return killed
+        if oom_kills() > self._oom_before:
+            return f"{killed}: {out_of_memory()}"
+        return f"{killed}, as the kernel does where memory runs out, and batch systems at their limits"
 
     def _look(self) -> None:
         """Gives a server up that is found stopped again and again: it hears nothing, and nobody else will say so.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+
+import pytest
 
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.memory import memory_limit, needed_bytes, within_memory
@@ -52,9 +53,9 @@ def test_other_workloads_are_not_predicted() -> None:
     assert needed_bytes(Case(workload="gpt:nano", strategy="ddp")) is None
 
 
-def test_a_control_group_limits_memory(tmp_path: Path) -> None:
-    limit = tmp_path / "memory.max"
-    limit.write_text("1000000\n", encoding="ascii")
-    assert memory_limit(limit) == 1_000_000
-    limit.write_text("max\n", encoding="ascii")
-    assert memory_limit(limit) > 1_000_000
+def test_a_control_group_limits_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    total = memory_limit()
+    monkeypatch.setattr("ddpbench.launch.memory.memory_quota", lambda: 1_000_000)
+    assert memory_limit() == 1_000_000
+    monkeypatch.setattr("ddpbench.launch.memory.memory_quota", lambda: None)
+    assert memory_limit() >= total

@@ -198,8 +198,22 @@ def test_a_server_that_stays_stopped_is_ended_and_named(
         assert stopped.wait() == -signal.SIGKILL
 
 
-def test_a_server_that_is_gone_is_told_from_one_that_refuses(connected: Connected) -> None:
+@pytest.mark.parametrize(
+    ("kills", "quota", "said"),
+    [
+        (1, 512 << 20, "this control group ran out of its 512 MiB of memory: use a smaller batch or model"),
+        (1, None, "this machine ran out of memory: use a smaller batch or model"),
+        (0, None, "was killed by SIGKILL, as the kernel does where memory runs out"),
+    ],
+)
+def test_a_server_that_is_gone_is_told_from_one_that_refuses(
+    connected: Connected, monkeypatch: pytest.MonkeyPatch, kills: int, quota: int | None, said: str
+) -> None:
     client, server = connected
+    client._oom_before = 4
+    client._log = Path("/nowhere/server.log")
+    monkeypatch.setattr(server_module, "oom_kills", lambda: 4 + kills)
+    monkeypatch.setattr("ddpbench.machine.disturbance.memory_quota", lambda: quota)
 
     class Ended:
         def wait(self, timeout: float) -> int:
@@ -207,9 +221,10 @@ def test_a_server_that_is_gone_is_told_from_one_that_refuses(connected: Connecte
 
     client._process = Ended()  # type: ignore[assignment]
     server.close()
-    with pytest.raises(ServerGoneError, match="exit code -9") as gone:
+    with pytest.raises(ServerGoneError, match="the fork server was killed by SIGKILL") as gone:
         client.events(0.1)
     assert gone.value.killed
+    assert said in str(gone.value)
 
 
 def test_a_server_that_is_stopped_before_it_is_born_is_given_up(

@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import BaseModel, Field
 
 from ddpbench.errors import LaunchError, OutputError, RequestError, SideError
-from ddpbench.guard import die_with_parent
+from ddpbench.guard import descendants, die_with_parent, kill_all
 from ddpbench.helper_process import CODE_FIRST, child_environment
 from ddpbench.launch.interleave.sides import Placed
 from ddpbench.machine.disturbance import NoiseWatch, own_cpu_s
@@ -44,6 +44,9 @@ START_S = 300.0
 SILENT_S = 600.0
 """How long it may then say nothing. Launches are watched by itself, and tried models end after two minutes each."""
 _END_S = 20.0
+"""Seconds that a side may take to end after its launch, and again after SIGTERM."""
+_AT_ONCE_S = 3.0
+"""Seconds that both sides may take to end where they are interrupted; then their processes are killed."""
 _STACK_S = 5.0
 _MOST_WORDS = 400
 
@@ -237,7 +240,10 @@ class Turns:
         """Ends both sides' processes, in the midst of a launch where it is `at_once`; finished launches stay."""
         processes, self._processes = self._processes, []
         for process in processes:
-            process.end(at_once=at_once)
+            process.ask_to_end(at_once=at_once)
+        until = time.monotonic() + (_AT_ONCE_S if at_once else 2 * _END_S)
+        for process in processes:
+            process.end(until, signalled=at_once)
         if self._turnstile is not None:
             self._turnstile.close()
             self._turnstile = None
@@ -458,22 +464,38 @@ class _Process:
             self._process.stdin.write(f"{word}\n")
             self._process.stdin.flush()
 
-    def end(self, *, at_once: bool) -> None:
-        """Have it end, by force where it does not."""
+    def ask_to_end(self, *, at_once: bool) -> None:
+        """Ask it to end, after its launch or `at_once`. A process that is stopped is continued: it hears nothing."""
         self.say("stop")
         if at_once:
             self._process.terminate()
+        self._continue()
         with contextlib.suppress(OSError, ValueError):
             assert self._process.stdin is not None
             self._process.stdin.close()
+
+    def _continue(self) -> None:
+        for pid in (self._process.pid, *descendants(self._process.pid)):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGCONT)
+
+    def has_ended(self, within_s: float) -> bool:
+        """Wait for its end; return whether it came within that time."""
         try:
-            self._process.wait(_END_S)
+            self._process.wait(max(0.0, within_s))
         except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def end(self, until: float, *, signalled: bool) -> None:
+        """Wait for its end until then, of the monotonic clock, and kill it and its processes where it does not come.
+
+        One that was not `signalled` is, after half of the time.
+        """
+        if not signalled and not self.has_ended((until - time.monotonic()) / 2):
             self._process.terminate()
-            try:
-                self._process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        if not self.has_ended(until - time.monotonic()):
+            kill_all([*descendants(self._process.pid), self._process.pid])
+            self._process.wait()
         for thread in (self._said, self._words):  # they close what they read
             thread.join(_STACK_S)
