@@ -7,17 +7,21 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpbench.cli.lines import JOINT, aligned, without_shared, wrapped
+from ddpbench.launch.memory import least_bytes
 from ddpbench.launch.plan import plan_launch
 from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.machine.done import to_prove
 from ddpbench.machine.equal_caps import open_words
-from ddpbench.machine.estimate import about, server_starts_s
-from ddpbench.units import format_seconds
+from ddpbench.machine.estimate import about, is_unknown, server_starts_s
+from ddpbench.units import format_bytes, format_seconds, series_of
 
 if TYPE_CHECKING:
     from ddpbench.launch.sweep.preparation import Prepared
     from ddpbench.records.rundir import Purpose
     from ddpbench.spec import Case, Catalog, PlannedCase
+
+
+_MUCH_BYTES = 2**30
 
 
 def table(prepared: Prepared, width: int) -> list[str]:
@@ -32,14 +36,17 @@ def table(prepared: Prepared, width: int) -> list[str]:
     for entry in plan.runnable:
         each_s = launch_s[entry.case.case_id]
         label = JOINT.join([labels[entry.case.case_id], *_marks(entry)])
-        rows.append((label, str(rounds), _seconds(each_s), _seconds(rounds * each_s)))
+        times = (_seconds(each_s), _seconds(rounds * each_s))
+        rows.append((label, str(rounds), *(("unknown", "") if _unknown(prepared, entry) else times)))
     proofs_s = sum(plan.proof_s(case) for case in proofs)
     shared_machine = own_environment_allows_sharing()
     cases = [entry.case for entry in plan.runnable]
     servers_s = server_starts_s(rounds, cases, shared=shared_machine)
     once_s = server_starts_s(1, cases, shared=shared_machine)
     often = "once" if shared_machine else "once a round"
-    rows.append(("proofs, before the first round", str(len(proofs)), "", _seconds(proofs_s)))
+    tried = not any(_unknown(prepared, entry) for entry in plan.runnable)
+    proofs_told = _seconds(proofs_s) if tried else ""
+    rows.append(("proofs, before the first round", str(len(proofs)), "", proofs_told))
     rows.append((f"starting torch, {often}", "", _seconds(once_s), _seconds(servers_s)))
     lines = [*wrapped(f"{prepared.experiment.name}: {prepared.experiment.question}".rstrip(": "), width)]
     lines.append(f"run directory: {prepared.run.path}")
@@ -55,6 +62,7 @@ def table(prepared: Prepared, width: int) -> list[str]:
         f"{_many(len(proofs), 'proof')}: {_total(prepared)}",
         width,
     )
+    lines += wrapped(_memory(prepared), width) if _memory(prepared) else []
     skipped = [entry for entry in plan.cases if entry.skip_reason is not None]
     if skipped:
         lines += ["", f"skipped: {_many(len(skipped), 'case')}"]
@@ -130,9 +138,32 @@ def _marks(entry: PlannedCase) -> list[str]:
     ]
 
 
+def _unknown(prepared: Prepared, entry: PlannedCase) -> bool:
+    """Return whether nothing is known of how long a case's steps take."""
+    case = entry.case
+    return is_unknown(case, prepared.plan.tried.get(case.workload_with_options))
+
+
+def _memory(prepared: Prepared) -> str:
+    """Return what the largest case needs of memory at least, where that is known and much; empty where not."""
+    known = [(least_bytes(entry.case) or 0, entry.case) for entry in prepared.plan.runnable]
+    most, case = max(known, key=lambda one: one[0], default=(0, None))
+    if case is None or most < _MUCH_BYTES:
+        return ""
+    name = prepared.plan.labels()[case.case_id]
+    return f"memory: at least {format_bytes(most)} for {name}: parameters, gradients and optimizer state of its ranks"
+
+
 def _total(prepared: Prepared) -> str:
     """Return how long all of it takes, with as few rounds as it may have and with as many."""
     plan, budget = prepared.plan, prepared.experiment.budget
+    unknown = [entry.case.workload for entry in plan.runnable if _unknown(prepared, entry)]
+    if unknown:
+        names = series_of(list(dict.fromkeys(unknown)))
+        return (
+            f"how long they take, and in how much memory, is unknown: a sweep tries {names} when it starts, and says "
+            f"then how many rounds fit into budget.total, {_seconds(budget.total)}"
+        )
     least, most = (
         plan.estimate_s(rounds, shared=own_environment_allows_sharing())
         for rounds in (budget.rounds_min, budget.rounds_max)

@@ -1,4 +1,4 @@
-"""How much memory a replay's ranks will need together, predicted before anything is started."""
+"""How much memory a case's ranks will need together, predicted before anything is started."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import psutil
 from ddpbench.cpu_quota import memory_quota
 from ddpbench.machine.estimate import gradient_bytes, replay_of
 from ddpbench.spec import Case, PlannedCase
-from ddpbench.units import format_bytes
+from ddpbench.strategies.traits import traits_of
+from ddpbench.units import counted, format_bytes
+from ddpbench.workloads.work import state_bytes, work_of
 
 PROOF_COPIES = 19
 """So many times a rank's gradients fit into what it takes during its proof: models, gradients and buckets in float32
@@ -51,10 +53,34 @@ def memory_limit() -> int:
     return min(total, memory_quota() or total)
 
 
+def least_bytes(case: Case) -> int | None:
+    """The memory that all ranks of a training on CPUs take together at least; None where its model's size is unknown.
+
+    It is that of parameters, gradients and optimizer state, without activations; strategies that share these out, or
+    train in one process, keep them once.
+    """
+    held = state_bytes(case) if case.device == "cpu" else None
+    if held is None:
+        return None
+    traits = traits_of(case)
+    return held * (case.world_size if traits.whole_state and not traits.one_process else 1)
+
+
 def within_memory(entry: PlannedCase, limit: int) -> PlannedCase:
     """Return the planned case, skipped with a reason if its ranks would not fit into `limit` bytes together."""
     case = entry.case
-    needed = needed_bytes(case) if entry.skip_reason is None else None
+    if entry.skip_reason is not None:
+        return entry
+    ranks = counted(case.world_size, "rank")
+    least, work = least_bytes(case), work_of(case)
+    if least is not None and work is not None and least > MOST * limit:
+        fewer = " or fewer ranks" if case.world_size > 1 else ""
+        reason = (
+            f"parameters, gradients and optimizer state of {ranks} take at least {format_bytes(least)} of memory, with "
+            f"{work.parameters:,} parameters; here is {format_bytes(limit)}: use a smaller model{fewer}"
+        )
+        return replace(entry, skip_reason=reason)
+    needed = needed_bytes(case)
     if needed is None or needed <= MOST * limit:
         return entry
     fixed = SERVER_BYTES + case.world_size * RANK_BYTES
@@ -62,6 +88,5 @@ def within_memory(entry: PlannedCase, limit: int) -> PlannedCase:
     advice = "use fewer ranks"
     if room > 0:
         advice = f"set shrink = {math.ceil(case.shrink * (needed - fixed) / room)} or more, or {advice}"
-    ranks = f"{case.world_size} rank{'s' if case.world_size != 1 else ''}"
     reason = f"{ranks} need about {format_bytes(needed)} of memory; here is {format_bytes(limit)}: {advice}"
     return replace(entry, skip_reason=reason)

@@ -13,6 +13,7 @@ from ddpbench.strategies import load_strategy
 from ddpbench.workloads import load_workload
 from ddpbench.workloads.replay import Replay
 from ddpbench.workloads.shipped import PREFIX
+from ddpbench.workloads.work import work_of
 
 SERVER_START_S = 2.5
 LAUNCH_OVERHEAD_S = 0.4
@@ -72,6 +73,13 @@ PROOF_MODELS = 2
 """So many times what making data and model once takes."""
 
 
+FLOPS_PER_S = {"cpu": 1e11, "cuda": 1e14}
+"""Floating-point operations per second of a thread or a GPU, for estimates: few are faster, so that a launch takes as
+long at least."""
+MADE_S_PER_PARAMETER = 1e-8
+"""Time to make a model, whose parameters are drawn at random."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tried:
     """What trying a user's own workload took, in one rank and with its smallest local batch."""
@@ -84,6 +92,21 @@ class Tried:
     def step_of(self, case: Case) -> float:
         """Return what a step of a case's local batch takes, seconds: at most in proportion to the batch."""
         return self.step_s * max(1.0, case.local_batch / self.local_batch)
+
+
+def _expected(case: Case) -> Tried | None:
+    """Return what a shipped workload takes by its model's size; None for others."""
+    work = work_of(case)
+    if work is None:
+        return None
+    threads = case.threads_per_rank if case.device == "cpu" else 1
+    step_s = work.flops * case.local_batch / (threads * FLOPS_PER_S[case.device])
+    return Tried(made_s=work.parameters * MADE_S_PER_PARAMETER, step_s=step_s, local_batch=case.local_batch)
+
+
+def is_unknown(case: Case, tried: Tried | None) -> bool:
+    """Return whether nothing is known of how long a case's steps take: a user's own workload that was not tried."""
+    return tried is None and replay_of(case) is None and work_of(case) is None
 
 
 def about(budget: Budget) -> str:
@@ -113,7 +136,7 @@ def launch_s(case: Case, budget: Budget, tried: Tried | None = None) -> float:
         + (budget.target_loss.seconds if budget.target_loss is not None else 0.0)
     )
     steps_s = budget.measured_s * (1 + WARMUP_AND_INSTRUMENTED)
-    replay = replay_of(case)
+    replay, tried = replay_of(case), tried or _expected(case)
     if replay is not None:
         step_s = _step_s(case, replay)
         steps_s = max(
@@ -134,7 +157,7 @@ def launch_s(case: Case, budget: Budget, tried: Tried | None = None) -> float:
 def proof_s(case: Case, tried: Tried | None = None) -> float:
     """Return what its proof takes, seconds."""
     begun_s = PROOF_S + _anew_s(case)
-    replay = replay_of(case)
+    replay, tried = replay_of(case), tried or _expected(case)
     if replay is None and tried is not None:
         steps = TRIED_PROOF_STEPS + TRIED_PROOF_STEPS_PER_RANK * case.world_size
         return begun_s + PROOF_MODELS * tried.made_s + steps * tried.step_of(case)

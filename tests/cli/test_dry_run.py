@@ -217,3 +217,56 @@ def test_every_experiment_that_the_readme_says_so_of_runs_a_model_of_ones_own(
 
 def test_the_readmes_first_table_is_found() -> None:
     assert {"quick", "strategies", "precision", "family", "time_to_loss"} <= set(first_table())
+
+
+def test_an_estimate_knows_how_large_a_shipped_model_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gpt:xl's 1.5 billion parameters: forward and backward of four samples are 40 Tflop, minutes on any core."""
+    monkeypatch.setattr("ddpbench.launch.sweep.preparation.memory_limit", lambda: 1 << 40)
+    flags = (
+        "--workload",
+        "gpt:xl",
+        "--set",
+        "base.local_batch=4",
+        "--set",
+        'axes.strategy=["single", "ddp"]',
+    )
+    lines = printed(capsys, "quick", *flags)
+    rows = {row[0]: row for row in table_rows(lines)}
+    assert seconds(rows["single · 1 rank"][2]) > 60
+    # 2 ranks of 1,478,019,200 parameters in 16 bytes each: 47,296,614,400 bytes
+    assert "memory: at least 44 GiB for ddp · 2 ranks" in " ".join(lines)
+
+
+def test_a_model_that_does_not_fit_is_skipped_with_its_size(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ddpbench.launch.sweep.preparation.memory_limit", lambda: 30 << 30)
+    flags = (
+        "--workload",
+        "gpt:xl",
+        "--set",
+        'axes.strategy=["single", "ddp"]',
+        "--set",
+        "axes.world_size=[1, 2]",
+    )
+    text = " ".join(" ".join(printed(capsys, "quick", *flags)).split())
+    assert (
+        "parameters, gradients and optimizer state of 2 ranks take at least 44 GiB of memory, with 1,478,019,200 "
+        "parameters; here is 30 GiB: use a smaller model or fewer ranks"
+    ) in text
+    assert "of 1 rank take" not in text
+
+
+def test_of_a_model_of_ones_own_nothing_is_known_before_it_is_tried(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = printed(capsys, "own_workload")
+    assert {row[2] for row in table_rows(lines)[:-2]} == {"unknown"}
+    text = " ".join(" ".join(lines).split())
+    assert (
+        "how long they take, and in how much memory, is unknown: a sweep tries experiments/own_workload/"
+        in text
+    )
+    assert "about" not in text

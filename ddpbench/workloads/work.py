@@ -1,0 +1,78 @@
+"""Sizes of the shipped workloads' models and operations per sample: for estimates, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ddpbench.spec import Case
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A model's size and what training on one sample takes, with the workload's default options."""
+
+    parameters: int
+    flops: float
+    """Floating-point operations of forward and backward, by `torch.utils.flop_counter`."""
+    states: int
+    """Numbers that its optimizer keeps for each parameter."""
+
+
+WORK: Mapping[str, Work] = {
+    "mlp:small": Work(214_016, 1.245e6, 1),
+    "mlp:large": Work(9_050_368, 5.400e7, 1),
+    "gpt:nano": Work(112_560, 4.365e7, 2),
+    "gpt:micro": Work(875_264, 7.298e8, 2),
+    "gpt:mini": Work(2_792_448, 2.303e9, 2),
+    "gpt:gopher-44m": Work(25_613_312, 4.208e10, 2),
+    "gpt:small": Work(85_842_432, 2.905e11, 2),
+    "gpt:medium": Work(303_884_288, 2.166e12, 2),
+    "gpt:large": Work(710_356_480, 4.930e12, 2),
+    "gpt:xl": Work(1_478_019_200, 1.003e13, 2),
+    "cnn:small": Work(13_706, 5.322e5, 1),
+    "cnn:large": Work(342_282, 8.829e6, 1),
+    "resnet:18": Work(11_689_512, 1.065e10, 1),
+    "resnet:50": Work(25_557_032, 2.430e10, 1),
+    "two_branch:small": Work(427_776, 2.490e6, 1),
+    "two_branch:large": Work(18_100_480, 1.080e8, 1),
+    "hf:bert-base": Work(109_514_298, 8.550e10, 2),
+    "hf:bert-tiny": Work(608_360, 1.064e8, 2),
+    "hf:gpt2": Work(124_439_808, 3.795e11, 2),
+    "hf:resnet-50": Work(25_557_032, 2.430e10, 2),
+}
+"""By workload. A test counts them again."""
+_LENGTHS: Mapping[str, tuple[str, int, int]] = {
+    "gpt:nano": ("block_size", 64, 1),
+    "gpt:micro": ("block_size", 128, 1),
+    "gpt:mini": ("block_size", 128, 1),
+    "gpt:gopher-44m": ("block_size", 256, 1),
+    "gpt:small": ("block_size", 512, 1),
+    "gpt:medium": ("block_size", 1024, 1),
+    "gpt:large": ("block_size", 1024, 1),
+    "gpt:xl": ("block_size", 1024, 1),
+    "resnet:18": ("image_size", 224, 2),
+    "resnet:50": ("image_size", 224, 2),
+    "hf:bert-base": ("tokens", 128, 1),
+    "hf:bert-tiny": ("tokens", 32, 1),
+    "hf:gpt2": ("tokens", 512, 1),
+}
+"""The option that makes a sample larger, its default, and by which power of it operations grow."""
+
+
+def work_of(case: Case) -> Work | None:
+    """Return what is known of a case's workload; None of a replay, and of a user's own, which only trying it tells."""
+    work = WORK.get(case.workload)
+    if work is None or case.workload not in _LENGTHS:
+        return work
+    option, default, power = _LENGTHS[case.workload]
+    length = case.workload_options.get(option) or default
+    return replace(work, flops=work.flops * (length / default) ** power)
+
+
+def state_bytes(case: Case) -> int | None:
+    """Return the bytes of a whole model's parameters, gradients and optimizer state; None where `work_of` is None."""
+    work = work_of(case)
+    return (
+        None if work is None else work.parameters * (2 + work.states) * (8 if case.dtype == "float64" else 4)
+    )
