@@ -130,6 +130,11 @@ def test_what_a_trainer_does_beside_its_steps_is_listed_with_its_lines() -> None
     ]
 
 
+def test_a_result_that_a_step_returns_as_a_number_is_listed() -> None:
+    found = written_class(read_script(SCRIPTS["trio"]))
+    assert of(found, "results read from the device") == [(40, "return loss.item()")]
+
+
 def test_what_is_left_out_stands_at_the_head_of_the_class_and_on_standard_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +194,7 @@ SLOW = """
         ("inside", "torch.cuda.empty_cache()", "waits, and messages between ranks", 21),
         ("inside", "helper(loss)", "other statements", 21),
         ("inside", "model.weight.grad /= 2", "other statements", 21),
+        ("inside", "model.weight.grad /= torch.distributed.get_world_size()", "other statements", 21),
         ("inside", "model.weight.data.clamp_(-1, 1)", "other statements", 21),
         ("after", "plan.step()", "learning-rate schedule", 22),
         ("first", "torch.set_num_threads(8)", "threads, environment and backends", 9),

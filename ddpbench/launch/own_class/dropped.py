@@ -270,7 +270,7 @@ class _Collected:
             return
         if steps:
             return
-        if isinstance(node, ast.Return | ast.Break | ast.Continue | ast.Raise | ast.Assert):
+        if isinstance(node, ast.Break | ast.Continue | ast.Raise | ast.Assert):
             return
         self._calls(node, node)
 
@@ -307,7 +307,10 @@ class _Collected:
             rest = ", ".join(ast.unparse(word) for each in loads for word in _rest(each, _LOADED))
             self._add(DATA, shown, f"{ast.unparse(loads[0].func)}({rest})")
             return
-        self._add(self._group(node, calls), shown)
+        group = self._group(node, calls)
+        if isinstance(node, ast.Return) and group in (OTHER, DONE):
+            return
+        self._add(OTHER if group == DONE and isinstance(node, ast.AugAssign) else group, shown)
 
     def _is_own_method(self, call: ast.Call) -> bool:
         """Return whether a call is of a method of one of the script's classes that the class does not use."""
