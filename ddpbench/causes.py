@@ -74,6 +74,20 @@ def environments_part(error: BaseException) -> str:
     return ""
 
 
+_WARNING_LINE = re.compile(r"(?:\w+\.)*\w*Warning(?::|$)")
+_UNICODE_LINE = re.compile(r"Unicode(?:En|De)codeError: '(?:ascii|latin-1)'")
+
+
+def environments_part_of(line: str) -> str:
+    """Return the same of an exception that another process wrote as the last line of its log."""
+    filters, utf8 = os.environ.get("PYTHONWARNINGS", ""), os.environ.get("PYTHONUTF8", "")
+    if filters and _WARNING_LINE.match(line):
+        return f"; PYTHONWARNINGS={filters} in the environment raises warnings as errors: unset it"
+    if utf8 == "0" and _UNICODE_LINE.match(line):
+        return f"; PYTHONUTF8={utf8} in the environment has Python read and write text as ascii: set PYTHONUTF8=1"
+    return ""
+
+
 def _named(kind: str, words: str) -> str:
     if not words:
         return kind
@@ -124,7 +138,8 @@ def _shortened(text: str) -> str:
     if len(text) <= LONGEST:
         return text
     first, *others = [_cut(part, LONGEST // 2) for part in _SENTENCE_END.split(text) if part.strip()]
-    room, kept = LONGEST - len(first), []
+    room = LONGEST - len(first)
+    kept: list[str] = []
     for part in reversed(others):
         room -= len(part) + 1
         if room < 0:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddpbench.causes import LONGEST, exception_words, is_users, meaningful, users_line
+from ddpbench.causes import LONGEST, environments_part_of, exception_words, is_users, meaningful, users_line
 
 
 def worker_error(path: Path) -> str:
@@ -116,3 +116,29 @@ def test_the_users_own_line_is_neither_pythons_nor_an_installed_packages() -> No
     except ValueError as error:
         line = users_line(error)
     assert line.startswith((" (tests/test_causes.py:", f" ({__file__}:"))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "DeprecationWarning: `torch.jit.script` is deprecated.",
+            "; PYTHONWARNINGS=error in the environment raises",
+        ),
+        ("torch.errors.ExperimentalWarning: beware", "; PYTHONWARNINGS=error in the environment raises"),
+        (
+            "UnicodeDecodeError: 'ascii' codec can't decode byte 0xc3",
+            "; PYTHONUTF8=0 in the environment has Python",
+        ),
+        ("UnicodeDecodeError: 'utf-8' codec can't decode byte 0xc3", ""),
+        ("ValueError: a Warning: of mine", ""),
+    ],
+)
+def test_the_last_line_of_a_process_that_did_not_start_is_put_down_to_the_environment(
+    line: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not environments_part_of(line)
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
+    monkeypatch.setenv("PYTHONUTF8", "0")
+    assert environments_part_of(line).startswith(said)
+    assert bool(environments_part_of(line)) == bool(said)

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
+from ddpbench.causes import environments_part_of
 from ddpbench.errors import LaunchError, ServerGoneError, UnreadableError, WorkloadError
 from ddpbench.guard import ENDING_S, descendants, is_stopped, kill_all, signal_name
 from ddpbench.helper_process import child_environment
@@ -468,6 +469,7 @@ def _tail(path: Path, *, where: bool = True) -> str:
     except (OSError, UnreadableError):
         text = ""
     lines = [line for line in text.splitlines() if line]
+    last = f"{lines[-1].strip()}{environments_part_of(lines[-1].strip())}" if lines else ""
     if not where:
-        return f"; its last words: {lines[-1].strip()}" if lines else ""
-    return f"(its last words: {lines[-1].strip()}; see {path})" if lines else f"(nothing in {path})"
+        return f"; its last words: {last}" if lines else ""
+    return f"(its last words: {last}; see {path})" if lines else f"(nothing in {path})"

@@ -39,7 +39,7 @@ def complete(env: MutableMapping[str, str], place: Place, case: Case) -> None:
 def complete_alone(env: MutableMapping[str, str]) -> None:
     """Set all of them for a process that is the only rank there is."""
     alone = Place(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
-    env |= _torchruns(alone, 1, 1) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    env.update(_torchruns(alone, 1, 1), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
 
 
 def _torchruns(place: Place, per_node: int, nodes: int) -> dict[str, str]:
@@ -71,7 +71,7 @@ def _meet_elsewhere(env: MutableMapping[str, str], place: Place) -> None:
     if place.rank == 0:
         own.set(_USER_MEETS, f"{_own_address(address, port)} {free_port()}")
     found, _, number = own.get(_USER_MEETS).decode().partition(" ")
-    env |= {STORE_AT: f"{address} {port}", "MASTER_ADDR": found, "MASTER_PORT": number}
+    env.update({STORE_AT: f"{address} {port}", "MASTER_ADDR": found, "MASTER_PORT": number})
     env["TORCHELASTIC_USE_AGENT_STORE"] = "False"
 
 

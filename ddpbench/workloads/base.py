@@ -107,6 +107,10 @@ class Workload(ABC, Generic[OptionsT]):
         """
         return None
 
+    def samples_in(self, batch: Any) -> int | None:
+        """Return how many samples a batch of an own loader has; None: as many as its first tensor is long."""
+        return None
+
     def collate(self, samples: list[Any]) -> Any:
         """Return a batch of the dataset's samples; with loader workers the workload goes to them by pickle."""
         from torch.utils.data import default_collate

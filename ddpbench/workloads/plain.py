@@ -8,6 +8,7 @@
         def optimizer(self, parameters): ...                # optional; SGD with momentum otherwise
         def before_update(self, model): ...                 # optional; clips gradients, say
         def collate(self, samples): ...                     # optional; makes a batch of samples
+        def samples(self, batch): ...                       # optional; how many a loader's batch holds, if packed
         def step(self, model, batch, optimizer): ...        # instead of loss: the whole step; returns its loss
                                                             # (beside loss, that is what evaluation computes)
         batch = 32                                          # optional; the local batch where an experiment gives none
@@ -131,6 +132,17 @@ class PlainWorkload(Workload[BaseModel]):
             return None
         found: Iterable[Any] = method_of(own, "loader")(rank, world_size, batch)
         return found
+
+    def samples_in(self, batch: Any) -> int | None:
+        own = self._made[1] if self._made is not None else None
+        if not callable(getattr(own, "samples", None)):
+            return super().samples_in(batch)
+        count = method_of(own, "samples")(batch)
+        if isinstance(count, bool) or not isinstance(count, int):
+            raise TypeError(
+                f"{self._own.__name__}.samples(batch) returned {count!r}: it must return a whole number"
+            )
+        return count
 
     def collate(self, samples: list[Any]) -> Any:
         own = self._made[1] if self._made is not None else None

@@ -220,3 +220,37 @@ class AsksInStep(Gathers):
         loss.backward()
         optimizer.step()
         return loss.detach()
+
+
+class Packed(Sound):
+    """Several sequences in one row of tokens, with the offsets at which they begin."""
+
+    def dataset(self) -> Any:
+        generator = torch.Generator().manual_seed(0)
+        lengths = torch.randint(2, 7, (128,), generator=generator)
+        return [torch.randint(9, (int(length),), generator=generator) for length in lengths]
+
+    def collate(self, samples: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        ends = torch.tensor([len(each) for each in samples]).cumsum(0)
+        return {"tokens": torch.cat(samples), "offsets": torch.cat([torch.zeros(1, dtype=torch.long), ends])}
+
+    def model(self) -> nn.Module:
+        return nn.EmbeddingBag(9, 4, include_last_offset=True)
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        return model(batch["tokens"], batch["offsets"]).square().mean()
+
+
+class PackedLoader(Packed):
+    """The same from a loader, which says how many there are."""
+
+    def loader(self, rank: int, world_size: int, batch: int) -> Any:
+        own = Packed().dataset()[rank::world_size]
+        return torch.utils.data.DataLoader(own, batch_size=batch, collate_fn=self.collate, drop_last=True)
+
+    def samples(self, batch: Any) -> int:
+        return len(batch["offsets"]) - 1
+
+
+class PackedUnsaid(PackedLoader):
+    samples: Any = None

@@ -124,6 +124,8 @@ def test_replicas_in_threads_refuse_a_model_whose_copies_compute_with_the_first_
         ("GathersHooked", "ddp", {}, "ok", ""),
         ("GathersHooked", "fsdp", {}, "diverged", "gradients, same shards"),
         ("AsksInStep", "ddp", {}, "ok", ""),
+        ("Packed", "ddp", {}, "ok", ""),
+        ("PackedLoader", "ddp", {}, "ok", ""),
     ],
 )
 def test_other_models_are_proved_and_other_errors_fail(
@@ -134,9 +136,18 @@ def test_other_models_are_proved_and_other_errors_fail(
     assert all(said in reason for _, reason in found), found
 
 
+@pytest.mark.ranks
+def test_batches_of_packed_samples_are_not_divided_among_replicas() -> None:
+    ((status, reason),) = run_ranks(ended, 1, "Packed", "data_parallel", {})
+    assert status == "skipped", reason
+    assert "data_parallel cannot divide them among its replicas" in reason
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
+        ("PackedUnsaid", "samples, and 8 were asked for: "),
+        ("PackedUnsaid", "samples(self, batch) says how many there are"),
         (
             "Lazy",
             "its model's parameters are not made yet (0.weight, 0.bias): have model() pass a batch through it",

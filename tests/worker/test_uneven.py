@@ -29,7 +29,8 @@ def rank_of(batches: int, taken: int, *, tells: bool) -> Training:
     found = Training.__new__(Training)
     found.loader = loader if tells else Stream(loader)
     found.place = SimpleNamespace(processes=2)  # type: ignore[assignment]
-    found.workload = SimpleNamespace(whole_batches=True)  # type: ignore[assignment]
+    found.workload = SimpleNamespace(whole_batches=True, samples_in=lambda _: None)  # type: ignore[assignment]
+    found._batch_types = set()
     found.samples, found.device, found.dtype = 2, torch.device("cpu"), torch.float32
     found._own_loader, found._passes, found._begun = True, [], 0
     for _ in itertools.islice(found.batches(), taken):

@@ -145,7 +145,7 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
             "(a module that is used twice under reentrant activation checkpointing?): checkpoint with "
             "use_reentrant=False"
         )
-    whole: torch.Tensor = tensor.full_tensor()  # type: ignore[no-untyped-call]
+    whole: torch.Tensor = tensor.full_tensor()
     return whole
 
 

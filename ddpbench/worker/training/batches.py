@@ -92,6 +92,7 @@ def endless(
     dtype: torch.dtype | None,
     *,
     size: int | None = None,
+    count: Callable[[Any], int] = samples,
     on_pass: Callable[[int], None] = lambda _: None,
     on_batch: Callable[[int], None] = lambda _: None,
     on_cast: Callable[[torch.dtype], object] = lambda _: None,
@@ -99,8 +100,8 @@ def endless(
     """Batches on the device, for ever; each epoch is reshuffled, alike on all ranks (`set_epoch`).
 
     Values are cast to `dtype` (`trees.cast_type`), or come as they are if it is None. With a `size` every batch must
-    have as many samples; a smaller one at the end of a pass is left out. `on_pass` gets the number of steps of a
-    pass, `on_batch` the number of those begun, and `on_cast` the type of each tensor that is cast.
+    have as many samples, as `count` counts them; a smaller one at the end of a pass is left out. `on_pass` gets the
+    number of steps of a pass, `on_batch` the number of those begun, and `on_cast` the type of each tensor that is cast.
 
     Raises:
         ValueError: a pass gave nothing, or batches of another size.
@@ -119,11 +120,12 @@ def endless(
         _set_epoch(loader, epoch)
         steps = 0
         for batch in loader:
-            if size is not None and (found := samples(batch)) != size:
+            if size is not None and (found := count(batch)) != size:
                 if found > size or not steps:
                     raise ValueError(
                         f"the loader gave a batch of {found} samples, and {size} were asked for: "
-                        "loader(rank, world_size, batch) must give as many as `batch` says, or the data are too few"
+                        "loader(rank, world_size, batch) must give as many as `batch` says, or the data are too few. "
+                        "Where several samples are packed in a row, samples(self, batch) says how many there are"
                     )
                 continue
             steps += 1

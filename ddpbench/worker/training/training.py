@@ -20,6 +20,7 @@ from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.spec import Case
 from ddpbench.strategies import Job, Replica, Strategy, load_strategy, own_step_reason
 from ddpbench.strategies.own_step import Optimizers
+from ddpbench.strategies.trees import samples
 from ddpbench.worker.place import Place
 from ddpbench.worker.training.batches import endless, make_loader, steps_a_pass
 from ddpbench.worker.training.kept_settings import settings_kept
@@ -150,11 +151,20 @@ class Training:
             self.device,
             self.dtype,
             size=size,
+            count=self._samples_in,
             on_pass=self._passes.append,
             on_batch=self._count,
             on_cast=self._batch_types.add,
         )
         return ((batch, None) for batch in found) if self.workload.whole_batches else found
+
+    def _samples_in(self, batch: Any) -> int:
+        own = self.workload.samples_in(batch)
+        return samples(batch) if own is None else own
+
+    def is_packed(self, batch: Any) -> bool:
+        """Return whether a batch of a user's own class holds its samples otherwise than along its first dimension."""
+        return is_import_path(self.case.workload) and samples(batch) != self.samples
 
     def batch_bytes(self) -> int:
         """Return what a batch's input is on its way here, bytes: shrunk as the gradients are."""

@@ -115,6 +115,8 @@ class Rank(Protocol):
     """True if the case is also compared in float64."""
     unrepeatable: str
     """Why a step of the class's own gives other results each time; empty unless that was seen."""
+    packed: bool
+    """A batch's samples are packed, so that batches cannot be joined or cut."""
 
     def on_step(self) -> None: ...
     def blame(self, fault: str) -> None: ...

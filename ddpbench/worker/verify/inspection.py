@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ValidationError
 
-from ddpbench.causes import exception_words, users_line
+from ddpbench.causes import environments_part, exception_words, users_line
 from ddpbench.errors import nearest
 from ddpbench.spec import Case
 from ddpbench.strategies import load_strategy
@@ -378,7 +378,7 @@ def _import_sentence(error: ImportError) -> str:
     cause = error.__cause__
     if isinstance(cause, SyntaxError) and cause.filename:
         return f"{error} ({os.path.relpath(cause.filename)}:{cause.lineno})"
-    return f"{error}{users_line(cause) if cause is not None else ''}"
+    return f"{error}{environments_part(cause)}{users_line(cause)}" if cause is not None else str(error)
 
 
 def _check_options(workload: Workload[Any], given: Mapping[str, Any]) -> None:

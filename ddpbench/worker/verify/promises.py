@@ -166,6 +166,8 @@ def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> It
     note = ""
     if comparer.prover.gathers:
         note = GATHERS
+    elif comparer.prover.packed:
+        note = "samples are packed in rows that cannot be joined, so the whole batch is not compared"
     elif draws:
         note = "the model draws random numbers: other ones over the whole batch than over shards"
     elif workload.batch_statistics or has_batch_statistics(reference):

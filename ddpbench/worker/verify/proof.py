@@ -12,6 +12,7 @@ import torch.distributed as dist
 from ddpbench.causes import exception_words
 from ddpbench.measure.blocks import Control
 from ddpbench.records import Costs, Proof
+from ddpbench.strategies.base import CannotTrainError
 from ddpbench.strategies.trees import cast, chunk, map_tensors, tensors
 from ddpbench.units import series_of
 from ddpbench.worker.training.asked_group import noticing
@@ -35,7 +36,7 @@ class Prover:
         self.rank = training.place.rank
         self.processes = training.place.processes
         self.group = getattr(control, "group", None)
-        self.gathers = False
+        self.gathers = self.packed = False
         self.proves_double = True
         """True while the case is compared in float64, in which some models cannot compute."""
         self.unrepeatable = ""
@@ -59,6 +60,7 @@ class Prover:
         self.training.check_even(self.control)
         batches = self.training.batches()
         inputs, targets = _kept(next(batches))
+        self.packed = self.training.is_packed((inputs, targets))
         shards = self._shards((inputs, targets))
         self.gathers = self._asks_for_group(shards[0])
         if self.training.workload.owns_step:
@@ -111,6 +113,11 @@ class Prover:
         if self.processes > 1 and not strategy.whole_batches:
             return shares
         each = strategy.parts(case) // len(shares)
+        if each > 1 and self.packed:
+            raise CannotTrainError(
+                "its batches do not have their samples along the first dimension of their first tensor (several are "
+                f"packed in a row?), so that {case.strategy} cannot divide them among its replicas"
+            )
         return [part for share in shares for part in chunk(share, each)]
 
     def _shares(self, batch: tuple[Any, Any]) -> list[Any]:

@@ -10,6 +10,7 @@ import linecache
 import os
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -87,17 +88,13 @@ def failure(error: BaseException, training: Training | None) -> str:
     words = exception_words(error)
     for key in type(training.options).model_fields:
         ours = f"options.{training.strategy.name}.{key}"
-        words = re.sub(
-            rf"`?\b{key}\s*=\s*(True|False)`?", lambda found, to=ours: _assigned(to, found[1]), words
-        )
-        words = re.sub(
-            rf"`?\b{key}`? set to (True|False)", lambda found, to=ours: _assigned(to, found[1]), words
-        )
+        for pattern in (rf"`?\b{key}\s*=\s*(True|False)`?", rf"`?\b{key}`? set to (True|False)"):
+            words = re.sub(pattern, partial(_assigned, ours), words)
     return words
 
 
-def _assigned(setting: str, value: str) -> str:
-    return f"{setting} = {value.lower()}"
+def _assigned(setting: str, found: re.Match[str]) -> str:
+    return f"{setting} = {found[1].lower()}"
 
 
 def _unused(training: Training, text: str) -> str:
