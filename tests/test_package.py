@@ -13,9 +13,12 @@ import sysconfig
 import tarfile
 import tomllib
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.open_folder import open_folder
 
 pytestmark = pytest.mark.multiprocess
 
@@ -113,8 +116,7 @@ class Installed:
         for path in (self.work, self.temporary):
             path.chmod(0o777)
         self.home.chmod(0o555)
-        for path in (folder, *folder.parents[:2]):
-            path.chmod(path.stat().st_mode | 0o055)
+        folder.chmod(0o755)
         self.before = self.files()
 
     @staticmethod
@@ -148,11 +150,12 @@ class Installed:
 
 
 @pytest.fixture(scope="module")
-def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Installed:
+def installed(built: tuple[Path, Path]) -> Iterator[Installed]:
     user = OTHER_USER if os.geteuid() == 0 else []
     if user and subprocess.run([*user, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("root needs setpriv and CAP_DAC_READ_SEARCH to run commands as another user")
-    return Installed(built[1], tmp_path_factory.mktemp("installed"), user)
+    with open_folder() as folder:
+        yield Installed(built[1], folder, user)
 
 
 def test_an_installed_package_lists_its_experiments(installed: Installed) -> None:

@@ -24,6 +24,7 @@ from ddpbench.errors import OutputError
 from ddpbench.launch import profiling
 from ddpbench.records.outputs import check_output, replace_user_file, write_output
 from tests.campaign.classes import SOUND
+from tests.open_folder import open_folder
 from tests.synthetic import write_run
 
 ROOT = Path(__file__).parents[2]
@@ -389,25 +390,27 @@ def test_owner_and_mode_of_a_replaced_file_stay(tmp_path: Path) -> None:
 
 
 @ROOT_ONLY
-def test_a_file_that_may_not_be_written_is_not_replaced_either(tmp_path: Path) -> None:
+def test_a_file_that_may_not_be_written_is_not_replaced_either() -> None:
     """The folder's permissions would let it be: a rename asks for no more."""
-    tmp_path.chmod(0o777)
-    path = tmp_path / "file"
-    path.write_text("before", encoding="utf-8")
-    path.chmod(0o444)
     code = (
         "import os, sys; from pathlib import Path\n"
         "from ddpbench.records.outputs import write_output\n"
         "from ddpbench.errors import OutputError\n"
         "os.setgid(65534); os.setuid(65534)\n"
+        "write_output(Path('another'), 'after')\n"
         "try: write_output(Path('file'), 'after')\n"
         "except OutputError as error: print(error)\n"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path
-    )
-    assert ended.stdout.startswith("file cannot be written: Permission denied")
-    assert path.read_text(encoding="utf-8") == "before"
+    with open_folder() as folder:
+        path = folder / "file"
+        path.write_text("before", encoding="utf-8")
+        path.chmod(0o444)
+        ended = subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=folder
+        )
+        assert ended.stdout.startswith("file cannot be written: Permission denied")
+        assert path.read_text(encoding="utf-8") == "before"
+        assert (folder / "another").read_text(encoding="utf-8") == "after"
 
 
 # A script that `init --write` changes.

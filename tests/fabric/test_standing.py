@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ddpbench.fabric import fabric_capabilities
+from tests.open_folder import open_folder
 from tests.processes import alive
 
 ROOT = Path(__file__).parents[2]
@@ -39,13 +40,10 @@ def capabilities() -> Any:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder() -> Iterator[Path]:
     """One that another user may write, too."""
-    tmp_path.chmod(0o777)
-    for parent in tmp_path.parents:
-        if parent.name.startswith(("pytest", "popen")):  # pytest-xdist adds one
-            parent.chmod(0o755)
-    return tmp_path
+    with open_folder() as path:
+        yield path
 
 
 @pytest.fixture
