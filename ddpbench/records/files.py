@@ -79,13 +79,59 @@ def open_file(path: Path, most: int | None) -> int:
     return descriptor
 
 
+_MOST_LINKS = 40
+"""Symbolic links that are followed, as in the kernel."""
+
+
+def all_write_in(folder: os.stat_result) -> bool:
+    """Return whether a folder is one like /tmp: everybody can write in it, and nobody can remove others' files."""
+    return bool(folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH)
+
+
+def check_links(path: Path) -> None:
+    """Refuse a path that leads through another user's link in a folder like /tmp, at its end or before it.
+
+    The kernel refuses such a link too, unless `fs.protected_symlinks` is off, but only at the end of a path.
+
+    Raises:
+        OutputError: it does.
+        OSError: links lead in a circle, or a folder cannot be reached.
+    """
+    here, left, links = Path("/"), [*reversed(path.absolute().parts[1:])], 0
+    while left:
+        part = left.pop()
+        if part == "..":
+            here = here.parent
+            continue
+        link = here / part
+        try:
+            found = link.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        if not stat.S_ISLNK(found.st_mode):
+            here = link
+            continue
+        folder, links = here.stat(), links + 1
+        if all_write_in(folder) and found.st_uid not in (os.geteuid(), folder.st_uid):
+            raise OutputError(
+                f"{link} is another user's link in a folder that everybody can write: give another name"
+            )
+        if links > _MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+        target = link.readlink()
+        here = Path("/") if target.is_absolute() else here
+        left += reversed([part for part in target.parts if part != "/"])
+
+
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[None]:
     """Create a folder and those above it; those that are new and empty are removed where the body raises an OSError.
 
     Raises:
+        OutputError: another user's link in a folder like /tmp leads there.
         OSError: it cannot be created, or is not a folder.
     """
+    check_links(folder)
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)

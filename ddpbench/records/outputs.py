@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from ddpbench.errors import OutputError
-from ddpbench.records.files import create_file, kind_of
+from ddpbench.records.files import all_write_in, check_links, create_file, kind_of
 from ddpbench.records.rundir import explain_os_error
 
 STANDARD_OUTPUT = Path("-")
@@ -51,7 +51,7 @@ def write_output(path: Path, content: str | bytes) -> None:
             _replace(target, data)
             return
         else:
-            descriptor = os.open(target, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)
+            descriptor = os.open(target, os.O_WRONLY | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
     except BrokenPipeError:
@@ -115,6 +115,8 @@ def _checked(path: Path) -> Path | int:
     if found is not None and not (stat.S_ISREG(found) or stat.S_ISFIFO(found) or stat.S_ISCHR(found)):
         what = "a block device" if stat.S_ISBLK(found) else kind_of(found)
         raise OutputError(f"{path} is {what}: name a file, a pipe or - for standard output")
+    if found is not None and (stat.S_ISREG(found) or stat.S_ISFIFO(found)):
+        _check_planted(target, target.lstat())
     if found is not None and not os.access(target, os.W_OK):
         raise PermissionError(13, "Permission denied", str(target))
     if found is None or stat.S_ISREG(found):
@@ -136,6 +138,8 @@ def _target(path: Path) -> Path | int:
         OSError: links lead in a circle, or a folder cannot be reached.
     """
     here = Path(os.path.abspath(path))  # noqa: PTH100  resolve() would follow /proc/self/fd/1 to a file's name
+    if _descriptor(here) is None:
+        check_links(here.parent)
     for _ in range(_MOST_LINKS):
         if (number := _descriptor(here)) is not None:
             return number
@@ -144,7 +148,7 @@ def _target(path: Path) -> Path | int:
             return number
         if not here.is_symlink():
             return here
-        _check_link(here)
+        check_links(here)
         here = Path(os.path.abspath(here.parent / here.readlink()))  # noqa: PTH100
     raise OSError(40, "Too many levels of symbolic links", str(path))
 
@@ -166,13 +170,19 @@ def _descriptor(path: Path) -> int | None:
     return number
 
 
-def _check_link(link: Path) -> None:
-    """Refuse what the kernel refuses too: somebody else's link in a folder that all can write, such as /tmp."""
-    folder, found = link.parent.stat(), link.lstat()
-    shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
-    if shared and found.st_uid not in (os.geteuid(), folder.st_uid):
+def _check_planted(path: Path, found: os.stat_result) -> None:
+    """Refuse what shells cannot open either where `fs.protected_regular` and `fs.protected_fifos` are on.
+
+    It may lie in wait: what is written to it would be its owner's to read and to change.
+
+    Raises:
+        OutputError: it is somebody else's file or pipe in a folder like /tmp.
+    """
+    folder = path.parent.stat()
+    if all_write_in(folder) and found.st_uid not in (os.geteuid(), folder.st_uid):
         raise OutputError(
-            f"{link} is another user's link in a folder that everybody can write: give another name"
+            f"{path} is another user's {kind_of(found.st_mode).removeprefix('a ')} in a folder that everybody can "
+            "write: give another name"
         )
 
 

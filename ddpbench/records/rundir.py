@@ -24,6 +24,7 @@ from ddpbench.records.checked import read_json
 from ddpbench.records.files import (
     MOST_NOTES,
     MOST_PLAN,
+    check_links,
     copy_file,
     kind_of,
     most_of,
@@ -44,7 +45,8 @@ def checked_name(path: Path) -> Path:
     """Return a path to make a run directory of, or refuse it.
 
     Raises:
-        OutputError: its name, or that of a folder in it, is too long, or holds a NUL; or it is not a directory.
+        OutputError: its name, or that of a folder in it, is too long, or holds a NUL; it is not a directory; or another
+            user's link in a folder like /tmp leads there.
     """
     *folders, name = path.absolute().parts
     for part, most in [*((folder, MAX_PART) for folder in folders), (name, MAX_NAME)]:
@@ -55,6 +57,10 @@ def checked_name(path: Path) -> Path:
             )
     if "\0" in str(path):
         raise OutputError(f"{shortened(str(path))} holds a NUL; choose another --out")
+    try:
+        check_links(path)
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {explain_os_error(error)}") from None
     if path.exists() and not path.is_dir():
         raise OutputError(f"{path} is {kind_of(path.stat().st_mode)}, not a directory: choose another --out")
     return path

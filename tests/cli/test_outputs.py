@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import resource
 import shutil
 import socket
@@ -22,7 +23,9 @@ import pytest
 from ddpbench.cli import flags, make_parser, run
 from ddpbench.errors import OutputError
 from ddpbench.launch import profiling
+from ddpbench.records.files import new_folder
 from ddpbench.records.outputs import check_output, replace_user_file, write_output
+from ddpbench.records.rundir import checked_name
 from tests.campaign.classes import SOUND
 from tests.open_folder import open_folder
 from tests.synthetic import write_run
@@ -376,6 +379,64 @@ def test_somebody_elses_link_in_a_shared_folder_is_not_followed(tmp_path: Path) 
     os.chown(shared / "out", 0, 0, follow_symlinks=False)
     write_output(shared / "out", "x")
     assert precious.read_text(encoding="utf-8") == "x"
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """A folder like /tmp."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    return folder
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("where", ["at the end", "before the end", "behind the user's link"])
+def test_somebody_elses_link_to_a_folder_is_not_followed(where: str, shared: Path, tmp_path: Path) -> None:
+    """No file is written into a folder that another user has chosen, and no directory made there."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    planted = shared / "results"
+    planted.symlink_to(mine)
+    os.chown(planted, 65534, 65534, follow_symlinks=False)
+    (tmp_path / "own").symlink_to(planted)
+    out = {
+        "at the end": planted,
+        "before the end": planted / "new",
+        "behind the user's link": tmp_path / "own" / "new",
+    }[where]
+    refusal = re.escape(f"{planted} is another user's link in a folder that everybody can write")
+    with pytest.raises(OutputError, match=refusal):
+        checked_name(out)
+    with pytest.raises(OutputError, match=refusal), new_folder(out):
+        pass
+    with pytest.raises(OutputError, match=refusal):
+        write_output(out / "out.md", "x")
+    assert list(mine.iterdir()) == []
+    os.chown(planted, 0, 0, follow_symlinks=False)
+    assert checked_name(out) == out
+    with new_folder(out):
+        write_output(out / "out.md", "x")
+    assert len(list(mine.rglob("out.md"))) == 1
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("kind", ["file", "pipe"])
+def test_somebody_elses_file_or_pipe_in_a_shared_folder_is_not_written(kind: str, shared: Path) -> None:
+    """It would be its owner's to read and to change, or would wait for its owner."""
+    path = shared / "out.md"
+    if kind == "file":
+        path.write_text("", encoding="utf-8")
+    else:
+        os.mkfifo(path)
+    path.chmod(0o666)
+    os.chown(path, 65534, 65534)
+    for check in (check_output, lambda path: write_output(path, "x")):
+        with pytest.raises(OutputError, match=f"another user's {kind} in a folder that everybody can write"):
+            check(path)
+    assert path.stat().st_size == 0
+    os.chown(path, 0, 0)
+    check_output(path)
 
 
 @ROOT_ONLY

@@ -170,3 +170,39 @@ def test_a_merge_that_fails_leaves_no_folder(
         patch.setattr("ddpbench.report_on", refuses)
         assert cli(["merge", *paths, "--out", str(out)]) == 2
     assert not out.exists()
+
+
+def test_what_somebody_has_put_where_a_merge_writes_first_is_not_used(
+    runs: tuple[RunDir, RunDir], tmp_path: Path
+) -> None:
+    """The name can be foreseen, in a folder like /tmp."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    first = tmp_path / f".out.merging-{os.getpid()}"
+    first.symlink_to(mine)
+    with pytest.raises(OutputError, match="File exists"):
+        merge([run.path for run in runs], tmp_path / "out")
+    assert list(mine.iterdir()) == []
+    first.unlink()
+    first.mkdir()
+    (first / "theirs").touch()
+    with pytest.raises(OutputError, match="File exists"):
+        merge([run.path for run in runs], tmp_path / "out")
+    assert (first / "theirs").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make another user's link")
+def test_a_merge_follows_nobody_elses_link_in_a_shared_folder(
+    runs: tuple[RunDir, RunDir], tmp_path: Path
+) -> None:
+    shared, mine = tmp_path / "shared", tmp_path / "mine"
+    for folder in (shared, mine):
+        folder.mkdir()
+    shared.chmod(0o1777)
+    (shared / "results").symlink_to(mine)
+    os.chown(shared / "results", 65534, 65534, follow_symlinks=False)
+    with pytest.raises(
+        OutputError, match="results is another user's link in a folder that everybody can write"
+    ):
+        merge([run.path for run in runs], shared / "results" / "out")
+    assert list(mine.iterdir()) == []

@@ -18,7 +18,7 @@ from ddpbench.launch.merge.launches import Merged, all_cases, copy_case, copy_pr
 from ddpbench.launch.merge.sources import Source, check_alike, check_different, devices_of, read
 from ddpbench.machine.identity import setup_of
 from ddpbench.records import SCHEMA_VERSION, RunDir, explain_os_error
-from ddpbench.records.files import write_anew
+from ddpbench.records.files import check_links, write_anew
 from ddpbench.records.machine import read_merged
 from ddpbench.records.plan import claims_json, read_plan
 from ddpbench.spec.claims import PlannedClaim
@@ -46,7 +46,14 @@ def merge(paths: Sequence[Path], out: Path) -> Merged:
     beside = out.with_name(f".{out.name}.merging-{os.getpid()}")
     made = [path for path in out.parents if not path.exists()]
     try:
-        (beside / "cases").mkdir(parents=True)
+        check_links(out.parent)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        beside.mkdir()  # not one that somebody else has made
+    except OSError as error:
+        _remove_empty(made)
+        raise OutputError(f"{out} cannot be written: {explain_os_error(error)}") from None
+    try:
+        (beside / "cases").mkdir()
         merged = _write(sources, RunDir(beside), out)
         read_plan(RunDir(beside))  # what was made is a run directory
         beside.rename(out)
@@ -55,11 +62,15 @@ def merge(paths: Sequence[Path], out: Path) -> Merged:
         raise OutputError(f"{out} cannot be written: {explain_os_error(error)}") from None
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-        for folder in made:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        _remove_empty(made)
     merged.run = RunDir(out)
     return merged
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def refuse_merged(run: RunDir) -> None:
