@@ -7,6 +7,7 @@ import difflib
 import errno
 import gc
 import os
+import resource
 import signal
 import sys
 from types import FrameType
@@ -127,6 +128,7 @@ def _ended(argv: list[str] | None) -> int:
         for word in sys.argv[1:] if argv is None else argv:
             _check_readable(word)
         arguments = make_parser().parse_args(argv)
+        _check_address_space()
         code: int = arguments.run(arguments)
     except RequestError as error:
         say(f"ddpbench: {within(str(error))}", sys.stderr)
@@ -150,7 +152,35 @@ def _ended(argv: list[str] | None) -> int:
         return EXIT_NOT_OK
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except (MemoryError, ImportError) as error:
+        if isinstance(error, ImportError) and not any(words in str(error) for words in _NO_MEMORY):
+            raise
+        say(f"ddpbench: memory ran out; {_MORE_MEMORY}", sys.stderr)
+        return EXIT_NOT_OK
     return code
+
+
+_LEAST_ADDRESS_SPACE = 512 << 20
+"""Bytes: with less, libraries of NumPy abort or hang before Python raises an error."""
+_MORE_MEMORY = "raise the limit with ulimit -v, or free some memory, then run the same command again"
+_NO_MEMORY = ("failed to map segment", "annot allocate memory", "cannot create shared object")
+"""Words of the loader of libraries for memory that has run out."""
+
+
+def _check_address_space() -> None:
+    """Refuse to work under a limit of the address space in which no library can be loaded.
+
+    Raises:
+        RequestError: there is such a limit.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE:
+        from ddpbench.units import format_bytes
+
+        raise RequestError(
+            f"memory is limited to {format_bytes(limit)} of address space, and a command needs at least "
+            f"{format_bytes(_LEAST_ADDRESS_SPACE)}, ranks with torch several GiB: raise the limit with ulimit -v"
+        )
 
 
 def _check_readable(word: str) -> None:

@@ -430,6 +430,7 @@ def explain_os_error(error: OSError) -> str:
     """Return an OSError in words, with what to do about the usual ones."""
     reason = error.strerror or str(error)
     advice = {
+        errno.ENOMEM: "free some memory, or raise the limit with ulimit -v, then run the same command again",
         errno.ENOSPC: "free some space, then run the same command again to resume",
         errno.EDQUOT: "your disk quota is exhausted; free some, then rerun the same command to resume",
         errno.EFBIG: "no file may be so large here; raise the limit with ulimit -f, then run the same command again",
