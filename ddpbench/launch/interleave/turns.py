@@ -215,7 +215,7 @@ class Turns:
         one, other = in_order
         return [one.await_ready(beside=other), other.await_ready()]
 
-    def _write(self, order: Sequence[str]) -> None:
+    def _write(self, order: Sequence[Literal["base", "new"]]) -> None:
         def told(placed: Placed) -> StoredSide:
             return StoredSide(
                 words=placed.spec.words, commit=placed.commit, overrides=list(placed.spec.overrides)
