@@ -101,7 +101,7 @@ def parse_experiment(
     changed = {keys[0] for keys in settings if keys}
     if "scope" not in changed and changed - _ABOUT_THE_SWEEP:
         data.pop("scope", None)  # it was said of other cases
-    for sentence in _replace_axes(data, settings):
+    for sentence in (*_replace_axes(data, settings), *_replace_base(data, settings)):
         on_note(sentence)
     data.setdefault("name", re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip("._-") or "experiment")
     problems += [
@@ -121,7 +121,7 @@ def parse_experiment(
     _own_excludes(data, axes, models, problems)
     _claims(data.get("claims", []), models, catalog, problems)
     problems += [
-        Problem(path=path, message=f"is an axis too: remove it, or set axes.{name} to one value")
+        Problem(path=path, message=f"is an axis too: give {path} or axes.{name}, not both")
         for name in axes
         if (path := _given(data, name))
     ]
@@ -203,6 +203,26 @@ def _replace_axes(data: dict[str, Any], settings: Sequence[list[str]]) -> list[s
             data["base"], dict
         ):  # of the two batches that such an axis needs, the one that this scaling fixes stays
             data["base"].pop("global_batch" if value == "weak" else "local_batch", None)
+    return replaced
+
+
+def _replace_base(data: dict[str, Any], settings: Sequence[list[str]]) -> list[str]:
+    """Remove the settings of `[base]` that overrides make axes, or that have no use under an overridden scaling.
+
+    Return a sentence on each. One that is itself an override stays, and is refused with the axis.
+    """
+    base = data.get("base")
+    if not isinstance(base, dict):
+        return []
+    given = {".".join(keys) for keys in settings}
+    replaced = []
+    for keys in settings:
+        name = ".".join(keys[1:])
+        if keys[:1] == ["axes"] and name in base and f"base.{name}" not in given:
+            replaced.append(f"axes.{name} = {_value_at(data, keys)} replaces base.{name} = {base.pop(name)}")
+        idle = {"weak": "global_batch", "strong": "local_batch"}.get(str(base.get("scaling")), "")
+        if keys == ["base", "scaling"] and idle in base and f"base.{idle}" not in given:
+            replaced.append(f"base.scaling = {base['scaling']} takes no base.{idle} = {base.pop(idle)}")
     return replaced
 
 

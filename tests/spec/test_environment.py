@@ -54,7 +54,7 @@ def test_what_is_set_for_all_is_in_every_case_and_an_axis_comes_before_it() -> N
     (case,) = ddp_cases("", '[env]\nNCCL_ALGO = "Ring"\nMALLOC_ARENA_MAX = 1')
     assert case.env == {"MALLOC_ARENA_MAX": "1", "NCCL_ALGO": "Ring"}
     told = problems_of(AXIS.format(base="", axes='"env.NCCL_ALGO" = ["Ring"]') + '[env]\nNCCL_ALGO = "Tree"')
-    assert told == ["env.NCCL_ALGO: is an axis too: remove it, or set axes.env.NCCL_ALGO to one value"]
+    assert told == ["env.NCCL_ALGO: is an axis too: give env.NCCL_ALGO or axes.env.NCCL_ALGO, not both"]
 
 
 def test_a_transports_variables_mean_nothing_to_a_job_without_one() -> None:

@@ -297,7 +297,7 @@ def test_an_override_replaces_the_axis_of_its_name_and_says_so(
 
 def test_an_axis_that_is_asked_for_beside_one_value_is_still_refused() -> None:
     found = problems_of(TWO_AXES, "base.workload=mlp", "axes.workload=['mlp','gpt']")
-    assert found == ["base.workload: is an axis too: remove it, or set axes.workload to one value"]
+    assert found == ["base.workload: is an axis too: give base.workload or axes.workload, not both"]
 
 
 @pytest.mark.parametrize(("scaling", "batch"), [("weak", 4), ("strong", 8)])
@@ -323,3 +323,37 @@ def test_a_wrong_value_is_one_problem_whatever_it_could_have_been(
     axis: str, value: str, message: str
 ) -> None:
     assert problems_of(f"[axes]\n{axis} = {value}\n") == [message]
+
+
+TEXT = '[base]\nworkload = "mlp:small"\nstrategy = "ddp"\nworld_size = 2\nlocal_batch = 4\nscaling = "weak"\n'
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said", "batches"),
+    [
+        (
+            ["axes.local_batch=[2, 8]"],
+            ["axes.local_batch = [2, 8] replaces base.local_batch = 4"],
+            (None, [2, 8], None),
+        ),
+        (
+            ["base.scaling=strong", "base.global_batch=8"],
+            ["base.scaling = strong takes no base.local_batch = 4"],
+            (None, None, 8),
+        ),
+    ],
+)
+def test_an_override_replaces_what_it_cannot_stand_with(
+    overrides: list[str], said: list[str], batches: tuple[object, object, object]
+) -> None:
+    """--set cannot remove a setting of the file: what it contradicts is dropped, with a note."""
+    notes: list[str] = []
+    found = parse_experiment(TEXT, CATALOG, name="x", overrides=overrides, on_note=notes.append)
+    assert notes == said
+    axis = list(found.axes["local_batch"]) if "local_batch" in found.axes else None
+    assert (found.base.local_batch, axis, found.base.global_batch) == batches
+
+
+def test_two_overrides_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ExperimentError, match=r"give base\.local_batch or axes\.local_batch, not both"):
+        parse_experiment(TEXT, CATALOG, name="x", overrides=["axes.local_batch=[2]", "base.local_batch=3"])
