@@ -138,7 +138,7 @@ class Turns:
             LaunchError: a side cannot go on; what was measured stays.
             RequestError: a side cannot even begin.
         """
-        start, dice, order = clock(), random.Random(seed), list[str]()
+        start, dice, order = clock(), random.Random(seed), list[Literal["base", "new"]]()
         try:
             self._turnstile = self._opened() if self.turns == "blocks" else None
             self._write(order)
@@ -153,7 +153,7 @@ class Turns:
             while self.made < rounds[1]:
                 first = dice.randrange(2) if self.made % 2 == 0 else 1 - first
                 began = clock()
-                order.append(self.sides[first].spec.name)
+                order.append("new" if first else "base")
                 self._write(order)
                 watch = NoiseWatch(self.cores, tuple, shared_machine=False, helpers=False)
                 own_s = own_cpu_s()
