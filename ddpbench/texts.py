@@ -9,6 +9,7 @@ import shlex
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _COLOUR_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PER_CENT = re.compile(r"(?<=\d) %")
+_SPACES = {ord(one): " " for one in "\t\n\r"}
 _LONGEST = 72
 """Characters of a value in a message at most."""
 _BITS_SHOWN = 192
@@ -24,6 +25,11 @@ def clean(text: str) -> str:
         return text
     plain = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", _COLOUR_CODE.sub("", text))
     return plain.encode("utf-8", "replace").decode("utf-8")
+
+
+def on_one_line(text: str) -> str:
+    """Return a text that others wrote for a place within a line: a line break of theirs begins no line of ours."""
+    return text.translate(_SPACES)
 
 
 def on_page(text: str) -> str:

@@ -276,6 +276,52 @@ def test_the_allocation_pages_of_a_strangers_run_show_text_alone(hostile: Path, 
     assert "<script>" not in latex
 
 
+FORGED = "x\nFORGED all cases are ok\r\n\tFORGED"
+
+
+@pytest.fixture(scope="module")
+def forging(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of two runs whose texts have line breaks, the name of one too."""
+    folder = tmp_path_factory.mktemp("forging")
+    for seed, name in enumerate(("one", "two\nFORGED")):
+        cases = [
+            PlannedCase(case=case_of(strategy, world, workload=f"{FORGED}:Evil"))
+            for strategy, world in (("single", 1), ("ddp", 2), ("ddp", 4))
+        ]
+        skipped = PlannedCase(case=case_of("ddp", 8, workload=f"{FORGED}:Evil"), skip_reason=FORGED)
+        run = write_run(folder / name, [*cases, skipped], rounds=5, seed=seed)
+        bad = Outcome(status="failed", error=FORGED, phase="warm-up", last_log_line=FORGED)
+        for number in range(2):
+            shutil.rmtree(run.launch(cases[2].case.case_id, "measure", number).path)
+            write_launch(run, cases[2].case, number, outcome=bad)
+        (run.case(cases[1].case.case_id) / "launch-xx\nFORGED").mkdir()
+        text = json.loads(run.machine.read_text(encoding="utf-8"))
+        text["context"] |= {"git_commit": FORGED, "started_utc": f"2026-11-0{seed + 1}T10:00:00+00:00"}
+        text["identity"]["cpu"] = f"{FORGED}{seed}"
+        run.machine.write_text(json.dumps(text), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["report", "{one}"],
+        ["compare", "{one}", "{two}", "--across"],
+        ["history", "{one}", "{two}", "--across"],
+    ],
+)
+def test_no_line_on_a_terminal_begins_with_a_strangers_text(
+    words: list[str], forging: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It could pass for a line of ddpbench's own, such as a verdict."""
+    one, two = sorted(map(str, forging.iterdir()))
+    command([word.format(one=one, two=two) for word in words])
+    lines = [line for text in capsys.readouterr() for line in text.splitlines()]
+    assert any("FORGED" in line for line in lines)
+    begun = [line for line in lines if line.lstrip().startswith("FORGED")]
+    assert begun == []
+
+
 OWNERS = {
     "escaping.py": "the owner",
     "texts.py": "the owner of what is clean",

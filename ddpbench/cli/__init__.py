@@ -150,6 +150,11 @@ def _ended(argv: list[str] | None) -> int:
             return EXIT_REQUEST
         say(f"ddpbench: {where}{explain_os_error(error)}", sys.stderr)
         return EXIT_NOT_OK
+    except RuntimeError as error:  # what Path.resolve raises before Python 3.13
+        if not str(error).startswith("Symlink loop"):
+            raise
+        say(f"ddpbench: {error}: links that lead in a circle lead to no file", sys.stderr)
+        return EXIT_REQUEST
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except (MemoryError, ImportError) as error:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli.lines import JOINT, aligned, without_shared
 from ddpbench.spec import grouping, labels
+from ddpbench.texts import on_one_line
 from ddpbench.units import format_number
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def failed(summary: RunSummary) -> list[str]:
     bad = frame[~frame["status"].isin(("ok", "skipped")) | frame["case_id"].isin(refused)]
     names = labels(summary.planned.values())
     lines = [
-        f"{names[case_id]}: {status}: {error}"
+        f"{names[case_id]}: {status}: {on_one_line(error)}"
         for case_id, status, error in bad[["case_id", "status", "error"]].fillna("").itertuples(index=False)
     ]
     more = len(lines) - MOST_FAILED

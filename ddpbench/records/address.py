@@ -17,6 +17,7 @@ from ddpbench.records.request import LaunchRequest
 from ddpbench.records.rundir import LaunchDir, Purpose
 from ddpbench.records.schema import RankStart
 from ddpbench.spec import Case
+from ddpbench.texts import on_one_line
 
 Kind = Literal["mixed up", "unplanned", "misnamed", "rank", "unknown case"]
 
@@ -132,8 +133,9 @@ def left_out_sentences(left_out: Iterable[LeftOut], root: Path) -> list[str]:
     for kind, (single, many) in _SENTENCES.items():
         if counts[kind]:
             first = next(one for one in found if one.kind == kind)
-            name = first.path.relative_to(root) if first.path.is_relative_to(root) else first.path
-            why = f": {first.why}" if first.why else ""
+            relative = first.path.relative_to(root) if first.path.is_relative_to(root) else first.path
+            name = on_one_line(str(relative))
+            why = f": {on_one_line(first.why)}" if first.why else ""
             head = f"1 {single}" if counts[kind] == 1 else f"{counts[kind]:,} {many}"
             where = f"({name}{why})" if counts[kind] == 1 else f"(the first: {name}{why})"
             sentences.append(f"{head} {where}.")

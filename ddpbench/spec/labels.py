@@ -11,6 +11,7 @@ from typing import Any
 from ddpbench.spec import environment
 from ddpbench.spec.case import OWN_TYPES, Case
 from ddpbench.spec.grouping import FACETS
+from ddpbench.texts import on_one_line
 
 
 def labels(cases: Iterable[Case]) -> dict[str, str]:
@@ -22,7 +23,7 @@ def labels(cases: Iterable[Case]) -> dict[str, str]:
 def _labels(cases: tuple[Case, ...]) -> dict[str, str]:
     # Kept: all that tells of a run's cases in sentences asks for the same ones.
     return {
-        case.case_id: " · ".join([label, *words])
+        case.case_id: on_one_line(" · ".join([label, *words]))
         for label, members in _grouped(cases, lambda case: case.label).items()
         for case, words in _apart(members)
     }

@@ -294,3 +294,29 @@ def test_launches_of_a_dry_run_are_quoted(tmp_path: Path, capsys: pytest.Capture
     lines = [line for line in capsys.readouterr().out.splitlines() if "-m ddpbench.worker" in line]
     assert lines
     assert all(str(out) in shlex.split(line) for line in lines)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compare", "circle", "circle"],
+        ["history", "circle", "circle"],
+        ["report", "circle"],
+        ["merge", "circle", "circle", "--out", "new"],
+        ["merge", "circle", "circle", "--out", "circle/new"],
+        ["sweep", "circle", "--dry-run"],
+        ["sweep", "quick", "--dry-run", "--out", "circle/new"],
+        ["sweep", "quick", "--dry-run", "--set", "base.workload=circle/train.py:Own"],
+        ["init", "circle"],
+        ["verify", "--workload", "circle/train.py:Own"],
+    ],
+    ids=" ".join,
+)
+def test_links_that_lead_in_a_circle_are_refused_in_a_sentence(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "circle").symlink_to("circle")
+    assert run(words) == 2
+    assert "circle" in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir()] == ["circle"]

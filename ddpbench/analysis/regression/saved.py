@@ -19,7 +19,7 @@ from ddpbench.records.files import MOST_RECORDS, check_finite, damaged, parse_js
 from ddpbench.records.plan import checked_case
 from ddpbench.spec import Case, PlannedCase
 from ddpbench.strategies.traits import traits_of
-from ddpbench.texts import shortened
+from ddpbench.texts import on_one_line, shortened
 from ddpbench.units import counted
 
 _OURS = ("case_id", "identity", "steps_s")
@@ -65,13 +65,17 @@ def read_saved(path: Path, name: str = "") -> Side:
         raise IdentityError(f"{path} has no benchmark of ddpbench's: {_why_none(every)}")
     extras = [_checked(path, one) for one in own]
     left_out = len(every) - len(own)
-    more = f" {path.name} has {counted(left_out, 'benchmark')} of others, left out." if left_out else ""
+    more = (
+        f" {on_one_line(path.name)} has {counted(left_out, 'benchmark')} of others, left out."
+        if left_out
+        else ""
+    )
     return Side(
-        name=name or str(path),
+        name=on_one_line(name or str(path)),
         path=path,
         cases=tuple(_case_run(path, one, extra) for one, extra in zip(own, extras, strict=True)),
         machine={"identity": _identity(path, extras), "context": {"started_utc": data.get("datetime")}},
-        commit=_commit(data),
+        commit=on_one_line(_commit(data)),
         tests=tuple(str(one.get("fullname", "")) for one in own),
         lacks=_LACKS + more,
     )

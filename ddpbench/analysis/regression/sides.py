@@ -12,6 +12,7 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.records import RunDir
 from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import read_plan
+from ddpbench.texts import on_one_line
 
 CODE = ("experiment_digest", "workload_digest", "rank_code_digest")
 """Parts of a run's identity that are what is compared, and no reason not to."""
@@ -50,11 +51,11 @@ def read_side(run: RunDir, name: str = "", *, commit: str | None = None) -> Side
     machine = read_machine(run)
     there = str(machine.get("context", {}).get("git_commit") or "")
     return Side(
-        name=name or str(run.path),
+        name=on_one_line(name or str(run.path)),
         path=run.path,
         cases=tuple(read_cases(run, plan)),
         machine=machine,
-        commit=there if commit is None else commit,
+        commit=on_one_line(there if commit is None else commit),
     )
 
 
