@@ -190,3 +190,25 @@ def test_an_experiments_file_name_with_a_second_line_is_only_a_name(
     lines = capsys.readouterr().out.split("\n")
     assert "#SBATCH --job-name=exp-SBATCH---wrap-id-touch-owned-1" in lines
     assert not [line for line in lines if line.startswith(("#SBATCH --wrap", "touch"))]
+
+
+@pytest.mark.parametrize("folder", ["/work/a\\b", "/work/b\\", "/work/a\\/nodes-1"])
+def test_a_backslash_in_a_directory_sends_no_output_to_another_folder(folder: str) -> None:
+    """Slurm drops a backslash in the path of a job's output, and then puts no job's number in the name."""
+
+    def script(local: str) -> str:
+        return job_script(
+            Path(folder),
+            "a-1",
+            Shape(1, 1),
+            Request(sizes=(1,), ranks_per_node=1, local=local),
+            cpus=None,
+            time_s=60.0,
+            python="python",
+            again="ddpbench submit DIR",
+            local=place(local, "0" * 32, 1) if local else "",
+        )
+
+    with pytest.raises(RequestError, match="the character .* in the path of its output"):
+        script("")
+    assert "#SBATCH --output=/dev/null\n" in script("/scratch/$USER")

@@ -8,7 +8,7 @@ from ddpbench.launch.elsewhere import Shape
 from ddpbench.launch.layout import SLURM_PLACE, srun
 from ddpbench.launch.slurm.disks import MARK, unpacking
 from ddpbench.launch.slurm.request import Request, slurm_time
-from ddpbench.launch.slurm.words import for_sbatch, for_shell, one_line
+from ddpbench.launch.slurm.words import for_sbatch, for_shell, job_output, one_line
 
 FIRST_PORT, PORTS = 20_000, 12_000
 """Ports of jobs: below those that Linux gives to connections, from 32,768."""
@@ -44,7 +44,7 @@ def job_script(
         ("ntasks-per-node", str(shape.ranks_per_node)),
         *([] if cpus is None else [("cpus-per-task", str(cpus))]),
         ("time", slurm_time(time_s)),
-        ("output", "/dev/null" if local else str(run_dir).replace("%", "%%") + "/slurm-%j.out"),
+        ("output", "/dev/null" if local else job_output(str(run_dir))),
         ("open-mode", "append"),
         ("no-requeue" if local else "requeue", None),  # a script is as old as its submission
     ]

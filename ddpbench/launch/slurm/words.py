@@ -39,6 +39,20 @@ def for_sbatch(what: str, value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
+def job_output(run_dir: str) -> str:
+    """Return where a job prints to, as sbatch reads it: a file of the run directory with the job's number in its name.
+
+    Raises:
+        RequestError: it has a backslash. Slurm would drop it, put no number in the name, and print to another folder.
+    """
+    if "\\" in run_dir:
+        raise RequestError(
+            f"the submission's directory {shortened(run_dir)}: a job's script cannot hold the character '\\' in the "
+            "path of its output, for which Slurm takes another; rename the folder"
+        )
+    return run_dir.replace("%", "%%") + "/slurm-%j.out"
+
+
 def for_shell(what: str, value: str) -> str:
     """Return a value as one word of the shell.
 
