@@ -209,6 +209,6 @@ def test_a_backslash_in_a_directory_sends_no_output_to_another_folder(folder: st
             local=place(local, "0" * 32, 1) if local else "",
         )
 
-    with pytest.raises(RequestError, match="the character .* in the path of its output"):
+    with pytest.raises(RequestError, match=r"the character .* in the path of its output"):
         script("")
     assert "#SBATCH --output=/dev/null\n" in script("/scratch/$USER")
