@@ -68,11 +68,12 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from ddpbench.launch.verify import check_overrides, verification_cases, verify
+    from ddpbench.launch.verify import owned_overrides, verification_cases, verify
     from ddpbench.strategies import PROMISES, TABLE
 
     groups = _by_workload(arguments.strategy or list(TABLE), arguments.workload)
-    check_overrides(arguments.overrides, {name for names in groups.values() for name in names}, groups)
+    strategies_asked = dict.fromkeys(name for names in groups.values() for name in names)
+    overrides = owned_overrides(arguments.overrides, strategies_asked, groups)
     cases = []
     for workload, strategies in groups.items():
         cases += verification_cases(
@@ -82,7 +83,7 @@ def _run(arguments: argparse.Namespace) -> int:
             arguments.backend,
             algorithms=arguments.algorithm,
             schedules=arguments.schedule,
-            overrides=arguments.overrides,
+            overrides=overrides,
         )
     columns = _Columns.of([entry.case for entry in cases])
     headed = False

@@ -27,7 +27,7 @@ from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import inspect_own, within_own
 from ddpbench.records import Proof, RunDir, Status, read_launch
 from ddpbench.spec import Case, PlannedCase, expand, parse_experiment
-from ddpbench.spec.experiment import setting_keys
+from ddpbench.spec.overrides import option_models, setting_keys, with_whole_options
 from ddpbench.strategies import load_strategy
 from ddpbench.workloads.shipped import PREFIX
 
@@ -62,20 +62,26 @@ def name_of(case: Case) -> str:
     return _verdict(case, "ok").name
 
 
-def check_overrides(overrides: Sequence[str], strategies: Iterable[str], workloads: Iterable[str]) -> None:
-    """Refuses an option of a strategy or workload that is not among those to prove.
+def owned_overrides(
+    overrides: Sequence[str], strategies: Iterable[str], workloads: Iterable[str]
+) -> list[str]:
+    """Return the overrides, with the bare name of an option as that of its strategy or workload among these.
 
     Raises:
-        ExperimentError: with every such option.
+        ExperimentError: with every option of a strategy or workload that is not among those to prove, or of several.
     """
-    owners = {*strategies, *(name.partition(":")[0] for name in workloads)}
-    problems = [
+    names = [*strategies, *workloads]
+    owners = {name.partition(":")[0] for name in names}
+    problems: list[Problem] = []
+    written = with_whole_options(overrides, option_models(names, TableCatalog()), problems)
+    problems += [
         Problem(path="--set", message=f"{one!r}: {owner} is not proved here; {nearest(owner, owners)}")
-        for one in overrides
+        for one in written
         if (owner := _option_owner(one)) not in ("", *owners)
     ]
     if problems:
         raise ExperimentError("verify", problems)
+    return written
 
 
 def verification_cases(

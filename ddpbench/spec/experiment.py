@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 
 from ddpbench.errors import ExperimentError, Problem, meant, nearest
 from ddpbench.spec import documents, environment, limits
+from ddpbench.spec import overrides as sets
 from ddpbench.spec.catalog import Catalog
 from ddpbench.spec.claims import SIDES, Claim, misformed
 from ddpbench.spec.fabric import FabricSettings
@@ -95,19 +96,19 @@ def parse_experiment(
     except documents.TooMuchError as error:
         raise ExperimentError(source, [Problem(path="", message=str(error))]) from None
     problems: list[Problem] = []
-    settings = [_apply_override(data, override, problems) for override in overrides]
+    before = sets.owner_names(data)
+    settings = sets.apply(data, overrides, catalog, problems)
     if odd := documents.odd_parts(data):  # before anything is made of them
         raise ExperimentError(source, [*problems, *odd])
     changed = {keys[0] for keys in settings if keys}
     if "scope" not in changed and changed - _ABOUT_THE_SWEEP:
         data.pop("scope", None)  # it was said of other cases
-    for sentence in (*_replace_axes(data, settings), *_replace_base(data, settings)):
+    for sentence in sets.reconcile(data, settings, before):
         on_note(sentence)
     data.setdefault("name", re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip("._-") or "experiment")
+    models = sets.option_models(sets.owner_names(data), catalog)
     problems += [
-        Problem(path=key, message=f"unknown section; {nearest(key, _TOP_LEVEL)}")
-        for key in data
-        if key not in _TOP_LEVEL
+        Problem(path=key, message=sets.misplaced(key, models)) for key in data if key not in _TOP_LEVEL
     ]
     base = _section(Base, data.get("base", {}), "base", problems)
     _section(Budget, data.get("budget", {}), "budget", problems)
@@ -115,7 +116,6 @@ def parse_experiment(
         _section(FabricSettings, data["fabric"], "fabric", problems)
     if "env" in data:
         data["env"] = _env(data["env"], problems)
-    models = _option_models(base, data, catalog)
     axes = _axes(data.get("axes", {}), models, problems)
     _excludes(data.get("exclude", []), models, catalog, problems)
     _own_excludes(data, axes, models, problems)
@@ -123,9 +123,10 @@ def parse_experiment(
     problems += [
         Problem(path=path, message=f"is an axis too: give {path} or axes.{name}, not both")
         for name in axes
-        if (path := _given(data, name))
+        if sets.place_of(data, path := name if "." in name else f"base.{name}")
     ]
-    _names(base, axes, data.get("options", {}), catalog, problems)
+    _names(base, axes, catalog, problems)
+    _options(data.get("options", {}), models, catalog, problems)
     problems += [
         Problem(path=key, message=f"must be a text, not {shortened(data[key])}")
         for key in ("name", "question", "scope")
@@ -153,99 +154,6 @@ def _with_dtype(experiment: Experiment, catalog: Catalog) -> Experiment:
     if experiment.base.dtype != "default" or any(catalog.workload(name).own for name in names):
         return experiment
     return experiment.model_copy(update={"base": experiment.base.model_copy(update={"dtype": "float32"})})
-
-
-def _apply_override(data: dict[str, Any], override: str, problems: list[Problem]) -> list[str]:
-    """Sets one value; returns its path in parts, none where it is no setting."""
-    path, equals, raw = override.partition("=")
-    keys = setting_keys(path.strip())
-    if not equals or not all(keys):
-        message = f"invalid setting {shortened(override)}: write key=value, such as base.local_batch=16"
-        problems.append(Problem(path="--set", message=message))
-        return []
-    if len(keys) > documents.MAX_DEPTH or len(override) > documents.MAX_BYTES:
-        message = f"{shortened(override)}: no setting has as many parts or characters"
-        problems.append(Problem(path="--set", message=message))
-        return []
-    try:
-        value = documents.parse(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = raw.strip()  # a bare word is a text, so that base.strategy=ddp needs no quotes
-    except documents.TooMuchError as error:
-        problems.append(Problem(path="--set", message=f"{shortened(override)} {error}"))
-        return []
-    target = data
-    for key in keys[:-1]:
-        target = target.setdefault(key, {})
-        if not isinstance(target, dict):
-            problems.append(Problem(path="--set", message=f"{shortened(override)}: {key} is not a section"))
-            return []
-    target[keys[-1]] = value
-    return keys
-
-
-def _replace_axes(data: dict[str, Any], settings: Sequence[list[str]]) -> list[str]:
-    """Removes the axes whose one value overrides give; returns a sentence on each. One given as an axis too stays."""
-    if not isinstance(data.get("axes"), dict):
-        return []
-    axes = data["axes"] = dotted(data["axes"])
-    asked = {".".join(keys[1:]) for keys in settings if keys[:1] == ["axes"]}
-    replaced: list[str] = []
-    for keys in settings:
-        name = ".".join(keys[1:] if keys[:1] == ["base"] else keys)
-        if keys[:1] == ["axes"] or name in asked or name not in axes:
-            continue
-        value = _value_at(data, keys)
-        values = axes.pop(name)
-        listed = ", ".join(map(str, values if isinstance(values, list) else [values]))
-        replaced.append(f"{'.'.join(keys)} = {value} replaces the axis {name} = [{listed}]")
-        if name == "scaling" and isinstance(
-            data["base"], dict
-        ):  # of the two batches that such an axis needs, the one that this scaling fixes stays
-            data["base"].pop("global_batch" if value == "weak" else "local_batch", None)
-    return replaced
-
-
-def _replace_base(data: dict[str, Any], settings: Sequence[list[str]]) -> list[str]:
-    """Remove the settings of `[base]` that overrides make axes, or that have no use under an overridden scaling.
-
-    Return a sentence on each. One that is itself an override stays, and is refused with the axis.
-    """
-    base = data.get("base")
-    if not isinstance(base, dict):
-        return []
-    given = {".".join(keys) for keys in settings}
-    replaced = []
-    for keys in settings:
-        name = ".".join(keys[1:])
-        if keys[:1] == ["axes"] and name in base and f"base.{name}" not in given:
-            replaced.append(f"axes.{name} = {_value_at(data, keys)} replaces base.{name} = {base.pop(name)}")
-        idle = {"weak": "global_batch", "strong": "local_batch"}.get(str(base.get("scaling")), "")
-        if keys == ["base", "scaling"] and idle in base and f"base.{idle}" not in given:
-            replaced.append(f"base.scaling = {base['scaling']} takes no base.{idle} = {base.pop(idle)}")
-    return replaced
-
-
-def _value_at(data: Mapping[str, Any], keys: Sequence[str]) -> Any:
-    found: Any = data
-    for key in keys:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found
-
-
-def setting_keys(path: str) -> list[str]:
-    """Return a setting's path in parts, quoted as in TOML where a part has a dot of its own."""
-    if '"' not in path and "'" not in path:
-        return path.split(".")
-    try:
-        inner: Any = documents.parse(f"{path} = 0")
-    except ValueError:
-        return path.split(".")
-    keys = []
-    while isinstance(inner, dict) and len(inner) == 1:
-        ((key, inner),) = inner.items()
-        keys.append(key)
-    return keys if inner == 0 else path.split(".")
 
 
 def _env(data: object, problems: list[Problem]) -> dict[str, str]:
@@ -311,34 +219,6 @@ def _choice_meant(item: ErrorDetails) -> str:
     if item["type"] != "literal_error" or not isinstance(item["input"], str):
         return ""
     return meant(item["input"], re.findall("'([^']*)'", str(item.get("ctx", {}).get("expected", ""))))
-
-
-def _given(data: Mapping[str, Any], axis: str) -> str:
-    """Return where an axis' value is given a second time, or nothing."""
-    path = axis if "." in axis else f"base.{axis}"
-    found: Any = data
-    for key in path.split("."):
-        if not isinstance(found, dict) or key not in found:
-            return ""
-        found = found[key]
-    return path
-
-
-def _option_models(
-    base: Base | None, data: Mapping[str, Any], catalog: Catalog
-) -> dict[str, type[BaseModel]]:
-    """Return the options' models of the strategies and workloads that the experiment names, by name without a size."""
-    models: dict[str, type[BaseModel]] = {}
-    given = data.get("axes", {})
-    for field, look_up in (("strategy", catalog.strategy), ("workload", catalog.workload)):
-        listed = given.get(field) if isinstance(given, dict) else None
-        values = listed if isinstance(listed, list) else [listed] if listed else [getattr(base, field, None)]
-        for name in values:
-            try:
-                models[str(name).partition(":")[0]] = look_up(str(name)).options
-            except (KeyError, ValueError):
-                continue  # said elsewhere
-    return models
 
 
 def _axes(
@@ -466,7 +346,6 @@ def _claims(
 def _names(
     base: Base | None,
     axes: Mapping[str, list[Any]],
-    options: object,
     catalog: Catalog,
     problems: list[Problem],
 ) -> None:
@@ -475,16 +354,15 @@ def _names(
             return [(f"axes.{field}", str(value)) for value in axes[field]]
         return [(f"base.{field}", str(getattr(base, field)))] if base is not None else []
 
-    models: dict[str, type[BaseModel]] = {}
     for path, name in values("strategy"):
         try:
-            models[name] = catalog.strategy(name).options
+            catalog.strategy(name)
         except KeyError:
             message = f"unknown strategy {shortened(name)}; {nearest(name, catalog.strategy_names())}"
             problems.append(Problem(path=path, message=message))
     for path, name in values("workload"):
         try:
-            models[name.partition(":")[0]] = catalog.workload(name).options
+            catalog.workload(name)
         except KeyError:
             message = f"unknown workload {shortened(name)}; {nearest(name, catalog.workload_names())}"
             if name.endswith(".py"):
@@ -492,6 +370,11 @@ def _names(
             problems.append(Problem(path=path, message=message))
         except ValueError as error:  # a replay whose profile cannot be used
             problems.append(Problem(path=path, message=str(error)))
+
+
+def _options(
+    options: object, models: Mapping[str, type[BaseModel]], catalog: Catalog, problems: list[Problem]
+) -> None:
     if not isinstance(options, dict):
         problems.append(Problem(path="options", message=f"must be a table, not {shortened(options)}"))
         return

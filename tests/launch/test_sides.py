@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.launch.interleave.sides import SideSpec, _commit_of, place
+from ddpbench.errors import RequestError
+from ddpbench.launch.interleave.sides import SideSpec, _commit_of, parse_side, place
+from ddpbench.launch.interleave.told import differing
 from tests.repositories import begin_repository, git
 
 
@@ -60,3 +62,23 @@ def test_the_repositorys_own_pytest_and_git_do_not_find_the_copy_of_a_commit(
         assert done.returncode == (5 if words == ["reports"] else 0), done.stdout
         assert ("1 passed" in done.stdout) == (words != ["reports"]), done.stdout
     assert git(folder, "status", "--porcelain", "--untracked-files=all", "--", "reports") == ""
+
+
+@pytest.mark.parametrize(
+    ("bare", "whole"),
+    [
+        ("precision=bf16", "base.precision=bf16"),
+        ("nodes=2", "fabric.nodes=2"),  # or base.nodes, which is among them
+        ("accumulate=2", "options.ddp.accumulate=2"),
+        ("axes.accumulate=[1]", "options.ddp.accumulate=1"),
+        ("axes.fabric.bandwidth=['1 Gbit/s']", "fabric.bandwidth='1 Gbit/s'"),
+    ],
+)
+def test_sides_differ_in_the_same_fields_however_a_setting_is_written(bare: str, whole: str) -> None:
+    assert differing([whole])
+    assert differing([bare]) == differing([whole])
+
+
+def test_a_side_has_no_rounds_of_its_own_by_their_bare_name_either() -> None:
+    with pytest.raises(RequestError, match="rounds and their order are those of both sides"):
+        parse_side("base", ["set=rounds_max=5"])

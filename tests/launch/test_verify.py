@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from ddpbench.errors import ExperimentError
-from ddpbench.launch.verify import check_overrides, verification_cases
+from ddpbench.launch.verify import owned_overrides, verification_cases
 from ddpbench.strategies import load_strategy
 
 
@@ -52,12 +52,26 @@ def test_settings_reach_every_case_and_options_their_owner_alone() -> None:
 
 
 def test_what_is_set_for_nothing_that_is_proved_is_refused() -> None:
-    check_overrides(['options."my.train.py".width=3'], ["ddp"], ["my.train.py:Measured"])
+    owned_overrides(['options."my.train.py".width=3'], ["ddp"], ["my.train.py:Measured"])
     with pytest.raises(ExperimentError, match="fsdp is not proved here; did you mean 'ddp'"):
-        check_overrides(["options.fsdp.wrap=false"], ["ddp"], ["mlp"])
+        owned_overrides(["options.fsdp.wrap=false"], ["ddp"], ["mlp"])
     for overrides, said in (
         (["base.local_batches=2"], "base.local_batches: unknown key"),
         (["fabric.nodes=2", 'fabric.bandwidth="1 Gbit/s"'], "proves on this machine and its own links"),
     ):
         with pytest.raises(ExperimentError, match=said):
             verification_cases(["ddp"], ["mlp:small"], [2], "gloo", overrides=overrides)
+
+
+def test_a_bare_option_goes_to_the_strategy_that_alone_has_it() -> None:
+    assert owned_overrides(
+        ["accumulate=2", "local_batch = 2", "block_size=8"], ["ddp", "fsdp"], ["gpt:nano"]
+    ) == [
+        "options.ddp.accumulate=2",
+        "local_batch= 2",
+        "options.gpt.block_size=8",
+    ]
+    with pytest.raises(
+        ExperimentError, match=r"may be options\.ddp\.accumulate or options\.lightning\.accumulate"
+    ):
+        owned_overrides(["accumulate=2"], ["ddp", "lightning"], ["gpt:nano"])

@@ -19,6 +19,7 @@ from ddpbench.errors import OutputError, RequestError, meant
 from ddpbench.helper_process import child_environment
 from ddpbench.records import RunDir, write_atomically
 from ddpbench.records.rundir import explain_os_error
+from ddpbench.spec.overrides import whole_keys
 from ddpbench.texts import shortened
 
 _WORDS = (
@@ -71,7 +72,7 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
             raise RequestError(f"--{name} {shortened(word)}: give {_WORDS}")
         if key == "set":
             name_of = value.partition("=")[0].strip()
-            if name_of in _OF_BOTH:
+            if set(whole_keys(value)) <= set(_OF_BOTH):
                 raise RequestError(
                     f"--{name} set={name_of}: rounds and their order are those of both sides: use --rounds and --total"
                 )

@@ -17,6 +17,7 @@ from ddpbench.machine.hardware import read_hardware
 from ddpbench.records import RunDir
 from ddpbench.records.rundir import checked_name, explain_os_error
 from ddpbench.spec import Case
+from ddpbench.spec.overrides import whole_keys
 from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
 
 if TYPE_CHECKING:
@@ -59,9 +60,9 @@ def differing(overrides: Sequence[str]) -> tuple[str, ...]:
     """Return the fields of a case that a side's settings may change, which cases are not to be matched by."""
     names = {field.name for field in fields(Case)}
     found: set[str] = set()
-    for text in overrides:
-        section, _, name = text.partition("=")[0].strip().partition(".")
-        if section == "options":
+    for key in (key for text in overrides for key in whole_keys(text)):
+        section, dot, name = key.partition(".")
+        if section == "options" or not dot:  # an option's bare name
             found |= {"options_json", "workload_options_json"}
         elif section == "env":
             found.add("env_json")

@@ -31,6 +31,7 @@ from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.rundir import checked_name, explain_os_error
 from ddpbench.records.submission_dir import SubmissionDir
 from ddpbench.spec import Case, PlannedCase, limits
+from ddpbench.spec.overrides import whole_keys
 from ddpbench.texts import command, shortened
 
 SCRIPT = "job.sbatch"
@@ -232,7 +233,7 @@ def _check_device(request: Request, planned: PlannedFor, overrides: Sequence[str
     """
     asks = [one for one in request.options if one.name.startswith("gpu") or "gpu" in (one.value or "")]
     asks = [one for one in asks if one.name.startswith("gpu") or one.name in ("gres", "tres-per-task")]
-    said = any(text.strip().startswith(("base.device", "axes.device")) for text in overrides)
+    said = any("base.device" in whole_keys(text) for text in overrides)
     if asks and not said and all(entry.case.device == "cpu" for entry in planned.cases):
         raise RequestError(
             f"--{asks[0].name} asks for GPUs, and the cases are planned for CPUs, as this machine has no GPU: add "

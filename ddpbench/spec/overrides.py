@@ -1,0 +1,335 @@
+"""`--set`: which setting an override means, and what an overridden experiment can then no longer have.
+
+A bare name stands for the one setting that it can mean: `precision` for `base.precision`, `until_s` for
+`budget.until_s`, `accumulate` for `options.ddp.accumulate` where ddp alone has it. Nothing here validates values.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from ddpbench.errors import Problem, meant, nearest
+from ddpbench.spec import documents
+from ddpbench.spec.catalog import Catalog
+from ddpbench.spec.claims import SIDES
+from ddpbench.spec.fabric import FabricSettings
+from ddpbench.spec.selections import Models, dotted
+from ddpbench.spec.settings import Base, Budget, Experiment
+from ddpbench.texts import shortened
+
+_TOP_LEVEL = tuple(Experiment.model_fields)
+_SECTIONS: dict[str, type[BaseModel]] = {"base": Base, "budget": Budget, "fabric": FabricSettings}
+_OWNERS = ("strategy", "workload")
+"""Settings whose values have options."""
+
+
+def places(name: str, models: Models, *, emulated: bool = True) -> list[str]:
+    """Return the whole keys that a setting's bare name may stand for.
+
+    Args:
+        name: the bare name, such as `precision`.
+        models: options of the experiment's strategies and workloads.
+        emulated: whether there is a fabric: without one, what another section has too is not meant of it.
+    """
+    found = [f"{section}.{name}" for section, model in _SECTIONS.items() if name in model.model_fields]
+    found += [f"options.{owner}.{name}" for owner, model in models.items() if name in model.model_fields]
+    if len(found) > 1 and not emulated:
+        found = [key for key in found if not key.startswith("fabric.")]
+    return found
+
+
+def whole_keys(override: str) -> list[str]:
+    """Return the keys that an override may mean, without `axes.`; an option's bare name stays as it is."""
+    keys = setting_keys(override.partition("=")[0].strip())
+    name = ".".join(keys[1:] if keys[0] == "axes" else keys)
+    return ([] if "." in name else places(name, {})) or [name]
+
+
+def with_whole_options(overrides: Iterable[str], models: Models, problems: list[Problem]) -> list[str]:
+    """Return overrides with the bare names of options written out."""
+    written: list[str] = []
+    for text in overrides:
+        name, equals, value = text.partition("=")
+        axis, dot, bare = name.strip().rpartition(".")
+        if axis in ("", "axes") and bare not in _TOP_LEVEL and not places(bare, {}):
+            bare = _meant(bare, places(bare, models), problems) or bare
+        written.append(f"{axis}{dot}{bare}{equals}{value}" if equals else text)
+    return written
+
+
+def _meant(name: str, found: Sequence[str], problems: list[Problem]) -> str:
+    """Return the only one of the keys that a bare name may stand for; empty where there are none or several."""
+    if len(found) > 1:
+        message = f"{name} may be {' or '.join(found)}: write the one that is meant"
+        problems.append(Problem(path="--set", message=message))
+    return found[0] if len(found) == 1 else ""
+
+
+def owner_names(data: Mapping[str, Any], settings: Sequence[list[str]] = ()) -> list[str]:
+    """Return the strategies and workloads of an experiment, whose axes the overrides `settings` may replace."""
+    axes, base = data.get("axes"), data.get("base")
+    names: list[str] = []
+    for field in _OWNERS:
+        replaced = ["base", field] in settings and ["axes", field] not in settings
+        listed = axes.get(field) if isinstance(axes, dict) and not replaced else None
+        if not listed:
+            listed = base.get(field) if isinstance(base, dict) else None
+        values = listed if isinstance(listed, list) else [listed or Base.model_fields[field].default]
+        names += [value for value in values if isinstance(value, str)]
+    return names
+
+
+def option_models(names: Iterable[str], catalog: Catalog) -> dict[str, type[BaseModel]]:
+    """Return the options' models of strategies and workloads, by name without a size; unknown ones are left out."""
+    models: dict[str, type[BaseModel]] = {}
+    for name in names:
+        for look_up in (catalog.strategy, catalog.workload):
+            try:
+                models[name.partition(":")[0]] = look_up(name).options
+                break
+            except (KeyError, ValueError):
+                continue  # said elsewhere
+    return models
+
+
+def is_emulated(data: Mapping[str, Any]) -> bool:
+    """Return whether an experiment's text asks for a fabric."""
+    axes = data.get("axes")
+    return "fabric" in data or (
+        isinstance(axes, dict) and any(str(name).partition(".")[0] == "fabric" for name in axes)
+    )
+
+
+def apply(
+    data: dict[str, Any], overrides: Sequence[str], catalog: Catalog, problems: list[Problem]
+) -> list[list[str]]:
+    """Set the overrides' values; return the key in parts of each that is a setting."""
+    read = [found for text in overrides if (found := _read(text, problems))]
+    # what the options' names mean depends on strategies and workloads, which another override may give
+    whole = [(keys, value, text) for keys, value, text in read if _is_whole(keys)]
+    for one in whole:
+        _put(data, *one, [])
+    models = option_models(owner_names(data, [keys for keys, _, _ in whole]), catalog)
+    settings: list[list[str]] = []
+    for given, value, text in read:
+        keys = given if _is_whole(given) else _whole(given, models, problems, emulated=is_emulated(data))
+        if keys and _put(data, keys, value, text, problems):
+            settings.append(keys)
+    return settings
+
+
+def _whole(keys: list[str], models: Models, problems: list[Problem], *, emulated: bool) -> list[str]:
+    """Return the key in parts that a bare name stands for; empty where there are none or several."""
+    axis, name = keys[0] == "axes", keys[-1]
+    found = places(name, models, emulated=emulated)
+    if axis:
+        found = [key for key in found if not key.startswith("budget.")]
+        if not found:
+            return keys  # an unknown axis, which is said with those that there are
+    elif not found:
+        problems.append(Problem(path=name, message=f"unknown setting; {_near(name, models)}"))
+    key = _meant(name, found, problems)
+    if axis and key:
+        return ["axes", key.removeprefix("base.")]
+    return _split(key) if key else []
+
+
+def _is_whole(keys: Sequence[str]) -> bool:
+    """Return whether a key says in which section it is, or needs no other override to tell."""
+    if keys[0] == "axes" and len(keys) == 2:
+        return "." in keys[1] or keys[1] in Base.model_fields
+    return len(keys) > 1 or keys[0] in _TOP_LEVEL
+
+
+def _split(key: str) -> list[str]:
+    """Return a whole key in parts: the owner of an option may have a dot, as `train.py`."""
+    section, _, rest = key.partition(".")
+    owner, _, name = rest.rpartition(".")
+    return [section, owner, name] if owner else [section, name]
+
+
+def _near(name: str, models: Models) -> str:
+    """Return a clause with the nearest setting, or else the sections that there are."""
+    known = {field for model in (*_SECTIONS.values(), *models.values()) for field in model.model_fields}
+    return meant(name, known, 0.7) or nearest(name, _TOP_LEVEL)
+
+
+def misplaced(name: str, models: Models) -> str:
+    """Return what is wrong with a key at the top of an experiment's file, and where it belongs."""
+    sections = [key.rpartition(".")[0] for key in places(name, models)]
+    if sections:
+        return f"unknown section; write it in {' or '.join(f'[{section}]' for section in sections)}"
+    return f"unknown section; {nearest(name, _TOP_LEVEL)}"
+
+
+def _read(override: str, problems: list[Problem]) -> tuple[list[str], Any, str] | None:
+    """Return an override's key in parts, its value and its text; None where it is not a setting."""
+    path, equals, raw = override.partition("=")
+    keys = setting_keys(path.strip())
+    if not equals or not all(keys):
+        message = f"invalid setting {shortened(override)}: write key=value, such as base.local_batch=16"
+        problems.append(Problem(path="--set", message=message))
+        return None
+    if len(keys) > documents.MAX_DEPTH or len(override) > documents.MAX_BYTES:
+        message = f"{shortened(override)}: no setting has as many parts or characters"
+        problems.append(Problem(path="--set", message=message))
+        return None
+    if keys in ([one] for one in _OWNERS):
+        keys = ["base", *keys]
+    try:
+        value = documents.parse(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw.strip()  # a bare word is a text, so that base.strategy=ddp needs no quotes
+    except documents.TooMuchError as error:
+        problems.append(Problem(path="--set", message=f"{shortened(override)} {error}"))
+        return None
+    return keys, value, override
+
+
+def _put(data: dict[str, Any], keys: Sequence[str], value: Any, text: str, problems: list[Problem]) -> bool:
+    """Set one value; return whether there is room for it."""
+    target = data
+    for key in keys[:-1]:
+        target = target.setdefault(key, {})
+        if not isinstance(target, dict):
+            problems.append(Problem(path="--set", message=f"{shortened(text)}: {key} is not a section"))
+            return False
+    target[keys[-1]] = value
+    return True
+
+
+def setting_keys(path: str) -> list[str]:
+    """Return a setting's path in parts, quoted as in TOML where a part itself has a dot."""
+    if '"' not in path and "'" not in path:
+        return path.split(".")
+    try:
+        inner: Any = documents.parse(f"{path} = 0")
+    except ValueError:
+        return path.split(".")
+    keys = []
+    while isinstance(inner, dict) and len(inner) == 1:
+        ((key, inner),) = inner.items()
+        keys.append(key)
+    return keys if inner == 0 else path.split(".")
+
+
+def reconcile(data: dict[str, Any], settings: Sequence[list[str]], before: Iterable[str]) -> list[str]:
+    """Remove what cannot stand with the overrides; return a sentence on each thing.
+
+    Args:
+        data: the experiment with its overrides, which is changed.
+        settings: the keys that were overridden. What contradicts another of them stays, and is refused.
+        before: the strategies and workloads that it had without them.
+    """
+    return [
+        *_replace_axes(data, settings),
+        *_replace_values(data, settings),
+        *_leave_out(data, settings, before),
+    ]
+
+
+def _replace_axes(data: dict[str, Any], settings: Sequence[list[str]]) -> list[str]:
+    """Remove the axes whose one value overrides give; return a sentence on each."""
+    if not isinstance(data.get("axes"), dict):
+        return []
+    axes = data["axes"] = dotted(data["axes"])
+    asked = _axes_asked(settings)
+    replaced: list[str] = []
+    for keys in settings:
+        name = ".".join(keys[1:] if keys[:1] == ["base"] else keys)
+        if keys[:1] == ["axes"] or name in asked or name not in axes:
+            continue
+        value = _value_at(data, keys)
+        values = axes.pop(name)
+        listed = ", ".join(map(str, values if isinstance(values, list) else [values]))
+        replaced.append(f"{'.'.join(keys)} = {value} replaces the axis {name} = [{listed}]")
+        if name == "scaling" and isinstance(
+            data["base"], dict
+        ):  # of the two batches that such an axis needs, the one that this scaling fixes stays
+            data["base"].pop("global_batch" if value == "weak" else "local_batch", None)
+    return replaced
+
+
+def _replace_values(data: dict[str, Any], settings: Sequence[list[str]]) -> list[str]:
+    """Remove the settings that overrides make axes, or that have no use under an overridden scaling."""
+    given = {".".join(keys) for keys in settings}
+    replaced = []
+    for name in _axes_asked(settings):
+        key = name if "." in name else f"base.{name}"
+        if key not in given and (place := place_of(data, key)):
+            table, last = place
+            replaced.append(f"axes.{name} = {data['axes'].get(name)} replaces {key} = {table.pop(last)}")
+    base = data.get("base")
+    if isinstance(base, dict) and "base.scaling" in given:
+        idle = {"weak": "global_batch", "strong": "local_batch"}.get(str(base.get("scaling")), "")
+        if idle in base and f"base.{idle}" not in given:
+            replaced.append(f"base.scaling = {base['scaling']} takes no base.{idle} = {base.pop(idle)}")
+    return replaced
+
+
+def _leave_out(data: dict[str, Any], settings: Sequence[list[str]], before: Iterable[str]) -> list[str]:
+    """Remove what an experiment says of a strategy or workload that overrides replaced; return a sentence on each."""
+    still = {name.partition(":")[0] for name in owner_names(data)}
+    asked = _axes_asked(settings)
+    left_out = []
+    for owner in sorted({name.partition(":")[0] for name in before} - still):
+        key, prefix = f"options.{owner}", f"options.{owner}."
+        left: list[str] = []
+        axes, options = data.get("axes"), data.get("options")
+        for name in list(axes) if isinstance(axes, dict) else ():
+            if name.startswith(prefix) and name not in asked:
+                del data["axes"][name]
+                left.append(f"the axis {name}")
+        if (
+            isinstance(options, dict)
+            and owner in options
+            and ["options", owner] not in [k[:2] for k in settings]
+        ):
+            del options[owner]
+            left.append(key)
+        for section in ("exclude", "claims"):
+            rules = data.get(section)
+            if not isinstance(rules, list) or [section] in settings:
+                continue
+            idle = [index for index, rule in enumerate(rules) if _names_option(rule, prefix)]
+            left += [f"{section}[{index}]" for index in idle]
+            data[section] = [rule for index, rule in enumerate(rules) if index not in idle]
+        if left:
+            listed = " and ".join(filter(None, [", ".join(left[:-1]), left[-1]]))
+            left_out.append(f"{owner} was replaced: {listed} {'is' if len(left) == 1 else 'are'} left out")
+    return left_out
+
+
+def _names_option(rule: object, prefix: str) -> bool:
+    """Return whether an exclude, or a side of a claim, selects cases by an option that begins so."""
+    if not isinstance(rule, dict):
+        return False
+    tables = [rule, *(rule[side] for side in SIDES if isinstance(rule.get(side), dict))]
+    return any(name.startswith(prefix) for table in tables for name in dotted(table))
+
+
+def _axes_asked(settings: Sequence[list[str]]) -> list[str]:
+    """Return the axes that overrides give."""
+    return [".".join(keys[1:]) for keys in settings if keys[:1] == ["axes"]]
+
+
+def _value_at(data: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    found: Any = data
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
+
+
+def place_of(table: dict[str, Any], name: str) -> tuple[dict[str, Any], str] | None:
+    """Return the table that holds a setting and its key there, of a name with dots; None if it is not given."""
+    if name in table:
+        return table, name
+    for key, inner in table.items():
+        rest = name.removeprefix(f"{key}.")
+        if rest != name and isinstance(inner, dict) and (found := place_of(inner, rest)):
+            return found
+    return None
