@@ -1,23 +1,36 @@
-"""A folder that matplotlib can write to: it keeps its list of fonts there."""
+"""The folders that matplotlib uses: one that it can write its list of fonts to, and none of a stranger's settings."""
 
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import os
 import shutil
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
+
+_SETTINGS = "matplotlibrc"
+"""The file of settings that matplotlib looks for in the working directory before any other place."""
 
 
 def settle_matplotlib() -> None:
     """Give matplotlib a temporary folder where its usual ones cannot be written to, as under a read-only HOME.
 
     Call it before matplotlib is imported. Otherwise each process would print a warning and make a folder, which stays
-    where the process is killed. The folder is for this process and those that it starts.
+    where the process is killed. The folder is for this process and those that it starts. The working directory may be
+    a stranger's run: a file of settings in it is not read, which could be a pipe.
     """
-    if os.environ.get("MPLCONFIGDIR") or "matplotlib" in sys.modules:
+    if "matplotlib" in sys.modules:
+        return
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    if os.environ.get("MPLCONFIGDIR"):
         return
     if _writable("XDG_CONFIG_HOME", ".config") and _writable("XDG_CACHE_HOME", ".cache"):
         return
@@ -40,3 +53,41 @@ def _writable(variable: str, in_home: str) -> bool:
 def _remove(folder: str, owner: int) -> None:
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Finder(MetaPathFinder):
+    """Has matplotlib read no settings of the working directory while it is imported."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return where matplotlib is, with a loader that works elsewhere; None for all other modules."""
+        if fullname != "matplotlib":
+            return None
+        with suppress(ValueError):  # another thread has
+            sys.meta_path.remove(self)
+        found = importlib.util.find_spec(fullname)
+        if found is not None and found.loader is not None:
+            load = found.loader.exec_module
+
+            def load_elsewhere(module: ModuleType) -> None:
+                with _without_settings():
+                    load(module)
+
+            setattr(found.loader, "exec_module", load_elsewhere)  # noqa: B010  of this loader alone
+        return found
+
+
+@contextmanager
+def _without_settings() -> Iterator[None]:
+    """Work in the root folder where the working directory has such a file."""
+    if not os.path.lexists(_SETTINGS):
+        yield
+        return
+    here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.chdir("/")
+        yield
+    finally:
+        os.fchdir(here)
+        os.close(here)

@@ -1,0 +1,47 @@
+"""A file of matplotlib's settings in the working directory, which may be a stranger's run, is not read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DRAW = """
+import os
+from ddpbench.report.draw.canvas import text_width_in
+here = os.getcwd()
+assert text_width_in("a name", 9) > 0
+assert os.getcwd() == here
+import matplotlib
+assert matplotlib.rcParams["font.size"] == 10
+assert matplotlib.__spec__.loader.get_data(matplotlib.__file__)
+"""
+HELPER = """
+import ddpbench.helper_process as helper
+import importlib
+for module in helper._OF_A_REPORT:
+    importlib.import_module(module)
+"""
+
+
+@pytest.mark.parametrize("code", [DRAW, HELPER], ids=["draw", "helper"])
+@pytest.mark.parametrize("kind", ["pipe", "text"])
+def test_settings_in_the_working_directory_are_not_read(tmp_path: Path, code: str, kind: str) -> None:
+    if kind == "pipe":
+        os.mkfifo(tmp_path / "matplotlibrc")
+    else:
+        (tmp_path / "matplotlibrc").write_bytes(b"font.size: 33\nno colon \x1b]0;title\x07\n# \xff\n")
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
