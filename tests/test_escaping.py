@@ -6,6 +6,7 @@ import ast
 import csv
 import io
 import json
+import os
 import random
 import re
 import shutil
@@ -308,6 +309,21 @@ def forging(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["report", "{one}"],
         ["compare", "{one}", "{two}", "--across"],
         ["history", "{one}", "{two}", "--across"],
+        ["history", "{folder}", "--across"],
+        ["history", "{folder}"],
+        ["history", "{two}"],
+        ["compare", "{two}", "{two}"],
+        ["report", "{two}"],
+        ["report", "{two}/none"],
+        ["allocation", "{two}", "--out", "{new}"],
+        ["export", "{two}/none", "--format", "csv"],
+        ["merge", "{two}", "{two}", "--out", "{new}"],
+        ["pack", "{two}/none"],
+        ["submit", "{two}"],
+        ["plan", "{two}"],
+        ["sweep", "{two}"],
+        ["noise", "--workload", "{two}"],
+        ["profile", "{two}:Class", "--out", "{new}"],
     ],
 )
 def test_no_line_on_a_terminal_begins_with_a_strangers_text(
@@ -315,11 +331,25 @@ def test_no_line_on_a_terminal_begins_with_a_strangers_text(
 ) -> None:
     """It could pass for a line of ddpbench's own, such as a verdict."""
     one, two = sorted(map(str, forging.iterdir()))
-    command([word.format(one=one, two=two) for word in words])
+    names = {"one": one, "two": two, "folder": Path(one).parent, "new": forging.with_name("new\nFORGED")}
+    command([word.format(**names) for word in words])
     lines = [line for text in capsys.readouterr() for line in text.splitlines()]
     assert any("FORGED" in line for line in lines)
     begun = [line for line in lines if line.lstrip().startswith("FORGED")]
     assert begun == []
+
+
+@pytest.mark.parametrize("words", [["report", "run"], ["pack", "run"], ["history", "run", "run"]])
+def test_no_line_begins_with_the_name_of_what_is_refused(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = write_run("run", [PlannedCase(case=case_of("single", 1))], rounds=1)
+    os.mkfifo(run.cases / "x\nFORGED")
+    command(words)
+    lines = [line for text in capsys.readouterr() for line in text.splitlines()]
+    assert [line for line in lines if line.lstrip().startswith("FORGED")] == []
+    assert lines
 
 
 OWNERS = {

@@ -34,7 +34,7 @@ from ddpbench.cli import (
     verify,
 )
 from ddpbench.cli import list as list_command
-from ddpbench.cli.lines import say, show
+from ddpbench.cli.lines import note_words, say, show
 from ddpbench.errors import DdpbenchError, RequestError, nearest
 from ddpbench.texts import shortened, within
 from ddpbench.version import VERSION
@@ -125,7 +125,9 @@ def _ended(argv: list[str] | None) -> int:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # under nohup it is ignored, and stays so
         signal.signal(signal.SIGHUP, _interrupt)
     try:
-        for word in sys.argv[1:] if argv is None else argv:
+        words = sys.argv[1:] if argv is None else argv
+        note_words(words)
+        for word in words:
             _check_readable(word)
         arguments = make_parser().parse_args(argv)
         _check_address_space()

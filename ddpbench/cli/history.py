@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
 from ddpbench.cli.lines import JOINT, aligned, columns_here, say, show
+from ddpbench.texts import on_one_line
 
 if TYPE_CHECKING:
     from ddpbench.analysis.history import History
@@ -62,7 +63,9 @@ def _run(arguments: argparse.Namespace) -> int:
         arguments.runs,
         as_given=arguments.as_given,
         across=arguments.across,
-        on_skip=lambda folder: say(f"skipped {folder}, which holds no run: plan.json is missing", sys.stderr),
+        on_skip=lambda folder: say(
+            f"skipped {on_one_line(str(folder))}, which holds no run: plan.json is missing", sys.stderr
+        ),
     )
     history = history_of(sides, only=arguments.case)
     if arguments.json:

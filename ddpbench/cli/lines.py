@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import TextIO
 
 from ddpbench.telling import Told
-from ddpbench.texts import clean
+from ddpbench.texts import clean, on_one_line
 
 WIDEST = 100
 """Columns of a table at most; a terminal of fewer gets what it has."""
@@ -38,18 +38,37 @@ def columns_here(stream: TextIO | None = None) -> int:
     return max(_NARROWEST, min(WIDEST, here))
 
 
+_broken: dict[str, str] = {}
+"""Names in the command line that have line breaks, such as a stranger's folder, and what is printed for each."""
+
+
+def note_words(words: Collection[str]) -> None:
+    """Have every part of a path among these words of the command line be printed on one line."""
+    _broken.clear()
+    parts = {part for word in words if "\n" in word or "\r" in word for part in word.split("/")}
+    for part in sorted(parts, key=len, reverse=True):
+        if part != on_one_line(part):
+            _broken[part] = on_one_line(part)
+
+
 def show(*texts: object, end: str = "\n", file: TextIO | None = None) -> None:
     """Print texts, a line each, without what a terminal would obey or cannot write."""
     stream = file or sys.stdout
-    text = clean("\n".join(map(str, texts)))
+    text = clean(_named_on_one_line("\n".join(map(str, texts))))
     encoding = getattr(stream, "encoding", None) or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding), end=end, file=stream, flush=True)
+
+
+def _named_on_one_line(text: str) -> str:
+    for name, shown in _broken.items():
+        text = text.replace(name, shown)
+    return text
 
 
 def say(text: str, stream: TextIO | None = None, *, indent: int = 2) -> None:
     """Print sentences: on a terminal in lines of whole words, elsewhere a line each, for whoever reads them next."""
     stream = stream or sys.stdout
-    for line in clean(text).split("\n"):
+    for line in clean(_named_on_one_line(text)).split("\n"):
         before = len(line) - len(line.lstrip())
         lines = wrapped(line, columns_here(stream), before + indent) if stream.isatty() else [line]
         show(*lines, file=stream)

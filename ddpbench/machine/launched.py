@@ -47,6 +47,8 @@ from ddpbench.spec import Case
 from ddpbench.strategies.frameworks.installed import missing
 
 RANKS_VARIABLE = "DDPBENCH_RANKS"
+SAFE_PATH = "PYTHONSAFEPATH"
+"""Python's variable that means the same as `python -P`."""
 """Names the file that tells each rank of such a launch its environment, and the page of its pulse."""
 _OWN = frozenset(
     {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "DDPBENCH_RENDEZVOUS"}
@@ -225,14 +227,16 @@ class LaunchedRanks:
             "ranks": own,
             "gangs": str(gangs) if recovers else "",
             "folder": str(folder),
+            "safe_path": SAFE_PATH in os.environ,
         }
         write_anew(Path(table), json.dumps(told))
         what = "proof" if directory.path.name == "proof" else directory.path.name.removeprefix("launch-")
         worker = [str(case.parent.parent.absolute()), case.name, str(int(what)) if what != "proof" else what]
-        env = applied(child_environment(str(Path.cwd())), dict(envs[0]))
+        env = applied(child_environment(), dict(envs[0]))
         for name in (*_OWN, "DDPBENCH_CORES", "DDPBENCH_LOADER_CORES"):
             env.pop(name, None)
-        env |= {RANKS_VARIABLE: table, "PYTHONUNBUFFERED": "1"}
+        # torchrun starts ranks without -P: Python would look for modules in the working directory first.
+        env |= {RANKS_VARIABLE: table, "PYTHONUNBUFFERED": "1", SAFE_PATH: "1"}
         env.setdefault("OMP_NUM_THREADS", "1")  # torchrun says so, and sets it
         if self._launcher not in ("torchrun", "ray"):  # which name a place themselves
             env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}

@@ -105,7 +105,7 @@ class ServerProcess:
             # A session of its own: Ctrl-C reaches the controlling side alone, which ends ranks in order.
             self._process = subprocess.Popen(
                 argv,
-                env=applied(child_environment(str(Path.cwd())), self._env),
+                env=applied(child_environment(), self._env),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -32,7 +32,7 @@ from ddpbench.records.files import (
     read_text,
     write_anew,
 )
-from ddpbench.texts import shortened
+from ddpbench.texts import on_one_line, shortened
 
 Purpose = Literal["proof", "measure"]
 MAX_NAME = 150
@@ -123,7 +123,7 @@ def refuse(found: Iterable[tuple[Path, str]]) -> None:
     """
     for path, kind in found:
         raise IdentityError(
-            f"{path} is {kind}: what a run directory holds is its own, and nothing in it is followed elsewhere; "
+            f"{on_one_line(str(path))} is {kind}: what a run directory holds is its own, and nothing in it is followed elsewhere; "
             "put the file or folder itself there, or remove it"
         )
 

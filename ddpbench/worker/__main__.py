@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ddpbench.errors import DdpbenchError
 from ddpbench.guard import die_with_parent, end_if_stopped, supervised
 from ddpbench.last_words import flush
+from ddpbench.machine.launched import SAFE_PATH
 from ddpbench.machine.placement import applied
 from ddpbench.records import LaunchDir, RunDir
 from ddpbench.records.heartbeat import note_end, shared_page
@@ -85,6 +86,9 @@ def main() -> None:
     if any(os.environ.get(name, environment.UNSET) != value for name, value in wanted.items()):
         # Started anew with them: what reads a variable may do so before this line.
         os.execve(sys.executable, sys.orig_argv, applied(os.environ, wanted))
+
+    if table is not None and not table.get("safe_path"):
+        os.environ.pop(SAFE_PATH, None)  # for this process alone: what the user's code starts has what the user gave
 
     def rank() -> int:
         return live(directory, place, request, table)

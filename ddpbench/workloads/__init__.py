@@ -6,6 +6,8 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import sysconfig
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -116,6 +118,7 @@ def _own(name: str) -> Workload[Any]:
     from ddpbench.workloads.plain import PlainWorkload, lacks
 
     head, _, attribute = name.rpartition(":")
+    _search_working_directory(first=not head.endswith(".py"))
     try:
         module = _module_of_file(head) if head.endswith(".py") else importlib.import_module(head)
     except SystemExit as error:
@@ -140,6 +143,21 @@ def _own(name: str) -> Workload[Any]:
         return PlainWorkload(found)
     except ValueError as error:
         raise ImportError(f"class {attribute} in {head}: {error}") from error
+
+
+def _search_working_directory(*, first: bool) -> None:
+    """Have modules be found in the working directory too: before those of Python if it is named as a package's place.
+
+    Otherwise after all others: another user may have put a file of any name there. A workload's own imports count on
+    it; nothing of ddpbench does, whose processes start without it.
+    """
+    with suppress(FileNotFoundError):  # it has been removed
+        here = str(Path.cwd())
+        if here in sys.path or "" in sys.path:
+            return
+        python = sysconfig.get_path("stdlib")
+        before = sys.path.index(python) if python in sys.path else 0
+        sys.path.insert(before if first else len(sys.path), here)
 
 
 def _is_workload(value: object, module: ModuleType) -> bool:

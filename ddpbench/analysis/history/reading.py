@@ -14,7 +14,7 @@ from ddpbench.analysis.regression.saved import read_saved
 from ddpbench.errors import IdentityError, RequestError
 from ddpbench.records import RunDir
 from ddpbench.records.rundir import explain_os_error
-from ddpbench.texts import shortened
+from ddpbench.texts import on_one_line, shortened
 
 _MOST_LISTED = 12
 """Differences that a refusal lists."""
@@ -131,7 +131,7 @@ def _check_once(paths: Sequence[Path]) -> None:
     seen: set[Path] = set()
     for path in paths:
         if path.resolve() in seen:
-            raise RequestError(f"{path} is given twice: a run counts once")
+            raise RequestError(f"{on_one_line(str(path))} is given twice: a run counts once")
         seen.add(path.resolve())
 
 
@@ -149,7 +149,7 @@ def _measured_at(side: Side) -> datetime:
     if moment is None or moment.tzinfo is None:
         said = f"says {shortened(told)}" if told else "does not say"
         raise RequestError(
-            f"{side.path} {said} when it was measured: give the runs in order, with --as-given"
+            f"{on_one_line(str(side.path))} {said} when it was measured: give the runs in order, with --as-given"
         )
     return moment
 

@@ -8,6 +8,7 @@ from itertools import combinations
 
 from ddpbench.analysis.regression.sides import Side
 from ddpbench.errors import RequestError
+from ddpbench.texts import on_one_line
 
 
 def check_no_copies(sides: Sequence[Side]) -> None:
@@ -20,8 +21,8 @@ def check_no_copies(sides: Sequence[Side]) -> None:
     for (first, before), (second, after) in combinations(every, 2):
         if before and after and 2 * len(before & after) >= min(len(before), len(after)):
             raise RequestError(
-                f"{second.path} has the same launches as {first.path}: it is a copy of that run, or "
-                "goes on from it; give one of them"
+                f"{on_one_line(str(second.path))} has the same launches as {on_one_line(str(first.path))}: it is a "
+                "copy of that run, or goes on from it; give one of them"
             )
 
 
