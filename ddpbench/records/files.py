@@ -83,15 +83,23 @@ _MOST_LINKS = 40
 """Symbolic links that are followed, as in the kernel."""
 
 
-def all_write_in(folder: os.stat_result) -> bool:
-    """Return whether a folder is one like /tmp: everybody can write in it, and nobody can remove others' files."""
-    return bool(folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH)
+def is_planted(path: Path) -> bool:
+    """Return whether a path is another user's in a folder in which everybody can write, such as /tmp.
+
+    They may have put it there for this user to find.
+
+    Raises:
+        OSError: it is not there, or cannot be reached.
+    """
+    folder, found = path.absolute().parent.stat(), path.lstat()
+    return bool(folder.st_mode & stat.S_IWOTH) and found.st_uid not in (os.geteuid(), folder.st_uid)
 
 
 def check_links(path: Path) -> None:
     """Refuse a path that leads through another user's link in a folder like /tmp, at its end or before it.
 
-    The kernel refuses such a link too, unless `fs.protected_symlinks` is off, but only at the end of a path.
+    The kernel refuses such a link too, unless `fs.protected_symlinks` is off, but only at the end of a path and in
+    folders with the sticky bit.
 
     Raises:
         OutputError: it does.
@@ -111,8 +119,8 @@ def check_links(path: Path) -> None:
         if not stat.S_ISLNK(found.st_mode):
             here = link
             continue
-        folder, links = here.stat(), links + 1
-        if all_write_in(folder) and found.st_uid not in (os.geteuid(), folder.st_uid):
+        links += 1
+        if is_planted(link):
             raise OutputError(
                 f"{link} is another user's link in a folder that everybody can write: give another name"
             )

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from ddpbench.errors import OutputError
-from ddpbench.records.files import all_write_in, check_links, create_file, kind_of
+from ddpbench.records.files import check_links, create_file, is_planted, kind_of
 from ddpbench.records.rundir import explain_os_error
 
 STANDARD_OUTPUT = Path("-")
@@ -178,8 +178,7 @@ def _check_planted(path: Path, found: os.stat_result) -> None:
     Raises:
         OutputError: it is somebody else's file or pipe in a folder like /tmp.
     """
-    folder = path.parent.stat()
-    if all_write_in(folder) and found.st_uid not in (os.geteuid(), folder.st_uid):
+    if is_planted(path):
         raise OutputError(
             f"{path} is another user's {kind_of(found.st_mode).removeprefix('a ')} in a folder that everybody can "
             "write: give another name"

@@ -123,8 +123,8 @@ def refuse(found: Iterable[tuple[Path, str]]) -> None:
     """
     for path, kind in found:
         raise IdentityError(
-            f"{on_one_line(str(path))} is {kind}: what a run directory holds is its own, and nothing in it is followed elsewhere; "
-            "put the file or folder itself there, or remove it"
+            f"{on_one_line(str(path))} is {kind}: what a run directory holds is its own, and nothing in it is "
+            "followed elsewhere; put the file or folder itself there, or remove it"
         )
 
 

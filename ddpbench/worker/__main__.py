@@ -88,7 +88,9 @@ def main() -> None:
         os.execve(sys.executable, sys.orig_argv, applied(os.environ, wanted))
 
     if table is not None and not table.get("safe_path"):
-        os.environ.pop(SAFE_PATH, None)  # for this process alone: what the user's code starts has what the user gave
+        os.environ.pop(
+            SAFE_PATH, None
+        )  # for this process alone: what the user's code starts has what the user gave
 
     def rank() -> int:
         return live(directory, place, request, table)
