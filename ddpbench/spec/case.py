@@ -36,6 +36,7 @@ _ADDED_LATER = {
     **UNUSED_RECOVERY,
 }
 """Fields that cases once lacked: at these values they are left out of the id, so that old runs keep theirs."""
+_SWITCHES = {"static_graph": False, "find_unused_parameters": False}
 _OPTIONS_ADDED_LATER: dict[str, dict[str, Any]] = {
     "ddp": {
         "accumulate": 1,
@@ -45,6 +46,8 @@ _OPTIONS_ADDED_LATER: dict[str, dict[str, Any]] = {
     },
     "fsdp": {"replicas": 1},
     "pipeline": {"replicas": 1},
+    "zero1": _SWITCHES,
+    "post_local_sgd": _SWITCHES,
 }
 """Likewise a strategy's options."""
 _USUAL = {"ddp": ("all_reduce", "overlapped")}

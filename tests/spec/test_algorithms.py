@@ -118,6 +118,18 @@ def test_runs_from_before_an_option_was_there_keep_their_ids() -> None:
     assert compared >= 3  # DDP's, which has got options since
 
 
+@pytest.mark.parametrize("strategy", ["zero1", "post_local_sgd"])
+def test_switches_of_ddp_that_are_off_leave_an_id_as_it_was(strategy: str) -> None:
+    options = TableCatalog().strategy(strategy).options().model_dump(mode="json")
+    off = {name: options.pop(name) for name in ("static_graph", "find_unused_parameters")}
+    before = Case(workload="mlp:small", strategy=strategy, options_json=json.dumps(options))
+    now = [
+        replace(before, options_json=json.dumps({**options, **off, **on}))
+        for on in ({}, {"static_graph": True})
+    ]
+    assert now[0].case_id == before.case_id != now[1].case_id
+
+
 def test_a_choice_that_is_made_is_part_of_the_id() -> None:
     cases = planned("[base]\nworld_size = 2\n[axes]\n'options.ddp.accumulate' = [1, 2, 4]")
     assert len({entry.case.case_id for entry in cases}) == 3

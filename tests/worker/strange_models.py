@@ -254,3 +254,10 @@ class PackedLoader(Packed):
 
 class PackedUnsaid(PackedLoader):
     samples: Any = None
+
+
+class UnusedDecayed(Unused):
+    """With weight decay an update with a gradient of zero differs from one without any."""
+
+    def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, lr=0.1, weight_decay=0.5)

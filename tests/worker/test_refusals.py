@@ -69,12 +69,11 @@ REFUSED = [
     ("SyncBatchNorm", "master", "SyncBatchNorm expected input tensor to be on GPU"),
     ("CheckpointedTwice", "fsdp", "FSDP's hooks missed the backward"),
     ("CheckpointedTwice", "ddp", "use_reentrant=False, or set options.ddp.static_graph = true"),
-    ("CheckpointedTwice", "zero1", "reentrant activation checkpointing"),
+    ("CheckpointedTwice", "zero1", "use_reentrant=False, or set options.zero1.static_graph = true"),
     ("NotContiguous", "fsdp", "FSDP does not support non-contiguous parameters"),
     ("Scripted", "fsdp", "not supported on ScriptModules"),
     ("Forces", "fsdp", "a parameter was used after FSDP had freed it"),
     ("Decay", "fsdp", "a parameter was used outside its module's forward"),
-    ("Unused", "zero1", "(spare.weight, spare.bias), and zero1 has no setting for that"),
 ]
 
 
@@ -134,6 +133,33 @@ def test_other_models_are_proved_and_other_errors_fail(
     found = run_ranks(ended, 2, name, strategy, options)
     assert [each for each, _ in found] == [status, status], found
     assert all(said in reason for _, reason in found), found
+
+
+def each_ended(rank: int, processes: int, strategies: list[str]) -> dict[str, tuple[str, str]]:
+    """How proofs end without DDP's switches, as skipped or failed, and with the one that the message names."""
+    found = {}
+    for strategy in strategies:
+        for name, switch in (
+            ("UnusedDecayed", "find_unused_parameters"),
+            ("CheckpointedTwice", "static_graph"),
+        ):
+            for options in ({}, {switch: True}):
+                found[f"{strategy} {name} {bool(options)}"] = ended(rank, processes, name, strategy, options)
+    return found
+
+
+@pytest.mark.ranks
+def test_what_wraps_ddp_takes_the_switches_that_its_messages_name() -> None:
+    for found in run_ranks(each_ended, 2, ["zero1", "post_local_sgd"]):
+        for strategy in ("zero1", "post_local_sgd"):
+            for name, switch in (
+                ("UnusedDecayed", "find_unused_parameters"),
+                ("CheckpointedTwice", "static_graph"),
+            ):
+                status, reason = found[f"{strategy} {name} False"]
+                assert status in ("failed", "skipped"), (strategy, name)
+                assert f"set options.{strategy}.{switch} = true" in reason
+                assert found[f"{strategy} {name} True"] == ("ok", "")
 
 
 @pytest.mark.ranks

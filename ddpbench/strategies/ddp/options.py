@@ -10,16 +10,21 @@ from ddpbench.spec import limits
 from ddpbench.units import Unit
 
 
-class DdpOptions(BaseModel, extra="forbid", frozen=True):
-    """The choices of torch.nn.parallel.DistributedDataParallel, with its defaults."""
+class DdpSwitches(BaseModel, extra="forbid", frozen=True):
+    """The choices that some models need of DDP, whatever is built on it."""
 
-    gradient_as_bucket_view: bool = False
-    """Let gradients share the memory of the buckets instead of copying them."""
     static_graph: bool = False
     """Tell DDP that the graph is the same in every step, so that it does not search it for unused parameters."""
     find_unused_parameters: bool = False
     """Search the graph in every step for parameters that the loss does not reach; DDP then keeps its first buckets, and
     gradients may become ready in another order."""
+
+
+class DdpOptions(DdpSwitches, extra="forbid", frozen=True):
+    """The choices of torch.nn.parallel.DistributedDataParallel, with its defaults."""
+
+    gradient_as_bucket_view: bool = False
+    """Let gradients share the memory of the buckets instead of copying them."""
     broadcast_buffers: bool = True
     """Broadcast rank 0's buffers, such as BatchNorm's running statistics, before every forward pass, as part of it."""
     accumulate: Annotated[int, limits.PARTS, Unit("parts")] = 1

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel
-
 from ddpbench.spec import limits
+from ddpbench.strategies.ddp.options import DdpSwitches
 from ddpbench.units import Unit
 
 
-class PostLocalSgdOptions(BaseModel, extra="forbid", frozen=True):
-    """The choices of torch's PostLocalSGDState and PeriodicModelAverager."""
+class PostLocalSgdOptions(DdpSwitches, extra="forbid", frozen=True):
+    """The choices of torch's PostLocalSGDState and PeriodicModelAverager, and some of DDP's."""
 
     period: Annotated[int, limits.AVERAGING_PERIOD, Unit("steps")] = 4
     """Steps from one averaging of parameters to the next; at most 10, as many as the smallest timed block has."""

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpbench.strategies.base import Job, PeriodicReplica
 from ddpbench.strategies.ddp.hooks import NEVER, Summed
+from ddpbench.strategies.ddp.options import DdpSwitches
 from ddpbench.strategies.ddp.replica import buffers_stay
 from ddpbench.strategies.post_local_sgd.options import PostLocalSgdOptions
 
@@ -32,7 +33,9 @@ class PostLocalSgdReplica(PeriodicReplica):
     def __init__(self, job: Job, options: PostLocalSgdOptions) -> None:
         super().__init__(job)
         self._options = options
-        self._ddp: DistributedDataParallel | None = DistributedDataParallel(job.model, **buffers_stay())
+        self._ddp: DistributedDataParallel | None = DistributedDataParallel(
+            job.model, **options.model_dump(include=set(DdpSwitches.model_fields)), **buffers_stay()
+        )
         node = job.case.ranks_per_node
         self._subgroup: dist.ProcessGroup | None = None
         self._groups = 1

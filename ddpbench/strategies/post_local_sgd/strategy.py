@@ -21,7 +21,11 @@ class PostLocalSgd(Strategy[PostLocalSgdOptions]):
     algorithm = "all_reduce"
     schedule = "after_backward"
     replicas_equal = False
-    variants = ({"period": 2, "start_local_sgd_iter": 0},)
+    variants = (
+        {"period": 2, "start_local_sgd_iter": 0},
+        {"static_graph": True},
+        {"find_unused_parameters": True},
+    )
     note = (
         "Between two averagings ranks train apart: the path, and the loss that it reaches, are not those of "
         "synchronous training, and throughput alone does not compare them."

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel
+from ddpbench.strategies.ddp.options import DdpSwitches
 
 
-class Zero1Options(BaseModel, extra="forbid", frozen=True):
-    """The choices of torch.distributed.optim.ZeroRedundancyOptimizer, and one of DDP's."""
+class Zero1Options(DdpSwitches, extra="forbid", frozen=True):
+    """The choices of torch.distributed.optim.ZeroRedundancyOptimizer, and some of DDP's."""
 
     parameters_as_bucket_view: bool = False
     """Broadcast each rank's parameters as one buffer instead of one by one."""

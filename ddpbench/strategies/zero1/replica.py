@@ -19,7 +19,8 @@ class Zero1Replica(DdpReplica):
     """A model under DDP that is whole on every rank, of whose optimizer this rank has a share."""
 
     def __init__(self, job: Job, options: Zero1Options) -> None:
-        super().__init__(job, DdpOptions(gradient_as_bucket_view=options.gradient_as_bucket_view))
+        of_ddp = options.model_dump(include=set(DdpOptions.model_fields))
+        super().__init__(job, DdpOptions(**of_ddp))
         self._whole = self.optimizer
         """The workload's optimizer, which keeps its settings and loses what other ranks update."""
         whole: Any = self._whole

@@ -22,7 +22,12 @@ class Zero1(Strategy[Zero1Options]):
     schedule = "overlapped"
     uses_buckets = True
     whole_state = False
-    variants = ({"parameters_as_bucket_view": True}, {"gradient_as_bucket_view": True})
+    variants = (
+        {"parameters_as_bucket_view": True},
+        {"gradient_as_bucket_view": True},
+        {"static_graph": True},
+        {"find_unused_parameters": True},
+    )
     note = (
         "Gradients are all-reduced whole, as under DDP, and the updated parameters are broadcast after the update: "
         "2(n-1)/n and about (n-1)/n times the parameters' bytes per step. Nothing hides the second part."

@@ -374,18 +374,24 @@ class Comparer:
 
         `without` names all that this rank's update left out; what another's shard has reached is not left out there.
         """
-        reached: set[str] = set()
         own = (self.prover.rank,) if self.prover.gathers else range(len(shards))
-
-        def noted() -> Iterator[Tensors]:
-            for number in own:
-                yield self.gradient(model, number, shards)
-                reached.update(name for name, each in model.named_parameters() if each.grad is not None)
-
-        found = mean(noted())
+        found, reached = self.mean_reached([(model, number) for number in own], shards)
         if self.prover.gathers:
             found = self.prover.average(found)
         return {name: value for name, value in found.items() if name in reached or name not in without}
+
+    def mean_reached(
+        self, trained_by: Iterable[tuple[torch.nn.Module, int]], shards: Sequence[Any] | None = None
+    ) -> tuple[Tensors, set[str]]:
+        """Return the mean gradient of models, each over the shard of its number, and what any of them reaches."""
+        reached: set[str] = set()
+
+        def noted() -> Iterator[Tensors]:
+            for model, number in trained_by:
+                yield self.gradient(model, number, shards)
+                reached.update(name for name, each in model.named_parameters() if each.grad is not None)
+
+        return mean(noted()), reached
 
     def own_gradients(self, replica: Replica) -> Tensors:
         """Return what the strategy aggregated, without the loss's scale."""

@@ -272,9 +272,13 @@ def _averaged(
         groups, averages = replica.due(step)
         comparer.seed(prover.rank)
         replica.gradients_of(*batch)
+        without = replica.unused()
         comparer.precision.update(replica)
         for group in groups if not prover.gathers else ():
-            gradient = mean([comparer.gradient(models[rank], rank) for rank in group])
+            averaged, reached = comparer.mean_reached((models[rank], rank) for rank in group)
+            gradient = {
+                name: value for name, value in averaged.items() if name in reached or name not in without
+            }
             for rank in group:
                 _apply(models[rank], gradient, optimizers[rank])
         if averages:
