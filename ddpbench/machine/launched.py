@@ -9,12 +9,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import mmap
 import os
 import shlex
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
@@ -39,6 +37,7 @@ from ddpbench.records.heartbeat import (
     noted_lives,
     noted_pid,
     read_pulse,
+    shared_page,
 )
 from ddpbench.records.reader import read_launch
 from ddpbench.records.request import LaunchRequest
@@ -66,8 +65,7 @@ RESTARTS = 3
 """How often torchrun starts failed ranks anew: one failure is planned, and what else fails may do so twice."""
 _END_S = 10.0
 _PAGE = "ddpbench-page-"
-_FOLDER = ".d"
-"""Ends the name of a folder that goes with a page: the launcher's own files."""
+"""Begins the name of a launch's folder of temporary files: the page, what ranks are told, and the launcher's own."""
 _SHORT = 16
 """A folder for temporary files may have so long a name: Ray's sockets, 91 characters further down, may have 107."""
 _STALE_S = 3600.0
@@ -171,11 +169,18 @@ class LaunchedRanks:
     def __init__(self, case: Case, log: Path) -> None:
         self._case, self._launcher, self._log = case, case.launcher, log
         _remove_stale_pages()
-        self._page_file = tempfile.NamedTemporaryFile(prefix=_PAGE, dir=_pages(self._launcher))  # noqa: SIM115  closed with this
-        with contextlib.suppress(OSError):  # where files cannot be locked, none is found to be stale
-            fcntl.flock(self._page_file, fcntl.LOCK_EX)  # the kernel lets go of it, however this process ends
-        self._page_file.truncate(PAGE_BYTES + WORDS_BYTES)
-        self._page = mmap.mmap(self._page_file.fileno(), PAGE_BYTES + WORDS_BYTES)
+        # In one folder: another user who saw a page's name could take the names that go with it.
+        self._folder = Path(tempfile.mkdtemp(prefix=_PAGE, dir=_pages(self._launcher)))
+        self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with contextlib.suppress(OSError):  # where folders cannot be locked, none is found to be stale
+            fcntl.flock(self._lock, fcntl.LOCK_EX)  # the kernel lets go of it, however this process ends
+        self._page_file = self._folder / "page"
+        try:
+            write_anew(self._page_file, bytes(PAGE_BYTES + WORDS_BYTES))
+            self._page = shared_page(self._page_file)
+        except BaseException:  # a full disk
+            self._forget()
+            raise
         self._words = memoryview(self._page).cast("Q")
         self._process: subprocess.Popen[bytes] | None = None
         self._directory: LaunchDir | None = None
@@ -213,30 +218,30 @@ class LaunchedRanks:
             LaunchError: it cannot be started.
         """
         self._directory = directory
-        table = self._page_file.name + ".json"
+        table = self._folder / "ranks.json"
         own = [{name: value for name, value in env.items() if name not in _OWN} for env in envs]
         case = directory.path.parent
         recovers = self._case.recovery != "off" and directory.path.name != "proof"
         run_id = LaunchRequest.read(directory.request).run_id if recovers else ""
         gangs = directory.checkpoints(self._case.checkpoint_dir, run_id)
-        folder = Path(self._page_file.name + _FOLDER)
+        folder = self._folder / "d"
         if self._launcher == "ray":
             folder.mkdir(mode=0o700)
         told = {
-            "page": self._page_file.name,
+            "page": str(self._page_file),
             "ranks": own,
             "gangs": str(gangs) if recovers else "",
             "folder": str(folder),
             "safe_path": SAFE_PATH in os.environ,
         }
-        write_anew(Path(table), json.dumps(told))
+        write_anew(table, json.dumps(told))
         what = "proof" if directory.path.name == "proof" else directory.path.name.removeprefix("launch-")
         worker = [str(case.parent.parent.absolute()), case.name, str(int(what)) if what != "proof" else what]
         env = applied(child_environment(), dict(envs[0]))
         for name in (*_OWN, "DDPBENCH_CORES", "DDPBENCH_LOADER_CORES"):
             env.pop(name, None)
         # torchrun starts ranks without -P: Python would look for modules in the working directory first.
-        env |= {RANKS_VARIABLE: table, "PYTHONUNBUFFERED": "1", SAFE_PATH: "1"}
+        env |= {RANKS_VARIABLE: str(table), "PYTHONUNBUFFERED": "1", SAFE_PATH: "1"}
         env.setdefault("OMP_NUM_THREADS", "1")  # torchrun says so, and sets it
         if self._launcher not in ("torchrun", "ray"):  # which name a place themselves
             env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -332,8 +337,11 @@ class LaunchedRanks:
         finally:
             self._words.release()
             self._page.close()
-            _remove_with_page(self._page_file.name)
-            self._page_file.close()
+            self._forget()
+
+    def _forget(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        os.close(self._lock)
 
     def __enter__(self) -> LaunchedRanks:
         return self
@@ -345,29 +353,22 @@ class LaunchedRanks:
 
 
 def _remove_stale_pages() -> None:
-    """Removes what sweeps left that were killed: this user's pages, which no process holds any more."""
+    """Removes what sweeps left that were killed: this user's folders, which no process holds any more."""
     folders = {_pages(launcher) for launcher in ("torchrun", "ray")}
     for path in [path for folder in folders for path in Path(folder).glob(f"{_PAGE}*")]:
-        if path.suffix:
-            continue  # it goes with its page
         with contextlib.suppress(OSError):
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            with os.fdopen(os.open(path, flags), "rb", buffering=0) as file:
-                found = os.fstat(file.fileno())
-                old = time.time() - found.st_mtime > _STALE_S
-                if old and stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid():
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    _remove_with_page(str(path))
-                    path.unlink()
-
-
-def _remove_with_page(page: str) -> None:
-    """Removes what goes with a page: what ranks are told, and the launcher's own files."""
-    Path(page + ".json").unlink(missing_ok=True)
-    shutil.rmtree(page + _FOLDER, ignore_errors=True)
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            held = os.open(path, flags)
+            try:
+                found = os.fstat(held)
+                if time.time() - found.st_mtime > _STALE_S and found.st_uid == os.getuid():
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(held)
 
 
 def _pages(launcher: str) -> str:
-    """Return the folder of a launcher's pages, and of what goes with them."""
+    """Return where a launcher's folders of temporary files are."""
     usual = tempfile.gettempdir()
     return "/tmp" if launcher == "ray" and len(usual) > _SHORT and Path("/tmp").is_dir() else usual

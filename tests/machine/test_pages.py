@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from ddpbench.errors import LaunchError
+from ddpbench.machine import launched
 from ddpbench.machine.launched import LaunchedRanks
+from ddpbench.records import RunDir
 from tests.synthetic import case_of
 
 CASE = case_of("ddp", 2, launcher="torchrun")
@@ -22,7 +25,7 @@ from pathlib import Path
 from ddpbench.machine.launched import LaunchedRanks
 from tests.synthetic import case_of
 ranks = LaunchedRanks(case_of("ddp", 2, launcher="torchrun"), Path("log"))
-Path(ranks._page_file.name + ".json").write_text("{}")
+(ranks._folder / "ranks.json").write_text("{}")
 print("there", flush=True)
 time.sleep(600)
 """
@@ -51,7 +54,7 @@ def test_a_killed_sweeps_page_goes_with_the_next_and_a_living_ones_stays(tempora
         assert holder.stdout is not None
         assert holder.stdout.readline() == "there\n"
         pages = sorted(temporary.iterdir())
-        assert [path.suffix for path in pages] == ["", ".json"]
+        assert [sorted(path.name for path in page.iterdir()) for page in pages] == [["page", "ranks.json"]]
         old(pages[0])
         with LaunchedRanks(CASE, temporary / "log"):
             assert all(path.exists() for path in pages)  # its sweep is at work
@@ -68,19 +71,45 @@ def test_a_killed_sweeps_page_goes_with_the_next_and_a_living_ones_stays(tempora
 
 def test_what_may_be_somebody_elses_stays(temporary: Path) -> None:
     young = temporary / "ddpbench-page-young"
-    young.write_bytes(b"")
+    young.mkdir()
     aim = temporary / "aim"
-    aim.write_bytes(b"")
+    aim.mkdir()
     old(aim)
     link = temporary / "ddpbench-page-link"
     link.symlink_to(aim)
-    folder = temporary / "ddpbench-page-folder"
-    folder.mkdir()
-    old(folder)
+    file = temporary / "ddpbench-page-file"
+    file.write_bytes(b"")
+    old(file)
     pipe = temporary / "ddpbench-page-pipe"
     os.mkfifo(pipe)
     old(pipe)
+    all_of_them = {young, aim, link, file, pipe}
+    if os.geteuid() == 0:
+        other = temporary / "ddpbench-page-other"
+        other.mkdir()
+        os.chown(other, 65534, 65534)
+        all_of_them.add(old(other))
     with LaunchedRanks(CASE, temporary / "log"):
-        assert {path for path in (young, aim, link, folder, pipe) if path.exists()} == {
-            *(young, aim, link, folder, pipe)
-        }
+        assert {path for path in all_of_them if path.exists()} == all_of_them
+
+
+def test_what_ranks_are_told_lies_where_nobody_else_can_put_a_file(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user who sees a launch's files appear could take the next one's name, and so have each launch fail."""
+    monkeypatch.setattr(launched.subprocess, "Popen", _refuse)
+    directory = RunDir(temporary / "run").launch(CASE.case_id, "measure", 0)
+    directory.path.mkdir(parents=True)
+    with LaunchedRanks(CASE, temporary / "log") as ranks:
+        with pytest.raises(LaunchError, match="cannot be started"):
+            ranks.launch([{}, {}], directory)
+        made = [path for path in temporary.rglob("*") if path.name not in ("run", "log")]
+        made = [path for path in made if not path.is_relative_to(temporary / "run")]
+        (folder,) = (path for path in made if path.is_dir())
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert {path.parent for path in made} == {temporary, folder}
+        assert sorted(path.name for path in folder.iterdir()) == ["page", "ranks.json"]
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise PermissionError(13, "Permission denied")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,34 @@ def test_a_folder_that_is_there_already_is_not_written_to(
         list(saver_of(folder, lambda: None).run())
     with pytest.raises(FileExistsError):
         Marks(folder).write(Plan(fails=1, joins=None, ends=2))
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders to other users")
+@pytest.mark.parametrize("what", ["folder", "writable", "link"])
+def test_a_node_whose_folder_another_user_has_made_writes_nothing_there(tmp_path: Path, what: str) -> None:
+    """Rank 0 has made the one of its own node; DCP writes on every node."""
+    folder, aim = tmp_path / "snapshots", tmp_path / "aim"
+    aim.mkdir()
+    os.chown(aim, 65534, 65534)
+    if what == "link":
+        folder.symlink_to(aim)
+    else:
+        folder.mkdir()
+        folder.chmod(0o777)
+        os.chown(folder, *((65534, 65534) if what == "folder" else (-1, -1)))
+    saver = replace(saver_of(folder, lambda: None), rank=1)
+    with pytest.raises(CheckpointError, match="File exists"):
+        next(saver.run())
+    assert list(aim.iterdir()) == []
+
+
+def test_a_node_with_a_disk_of_its_own_makes_the_folder_there(tmp_path: Path) -> None:
+    folder = tmp_path / "snapshots"
+    saver = replace(saver_of(folder, lambda: None), rank=1)
+    saver._join()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    saver._join()  # which rank 0 may have made, or another rank of this node
     assert list(folder.iterdir()) == []
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -50,6 +53,7 @@ class Saver:
 
         try:
             self._agreed(self._clear)
+            self._join()
             for index in range(REPETITIONS):
                 yield self._timed("plain", index)
             for index in range(REPETITIONS):
@@ -63,6 +67,24 @@ class Saver:
         """An empty folder, whatever a killed launch has left."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(mode=0o700)  # which fails where another user has one of that name
+
+    def _join(self) -> None:
+        """Make the folder where this node's is not rank 0's, and refuse one that another user has made there.
+
+        Raises:
+            CheckpointError: it cannot be made, or is another user's.
+        """
+        if self.rank == 0:
+            return
+        try:
+            with suppress(FileExistsError):
+                self.folder.mkdir(mode=0o700)
+            with tempfile.TemporaryFile(dir=self.folder) as own:  # whose it is as this disk sees users
+                found = self.folder.lstat()
+                if found.st_uid != os.fstat(own.fileno()).st_uid or found.st_mode & 0o022:
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        except OSError as error:
+            raise CheckpointError(sentence(self.folder, error)) from error
 
     def _timed(self, method: Method, index: int) -> Checkpoint:
         path = self.folder / f"{method}-{index}"
