@@ -72,20 +72,20 @@ def keep(name: str, stamp: bytes, value: object) -> None:
     if not stamp:
         return
     name += _ENDING
-    beside = f"{name}.{os.getpid()}.new"
+    temporary = f"{name}.{os.getpid()}.new"
     with suppress(Exception):
         data = _ENTRY + stamp + pickle.dumps(value)
         if len(data) > MOST_BYTES:
             return
         with _opened(make=True) as folder:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(beside, flags, 0o600, dir_fd=folder)
+            descriptor = os.open(temporary, flags, 0o600, dir_fd=folder)
             try:
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(data)
-                os.replace(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+                os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             except OSError:  # a full disk
-                os.unlink(beside, dir_fd=folder)
+                os.unlink(temporary, dir_fd=folder)
                 raise
             _prune(folder)
 

@@ -23,7 +23,7 @@ _NOISE = re.compile(
     r"torch\._dynamo\.config\.|Exception raised from |frame #\d+|Please include the loss function|"
     r"Parameter indices which did not receive grad|from user code:$|Developer debug context|For more details "
 )
-"""How lines begin that help whoever debugs torch, and say nothing of the cause."""
+"""Beginnings of lines that help those who debug torch, and say nothing of the cause."""
 _ASKS_DEBUG = re.compile(r"\s*[^.\n]*TORCH_DISTRIBUTED_DEBUG[^.\n]*\.?")
 """Advice that crashes: DDP over gloo ends with a segmentation fault under DETAIL."""
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`'\"(\d])|\n")

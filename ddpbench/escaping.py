@@ -57,7 +57,7 @@ def markdown_row(cells: Iterable[str]) -> str:
 
 
 def escape_markdown_code(text: str) -> str:
-    """Return a text as code in Markdown, whatever backquotes it has."""
+    """Return a text as code in Markdown, with any backquotes in it."""
     plain = clean(text).replace("\n", " ")
     longest = max((len(run) for run in re.findall("`+", plain)), default=0)
     fence = "`" * (longest + 1)
@@ -68,7 +68,7 @@ def escape_markdown_code(text: str) -> str:
 # CSV
 
 _FORMULA = "=+-@\N{FULLWIDTH EQUALS SIGN}\N{FULLWIDTH PLUS SIGN}\N{FULLWIDTH HYPHEN-MINUS}\N{FULLWIDTH COMMERCIAL AT}"
-"""What a spreadsheet takes for a formula at the start of a cell."""
+"""Characters that a spreadsheet takes for a formula at the start of a cell."""
 _TEXT_MARK = "'"
 
 

@@ -112,7 +112,7 @@ def test_whichever_of_a_ranks_processes_is_ended_nothing_is_left(
 
 @pytest.fixture
 def tests_under_nohup() -> Iterator[None]:
-    """As `nohup make test` has it: what the tests start inherits it."""
+    """Ignore SIGHUP, as `nohup make test` does: what the tests start inherits it."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     yield
     signal.signal(signal.SIGHUP, before)

@@ -1,4 +1,4 @@
-"""What `pip install` of the built wheel gives: the experiments with their files, and commands that need no checkout."""
+"""The installed wheel: the experiments with their files, and commands that need no checkout."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def test_a_test_that_the_gate_cannot_decide_is_not_counted_as_passed(
     assert done.returncode == code, done.stdout
     assert counted in done.stdout.splitlines()[-1]
     assert ("undecided: 1 of the 1 tests measured" in done.stdout) == (code == 0 and "undecided" in counted)
-    # what decides it is told in pytest's words
+    # the flags that decide it have pytest's names
     assert not re.search(r"(?<![\w-])--(total|drift|rounds|base)\b|ddpbench compare", done.stdout), (
         done.stdout
     )
@@ -392,7 +392,7 @@ def test_what_fails_is_printed_clean() -> None:
 
 @dataclass
 class Decided:
-    """What the gate prints."""
+    """Lines that the gate prints."""
 
     words: str
     judged = True

@@ -62,7 +62,7 @@ class Recovered:
     parts: Mapping[str, float] | None
     """Seconds from the failure until the step is made again before which it came, by `PARTS`."""
     built_s: float | None
-    """Of restoring: making the model and the replica, before what was saved is loaded; None: older records."""
+    """Making the model and the replica, the part of restoring before what was saved is loaded; None: older records."""
     recomputed_steps: int | None
     regained_s: float | None
     """Seconds from the failure until steps take at most `AT_PACE` of what they took before, from there to the end on
@@ -288,8 +288,8 @@ def _parts(
 
 def _built_s(group: Sequence[Gang]) -> float | None:
     """Return how long a gang's slowest rank took to make the model and the replica, seconds."""
-    told = [each.built_ns for each in group if each.built_ns is not None]
-    return max(told) / 1e9 if len(told) == len(group) else None
+    known = [each.built_ns for each in group if each.built_ns is not None]
+    return max(known) / 1e9 if len(known) == len(group) else None
 
 
 def _regained_s(failure: Failure, rank: RankTold, gang: int, before: Pace, case: Case) -> float | None:
@@ -323,7 +323,7 @@ class RecoveryCost:
     parts: Mapping[str, float]
     """Their means, seconds."""
     built_s: float | None
-    """Of restoring, the mean time to make model and replica, seconds; None where a launch does not tell it."""
+    """Mean time of restoring that makes model and replica, seconds; None where a launch does not tell it."""
     recomputed_steps: float | None
     regained: Interval | None
     """Of all recoveries; None where one of them never came to its pace again, which a mean of the others would hide."""
@@ -389,14 +389,14 @@ def _rates(found: Sequence[Recovered]) -> dict[str, Interval]:
 
 
 def _mean_of_all(values: Sequence[float | None]) -> float | None:
-    told = [value for value in values if value is not None]
-    return math.fsum(told) / len(told) if told and len(told) == len(values) else None
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def _mean(values: Iterable[float | None]) -> Interval | None:
     """Return the mean with its 95 % t-interval (of logs); None without any."""
-    told = [value for value in values if value is not None]
-    if not told:
+    known = [value for value in values if value is not None]
+    if not known:
         return None
-    logs = [math.log(value) for value in told] if min(told) > 0 else []
-    return Interval.around(math.fsum(told) / len(told), half_width(logs))
+    logs = [math.log(value) for value in known] if min(known) > 0 else []
+    return Interval.around(math.fsum(known) / len(known), half_width(logs))

@@ -34,7 +34,7 @@ def add_parser(commands: Any) -> None:
         "experiment", metavar="EXPERIMENT", help="a name, a TOML file or the directory of a submission"
     )
     parser.add_argument(
-        "--nodes", action=flags.Joined, metavar="1,2,4", help="numbers of nodes: each is a job of its own"
+        "--nodes", action=flags.Joined, metavar="1,2,4", help="numbers of nodes: one job each"
     )
     parser.add_argument(
         "--ranks-per-node",

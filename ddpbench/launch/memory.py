@@ -1,4 +1,4 @@
-"""How much memory a case's ranks will need together, predicted before anything is started."""
+"""The memory that a case's ranks will need together, predicted before anything is started."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def _explain(what: str, holder: _Holder | None) -> str:
     pass_over = "" if own else f", set {CLAIMS}=own if it measures nothing"
     return (
         f"another sweep{found} is measuring on {what} of this machine: the two would measure each other. "
-        f"Wait for it, give this one other {elsewhere}{pass_over}, or set DDPBENCH_SHARED_MACHINE=1 to go on "
+        f"Wait for it, give this one other {elsewhere}{pass_over}, or set DDPBENCH_SHARED_MACHINE=1 to continue "
         "with every number flagged"
     )
 

@@ -182,7 +182,7 @@ def _types(facts: Mapping[str, Any]) -> str:
     return "" if types in ((), ("float32",)) else f" ({series_of(types)})"
 
 
-def told(name: str, facts: Mapping[str, Any]) -> str:
+def summary_of(name: str, facts: Mapping[str, Any]) -> str:
     """Return a line on what was found."""
     samples = facts.get("samples")
     many = f", {samples:,} samples" if samples is not None else ""

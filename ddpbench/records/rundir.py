@@ -69,7 +69,7 @@ def checked_name(path: Path) -> Path:
 CASE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 """What a case's id looks like: the name of a folder, which nothing leads out of."""
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{0,64}")
-"""What a run's id looks like; runs of older versions have an empty one."""
+"""Pattern of a run's id; runs of older versions have an empty one."""
 _LAUNCH = re.compile(r"launch-(\d{2}|[1-9]\d{2,8})", re.ASCII)
 _ASIDE = re.compile(r"(launch-\d+|proof)\.aside-\d+", re.ASCII)
 _RANK_FILE = re.compile(r"rank-(\d{5,9})\.attempt-(0|[1-9]\d{0,8})\.(jsonl|log)", re.ASCII)

@@ -275,7 +275,7 @@ class Gang:
     ready_ns: Number
     """When the model was as it had been saved, and the next step could begin."""
     built_ns: Number | None = None
-    """How long making the model and the replica took, before what was saved was loaded; older records have none."""
+    """Time of making the model and the replica, before what was saved was loaded; not in older records."""
     step: Whole
     """Steps made before, of which the snapshot tells."""
     samples: Whole

@@ -88,7 +88,7 @@ RANKS_NEED = (
     "torch.utils.data.distributed",
     "ddpbench.worker.rank.rank",
 )
-"""What ranks of all cases import."""
+"""Modules that ranks of all cases import."""
 
 
 def import_for(case: Case) -> None:

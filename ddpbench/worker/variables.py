@@ -16,7 +16,7 @@ from ddpbench.worker.place import Place
 from ddpbench.workloads import is_import_path
 
 STORE_AT = "DDPBENCH_STORE_AT"
-"""Where the slots' store is, once MASTER_ADDR and MASTER_PORT name the meeting point of one launch of theirs."""
+"""Address of the slots' store, once MASTER_ADDR and MASTER_PORT name the meeting point of one launch of theirs."""
 _MASTER = ("MASTER_ADDR", "MASTER_PORT")
 _USER_MEETS = "the user's code meets at"
 
@@ -62,7 +62,7 @@ def _torchruns(place: Place, per_node: int, nodes: int) -> dict[str, str]:
 
 
 def _meet_elsewhere(env: MutableMapping[str, str], place: Place) -> None:
-    """Have the ranks of one launch of slots meet at a port of their own: the slots' store serves all launches."""
+    """Have the ranks of one launch of slots meet at their own port: the slots' store serves all launches."""
     from torch._C._distributed_c10d import PrefixStore, TCPStore
 
     address, port = env["MASTER_ADDR"], int(env["MASTER_PORT"])

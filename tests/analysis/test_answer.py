@@ -27,17 +27,17 @@ from tests.synthetic import (
 
 
 def answer(summary: RunSummary) -> str:
-    (told,) = summary.answer
-    assert told.kind == "answer"
-    return told.line
+    (said,) = summary.answer
+    assert said.kind == "answer"
+    return said.line
 
 
 def test_the_best_is_named_and_how_far_behind_the_other_is(tmp_path: Path) -> None:
-    told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 15}))
-    assert told.startswith("Use DDP at 2 ranks: 1.6")
-    assert "times one rank's samples/s; a step of master takes 25.0 % longer (6 launches each)." in told
-    told = answer(summary_of(tmp_path / "far", {SINGLE: 10, DDP: 12, MASTER: 36}))
-    assert "; a step of master takes 3.00 times as long: it trains less than one rank does (" in told
+    said = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 15}))
+    assert said.startswith("Use DDP at 2 ranks: 1.6")
+    assert "times one rank's samples/s; a step of master takes 25.0 % longer (6 launches each)." in said
+    said = answer(summary_of(tmp_path / "far", {SINGLE: 10, DDP: 12, MASTER: 36}))
+    assert "; a step of master takes 3.00 times as long: it trains less than one rank does (" in said
 
 
 def test_the_best_need_not_be_the_reference(tmp_path: Path) -> None:
@@ -50,26 +50,26 @@ def test_of_cases_that_cannot_be_told_apart_the_reference_is_used_and_no_other_i
     tmp_path: Path,
 ) -> None:
     """Whichever happens to be the fastest: a choice by the mean would be luck."""
-    told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 11.9}, noise=0.08))
-    assert told.startswith("No strategy wins at 2 ranks: DDP, at 1.9")
-    assert " samples/s, cannot be told apart from master (the step of DDP is at most " in told
-    assert "master takes" not in told
+    said = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 11.9}, noise=0.08))
+    assert said.startswith("No strategy wins at 2 ranks: DDP, at 1.9")
+    assert " samples/s, cannot be told apart from master (the step of DDP is at most " in said
+    assert "master takes" not in said
 
 
 def test_a_reference_that_is_shown_to_be_slower_is_not_used(tmp_path: Path) -> None:
     cap = case_of("ddp", 2, bucket_cap_mb=25.0)
-    told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 20, MASTER: 12, cap: 12.001}, noise=0.004))
-    assert told.startswith("No strategy wins at 2 ranks: master, at 1.6")
-    assert "cannot be told apart from DDP (25 MiB buckets)" in told
-    assert "default buckets" not in told
+    said = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 20, MASTER: 12, cap: 12.001}, noise=0.004))
+    assert said.startswith("No strategy wins at 2 ranks: master, at 1.6")
+    assert "cannot be told apart from DDP (25 MiB buckets)" in said
+    assert "default buckets" not in said
 
 
 def test_caps_of_one_strategy_are_told_apart_by_their_caps(tmp_path: Path) -> None:
     caps = {case_of("ddp", 2, bucket_cap_mb=cap): step for cap, step in ((1.0, 15.0), (25.0, 11.0))}
-    told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 12, **caps}))
-    assert told.startswith("Use DDP (25 MiB buckets) at 2 ranks")
+    said = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 12, **caps}))
+    assert said.startswith("Use DDP (25 MiB buckets) at 2 ranks")
     # By the means it is 9.0 % for the closer one; what intervals leave is true of both.
-    assert "; steps of the other 2 take 8.8 % longer or more" in told
+    assert "; steps of the other 2 take 8.8 % longer or more" in said
 
 
 def test_layouts_of_the_best_strategy_that_cannot_be_told_apart_do_not_hide_that_it_is_best(
@@ -79,15 +79,15 @@ def test_layouts_of_the_best_strategy_that_cannot_be_told_apart_do_not_hide_that
         return case_of(strategy, 4, fabric="1 Gbit/s", nodes=nodes, ranks_per_node=4 // nodes)
 
     one, two, master = on("ddp", 1), on("ddp", 2), on("master", 2)
-    told = answer(summary_of(tmp_path, {SINGLE: 10, one: 12, two: 12.001, master: 20}, noise=0.004))
-    assert told.startswith("Use ring (DDP) at 4 ranks: 3.3")
-    assert "; 1 x 4 and 2 x 2 cannot be told apart" in told
+    said = answer(summary_of(tmp_path, {SINGLE: 10, one: 12, two: 12.001, master: 20}, noise=0.004))
+    assert said.startswith("Use ring (DDP) at 4 ranks: 3.3")
+    assert "; 1 x 4 and 2 x 2 cannot be told apart" in said
 
 
 def test_where_more_ranks_are_slower_the_answer_is_one(tmp_path: Path) -> None:
-    told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 40, MASTER: 60}))
-    assert told.startswith("Stay on one rank: at 2 ranks DDP trains 0.50")
-    assert "times its samples/s" in told
+    said = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 40, MASTER: 60}))
+    assert said.startswith("Stay on one rank: at 2 ranks DDP trains 0.50")
+    assert "times its samples/s" in said
 
 
 def test_another_path_of_training_is_never_what_to_use(tmp_path: Path) -> None:
@@ -100,9 +100,9 @@ def test_another_path_of_training_is_never_what_to_use(tmp_path: Path) -> None:
             blocks = [[int(step * MS * (1 + number / 1000))] * 10]
             write_launch(run, case, number, [RankLaunch(blocks=blocks)] * processes_of(case))
     write_sessions(run)
-    told = answer(summarize(run))
-    assert told.startswith("Use DDP at 2 ranks")
-    assert "not ranked: local SGD (another path of training)" in told
+    said = answer(summarize(run))
+    assert said.startswith("Use DDP at 2 ranks")
+    assert "not ranked: local SGD (another path of training)" in said
 
 
 INDEPENDENT = case_of("independent", 2)
@@ -123,10 +123,10 @@ def test_a_number_that_cannot_be_right_is_no_answer_and_no_finding(
     tmp_path: Path, steps: dict[Case, float], why: str
 ) -> None:
     found = summary_of(tmp_path, steps)
-    told = answer(found)
-    assert told.startswith("No answer: the numbers of DDP at 2 ranks cannot be right: ")
-    assert why in told
-    assert told.endswith("repeat on a quiet machine).")
+    said = answer(found)
+    assert said.startswith("No answer: the numbers of DDP at 2 ranks cannot be right: ")
+    assert why in said
+    assert said.endswith("repeat on a quiet machine).")
     lines = [one.line for one in found.findings]
     assert [line for line in lines if "DDP" in line] == []
     assert lines, "those on other cases stay"
@@ -136,19 +136,19 @@ def test_a_number_that_cannot_be_right_is_no_answer_and_no_finding(
 def test_a_panel_with_a_wrong_number_is_not_judged_and_the_others_are(tmp_path: Path) -> None:
     other = {one: case_of(one.strategy, one.world_size, workload="mlp") for one in (SINGLE, DDP, MASTER)}
     steps = {SINGLE: 10, DDP: 6, MASTER: 15, other[SINGLE]: 10, other[DDP]: 12, other[MASTER]: 15}
-    told = answer(summary_of(tmp_path, steps))
-    assert told.startswith("Use DDP at 2 ranks")
-    assert "not judged: gpt:nano" in told
+    said = answer(summary_of(tmp_path, steps))
+    assert said.startswith("Use DDP at 2 ranks")
+    assert "not judged: gpt:nano" in said
 
 
 def test_under_strong_scaling_caches_may_explain_a_little_more_than_linear(tmp_path: Path) -> None:
     strong = {"scaling": "strong", "global_batch": 16}
     one = case_of("single", 1, local_batch=16, **strong)
     ddp, master = (case_of(name, 2, local_batch=8, **strong) for name in ("ddp", "master"))
-    told = answer(summary_of(tmp_path / "a", {one: 10, ddp: 4.5, master: 8}))
-    assert told.startswith("Use DDP at 2 ranks: 2.2")
-    told = answer(summary_of(tmp_path / "b", {one: 10, ddp: 3, master: 8}))
-    assert told.startswith("No answer: the numbers of DDP at 2 ranks cannot be right: ")
+    said = answer(summary_of(tmp_path / "a", {one: 10, ddp: 4.5, master: 8}))
+    assert said.startswith("Use DDP at 2 ranks: 2.2")
+    said = answer(summary_of(tmp_path / "b", {one: 10, ddp: 3, master: 8}))
+    assert said.startswith("No answer: the numbers of DDP at 2 ranks cannot be right: ")
 
 
 def test_oversubscribed_cases_and_too_few_rounds_answer_nothing(tmp_path: Path) -> None:
@@ -164,33 +164,33 @@ def test_oversubscribed_cases_and_too_few_rounds_answer_nothing(tmp_path: Path) 
 def test_fewer_ranks_that_train_more_are_used(tmp_path: Path) -> None:
     """One number of ranks is never called useless, or the best, for what another one does."""
     four, other = case_of("ddp", 4), case_of("master", 4)
-    told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 11.1, MASTER: 11.5, four: 44, other: 50}))
-    assert told.startswith("Use DDP at 2 ranks: 1.8")
-    assert "4 ranks are slower" in told
-    told = answer(summary_of(tmp_path / "pays", {SINGLE: 10, DDP: 11.1, MASTER: 11.5, four: 13, other: 20}))
-    assert told.startswith("Use DDP at 4 ranks: 3.0")
-    assert "slower" not in told
+    said = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 11.1, MASTER: 11.5, four: 44, other: 50}))
+    assert said.startswith("Use DDP at 2 ranks: 1.8")
+    assert "4 ranks are slower" in said
+    said = answer(summary_of(tmp_path / "pays", {SINGLE: 10, DDP: 11.1, MASTER: 11.5, four: 13, other: 20}))
+    assert said.startswith("Use DDP at 4 ranks: 3.0")
+    assert "slower" not in said
 
 
 def test_a_gain_that_is_not_shown_is_said(tmp_path: Path) -> None:
-    told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 21.5, MASTER: 43}, noise=0.06))
-    assert "not shown to be faster than one rank" in told
+    said = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 21.5, MASTER: 43}, noise=0.06))
+    assert "not shown to be faster than one rank" in said
 
 
 def test_what_is_slower_by_less_than_the_margin_is_not_called_alike(tmp_path: Path) -> None:
     cap = case_of("ddp", 2, bucket_cap_mb=25.0)
-    told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 12.12, MASTER: 12, cap: 12.0}, noise=0.0005))
-    assert "default buckets" not in told.split(";")[0]
-    assert "default buckets) cannot be told" not in told
+    said = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 12.12, MASTER: 12, cap: 12.0}, noise=0.0005))
+    assert "default buckets" not in said.split(";")[0]
+    assert "default buckets) cannot be told" not in said
 
 
 def test_no_bound_is_below_zero(tmp_path: Path) -> None:
     for number in range(6):
-        told = answer(
+        said = answer(
             summary_of(tmp_path / str(number), {SINGLE: 10, DDP: 12, MASTER: 12.3 + number / 50}, noise=0.02)
         )
-        assert "at most -" not in told
-        assert "at most 0 %" not in told
+        assert "at most -" not in said
+        assert "at most 0 %" not in said
 
 
 def test_links_with_different_answers_are_named_and_labelled(tmp_path: Path) -> None:
@@ -202,18 +202,18 @@ def test_links_with_different_answers_are_named_and_labelled(tmp_path: Path) -> 
         case_of("ddp", 2, **fast): 12,
         case_of("master", 2, **fast): 9,
     }
-    (told, asked) = summary_of(tmp_path / "apart", {SINGLE: 10, **steps}).answer
+    (said, asked) = summary_of(tmp_path / "apart", {SINGLE: 10, **steps}).answer
     assert (
-        told.text
+        said.text
         == "At 2 ranks use ring (DDP) for emulated 1 Gbit/s link; master for emulated 10 Gbit/s link."
     )
-    assert "dilated x10" in told.tags
+    assert "dilated x10" in said.tags
     assert asked.kind == "links"
     steps[case_of("master", 2, **fast)] = 30
-    told = summary_of(tmp_path / "alike", {SINGLE: 10, **steps}).answer[0]
-    assert told.text.startswith("Use ring (DDP) at 2 ranks on both links")
-    assert told.text.endswith("the others are slower.")
-    assert {"dilated x10", "emulated links"} <= set(told.tags)
+    said = summary_of(tmp_path / "alike", {SINGLE: 10, **steps}).answer[0]
+    assert said.text.startswith("Use ring (DDP) at 2 ranks on both links")
+    assert said.text.endswith("the others are slower.")
+    assert {"dilated x10", "emulated links"} <= set(said.tags)
 
 
 @pytest.mark.parametrize(
@@ -228,15 +228,15 @@ def test_links_with_different_answers_are_named_and_labelled(tmp_path: Path) -> 
 )
 @pytest.mark.parametrize("name", ["ddp", "tf_mirrored"])
 def test_a_gain_over_several_panels_is_over_a_rank_in_torch(
-    tmp_path: Path, name: str, step: float, told: str
+    tmp_path: Path, name: str, step: float, said: str
 ) -> None:
     own: dict[Case, float] = {case_of(name, 2): step, case_of(name, 2, **MLP): step}
     others: dict[Case, float] = {MASTER: 30, OTHER: 30}
     found = summary_of(tmp_path, {SINGLE: 10, BASE: 10, **own, **others}).answer[0].text
     if name == "ddp":
-        assert found == told.format("DDP", "one rank's samples/s").replace("rank in torch", "rank")
+        assert found == said.format("DDP", "one rank's samples/s").replace("rank in torch", "rank")
     else:
-        assert found == told.format("TF Mirrored", "the samples/s of one rank in torch")
+        assert found == said.format("TF Mirrored", "the samples/s of one rank in torch")
 
 
 def test_panels_of_other_sizes_or_without_a_choice_are_not_spoken_for(tmp_path: Path) -> None:
@@ -244,17 +244,17 @@ def test_panels_of_other_sizes_or_without_a_choice_are_not_spoken_for(tmp_path: 
     base, two, other = case_of("single", 1, **mlp), case_of("ddp", 2, **mlp), case_of("master", 2, **mlp)
     four, beside = case_of("ddp", 4), case_of("master", 4)
     steps: dict[Case, float] = {SINGLE: 10, four: 13, beside: 20, base: 10, two: 12, other: 15}
-    told = summary_of(tmp_path / "sizes", steps).answer[0].text
-    assert told == "Use DDP at 4 ranks for gpt:nano; DDP at 2 ranks for mlp:small."
+    said = summary_of(tmp_path / "sizes", steps).answer[0].text
+    assert said == "Use DDP at 4 ranks for gpt:nano; DDP at 2 ranks for mlp:small."
     steps = {SINGLE: 10, DDP: 12, MASTER: 15, base: 10, two: 12}
-    told = summary_of(tmp_path / "alone", steps).answer[0].text
+    said = summary_of(tmp_path / "alone", steps).answer[0].text
     assert (
-        told
+        said
         == "Use DDP at 2 ranks on both workloads: 1.67 times one rank's samples/s; the others are slower."
     )
     steps = {SINGLE: 10, DDP: 15, MASTER: 12, base: 10, two: 12}
-    told = summary_of(tmp_path / "apart", steps).answer[0].text
-    assert told == "At 2 ranks use master for gpt:nano; DDP for mlp:small."
+    said = summary_of(tmp_path / "apart", steps).answer[0].text
+    assert said == "At 2 ranks use master for gpt:nano; DDP for mlp:small."
     run = RunDir(tmp_path / "failed")
     write_plan(run, [SINGLE, DDP, MASTER], Budget(rounds_min=1, rounds_max=6))
     write_proof(run, DDP, Outcome(status="diverged", error="gradients differ"))

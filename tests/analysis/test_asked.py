@@ -1,4 +1,4 @@
-"""Settings that ranks recorded, beside what their case asks for: told in Validity, on the terminal and in cases.csv."""
+"""Settings that ranks recorded, compared with what their case asks for: in Validity, on the terminal, in cases.csv."""
 
 from __future__ import annotations
 

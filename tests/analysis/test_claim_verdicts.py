@@ -117,9 +117,10 @@ def test_a_case_whose_numbers_cannot_be_right_decides_no_claim() -> None:
     assert decided(claim((DDP, PARALLEL)), runs).verdict == "holds"
     (found,) = decided_claims([claim((DDP, PARALLEL))], runs, {DDP.case_id: wrong})
     assert found.verdict == "cannot tell"
-    told = found.pairs[0].reason
+    message = found.pairs[0].reason
     assert (
-        told == "the numbers of DDP at 2 ranks cannot be right: its speed-up is 3.1; allowed is at most 2.5"
+        message
+        == "the numbers of DDP at 2 ranks cannot be right: its speed-up is 3.1; allowed is at most 2.5"
     )
 
 
@@ -197,11 +198,11 @@ def test_what_holds_of_one_pair_and_not_of_another_holds_in_part() -> None:
         ("gpt:nano", "holds"),
         ("mlp:large", "does not hold"),
     ]
-    (told,) = claim_findings([found], runs)
-    assert told.text.startswith(f"Holds in part: {SAYS}; ")
-    assert "faster for gpt:nano, not for mlp:large (" in told.text
-    assert told.text.count("[") == 2, "both have their interval"
-    assert "corrected for 2 comparisons" in told.line
+    (message,) = claim_findings([found], runs)
+    assert message.text.startswith(f"Holds in part: {SAYS}; ")
+    assert "faster for gpt:nano, not for mlp:large (" in message.text
+    assert message.text.count("[") == 2, "both have their interval"
+    assert "corrected for 2 comparisons" in message.line
 
 
 def test_one_pair_that_is_undecided_keeps_a_claim_from_holding() -> None:
@@ -209,8 +210,8 @@ def test_one_pair_that_is_undecided_keeps_a_claim_from_holding() -> None:
     runs += measured(random.Random(1), {WIDE: 1.0, WIDE_PARALLEL: 1.0}, noise=0.08)
     found = decided(claim((DDP, PARALLEL), (WIDE, WIDE_PARALLEL)), runs)
     assert found.verdict == "holds in part"
-    (told,) = claim_findings([found], runs)
-    assert "cannot tell for mlp:large" in told.text
+    (message,) = claim_findings([found], runs)
+    assert "cannot tell for mlp:large" in message.text
     against = decided(claim((PARALLEL, DDP), (WIDE_PARALLEL, WIDE)), runs)
     assert against.verdict == "does not hold"
 
@@ -244,8 +245,8 @@ def test_a_case_that_is_not_comparable_decides_nothing(changes: Mapping[str, Any
     assert found.verdict == "cannot tell"
     assert found.pairs[0].ratio is None
     assert found.pairs[0].reason.startswith(words)
-    (told,) = claim_findings([found], [mine, other])
-    assert told.text == f"Cannot tell: {SAYS}; {words}."
+    (message,) = claim_findings([found], [mine, other])
+    assert message.text == f"Cannot tell: {SAYS}; {words}."
     whole = [mine, run_of(PARALLEL, [2 * one for one in drift], sessions=["a"] * 8)]
     assert decided(claim((DDP, PARALLEL)), whole).verdict == "holds"
 
@@ -269,8 +270,8 @@ def test_under_five_rounds_nothing_is_decided() -> None:
 
 def test_a_claim_without_a_pair_in_this_run_is_told() -> None:
     found = decided(claim(), [])
-    (told,) = claim_findings([found], [])
-    assert told.text == f"Cannot tell: {SAYS}; no two cases of this run are its two sides."
+    (message,) = claim_findings([found], [])
+    assert message.text == f"Cannot tell: {SAYS}; no two cases of this run are its two sides."
 
 
 def test_step_times_and_throughput_are_held_apart_where_steps_have_unlike_samples() -> None:
@@ -312,9 +313,9 @@ def test_growth_is_told_of_every_strategy_that_grows() -> None:
         ("master", "holds"),
         ("DDP", "does not hold"),
     ]
-    (told,) = claim_findings([found], runs)
-    assert "the other's step is 6.0" in told.text
-    assert "times as long for master, not for DDP" in told.text
+    (message,) = claim_findings([found], runs)
+    assert "the other's step is 6.0" in message.text
+    assert "times as long for master, not for DDP" in message.text
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.85, "holds"), (0.95, "cannot tell")])
@@ -326,9 +327,9 @@ def test_replays_that_fill_this_machine_s_cores_decide_nothing(share: float, ver
     ]
     found = decided(claim((DDP, PARALLEL)), runs)
     assert found.verdict == verdict
-    (told,) = claim_findings([found], runs)
+    (message,) = claim_findings([found], runs)
     said = "DDP at 2 ranks took 95 % of this machine's cores, so that these set its pace"
-    assert (said in told.text) is (verdict == "cannot tell")
+    assert (said in message.text) is (verdict == "cannot tell")
 
 
 def test_two_sides_are_named_by_what_tells_them_apart_where_more_does_not_fit() -> None:
@@ -338,16 +339,16 @@ def test_two_sides_are_named_by_what_tells_them_apart_where_more_does_not_fit() 
     runs = measured(random.Random(1), {few: 1.0, many: 4.8}, noise=0.01)
     says = "from 2 to 32 workers a master's step doubles or more"
     found = decided(claim((few, many), of="step time", margin=1.0, says=says), runs)
-    (told,) = claim_findings([found], runs)
-    assert "; a step of 32 ranks takes 4.8" in told.text
-    assert "times as long as one of 2 ranks" in told.text
+    (message,) = claim_findings([found], runs)
+    assert "; a step of 32 ranks takes 4.8" in message.text
+    assert "times as long as one of 2 ranks" in message.text
 
 
 def test_another_path_of_training_is_said_beside() -> None:
     local = case_of("post_local_sgd", 2)
     runs = measured(random.Random(1), {local: 1.0, DDP: 1.3})
-    (told,) = claim_findings(decided_claims([claim((local, DDP))], runs), runs)
-    assert "another path of training" in told.line
+    (message,) = claim_findings(decided_claims([claim((local, DDP))], runs), runs)
+    assert "another path of training" in message.line
 
 
 def a_run(
@@ -447,9 +448,9 @@ def test_the_page_begins_its_findings_with_claims_and_shows_their_pairs(
 ) -> None:
     run = a_run(tmp_path / "run", STEPS, CLAIMS)
     assert cli(["report", str(run.path)]) == 0
-    told = capsys.readouterr()
-    assert told.out.strip() == str(run.path / "report.html")
-    verdicts = [line for line in told.err.splitlines() if SAYS in line]
+    message = capsys.readouterr()
+    assert message.out.strip() == str(run.path / "report.html")
+    verdicts = [line for line in message.err.splitlines() if SAYS in line]
     assert [line.partition(":")[0] for line in verdicts] == ["Holds in part", "Holds here"]
     page = read((run.path / "report.html").read_text(encoding="utf-8"))
     findings = page.one("ol", class_="findings").text.replace("\N{NO-BREAK SPACE}", " ")
@@ -488,15 +489,15 @@ def test_what_sharing_cores_may_have_cost_decides_nothing(
     ]
     found = decided(claim((DDP, PARALLEL)), runs)
     assert found.verdict == verdict
-    (told,) = claim_findings([found], runs)
+    (message,) = claim_findings([found], runs)
     held = found.pairs[0]
     if held.ratio is None:
         assert held.reason.endswith("has more threads than cores")
-        assert "intervals allow for shared cores" not in told.tags
+        assert "intervals allow for shared cores" not in message.tags
         return
-    assert "intervals allow for shared cores" in told.tags
+    assert "intervals allow for shared cores" in message.tags
     worst = max(share or 0.0 for share in shares_of)
-    assert f"ranks shared cores: up to {100 * worst:.0f} % of a step may be waiting for them" in told.tags
+    assert f"ranks shared cores: up to {100 * worst:.0f} % of a step may be waiting for them" in message.tags
     mine, other = (share or 0.0 for share in shares_of)
     ratio = times[0] / times[1]
     assert held.ratio.low == pytest.approx(ratio * (1 - mine), rel=0.03)

@@ -39,11 +39,11 @@ class Input:
     made: tuple[str, ...] = field(default=("run",))
     """What may be in the folder afterwards, beside what was prepared."""
     prints_first: bool = False
-    """What it found is printed even where a file cannot be written afterwards."""
+    """Its results are printed even where a file cannot be written afterwards."""
     limits: Mapping[int, int] = field(default_factory=dict)
     """Limits of its process, by their number in `resource`."""
     state: Callable[[Path], Any] = lambda folder: None
-    """What of the folder must outlast the command; `lost` is given it with the folder and the exit code."""
+    """Files of the folder that must outlast the command; `lost` is given it with the folder and the exit code."""
     lost: Callable[[Any, Path, int | None], list[str]] = lambda state, folder, code: []
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables besides the usual ones; `{here}` is put in them too."""

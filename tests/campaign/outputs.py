@@ -87,7 +87,7 @@ PLACES: dict[str, tuple[Callable[[Path], None], bool, tuple[int, ...]]] = {
         else {}
     ),
 }
-"""What is at the place that a command is to write, whether its files are limited, and how it must end."""
+"""The thing at the place that a command is to write, whether its files are limited, and how it must end."""
 
 
 def names() -> list[str]:

@@ -127,7 +127,7 @@ STEMS = {
     "doctor": [],
     "list": [],
 }
-"""What each command needs beside the misspelt name. A first word that is no flag is its first argument."""
+"""Arguments of each command besides the misspelt name. A first word that is not a flag is its first argument."""
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:

@@ -59,7 +59,7 @@ STEMS = {
     "export": ["export", "{runs}/one", "--format", "csv"],
     "profile": ["profile", "gpt:nano"],
 }
-"""What each command needs besides the option."""
+"""Arguments of each command besides the option."""
 OPTIONS = output_options()
 by_option = pytest.mark.parametrize(("command", "option"), OPTIONS, ids=[" ".join(one) for one in OPTIONS])
 
@@ -199,7 +199,7 @@ def test_a_named_pipe_is_written_through(
 def test_the_pipe_of_a_process_substitution_is_written_through(
     command: str, option: str, link: bool, runs: Path, tmp_path: Path, written: Written
 ) -> None:
-    """As `>(cmd)`, whose name is /dev/fd/63 in bash."""
+    """Open a pipe like `>(cmd)`, whose name is /dev/fd/63 in bash."""
     read, write = os.pipe()
     os.set_inheritable(write, True)
     path = Path(f"/dev/fd/{write}")
@@ -265,7 +265,7 @@ def test_what_cannot_be_written_is_refused_and_stays(
         path = Path(f"/dev/fd/{os.open('/dev/null', os.O_WRONLY)}")  # not inherited from the shell
     before = {one.name: (one.lstat().st_ino, one.lstat().st_mode) for one in tmp_path.iterdir()}
     assert run(argv(command, runs, option, path)) == 2
-    told = capsys.readouterr().err
+    said = capsys.readouterr().err
     words = {
         "folder": "is a folder: name a file",
         "socket": "is a socket: name a file",
@@ -274,8 +274,8 @@ def test_what_cannot_be_written_is_refused_and_stays(
         "no folder": f"there is no directory {tmp_path / 'no'}",
         "other descriptor": "the shell has opened no descriptor",
     }[kind]
-    assert str(path) in told
-    assert words in told
+    assert str(path) in said
+    assert words in said
     assert {one.name: (one.lstat().st_ino, one.lstat().st_mode) for one in tmp_path.iterdir()} == before
     if kind == "other descriptor":
         os.close(int(path.name))
@@ -283,7 +283,7 @@ def test_what_cannot_be_written_is_refused_and_stays(
 
 @contextmanager
 def files_of(most: int) -> Iterator[None]:
-    """Let no file grow beyond so many bytes."""
+    """Let no file grow beyond this number of bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
     try:
@@ -316,9 +316,9 @@ def test_standard_output_is_given_to_one_output(runs: Path, capsys: pytest.Captu
         for command in ("compare", "history"):
             stem = [word.replace("{runs}", str(runs)) for word in STEMS[command]]
             assert run([*stem, *words]) == 2
-            told = capsys.readouterr()
-            assert "both go to standard output: name a file for one of them" in told.err
-            assert told.out == ""
+            said = capsys.readouterr()
+            assert "both go to standard output: name a file for one of them" in said.err
+            assert said.out == ""
 
 
 def test_what_was_compared_is_printed_although_a_file_cannot_be_written(
@@ -494,8 +494,8 @@ def test_a_script_that_cannot_be_written_stays_whole(
     for most in (0, 100, len(before) - 1, len(before) + 20):
         with files_of(most):
             assert run(["init", str(script), "--write"]) == 2
-        assert f"{script} cannot be written: File too large" in (told := capsys.readouterr().err)
-        assert "it is unchanged" in told
+        assert f"{script} cannot be written: File too large" in (said := capsys.readouterr().err)
+        assert "it is unchanged" in said
         assert script.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == ["train.py"]
 
@@ -573,9 +573,9 @@ def test_a_profile_is_a_json_file_or_a_stream(
     assert run(["profile", "gpt:nano", "--out", str(tmp_path / "x.txt")]) == 2
     assert "ends in .json" in capfd.readouterr().err
     assert run(["profile", "gpt:nano", "--out", "-"]) == 0
-    told = capfd.readouterr()
-    assert json.loads(told.out) == json.loads(PROFILE)
-    assert "profiling gpt:nano" in told.err
+    said = capfd.readouterr()
+    assert json.loads(said.out) == json.loads(PROFILE)
+    assert "profiling gpt:nano" in said.err
 
 
 def test_of_pages_and_baselines_that_cannot_be_written_nothing_is_left(

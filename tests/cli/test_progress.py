@@ -1,4 +1,4 @@
-"""What a sweep's progress says: how many launches have ended, and how long the rest takes from then on."""
+"""A sweep's progress: how many launches have ended, and how long the rest takes from then on."""
 
 from __future__ import annotations
 

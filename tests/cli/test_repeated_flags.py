@@ -64,7 +64,7 @@ def test_both_values_are_kept_or_the_second_is_refused(
         assert code == 2
         assert f"argument {flag}" in said
         assert "given twice" in said
-        assert parsed(command, *words, flag, first, flag, first)  # the same twice is no contradiction
+        assert parsed(command, *words, flag, first, flag, first)  # the same twice does not contradict
         return
     kept = getattr(arguments, action.dest)
     one = getattr(parsed(command, *words, flag, first), action.dest)

@@ -130,7 +130,7 @@ def test_batches_that_are_an_axis_win_too() -> None:
 
 
 COMMANDS = ["sweep", "plan", "submit"]
-"""Those whose `--workload` replaces an experiment's; `compare` and `bisect` prepare each side as `sweep` does."""
+"""Commands whose `--workload` replaces an experiment's; `compare` and `bisect` prepare each side as `sweep` does."""
 
 
 @pytest.mark.parametrize("command", COMMANDS)

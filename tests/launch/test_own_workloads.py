@@ -14,7 +14,7 @@ from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.own_workloads import located, with_located
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.machine.identity import workloads_digest
-from ddpbench.machine.trial import inspect_own, told, tried, within_own
+from ddpbench.machine.trial import inspect_own, summary_of, tried, within_own
 from ddpbench.spec import Case, PlannedCase, parse_experiment
 from tests.synthetic import case_of
 
@@ -130,7 +130,7 @@ def test_a_file_that_is_nowhere_is_refused_with_both_places(folders: tuple[Path,
 
 def test_what_was_found_is_told_in_a_line() -> None:
     facts = {"parameters": 1200, "gradient_bytes": 4800, "samples": None, "batch": "float32 [4, 6]"}
-    assert told("mine/train.py:A", facts) == (
+    assert summary_of("mine/train.py:A", facts) == (
         "workload mine/train.py:A: 1,200 parameters, 4,800 bytes of gradient; a batch is float32 [4, 6]"
     )
 

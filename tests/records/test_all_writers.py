@@ -44,7 +44,7 @@ WRITERS = {
     "launch/interleave/sides.py:_exported:file.extractall": "the files of a commit, in a new folder",
     "launch/interleave/sides.py:_exported:beside.rename": "the same, to its place",
     "launch/interleave/turn.py:_keep_messages_apart:os.fdopen": "standard output",
-    "launch/merge/merge.py:merge:beside.rename": "a merged run, to a name that is free",
+    "launch/merge/merge.py:merge:temporary.rename": "a merged run, to a name that is free",
     "launch/own_class/trial.py:trial_of:(folder / 'source').write_bytes": "in a temporary folder",
     "launch/own_class/trial.py:trial_of:stub.write_text": "the same",
     "launch/slurm/disks.py:archive:tarfile.open": "in memory",

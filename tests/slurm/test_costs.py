@@ -1,4 +1,4 @@
-"""What `submit --dry-run` says that jobs take, compared with numbers worked out by hand."""
+"""Costs of jobs in `submit --dry-run`, compared with numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_dry_run_says_what_each_job_takes(tmp_path: Path, capsys: pytest.Captu
     flags = ["--nodes", "1,2", "--time", "30", "--gres", "gpu:4", "--set", "base.device=cpu"]
     assert run(["submit", str(experiment), *flags, "--dry-run", "--out", str(tmp_path / "out")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    # One node: single and ddp on one rank; two nodes: ddp on two, and the base case of its speed-up.
+    # 1 node: single and ddp on one rank; two nodes: ddp on two, and the base case of its speed-up.
     for name, count in (("1 node", 2), ("2 nodes", 2)):
         (line,) = (line for line in lines if line.startswith(f"# {name}: "))
         assert f"{3 * count} to {7 * count} launches and {count} proofs" in line

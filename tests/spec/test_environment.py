@@ -53,8 +53,10 @@ def test_a_variable_is_an_axis_and_numbers_are_texts(axes: str) -> None:
 def test_what_is_set_for_all_is_in_every_case_and_an_axis_comes_before_it() -> None:
     (case,) = ddp_cases("", '[env]\nNCCL_ALGO = "Ring"\nMALLOC_ARENA_MAX = 1')
     assert case.env == {"MALLOC_ARENA_MAX": "1", "NCCL_ALGO": "Ring"}
-    told = problems_of(AXIS.format(base="", axes='"env.NCCL_ALGO" = ["Ring"]') + '[env]\nNCCL_ALGO = "Tree"')
-    assert told == ["env.NCCL_ALGO: is an axis too: give env.NCCL_ALGO or axes.env.NCCL_ALGO, not both"]
+    message = problems_of(
+        AXIS.format(base="", axes='"env.NCCL_ALGO" = ["Ring"]') + '[env]\nNCCL_ALGO = "Tree"'
+    )
+    assert message == ["env.NCCL_ALGO: is an axis too: give env.NCCL_ALGO or axes.env.NCCL_ALGO, not both"]
 
 
 def test_a_transports_variables_mean_nothing_to_a_job_without_one() -> None:
@@ -103,23 +105,23 @@ def test_variables_that_are_not_the_experiments(name: str, why: str) -> None:
         (f"axes.env.{name}", AXIS.format(base="", axes=f'"env.{name}" = ["1"]')),
         (f"env.{name}", f'[env]\n"{name}" = "1"\n[base]\nworld_size = 2'),
     ):
-        (told,) = problems_of(text)
-        assert told.startswith(where) or len(name) > 100, told
-        assert why in told
+        (message,) = problems_of(text)
+        assert message.startswith(where) or len(name) > 100, message
+        assert why in message
 
 
 @pytest.mark.parametrize("value", ["true", "1.5", "[1]", "{}"])
 def test_values_that_no_variable_has(value: str) -> None:
-    (told,) = problems_of(f"[env]\nNCCL_ALGO = {value}\n[base]\nworld_size = 2")
-    assert told.startswith("env.NCCL_ALGO: ")
-    assert "string" in told
+    (message,) = problems_of(f"[env]\nNCCL_ALGO = {value}\n[base]\nworld_size = 2")
+    assert message.startswith("env.NCCL_ALGO: ")
+    assert "string" in message
 
 
 def test_a_fabric_has_interfaces_of_its_own() -> None:
-    (told,) = problems_of(
+    (message,) = problems_of(
         '[base]\nworld_size = 2\n[env]\nGLOO_SOCKET_IFNAME = "lo"\n[fabric]\nbandwidth = "1 Gbit/s"'
     )
-    assert told.startswith("env.GLOO_SOCKET_IFNAME: an emulated network has interfaces of its own")
+    assert message.startswith("env.GLOO_SOCKET_IFNAME: an emulated network has interfaces of its own")
 
 
 def test_a_misspelt_variable_is_told_and_not_refused() -> None:

@@ -26,7 +26,7 @@ def words() -> TensorDataset:
 
 
 class Classes:
-    """What most of them share."""
+    """Common base of most of them."""
 
     dataset: Any = staticmethod(numbers)
 
@@ -195,7 +195,7 @@ class MadeByItsOwn(Classes):
 
 
 class StepDraws:
-    """A step of its own that draws from a source that no seed reaches."""
+    """Its own step draws from a source that no seed reaches."""
 
     dataset = staticmethod(numbers)
 
@@ -238,7 +238,7 @@ class Dropping(Classes):
 
 
 class OwnLoader(Classes):
-    """Brings its loader, with a worker of its own choice."""
+    """Brings its loader, with a number of workers that it chooses."""
 
     dataset = None
 

@@ -177,7 +177,7 @@ class Plateau(Sound):
 
 
 class Broken(Sound):
-    """Raises an exception in forward wherever it has a process group: nothing that torch says of the model."""
+    """Raises an exception in forward when it has a process group: nothing that torch says of the model."""
 
     def loss(self, model: Any, batch: Any) -> torch.Tensor:
         if torch.distributed.is_initialized():
@@ -200,14 +200,14 @@ class Gathers(Sound):
 
 
 class GathersHooked(Gathers):
-    """As well, with a hook that doubles a weight's gradient, which FSDP drops."""
+    """Trains as well, with a hook that doubles a weight's gradient, which FSDP drops."""
 
     def model(self) -> nn.Module:
         return Hooked().model()
 
 
 class AsksInStep(Gathers):
-    """The same, in a step."""
+    """Does so in a step."""
 
     loss: Any = None
 
@@ -242,7 +242,7 @@ class Packed(Sound):
 
 
 class PackedLoader(Packed):
-    """The same from a loader, which says how many there are."""
+    """Does so from a loader, which says how many there are."""
 
     def loader(self, rank: int, world_size: int, batch: int) -> Any:
         own = Packed().dataset()[rank::world_size]

@@ -1,4 +1,4 @@
-"""Users' models as they are: their types, sources of randomness and settings are kept, or what is changed is told."""
+"""Users' models as they are: their types, sources of randomness and settings are kept, or the change is reported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from ddpbench.machine.trial import told, within_own
+from ddpbench.machine.trial import summary_of, within_own
 from ddpbench.records import Proof
 from ddpbench.spec import Case, PlannedCase
 from ddpbench.strategies import load_strategy
@@ -121,13 +121,13 @@ def test_a_dtype_that_is_set_casts_and_is_told_and_complex_numbers_stay_complex(
     )
     facts = inspected("Mixed", dtype="float32")
     assert facts["types"] == ("float32",)
-    line = told("own.py:Mixed", facts)
+    line = summary_of("own.py:Mixed", facts)
     assert line.endswith('\n  dtype = "float32" casts the model\'s parameters from bfloat16 to float32')
 
 
 def test_the_types_of_a_model_are_in_the_line_on_it() -> None:
     facts = inspected("Mixed")
-    assert told("own.py:Mixed", facts).startswith(f"workload own.py:Mixed: 676 parameters ({BOTH}), ")
+    assert summary_of("own.py:Mixed", facts).startswith(f"workload own.py:Mixed: 676 parameters ({BOTH}), ")
 
 
 def test_a_batch_of_another_type_than_the_model_is_refused_with_what_to_do() -> None:
@@ -257,7 +257,7 @@ def test_settings_that_a_class_has_changed_are_told_when_it_is_tried() -> None:
     torch.set_num_threads(1)
     facts = inspect_workload(threaded())
     assert facts["changes"] == TOLD_OF_THREADS
-    assert told("own.py:Threaded", facts).endswith("\n  ".join(["", *TOLD_OF_THREADS]))
+    assert summary_of("own.py:Threaded", facts).endswith("\n  ".join(["", *TOLD_OF_THREADS]))
 
 
 def test_cores_and_variables_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,7 +331,7 @@ def test_weights_that_a_forward_writes_are_named_and_the_base_case_is_not_lost()
         "the model's forward writes into its own parameters (0.weight), as nn.Embedding(max_norm=...) does"
     )
     facts = inspected("Renormalised")
-    assert told("own.py:Renormalised", facts).endswith("; its forward writes into 0.weight")
+    assert summary_of("own.py:Renormalised", facts).endswith("; its forward writes into 0.weight")
     assert facts["writes"] == ["network.0.weight"]
 
 
@@ -364,4 +364,4 @@ def test_a_model_that_drops_layers_is_skipped_under_fsdp_and_told() -> None:
         r"the model leaves out layers\.\d.* in some steps, and fsdp's ranks gather every block", str(reason)
     )
     assert (other, ddp) == (None, None)
-    assert "; its steps leave out different parameters (layers." in told("own.py:Dropping", facts)
+    assert "; its steps leave out different parameters (layers." in summary_of("own.py:Dropping", facts)

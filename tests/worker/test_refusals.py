@@ -33,7 +33,7 @@ def case_of(name: str, strategy: str, world_size: int = 2, **options: Any) -> Ca
 
 
 def ended(rank: int, processes: int, name: str, strategy: str, options: dict[str, Any]) -> tuple[str, str]:
-    """How a case's proof ends on a rank, as its record would say; and why."""
+    """Outcome of a case's proof on a rank, as its record would say; and why."""
     from ddpbench.records import LaunchRequest, Proof
     from ddpbench.worker.place import Place
     from ddpbench.worker.rank.rank import Rank

@@ -1,4 +1,4 @@
-"""What a rank of another launcher imports before its start is noted."""
+"""Modules that a rank of another launcher imports before its start is noted."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ TORCHRUNS = {
     "TORCHELASTIC_MAX_RESTARTS",
     "TORCHELASTIC_USE_AGENT_STORE",
 }
-"""Those that torch.distributed.elastic sets in torch 2.13 (`_start_workers`), without the error file,
+"""Variables that torch.distributed.elastic sets in torch 2.13 (`_start_workers`), without the error file,
 OMP_NUM_THREADS and those of NCCL."""
 
 

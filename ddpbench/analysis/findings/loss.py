@@ -168,5 +168,5 @@ def loss_sentences(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
     target = loss_curves_of(short[0])[0].target
     yield (
         f"{names.not_reached(short)} the loss of {target:g} in every launch ({'; '.join(told)}{more}): no time "
-        "to it is told, for the other launches' would be too short. budget.until_steps and budget.until_s give more."
+        "to it is shown, for the other launches' would be too short. budget.until_steps and budget.until_s give more."
     )

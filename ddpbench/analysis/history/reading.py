@@ -81,7 +81,7 @@ def _found(paths: Sequence[Path], on_skip: Callable[[Path], None]) -> list[Path]
     """Return the runs and saved files that these paths and names mean.
 
     Raises:
-        RequestError: there is none, or a path that is no folder is none.
+        RequestError: there is none, or a path is not a folder.
     """
     found: list[Path] = []
     without: list[Path] = []

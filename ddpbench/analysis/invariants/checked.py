@@ -128,7 +128,7 @@ class Violation:
     count: int = 1
     """How many of the case's numbers lie outside."""
     withholds: bool = False
-    """Whether nothing may be concluded from the case's throughput."""
+    """True where nothing may be concluded from the case's throughput."""
 
     @property
     def why_withheld(self) -> str:

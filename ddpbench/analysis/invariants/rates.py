@@ -11,7 +11,7 @@ from ddpbench.analysis.table.peaks import TF32_OVER_FLOAT32, computes_in
 from ddpbench.strategies.traits import traits_of
 
 FAR = 0.25
-"""Relative: a value this far beyond what is possible is wrong, however wide its interval is, or if it has none."""
+"""Relative: a value this far beyond what is possible is wrong, with any interval or without one."""
 EDGES = 0.05
 """Relative: processor time is read a little outside of what is timed, at a block's edges."""
 _INTERVALS = (
@@ -89,7 +89,7 @@ def held_in_memory(case: Measured) -> Iterable[Bounded]:
 def at_most_the_ranks(case: Measured) -> Iterable[Bounded]:
     """A speed-up is at most the number of ranks, where the base case computes as they do.
 
-    Broken where the whole interval lies above it, or the value far above it, with or without an interval.
+    Broken where the whole interval is above it, or the value far above it, with or without an interval.
     """
     if traits_of(case.run.case).engine != "torch":
         return
@@ -113,7 +113,7 @@ def caches_cannot_explain(case: Measured, number: Bounded) -> bool:
 def under_the_bound(case: Measured) -> Iterable[Bounded]:
     """A step does not take less than that of independent ranks.
 
-    Broken where the whole interval of the ratio, paired by round, lies below 1, or the value far below it, with or
+    Broken where the whole interval of the ratio, paired by round, is below 1, or the value far below it, with or
     without an interval.
     """
     bound = case.bound

@@ -26,11 +26,11 @@ class Gated:
     fails: bool
     sentence: str
     within: bool = False
-    """The test is shown not to be slower by more than the limit: the whole interval lies below it."""
+    """The test is shown not to be slower by more than the limit: the whole interval is below it."""
 
     @property
     def undecided(self) -> bool:
-        """Whether the test neither fails nor is shown to be within the limit."""
+        """True where the test neither fails nor is shown to be within the limit."""
         return not self.fails and not self.within
 
 
@@ -94,20 +94,20 @@ def gated(
 def decided(test: str, change: Change, limit: float) -> Gated:
     """Return what a gate at this limit, a fraction, makes of a test's change."""
     fails = change.beyond(limit) or change.broken
-    told = why_failing(change, limit) if fails else change.verdict
+    outcome = why_failing(change, limit) if fails else change.verdict
     numbers = ""
     if change.ratio is not None and change.ratio.low is not None:
         size, interval = value_words(change.ratio, limit), interval_words(change.ratio, limit)
         numbers = f"{size} ({interval}; {change.rounds} rounds)"
     if change.verdict == "cannot tell" and change.resolvable is not None:
         numbers += f"; {seen_words(change.resolvable)}"
-    why = "" if told == change.reason else change.reason or numbers
+    why = "" if outcome == change.reason else change.reason or numbers
     most = change.ratio.high if change.ratio is not None else None
     return Gated(
         name=test,
         judged=change.judged,
         fails=fails,
-        sentence=": ".join(filter(None, [test, told, why])),
+        sentence=": ".join(filter(None, [test, outcome, why])),
         within=not fails and most is not None and most <= 1 + limit,
     )
 

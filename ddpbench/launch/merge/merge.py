@@ -43,25 +43,25 @@ def merge(paths: Sequence[Path], out: Path) -> Merged:
     check_alike(sources)
     if out.exists() or out.is_symlink():
         raise OutputError(f"{out} exists already; a merge makes a new directory: choose another --out")
-    beside = out.with_name(f".{out.name}.merging-{os.getpid()}")
+    temporary = out.with_name(f".{out.name}.merging-{os.getpid()}")
     made = [path for path in out.parents if not path.exists()]
     try:
         check_links(out.parent)
         out.parent.mkdir(parents=True, exist_ok=True)
-        beside.mkdir()  # not one that somebody else has made
+        temporary.mkdir()  # not one that somebody else has made
     except OSError as error:
         _remove_empty(made)
         raise OutputError(f"{out} cannot be written: {explain_os_error(error)}") from None
     try:
-        (beside / "cases").mkdir()
-        merged = _write(sources, RunDir(beside), out)
-        read_plan(RunDir(beside))  # what was made is a run directory
-        beside.rename(out)
+        (temporary / "cases").mkdir()
+        merged = _write(sources, RunDir(temporary), out)
+        read_plan(RunDir(temporary))  # what was made is a run directory
+        temporary.rename(out)
         made = []
     except OSError as error:
         raise OutputError(f"{out} cannot be written: {explain_os_error(error)}") from None
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         _remove_empty(made)
     merged.run = RunDir(out)
     return merged

@@ -15,8 +15,7 @@ from ddpbench.launch.own_class.insertion import NAME
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.placement import early_env
 from ddpbench.machine.server import ServerProcess
-from ddpbench.machine.trial import INSPECTION_TIMEOUT_S
-from ddpbench.machine.trial import told as summary_of
+from ddpbench.machine.trial import INSPECTION_TIMEOUT_S, summary_of
 from ddpbench.spec import expand, parse_experiment
 
 _STUB = """import pathlib, sys, types

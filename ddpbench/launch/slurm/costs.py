@@ -1,4 +1,4 @@
-"""What a submission's jobs take: launches, node hours and GPU hours, before any of them is submitted."""
+"""Costs of a submission's jobs: launches, node hours and GPU hours, before any of them is submitted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COUNT = re.compile(r"(?:[A-Za-z][\w.-]*:)?(\d{1,6})", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Costs:
-    """What one size takes. `least` and `most` are numbers of launches, with as few rounds and as many as it may have.
+    """The costs of one size. `least` and `most` are numbers of launches, with as few rounds and as many as it may have.
 
     `estimated_s` is what all its launches are estimated to take, and `limit_s` the time limit of one job, in seconds.
     """
@@ -102,7 +102,7 @@ def gpus_per_node(request: Request, shape: Shape, cases: Sequence[Case]) -> floa
 
 
 def _gpus_in(value: str) -> int | None:
-    """Return the GPUs of a list such as `gpu:a100:8,nvme:1`; None where it has none."""
+    """Return the GPUs of a list such as `gpu:a100:8,nvme:1`; None where there are none in it."""
     counts = [int(match[1] or 1) for part in value.split(",") if (match := _GPUS.fullmatch(part.strip()))]
     return sum(counts) if counts else None
 

@@ -21,7 +21,7 @@ from ddpbench.machine.trial import (
     identifying,
     inspect_own,
     skipped_by_trial,
-    told,
+    summary_of,
     tried,
     within_own,
 )
@@ -69,7 +69,7 @@ def identify(
     found = machine_record(prepared.hardware, probe, toml, plan.cases)
     own = inspect_own(server, [entry.case for entry in plan.runnable], run.path)
     for name, facts in own.items():
-        listener.looked_at(told(name, facts))
+        listener.looked_at(summary_of(name, facts))
     plan = _settled(prepared, server, own, listener)
     found["context"]["own_workloads"] = {name: identifying(facts) for name, facts in own.items()}
     if prepared.resumes:
@@ -102,10 +102,10 @@ def _settled(
     for line in skipped_by_trial(plan.cases, cases):
         listener.looked_at(line)
     if not prepared.resumes:
-        told = set(sentences(cases))
+        summary_of = set(sentences(cases))
         cases = without_equal(cases, gradients_in_rank(server, prepared.run.path))
         for sentence in sentences(cases):
-            if sentence not in told:
+            if sentence not in summary_of:
                 listener.looked_at(sentence)
     if tuple(cases) == plan.cases:
         return plan

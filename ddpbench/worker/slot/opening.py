@@ -22,7 +22,7 @@ from ddpbench.machine.trial import (
     identifying,
     inspect_own,
     skipped_by_trial,
-    told,
+    summary_of,
     tried,
     within_own,
 )
@@ -167,7 +167,7 @@ def settled_plan(slot: Slot, plan: StoredPlan) -> tuple[StoredPlan, dict[str, Tr
             left = tuple(without_equal(left, gradients_in_rank(server, folder, before_each=slot.beat)))
     if own:
         for name, facts in own.items():
-            say(told(name, facts))
+            say(summary_of(name, facts))
         for line in skipped_by_trial(plan.cases, left):
             say(line)
         machine = read_machine(slot.run)

@@ -14,12 +14,12 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed import distributed_c10d
 
 _ASKED = "_get_default_group"
-"""What torch's collectives, `get_rank` and `get_world_size` call where they are given no group."""
+"""Function that torch's collectives, `get_rank` and `get_world_size` call where they are given no group."""
 
 
 @dataclass(slots=True)
 class Asked:
-    """Whether the default process group was asked for."""
+    """True once the default process group was asked for."""
 
     found: bool = False
 
@@ -40,7 +40,7 @@ def noticing() -> Iterator[Asked]:
 def formed_when_asked(device: torch.device) -> Iterator[Asked]:
     """Form a group of this rank alone as soon as what runs within asks for one and there is none.
 
-    Code that looks whether there is one, by `is_initialized`, finds none until then, and goes on without.
+    Code that looks whether there is one, by `is_initialized`, finds none until then, and continues without.
     """
     asked = Asked()
 

@@ -65,7 +65,7 @@ def prove_own_steps(prover: Rank, batch: Any, shards: Sequence[Any]) -> Iterator
 def _unrepeatable(
     prover: Rank, numbers: Numbers, shards: Sequence[Any], before: Tensors, expected: Tensors
 ) -> str:
-    """Return why these replicas are no reference for a strategy: made a second time, they end otherwise.
+    """Return why these replicas cannot be the reference of a strategy: made a second time, they end otherwise.
 
     What was found in one type holds in the next, where chance may bring two results near each other.
     """

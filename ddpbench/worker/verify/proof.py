@@ -50,7 +50,7 @@ class Prover:
     def run(self) -> Iterator[Proof | Costs]:
         """Yield the comparisons in turn, float64 first; every rank yields the same.
 
-        float64 proves the algorithm, in full precision whatever the case's; the types that are trained in follow, under
+        float64 proves the algorithm, in full precision not in the case's; the types that are trained in follow, under
         the case's autocast if it has one. GPUs do without TF32, which torch lets convolutions use, and a script matrix
         products: it rounds a shard's gradient and the whole batch's apart by more than is allowed.
         """

@@ -1,4 +1,4 @@
-"""What torch says where a strategy cannot train a model: recognised, and said in this package's settings.
+"""Torch's messages where a strategy cannot train a model: recognised, and said in this package's settings.
 
 Every model is tried in one process before a proof. What torch refuses in the proof is therefore due to the strategy:
 its case is skipped, as one that is known to be impossible before. Anything else that goes wrong there is a failure.
@@ -54,7 +54,7 @@ _SHARDED = (
         "a parameter was used outside its module's forward, where FSDP has only a shard of it",
     ),
 )
-"""What torch's kernels say of a model under FSDP, none of whose own checks found it; and what that means."""
+"""Messages of torch's kernels of a model under FSDP, none of whose own checks found it; and what that means."""
 _REFUSES = ("raise ", "assert ")
 _MOST_NAMES = 3
 
@@ -127,7 +127,7 @@ def _twice(training: Training) -> str:
 
 
 def _setting(training: Training, key: str) -> str | None:
-    """Return our name of a switch of DDP's that is off; empty where it is on, None where the strategy has none."""
+    """Return our name of an option of DDP that is off; empty where it is on, None where the strategy lacks it."""
     if key not in type(training.options).model_fields:
         return None
     return "" if getattr(training.options, key) else f"options.{training.strategy.name}.{key}"
