@@ -217,7 +217,7 @@ def test_links_with_different_answers_are_named_and_labelled(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("step", "told"),
+    ("step", "message"),
     [
         (12, "Use {} at 2 ranks on both workloads: 1.67 times {}; the others are slower."),
         (
