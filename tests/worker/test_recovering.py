@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import logging
+import random
 from pathlib import Path
 
+import numpy
 import pytest
+import torch
 
 from ddpbench.spec import Case
 from ddpbench.spec.recoveries import KEPT_SNAPSHOTS, WINDOW_STEPS, window_of
 from ddpbench.worker.agent import _MOMENTS, Moments
 from ddpbench.worker.elastic import gpus_of
 from ddpbench.worker.rank.recovering import Marks, Plan
+from ddpbench.worker.rank.snapshots import Snapshots
+from ddpbench.worker.training.randomness import random_bytes, seed_all, set_random_bytes
 from tests.synthetic import case_of
 
 
@@ -111,3 +116,44 @@ def test_torchruns_agent_says_what_its_moments_are_known_by(monkeypatch: pytest.
     assert os.environ["DDPBENCH_AGENT_STOPPED_NS"].isdecimal()
     for name in ("NOTICED", "STOPPED"):
         monkeypatch.delenv(f"DDPBENCH_AGENT_{name}_NS")
+
+
+def test_a_snapshot_holds_the_generators_of_torch_python_and_numpy(tmp_path: Path) -> None:
+    """Each as it stands, in the middle of a pair of Gaussians too; of one size, as ranks gather them."""
+
+    def draw() -> list[float]:
+        numbers = [
+            random.random(),
+            random.gauss(0, 1),
+            float(numpy.random.rand()),
+            float(numpy.random.randn()),
+        ]
+        return [*numbers, float(torch.rand(()))]
+
+    seed_all(3)
+    sizes = set()
+    snapshots = Snapshots(tmp_path)
+    for made in range(4):
+        states = random_bytes()
+        sizes.add(states.numel())
+        snapshots.write(made, {"generators": [states]}, lambda _: None)
+        expected = [draw(), draw()]
+        seed_all(9)
+        set_random_bytes(snapshots.read(made)["generators"][0])
+        assert [draw(), draw()] == expected
+        (random.gauss if made % 2 else lambda *_: numpy.random.randn())(0, 1)  # half of a pair is left
+    assert len(sizes) == 1
+
+
+def test_a_generator_of_numpys_of_another_kind_is_left_alone() -> None:
+    states = random_bytes()
+    kept = numpy.random.get_bit_generator()
+    try:
+        numpy.random.set_bit_generator(numpy.random.PCG64(1))
+        assert random_bytes().numel() == states.numel()
+        other = random_bytes()
+        first = numpy.random.rand()
+        set_random_bytes(other)
+        assert numpy.random.rand() != first
+    finally:
+        numpy.random.set_bit_generator(kept)

@@ -33,6 +33,7 @@ from ddpbench.worker.rank.snapshots import Snapshots
 from ddpbench.worker.training.batches import worker_settings
 from ddpbench.worker.training.positions import Order, Runs, batches_from
 from ddpbench.worker.training.precision import precision_of
+from ddpbench.worker.training.randomness import random_bytes, set_random_bytes
 from ddpbench.worker.training.training import DivergedError, StepLoop, Training, all_equal, checksum
 
 AWAY_S = 120.0
@@ -232,7 +233,7 @@ class Recovering:
         self._first, self._samples_before = step, samples
         loop = StepLoop(replica, self._batches(samples), NullRecorder(), self._heartbeat, precision)
         if state is not None and place.rank < len(state["generators"]):
-            _set_generators(state["generators"][place.rank])  # last: what was built may have drawn
+            set_random_bytes(state["generators"][place.rank])  # last: what was built may have drawn
         self._control.agree(0)
         self._writer.write(
             Gang(
@@ -335,7 +336,7 @@ class Recovering:
 
     def _generators(self) -> list[torch.Tensor]:
         """Return the state of each rank's generators."""
-        own = _generator_states()
+        own = random_bytes()
         if self._place.processes == 1:
             return [own]
         gathered = [torch.empty_like(own) for _ in range(self._place.processes)]
@@ -402,19 +403,6 @@ def check(training: Training) -> None:
             f"a training of {case.workload} cannot be gone on from in the middle of its data: give a map-style "
             'dataset, and no loader or step of its own; or set recovery = "off"'
         )
-
-
-def _generator_states() -> torch.Tensor:
-    """Return the state of this rank's generators: the CPU's, and its GPU's behind it."""
-    own = torch.get_rng_state()
-    return torch.cat([own, torch.cuda.get_rng_state()]) if torch.cuda.is_initialized() else own  # type: ignore[no-untyped-call]
-
-
-def _set_generators(states: torch.Tensor) -> None:
-    length = torch.get_rng_state().numel()
-    torch.set_rng_state(states[:length].clone())
-    if states.numel() > length:
-        torch.cuda.set_rng_state(states[length:].clone())
 
 
 def _nothing(_written: int) -> None:

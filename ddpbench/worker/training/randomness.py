@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import random
+import struct
 import sys
 from typing import Any
 
 import torch
+
+_OWN = struct.Struct("<625I?d")
+"""State of `random`: its words with their place, and a Gaussian that is left of a pair, if there is one."""
+_NUMPYS = struct.Struct("<?624IQ?d")
+"""State of NumPy's generator, if it is the usual one: its words, their place, and such a Gaussian."""
 
 
 def seed_all(seed: int) -> None:
@@ -34,6 +40,41 @@ def set_random_state(state: Any) -> None:
     numpy = _numpy_random()
     if numpys is not None and numpy is not None:
         numpy.set_state(numpys)
+
+
+def random_bytes() -> torch.Tensor:
+    """Return the states of the CPU's generators and of this process's GPU as bytes, equally many in each rank."""
+    _, words, left = random.getstate()
+    packed = _OWN.pack(*words, left is not None, left or 0.0) + _packed_numpys()
+    parts = [torch.get_rng_state(), torch.frombuffer(bytearray(packed), dtype=torch.uint8)]
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        parts.append(torch.cuda.get_rng_state())
+    return torch.cat(parts)
+
+
+def set_random_bytes(states: torch.Tensor) -> None:
+    """Set the generators to what `random_bytes` returned."""
+    packed = _OWN.size + _NUMPYS.size
+    cpu = torch.get_rng_state().numel()
+    torch.set_rng_state(states[:cpu].clone())
+    content = bytes(states[cpu : cpu + packed].tolist())
+    *words, has_left, left = _OWN.unpack_from(content)
+    random.setstate((random.getstate()[0], tuple(words), left if has_left else None))
+    usual, *keys, position, has_gauss, cached = _NUMPYS.unpack_from(content, _OWN.size)
+    numpy = _numpy_random()
+    if usual and numpy is not None:
+        numpy.set_state(("MT19937", keys, position, int(has_gauss), cached))
+    if states.numel() > cpu + packed:
+        torch.cuda.set_rng_state(states[cpu + packed :].clone())
+
+
+def _packed_numpys() -> bytes:
+    numpy = _numpy_random()
+    state = None if numpy is None else numpy.get_state(legacy=False)
+    if state is None or state["bit_generator"] != "MT19937":
+        return bytes(_NUMPYS.size)  # nothing has drawn from it, or a kind whose state has another form
+    keys, position = state["state"]["key"].tolist(), state["state"]["pos"]
+    return _NUMPYS.pack(True, *keys, position, bool(state["has_gauss"]), state["gauss"])
 
 
 def _numpy_random() -> Any:
