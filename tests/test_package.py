@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from ddpbench.strategies.frameworks.installed import FRAMEWORKS
 from tests.open_folder import open_folder
 
 pytestmark = pytest.mark.multiprocess
@@ -194,3 +195,19 @@ def test_an_installed_package_sweeps_and_reports_and_writes_only_into_the_run(in
     assert list(installed.home.iterdir()) == []
     assert list(installed.temporary.iterdir()) == []
     assert installed.files() == installed.before
+
+
+def test_extras_that_advice_names_are_spelt_as_the_wheel_spells_them() -> None:
+    """Python 3.11's own pip finds no `a_b` in a wheel: its metadata has it as `a-b`, whatever pyproject.toml says."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    assert [name for name in extras if re.sub(r"[-_.]+", "-", name).lower() != name] == []
+    texts = [*(ROOT / "ddpbench").rglob("*.py"), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
+    advised = {
+        name.strip()
+        for text in texts
+        for names in re.findall(r"(?:ddpbench|install -e ['\"]?\.)\[([\w, -]+)\]", text.read_text("utf-8"))
+        for name in names.split(",")
+    }
+    advised |= {framework.extra for framework in FRAMEWORKS.values()}
+    assert "pytest" in advised
+    assert advised - set(extras) == set()

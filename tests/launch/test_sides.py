@@ -39,6 +39,32 @@ def test_what_a_comparison_writes_is_no_change(tmp_path: Path) -> None:
     assert _commit_of(spec, folder, out) == f"{commit}+"
 
 
+def test_the_copy_of_a_commit_has_what_its_archives_leave_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "project"
+    begin_repository(folder, sleep=0.0)
+    (folder / ".gitattributes").write_text("bench export-ignore\nversion.py export-subst\n")
+    (folder / "version.py").write_text("COMMIT = '$Format:%H$'\n")
+    (folder / "link.py").symlink_to("version.py")
+    (folder / "run.sh").write_text("")
+    (folder / "run.sh").chmod(0o755)
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "attributes")
+    (folder / "version.py").write_text("COMMIT = 'changed since'\n")
+    git(folder, "add", ".")
+    before = git(folder, "status", "--porcelain")
+    monkeypatch.chdir(folder)
+    out = tmp_path / "compare-1"
+    placed = place(SideSpec(name="base", ref="HEAD"), folder / "bench" / "step.toml", out)
+    assert placed.folder is not None
+    assert (placed.folder / "bench" / "step.toml").is_file()
+    assert (placed.folder / "version.py").read_text() == "COMMIT = '$Format:%H$'\n"
+    assert (placed.folder / "link.py").is_symlink()
+    assert (placed.folder / "run.sh").stat().st_mode & 0o100
+    assert git(folder, "status", "--porcelain") == before
+
+
 def test_the_repositorys_own_pytest_and_git_do_not_find_the_copy_of_a_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,7 +83,8 @@ def test_the_repositorys_own_pytest_and_git_do_not_find_the_copy_of_a_commit(
     assert (placed.folder / "test_own.py").is_file()
     assert placed.folder.is_relative_to(out)
     pytest_run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:ddpbench"]
-    for words in ([], ["reports"], ["--doctest-modules"]):
+    every_folder = ["-o", "norecursedirs=nothing"]
+    for words in ([], ["reports"], ["--doctest-modules"], ["--import-mode=append"], every_folder):
         done = subprocess.run([*pytest_run, *words], capture_output=True, text=True, check=False)
         assert done.returncode == (5 if words == ["reports"] else 0), done.stdout
         assert ("1 passed" in done.stdout) == (words != ["reports"]), done.stdout

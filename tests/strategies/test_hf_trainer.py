@@ -206,7 +206,7 @@ def test_a_missing_trainer_names_the_line(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(installed, "_importable", lambda module: module != "transformers")
     reason = str(HF.check(Case(workload="mlp:small", strategy="hf_trainer")))
-    assert "pip install 'ddpbench[hf_trainer]'" in reason
+    assert "pip install 'ddpbench[hf-trainer]'" in reason
     assert "no step()" in str(HF.step_reason(Case(workload="mlp:small", strategy="hf_trainer")))
 
 

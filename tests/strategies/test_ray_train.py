@@ -101,7 +101,7 @@ def test_without_ray_the_strategy_is_skipped_and_the_launcher_refused(
     from ddpbench.strategies.frameworks import installed
 
     monkeypatch.setattr(installed, "_installed", lambda distributions: (distributions[0], ""))
-    line = "pip install 'ddpbench[ray_train]'"
+    line = "pip install 'ddpbench[ray-train]'"
     assert line in (only('strategy = ["ray_train"]').skip_reason or "")
     with pytest.raises(MachineError, match=re.escape(line)):
         launched.check_launcher("ray")

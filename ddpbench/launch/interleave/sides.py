@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +26,8 @@ _WORDS = (
 )
 _KINDS = ("ref", "path", "python", "set", "env")
 _OF_BOTH = ("budget.seed", "budget.rounds_min", "budget.rounds_max", "budget.total")
+_COPIES = ".code"
+"""The folder of commits' files, in a comparison's. By the dot pytest, mypy and others of a repository pass it over."""
 _ASK_S = 120
 """How long git may take, and an interpreter to import what is measured."""
 
@@ -329,15 +329,21 @@ def _is_tracked(top: Path, path: Path) -> bool:
         return False
 
 
-def git(folder: Path, *words: str) -> str:
-    """Return what git answers.
+def git(folder: Path, *words: str, index: Path | None = None) -> str:
+    """Return what git answers, with an index of its own if one is named: the user's is left as it is.
 
     Raises:
         RequestError: it refuses, or is not here.
     """
+    environment = {**os.environ, "GIT_INDEX_FILE": str(index)} if index else None
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=_ASK_S, check=False
+            ["git", "-C", str(folder), *words],
+            capture_output=True,
+            text=True,
+            timeout=_ASK_S,
+            check=False,
+            env=environment,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RequestError(f"git cannot be run: {error}") from None
@@ -370,27 +376,21 @@ def _hide(folder: Path) -> None:
 def _exported(top: Path, spec: SideSpec, out: Path) -> Path:
     """Write the files of a commit into a folder of their own, and return it; the repository is left as it is."""
     commit = _commit_named(top, spec)
-    folder = out.resolve() / "code" / commit[:12]
+    folder = out.resolve() / _COPIES / commit[:12]
     if folder.is_dir():
         return folder
+    beside = folder.with_name(f".{folder.name}.new")
+    index = folder.with_name(f".{folder.name}.index")
     try:
-        done = subprocess.run(
-            ["git", "-C", str(top), "archive", "--format=tar", commit],
-            capture_output=True,
-            timeout=_ASK_S,
-            check=False,
-        )
-        if done.returncode:
-            raise RequestError(f"git archive {commit}: {done.stderr.decode(errors='replace').strip()}")
-        beside = folder.with_name(f".{folder.name}.new")
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
         _hide(folder.parent)
-        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as file:
-            file.extractall(beside, filter="tar")
+        # An archive would leave out what .gitattributes marks export-ignore: often the tests and benchmarks.
+        git(top, "-c", "core.sparseCheckout=false", "read-tree", commit, index=index)
+        git(top, "checkout-index", "--all", "--force", f"--prefix={beside}/", index=index)
         beside.rename(folder)
-    except subprocess.TimeoutExpired:
-        raise RequestError(f"git archive {commit} did not end within {_ASK_S} s") from None
     except OSError as error:
         raise OutputError(f"{folder} cannot be written: {explain_os_error(error)}") from None
+    finally:
+        index.unlink(missing_ok=True)
     return folder

@@ -43,7 +43,7 @@ FRAMEWORKS: dict[str, Framework] = {
     ),
     "hf_trainer": Framework(
         display="transformers Trainer",
-        extra="hf_trainer",
+        extra="hf-trainer",
         needs=(
             Needed(module="transformers", distributions=("transformers",), at_least="4.48"),
             _ACCELERATE,
@@ -57,7 +57,7 @@ FRAMEWORKS: dict[str, Framework] = {
     ),
     "ray_train": Framework(
         display="Ray Train",
-        extra="ray_train",
+        extra="ray-train",
         needs=(Needed(module="ray.train", distributions=("ray",), at_least="2.51"),),
     ),
     "tensorflow": Framework(display="TensorFlow", extra="tensorflow", needs=(_TENSORFLOW,)),
