@@ -228,15 +228,15 @@ def test_links_with_different_answers_are_named_and_labelled(tmp_path: Path) -> 
 )
 @pytest.mark.parametrize("name", ["ddp", "tf_mirrored"])
 def test_a_gain_over_several_panels_is_over_a_rank_in_torch(
-    tmp_path: Path, name: str, step: float, said: str
+    tmp_path: Path, name: str, step: float, message: str
 ) -> None:
     own: dict[Case, float] = {case_of(name, 2): step, case_of(name, 2, **MLP): step}
     others: dict[Case, float] = {MASTER: 30, OTHER: 30}
     found = summary_of(tmp_path, {SINGLE: 10, BASE: 10, **own, **others}).answer[0].text
     if name == "ddp":
-        assert found == said.format("DDP", "one rank's samples/s").replace("rank in torch", "rank")
+        assert found == message.format("DDP", "one rank's samples/s").replace("rank in torch", "rank")
     else:
-        assert found == said.format("TF Mirrored", "the samples/s of one rank in torch")
+        assert found == message.format("TF Mirrored", "the samples/s of one rank in torch")
 
 
 def test_panels_of_other_sizes_or_without_a_choice_are_not_spoken_for(tmp_path: Path) -> None:
