@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from ddpbench.launch.own_class.bindings import Path, Scope
 from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
-from ddpbench.launch.own_class.script import here, in_step, last_name, place_of_node
-from ddpbench.launch.own_class.tracing import Origin, Tracer
+from ddpbench.launch.own_class.script import Function, here, in_step, last_name, place_of_node
+from ddpbench.launch.own_class.tracing import Origin, Tracer, parameters_of
 
 _BARS = ("tqdm", "trange", "iter", "track", "progress_bar")
 
@@ -56,9 +56,22 @@ def _goes_through(tracer: Tracer, node: ast.expr, scope: Scope) -> tuple[Origin,
         if name == "enumerate":
             inner, path, _ = _goes_through(tracer, found.node.args[0], found.scope)
             return inner, (1, *path), (0,)
-        if name in _BARS:
+        if name in _BARS or _passes_on(tracer.script.functions.get(name)):
             return _goes_through(tracer, found.node.args[0], found.scope)
     return found, (), None
+
+
+def _passes_on(function: Function | None) -> bool:
+    """Return whether a function gives what it goes through as it is: a progress bar of the script's own."""
+    if function is None or not parameters_of(function):
+        return False
+    given = [each.value for each in ast.walk(function) if isinstance(each, ast.Yield)]
+    through = {
+        ast.unparse(each.target)
+        for each in here(function.body)
+        if isinstance(each, ast.For) and ast.unparse(each.iter) == parameters_of(function)[0]
+    }
+    return bool(given) and all(each is not None and ast.unparse(each) in through for each in given)
 
 
 def _drawn(tracer: Tracer, loop: TrainingLoop) -> Batch:

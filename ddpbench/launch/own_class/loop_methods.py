@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from ddpbench.launch.own_class.bindings import Scope
 from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
 from ddpbench.launch.own_class.reading import Reading
-from ddpbench.launch.own_class.rendering import Renderer
+from ddpbench.launch.own_class.rendering import Renderer, counted_as
 from ddpbench.launch.own_class.script import here, last_name, place_of_node
 from ddpbench.launch.own_class.source import Method, folded, name_of
 from ddpbench.launch.own_class.steps import (
@@ -80,7 +80,7 @@ class LoopMethods(Reading):
         for name in sorted(renderer.counters):
             origin = self.tracer.trace(ast.Name(name, ast.Load()), loop.body_scope)
             plain = isinstance(origin.node, ast.Constant)
-            self.kept[name] = origin.node if plain else ast.Constant(0)
+            self.kept[counted_as(name)] = origin.node if plain else ast.Constant(0)
         if any("self.batches" in ast.unparse(each) for each in made):
             self.kept["batches"] = ast.Constant(0)
             made += ast.parse("self.batches += 1").body

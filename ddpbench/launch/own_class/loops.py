@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
-from ddpbench.launch.own_class.bindings import Scope
-from ddpbench.launch.own_class.script import Script, first_name, here, in_step, last_name
-from ddpbench.launch.own_class.tracing import Tracer
+from ddpbench.launch.own_class.bindings import Scope, key_of
+from ddpbench.launch.own_class.script import Function, Script, first_name, here, in_step, last_name
+from ddpbench.launch.own_class.tracing import Tracer, parameters_of
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
@@ -115,8 +116,65 @@ def _trains(tracer: Tracer, loop: ast.For | ast.AsyncFor | ast.While, scope: Sco
         if any(map(is_backward, inside)) and not (looped and _steps(function.node.body) == 0):
             if looped and any(isinstance(each, _LOOPS) and _steps(each.body) for each in inside):
                 continue  # an epoch: its loop is found in it
+            inlined = _inlined(loop.body, node, function.node)
+            if inlined is not None:
+                return TrainingLoop(loop, scope, [*_nested(scope, inlined), *inlined], scope)
             return TrainingLoop(loop, scope, function.node.body, function, node)
     return None
+
+
+def _inlined(body: list[ast.stmt], call: ast.Call, function: Function) -> list[ast.stmt] | None:
+    """Return a loop's statements with those of a function that it hands its loss in place of the call.
+
+    None where the function makes the loss itself, or cannot stand in the place of its call.
+    """
+    names = parameters_of(function)
+    names = names[1:] if names[:1] == ["self"] else names
+    given = dict(zip(names, call.args, strict=False)) | {e.arg: e.value for e in call.keywords if e.arg}
+    handed = {
+        each.id
+        for node in here(function.body)
+        if is_backward(node)
+        for each in ast.walk(node)
+        if isinstance(each, ast.Name)
+    } & set(given)
+    loss = {each.id for name in handed for each in ast.walk(given[name]) if isinstance(each, ast.Name)}
+    made = {e.id for e in here(body) if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
+    stores = {e.id for e in here(function.body) if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
+    returns = any(isinstance(each, ast.Return) for each in here(function.body))
+    if (
+        not loss & made
+        or returns
+        or stores
+        or not all(map(_is_path, given.values()))
+        or function.decorator_list
+    ):
+        return None
+    if any(isinstance(each, ast.Starred) for each in call.args):
+        return None
+    if not given.keys() >= {e.id for e in here(function.body) if isinstance(e, ast.Name)} & set(names):
+        return None
+    place = next(
+        (at for at, each in enumerate(body) if isinstance(each, ast.Expr) and each.value is call), None
+    )
+    if place is None:
+        return None
+    renamed = [_Renamed(given).visit(deepcopy(each)) for each in function.body]
+    return [*body[:place], *renamed, *body[place + 1 :]]
+
+
+def _is_path(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) or bool(key_of(node))
+
+
+class _Renamed(ast.NodeTransformer):
+    """Puts what a call gives in the place of a function's parameters."""
+
+    def __init__(self, given: dict[str, ast.expr]) -> None:
+        self.given = given
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return deepcopy(self.given[node.id]) if node.id in self.given else node
 
 
 def _nested(scope: Scope, body: list[ast.stmt]) -> list[ast.stmt]:

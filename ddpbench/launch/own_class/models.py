@@ -31,9 +31,10 @@ def models_of(
 ) -> dict[str, Origin]:
     """Return the modules that the optimizers train, by the names that the script gives them there."""
     found: dict[str, Origin] = {}
+    called = [tracer.trace(node.func, scope) for node in here(body) if isinstance(node, ast.Call)]
     for optimizer in optimizers:
         for receiver, where in _receivers(tracer, optimizer.node, optimizer.scope, 0):
-            _add(found, receiver, tracer.trace(receiver, where))
+            _add(found, *_whole(tracer, receiver, where, called))
         if not found and isinstance(optimizer.node, ast.Call):
             given = [*optimizer.node.args, *(each.value for each in optimizer.node.keywords)]
             made = optimizer.node.func
@@ -51,6 +52,19 @@ def models_of(
                 if is_module(tracer, origin):
                     _add(found, node.func, origin)
     return found
+
+
+def _whole(tracer: Tracer, node: ast.expr, scope: Scope, called: list[Origin]) -> tuple[ast.expr, Origin]:
+    """Return the module that a part belongs to, as in `{"params": model.head.parameters()}`, or the part itself.
+
+    Parts that the loop calls by themselves, as a generator and a discriminator, are modules on their own.
+    """
+    part = tracer.trace(node, scope)
+    holder = node.value if isinstance(node, ast.Attribute) else None
+    if holder is None or any(each.key == part.key for each in called):
+        return node, part
+    whole = tracer.trace(holder, scope)
+    return _whole(tracer, holder, scope, called) if is_module(tracer, whole) else (node, part)
 
 
 def _add(found: dict[str, Origin], node: ast.expr, origin: Origin) -> None:
@@ -97,6 +111,40 @@ def is_module(tracer: Tracer, origin: Origin) -> bool:
         return not name.endswith("Loss")
     known = re.match(r"(torch\.)?nn\.[A-Z]|(torchvision\.)?models\.|timm\.create_model", made)
     return (bool(known) and not name.endswith("Loss")) or made.endswith((".from_pretrained", ".from_config"))
+
+
+def settings_of(tracer: Tracer, module: Origin) -> dict[str, list[ast.AST]]:
+    """Return what a script sets a module to, `eval` or `requires_grad_`, and the statements that do so."""
+    found: dict[str, list[ast.AST]] = {}
+    if not is_module(tracer, module):
+        return found
+    for scope in tracer.scopes:
+        for node in here(scope.node.body):
+            does, receiver = _setting(node)
+            if receiver is not None and tracer.trace(receiver, scope).key == module.key:
+                found.setdefault(does, []).append(node)
+    if found.pop("train", None) is not None:
+        found.pop("eval", None)  # by turns, as for an evaluation
+    return dict(sorted(found.items()))
+
+
+def _setting(node: ast.AST) -> tuple[str, ast.expr | None]:
+    """Return what a statement or a call sets a module to, and the module; None where it sets none."""
+    if isinstance(node, ast.For) and last_name(node.iter) == "parameters" and isinstance(node.iter, ast.Call):
+        frozen = any(_freezes(each) for each in here(node.body))
+        return "requires_grad_", getattr(node.iter.func, "value", None) if frozen else None
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return "", None
+    if node.func.attr in ("eval", "train") and not node.args:
+        return node.func.attr, node.func.value
+    return "requires_grad_", node.func.value if _freezes(node) else None
+
+
+def _freezes(node: ast.AST) -> bool:
+    """Return whether a statement or a call takes the gradient off a parameter or a module."""
+    if isinstance(node, ast.Assign):
+        return ast.unparse(node.value) == "False" and last_name(node.targets[0]) == "requires_grad"
+    return isinstance(node, ast.Call) and ast.unparse(node).endswith(".requires_grad_(False)")
 
 
 def model_by_name(script: Script) -> str:

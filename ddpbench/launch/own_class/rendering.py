@@ -9,6 +9,7 @@ from copy import copy, deepcopy
 from dataclasses import dataclass, field
 
 from ddpbench.launch.own_class.bindings import Path, Scope
+from ddpbench.launch.own_class.models import settings_of
 from ddpbench.launch.own_class.script import first_name, here, last_name, place_of_node
 from ddpbench.launch.own_class.tracing import Origin, Tracer, parameters_of
 
@@ -26,6 +27,22 @@ _FUNCTIONAL = {
 }
 _DEVICES = frozenset({"gpu", "local_rank", "rank", "dev"})
 _DEEPEST = 12
+_OF_CLASS = frozenset(
+    {
+        "model",
+        "dataset",
+        "loader",
+        "loss",
+        "step",
+        "optimizer",
+        "before_update",
+        "collate",
+        "samples",
+        "batch",
+    }
+    | {"batches"}
+)
+"""The names that an attribute of the class must not take."""
 EPOCH = "updates_per_epoch"
 """The name of the number of batches in an epoch, in a method."""
 
@@ -49,6 +66,8 @@ class Renderer:
     """The expressions of values that a call makes, by the keys of their origins."""
     kept: dict[str, ast.expr] = field(default_factory=dict)
     """Objects that the class's constructor makes, by their names there."""
+    keeper: dict[str, tuple[int, Path]] = field(default_factory=dict)
+    """The keys of the origins of those objects, by their names there."""
     places: set[int] = field(default_factory=set)
     """The numbers of nodes of the script that something else stands for."""
     counters: frozenset[str] = frozenset()
@@ -197,7 +216,7 @@ class _Pass(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.AST:
         if isinstance(node.ctx, ast.Store | ast.Del):
             if node.id in self.to.counters:
-                return ast.Attribute(ast.Name("self", ast.Load()), node.id, node.ctx)
+                return ast.Attribute(ast.Name("self", ast.Load()), counted_as(node.id), node.ctx)
             if node.id not in self.hidden:
                 self.to.local.add(node.id)
             return node
@@ -217,9 +236,11 @@ class _Pass(ast.NodeTransformer):
         if found is None:
             return None
         if isinstance(node, ast.Name) and node.id in self.to.counters:
-            return ast.Attribute(ast.Name("self", ast.Load()), node.id, ast.Load())
+            return ast.Attribute(ast.Name("self", ast.Load()), counted_as(node.id), ast.Load())
         if found.key in self.to.roles:
             return _as_of(node, deepcopy(self.to.roles[found.key]))
+        if isinstance(node, ast.Attribute) and self._is_role(node.value):
+            return None  # a part of the model is the model's, not another one like it
         if self.to.device is not None and is_device(node, self.scope, self.tracer):
             return deepcopy(self.to.device)
         own = isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
@@ -238,6 +259,10 @@ class _Pass(ast.NodeTransformer):
             return self._unseen(node, name, found)
         return self._made(name, found)
 
+    def _is_role(self, node: ast.expr) -> bool:
+        found = self._origin(node)
+        return found is not None and found.key in self.to.roles
+
     def _parsed(self, node: ast.expr) -> bool:
         """Return whether this is an option of the command line, which a class in the script has not."""
         holder = self.tracer.trace(node.value, self.scope) if isinstance(node, ast.Attribute) else None
@@ -251,13 +276,31 @@ class _Pass(ast.NodeTransformer):
             return changed
         inner = _Pass(self.to, found.scope, self.depth + 1)
         calls = any(isinstance(each, ast.Call) for each in ast.walk(found.node))
+        made: ast.expr
         if self.to.keeps and calls:
             inner_device, self.to.device = self.to.device, None
-            self.to.kept[name] = inner.visit(deepcopy(found.node))
+            made = inner.visit(deepcopy(found.node))
             self.to.device = inner_device
-            return ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load())
-        made: ast.expr = inner.visit(deepcopy(found.node))
+            own = self._kept_as(name, found)
+            self.to.kept[own] = self._as_set(found, made)
+            return ast.Attribute(ast.Name("self", ast.Load()), own, ast.Load())
+        made = inner.visit(deepcopy(found.node))
         return self._shared(name, found, made) if calls and not self.hidden else made
+
+    def _kept_as(self, name: str, found: Origin) -> str:
+        """Return the name that an object has in `self`: no other object's, and none that the class itself uses."""
+        while name in _OF_CLASS or self.to.keeper.setdefault(name, found.key) != found.key:
+            name += "_"
+        return name
+
+    def _as_set(self, found: Origin, made: ast.expr) -> ast.expr:
+        """Return a module with what the script does to it beside: `.eval()`, and parameters without gradients."""
+        for does, nodes in settings_of(self.tracer, found).items():
+            made = ast.Call(ast.Attribute(made, does, ast.Load()), [], [])
+            if does == "requires_grad_":
+                made.args = [ast.Constant(False)]
+            self.to.places |= {place_of_node(each) for node in nodes for each in ast.walk(node)} - {-1}
+        return made
 
     def _shared(self, name: str, found: Origin, made: ast.expr) -> ast.expr:
         """Return a value in its place where a method uses it once, or else a name for it: it is made once."""
@@ -327,6 +370,11 @@ class _Pass(ast.NodeTransformer):
         told = f"in the script, {ast.unparse(found.node)}" if found.node is not node else "as in the script"
         self.to.missing[name] = told + (f", in {where}()" if where and found.node is node else "")
         return ast.Name(name, ast.Load())
+
+
+def counted_as(name: str) -> str:
+    """Return the name in `self` of what a loop counts in."""
+    return f"{name}_" if name in _OF_CLASS else name
 
 
 def _definitions(scope: Scope) -> dict[str, ast.ClassDef]:

@@ -112,12 +112,12 @@ class Tracer:
             return self.trace(part_of.node, part_of.scope, depth + 1) if part_of else found
         if not key_of(node):
             return found
-        return self._traced_name(key_of(node), scope, depth) or found
+        return self._traced_name(key_of(node), scope, depth, getattr(node, "lineno", 0)) or found
 
-    def _traced_name(self, key: str, scope: Scope, depth: int) -> Origin | None:
+    def _traced_name(self, key: str, scope: Scope, depth: int, line: int = 0) -> Origin | None:
         if "." in key:
             return self._traced_attribute(key, scope, depth)
-        for binding in self._chosen(key, scope, depth):
+        for binding in self._chosen(key, scope, depth, line):
             return self._of(binding, scope, depth)
         if not isinstance(scope.node, ast.Module):
             argument = self._argument(key, scope)
@@ -125,7 +125,7 @@ class Tracer:
                 return self.trace(*argument, depth + 1)
             if key not in parameters_of(scope.node):
                 outer = self.enclosing.get(id(scope.node), self.top)
-                return self._traced_name(key, outer, depth)
+                return self._traced_name(key, outer, depth, line)
         return None
 
     def _traced_attribute(self, key: str, scope: Scope, depth: int) -> Origin | None:
@@ -141,9 +141,13 @@ class Tracer:
                 return self.trace(each.value, self.top, depth + 1)
         return None
 
-    def _chosen(self, key: str, scope: Scope, depth: int) -> Iterator[Binding]:
-        """Yield the bindings that may hold: not those of a branch that defaults do not take, nor a name's own."""
-        for binding in self.bindings(scope).get(key, ()):
+    def _chosen(self, key: str, scope: Scope, depth: int, line: int = 0) -> Iterator[Binding]:
+        """Yield the bindings that may hold: not those of a branch that defaults do not take, nor a name's own.
+
+        A loop around the line comes first: in it, the name is what the loop goes through.
+        """
+        found = self.bindings(scope).get(key, [])
+        for binding in sorted(found, key=lambda each: not self._is_around(line, each)):
             if binding.kind == "value" and any(key_of(each) == key for each in ast.walk(binding.value)):
                 continue  # `model = model.to(device)`: the value is what the name had before
             if isinstance(binding.value, ast.Constant) and binding.value.value is None:
@@ -153,6 +157,16 @@ class Tracer:
             ):
                 continue
             yield binding
+
+    def _is_around(self, line: int, binding: Binding) -> bool:
+        loop = self._loop_of.get(id(binding.value)) if line and binding.kind == "item" else None
+        return loop is not None and loop.body[0].lineno <= line <= (loop.end_lineno or 0)
+
+    @cached_property
+    def _loop_of(self) -> dict[int, ast.For | ast.AsyncFor]:
+        """The loops, by the ids of what they go through."""
+        loops = (each for each in ast.walk(self.script.tree) if isinstance(each, ast.For | ast.AsyncFor))
+        return {id(each.iter): each for each in loops}
 
     def _of(self, binding: Binding, scope: Scope, depth: int) -> Origin:
         if binding.kind == "item":

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import tomli_w
 
+from ddpbench.errors import WorkloadError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.devices import usable_devices
 from ddpbench.launch.own_class.insertion import NAME
@@ -26,7 +28,9 @@ exec(compile(pathlib.Path({source}).read_bytes(), {path}, "exec", dont_inherit=T
 globals().update((name, value) for name, value in vars(made).items() if not name.startswith("__"))
 """
 """A module that is the script with its class, as if it stood where the script does."""
-_BATCH = re.compile(r"^    batch = (\d+)$", re.MULTILINE)
+_BATCH = re.compile(r"^    batch = (?:(\d+)|.+)$", re.MULTILINE)
+_BATCHLESS, _MOST = 8, 64
+"""The batch of a class that says none, and the largest that is tried."""
 
 
 def trial_of(path: Path, source: bytes, *, timeout_s: float = INSPECTION_TIMEOUT_S) -> tuple[bool, str]:
@@ -52,18 +56,31 @@ def trial_of(path: Path, source: bytes, *, timeout_s: float = INSPECTION_TIMEOUT
             encoding="utf-8",
         )
         workload = f"{stub}:{NAME}"
+
+        def told(problem: str) -> str:
+            return problem.replace(workload, f"class {NAME}").replace(str(stub), str(path))
+
         base = {
             "workload": workload,
             "strategy": "single",
             "data": "memory",
-            "local_batch": min(int(stated[1]) if stated else 8, 64),
+            "local_batch": _BATCHLESS,
         }
         experiment = parse_experiment(
             tomli_w.dumps({"base": base}), TableCatalog(folder), name="init", source="init"
         )
         case = expand(experiment, TableCatalog(folder), usable_devices(read_hardware()))[0].case
         with ServerProcess(early_env(case), folder / "server.log") as server:
-            found = server.inspect(case, folder, timeout_s)
+            try:
+                batch = (
+                    _BATCHLESS
+                    if stated is None
+                    else int(stated[1] or 0) or server.stated_batch(workload, folder)
+                )
+            except WorkloadError as error:
+                return False, told(str(error))
+            batch = min(batch or _BATCHLESS, _MOST)
+            found = server.inspect(replace(case, local_batch=batch, global_batch=batch), folder, timeout_s)
     if "problem" in found:
-        return False, str(found["problem"]).replace(workload, f"class {NAME}").replace(str(stub), str(path))
+        return False, told(str(found["problem"]))
     return True, summary_of(f"{path.name}:{NAME}", found).removeprefix("workload ")

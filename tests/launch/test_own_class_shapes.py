@@ -1,0 +1,244 @@
+"""`ddpbench init` on scripts whose parts are made, named or handed on in ways that many scripts have."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from ddpbench.launch.own_class import Written, read_script, written_class
+from ddpbench.launch.own_class.trial import trial_of
+
+HEAD = """
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    def net(width):
+        return nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 2))
+
+    def rows():
+        return TensorDataset(torch.randn(64, 6), torch.randn(64, 2))
+
+"""
+
+
+def written(tmp_path: Path, source: str) -> Written:
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(HEAD) + textwrap.dedent(source), encoding="utf-8")
+    return written_class(read_script(path))
+
+
+def methods(found: Written) -> dict[str, str]:
+    """Return what the class has under each name, without its layout."""
+    (made,) = ast.parse(found.text).body
+    assert isinstance(made, ast.ClassDef)
+    return {
+        each.name if isinstance(each, ast.FunctionDef) else ast.unparse(each.targets[0]): ast.unparse(each)
+        for each in made.body
+        if isinstance(each, ast.FunctionDef | ast.Assign)
+    }
+
+
+PARTS = """
+    class Detector(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.backbone, self.head = nn.Linear(6, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.head(self.backbone(x))
+
+    def main():
+        model = Detector()
+        optimizer = torch.optim.SGD(
+            [{"params": model.backbone.parameters(), "lr": 1e-4}, {"params": model.head.parameters()}], lr=1e-2
+        )
+        for x, y in DataLoader(rows(), batch_size=8):
+            loss = nn.functional.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+def test_rates_for_parts_of_a_model_are_over_the_model_that_is_called(tmp_path: Path) -> None:
+    found = methods(written(tmp_path, PARTS))
+    assert found["model"] == "model = Detector"
+    assert "model(x)" in found["loss"]
+    assert "model.backbone.parameters()" in found["optimizer"]
+
+
+def test_networks_of_one_module_that_are_called_one_by_one_stay_apart(tmp_path: Path) -> None:
+    calls = PARTS.replace("model(x)", "model.head(model.backbone(x))")
+    assert methods(written(tmp_path, calls))["model"].count("nn.Linear") == 2
+
+
+KEPT = """
+    class Penalty(nn.Module):
+        def forward(self, x):
+            return x.square().mean()
+
+    def train(network, others):
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        dataset = Penalty()
+        for x, y in DataLoader(rows(), batch_size=8):
+            optimizer.zero_grad()
+            loss = dataset(network(x) - y)
+            loss.backward()
+            optimizer.step()
+
+    if __name__ == "__main__":
+        train(net(4), None)
+"""
+
+
+def test_what_the_class_keeps_hides_none_of_its_methods(tmp_path: Path) -> None:
+    found = written(tmp_path, KEPT)
+    assert "self.dataset_ = Penalty()" in found.text
+    assert "self.dataset_(model(x) - y)" in found.text
+    assert "self.dataset = " not in found.text
+
+
+TEACHER = """
+    def train(teacher, student, loader, optimizer):
+        teacher.eval()
+        for x, y in loader:
+            with torch.no_grad():
+                wanted = teacher(x)
+            loss = nn.functional.mse_loss(student(x), wanted + y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    if __name__ == "__main__":
+        teacher, student = net(16), net(4)
+        for p in teacher.parameters():
+            p.requires_grad_(False)
+        train(teacher, student, DataLoader(rows(), batch_size=8), torch.optim.SGD(student.parameters(), lr=0.1))
+"""
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_second_module_stays_as_the_script_sets_it(tmp_path: Path, frozen: bool) -> None:
+    source = TEACHER if frozen else TEACHER.replace("p.requires_grad_(False)", "print(p.shape)")
+    found = written(tmp_path, source)
+    wanted = (
+        "self.teacher = net(16).eval().requires_grad_(False)" if frozen else "self.teacher = net(16).eval()"
+    )
+    assert wanted in [line.strip() for line in found.text.splitlines()]
+    lines = (tmp_path / "train.py").read_text().splitlines()
+    left = {lines[each.line - 1].strip() for each in found.dropped}
+    assert not left & {"teacher.eval()", "p.requires_grad_(False)"}
+
+
+HELPER = """
+    def progress(items, title=""):
+        for each in items:
+            yield each
+
+    def update(loss, opt, model):
+        opt.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        opt.step()
+
+    def main():
+        network = net(4)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        for x, y in progress(DataLoader(rows(), batch_size=8), title="epoch"):
+            mean, spread = network(x).chunk(2, dim=1)
+            near = (y - mean).square().mean()
+            loss = near + spread.square().mean()
+            update(loss, optimizer, network)
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+@pytest.mark.parametrize("bar", [True, False])
+def test_a_function_that_only_updates_leaves_the_loss_in_the_loop(tmp_path: Path, bar: bool) -> None:
+    found = written(
+        tmp_path, HELPER if bar else HELPER.replace("progress(D", "(D").replace(', title="epoch")', ")")
+    )
+    assert found.left == []
+    made = methods(found)
+    assert made["batch"] == "batch = 8"
+    assert "rows" in made["dataset"]
+    assert "mean, spread = model(x).chunk(2, dim=1)" in made["loss"].replace("(mean, spread)", "mean, spread")
+    assert "clip_grad_norm_(model.parameters(), 1.0)" in made["before_update"]
+
+
+def test_a_step_is_tried_with_the_batch_that_the_class_computes(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    source = textwrap.dedent(HEAD) + textwrap.dedent(PARTS).replace("batch_size=8", "batch_size=2 * 6")
+    path.write_text(source)
+    made = written_class(read_script(path))
+    assert "batch = 2 * 6" in made.text
+    works, told = trial_of(path, (source + "\n" + made.text).encode())
+    assert works
+    assert "float32 [12, 6]" in told
+
+
+COUNTED = """
+    def main():
+        network = net(4)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        step = 0
+        for x, y in DataLoader(rows(), batch_size=8):
+            loss = nn.functional.mse_loss(network(x), y) / 2
+            loss.backward()
+            step += 1
+            if step % 2 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+def test_a_counter_named_as_a_method_hides_it_not(tmp_path: Path) -> None:
+    found = written(tmp_path, COUNTED)
+    assert "self.step_ += 1" in found.text
+    assert "self.step = " not in found.text
+
+
+NAMED_TWICE = """
+    def fit(network, inputs, wanted, optimizer):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(network(inputs), wanted).backward()
+        optimizer.step()
+
+    def main():
+        x = torch.randn(64, 6)
+        loader = DataLoader(TensorDataset(x, x[:, :2].abs()), batch_size=8)
+        network = net(4)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        for x, y in loader:
+            STEP
+
+    if __name__ == "__main__":
+        main()
+"""
+STEPS = {
+    "in the loop": "optimizer.zero_grad(); nn.functional.mse_loss(network(x), y).backward(); optimizer.step()",
+    "in a function": "fit(network, x, y, optimizer)",
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_name_of_the_data_is_the_batch_within_the_loop(tmp_path: Path, step: str) -> None:
+    found = written(tmp_path, NAMED_TWICE.replace("STEP", STEPS[step]))
+    made = methods(found)
+    assert found.left == []
+    assert "self.x" not in found.text
+    assert "model(x), y" in made["loss"]
+    assert "x, y = batch" in made["loss"].replace("(x, y)", "x, y")
+    assert "x = torch.randn(64, 6)" in made["dataset"]
