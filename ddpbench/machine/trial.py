@@ -149,6 +149,7 @@ def _own_reason(case: Case, facts: Mapping[str, Any]) -> str | None:
         trained=tuple(facts.get("trained_types", ())),
         mixed_within_blocks=bool(facts.get("mixed_blocks")),
         dropped_blocks=tuple(facts.get("dropped_blocks", ())),
+        updates_in_backward=bool(facts.get("in_backward")),
     )
     return reason or found_reason(case, found)
 
@@ -189,6 +190,7 @@ def summary_of(name: str, facts: Mapping[str, Any]) -> str:
     how = [
         *(["makes its steps itself"] if facts.get("step") else []),
         *(["asks for the process group"] if facts.get("group") else []),
+        *(["updates parameters during backward"] if facts.get("in_backward") else []),
         *([f"enters {facts['autocast']} autocast itself"] if facts.get("autocast") else []),
         *([f"its forward writes into {_few(facts['writes'])}"] if facts.get("writes") else []),
         *(

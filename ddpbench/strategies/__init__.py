@@ -122,7 +122,13 @@ def found_reason(case: Case, found: ModelFound) -> str | None:
         )
     if case.backend == "mpi" and found.are_complex:
         return f'MPI sends real numbers only, and this model trains {found.words}: set backend = "gloo"'
-    return load_strategy(case.strategy).found_reason(case, found)
+    strategy = load_strategy(case.strategy)
+    if found.updates_in_backward and strategy.aggregates and not strategy.one_process and case.world_size > 1:
+        return (
+            "the class's optimizers step during backward, as from hooks of parameters, and so before gradients are "
+            f"averaged, which {case.strategy} does at its end: have step() call them after backward()"
+        )
+    return strategy.found_reason(case, found)
 
 
 __all__ = [

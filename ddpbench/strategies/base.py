@@ -79,6 +79,8 @@ class ModelFound:
     """True if some block (a child of a ModuleList or Sequential), or the rest of the model, has more than one type."""
     dropped_blocks: tuple[str, ...] = ()
     """Blocks that some steps leave out and others do not, as under LayerDrop, by name."""
+    updates_in_backward: bool = False
+    """True if optimizers step while a backward is under way, as from hooks of parameters."""
 
     @property
     def are_mixed(self) -> bool:

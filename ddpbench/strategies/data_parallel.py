@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ddpbench.spec import Case
 from ddpbench.strategies.base import CannotTrainError, Job, NoOptions, Replica, Strategy
 from ddpbench.strategies.local import LocalReplica
-from ddpbench.strategies.trees import chunk
+from ddpbench.strategies.trees import chunk, map_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -141,10 +141,13 @@ class ThreadedReplica(Replica):
 
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
         import torch
+        from torch import clone
 
         recorder, count = self.job.recorder, self.job.world_size
         with recorder.span("scatter"):
-            shards = chunk(inputs, count)
+            shards = [
+                map_tensors(clone, shard) for shard in chunk(inputs, count)
+            ]  # as on devices of their own
         with recorder.span("replicate"):
             replicas = [replicate(self.job.model, alias=number == 0) for number in range(count)]
         with recorder.span("forward"):

@@ -117,9 +117,9 @@ class _Threads(torch.autograd.Function):
 
 
 def _leaves(shard: Any, wanted: Sequence[bool]) -> Any:
-    """Return a shard's tensors as leaves of a graph of their own, those that gradients are wanted of requiring them."""
+    """Return copies of a shard's tensors as leaves of a graph of their own; gradients are wanted of some."""
     each_wanted = iter(wanted)
-    return map_tensors(lambda tensor: tensor.detach().requires_grad_(next(each_wanted)), shard)
+    return map_tensors(lambda tensor: tensor.detach().clone().requires_grad_(next(each_wanted)), shard)
 
 
 def _whole_slope(whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -1,11 +1,13 @@
-"""Batches that are more than a tensor: dictionaries, tuples and lists of tensors, cut up and put together.
+"""Batches that are more than a tensor: dictionaries, tuples, lists and dataclasses of tensors, cut and put together.
 
-A value is a tensor, a dict (or the like), list, tuple or named tuple of values, or anything else, which stays.
+A value is a tensor, a dict (or the like), list, tuple, named tuple or dataclass of values, or anything else, which
+stays.
 A batch has one first dimension for its samples; a tensor of another length (or of none) belongs to them all.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
@@ -28,7 +30,20 @@ def _mapped(act: Callable[[torch.Tensor], torch.Tensor], value: Any, tensor: typ
         return _like(value, [_mapped(act, part, tensor) for part in value])
     if isinstance(value, MutableMapping):
         return _like(value, {key: _mapped(act, part, tensor) for key, part in value.items()})
+    if (held := _fields(value)) is not None:
+        return _like(value, {key: _mapped(act, part, tensor) for key, part in held.items()})
     return value
+
+
+def _fields(value: Any) -> dict[str, Any] | None:
+    """Return what a dataclass's object holds, by name; None for anything else."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return None
+    return {
+        each.name: getattr(value, each.name)
+        for each in dataclasses.fields(value)
+        if hasattr(value, each.name)
+    }
 
 
 def cast_type(found: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:
@@ -70,6 +85,11 @@ def _like(value: Any, parts: Any) -> Any:
         return same
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*parts)
+    if not isinstance(value, list | tuple):
+        same = copy(value)  # of a dataclass, which may be frozen, or make more of what it is made with
+        for name, part in parts.items():
+            object.__setattr__(same, name, part)
+        return same
     return tuple(parts) if isinstance(value, tuple) else parts
 
 
@@ -85,6 +105,8 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple):
         for part in value:
             yield from tensors(part)
+    elif (held := _fields(value)) is not None:
+        yield from tensors(held)
 
 
 def samples(batch: Any) -> int:
@@ -124,6 +146,8 @@ def _cut(value: Any, size: int, start: int, end: int) -> Any:
         if len(value) == size and next(tensors(value), None) is None:  # a text or the like for each sample
             return value[start:end]
         return _like(value, [_cut(part, size, start, end) for part in value])
+    if (held := _fields(value)) is not None:
+        return _like(value, _cut(held, size, start, end))
     return value
 
 
@@ -153,6 +177,9 @@ def _joined(parts: Sequence[Any], sizes: Sequence[int]) -> Any:
         if [len(part) for part in parts] == list(sizes) and next(tensors(first), None) is None:
             return type(first)(item for part in parts for item in part)
         return _like(first, [_joined(group, sizes) for group in zip(*parts, strict=True)])
+    held = [_fields(part) for part in parts]
+    if held[0] is not None:
+        return _like(first, _joined(held, sizes))
     return first
 
 
@@ -168,4 +195,6 @@ def describe(value: Any) -> str:
         if next(tensors(value), None) is None:
             return f"{len(value)} without tensors"
         return "(" + ", ".join(describe(part) for part in value) + ")"
+    if (held := _fields(value)) is not None and next(tensors(held), None) is not None:
+        return f"{type(value).__name__} {describe(held)}"
     return type(value).__name__

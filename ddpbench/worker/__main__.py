@@ -74,7 +74,7 @@ def main() -> None:
     try:
         table = launched(ENTERED_NS)
         place = Place.from_environment(os.environ)
-        run = RunDir(arguments.run_dir)
+        run = RunDir(arguments.run_dir.absolute())  # a user's code may change directory
         run.check()
         directory, request = asked(run, arguments.case_id, arguments.round)
         directory.path.mkdir(parents=True, exist_ok=True)

@@ -183,7 +183,7 @@ class ForkServer:
                 if asked["do"] == "launch":
                     given = asked["request"]
                     self._launch(
-                        LaunchDir(Path(asked["directory"])),
+                        LaunchDir(Path(asked["directory"]).absolute()),  # a user's code may change directory
                         asked["ranks"],
                         None if given is None else LaunchRequest.from_json(given),
                     )
@@ -193,7 +193,7 @@ class ForkServer:
                     _assert_forkable(imported=True)
                     self._send(event="imported", new=new)
                 else:
-                    self._probe(Path(asked["path"]), asked)
+                    self._probe(Path(asked["path"]).absolute(), asked)
             except _UnforkableError as error:
                 reason, imported = error.args
                 self._send(event="refused", reason=reason, imported=imported)

@@ -170,11 +170,17 @@ def _is_workload(value: object, module: ModuleType) -> bool:
     return issubclass(value, Workload) or not lacks(value)
 
 
+_FOUND: dict[str, Path] = {}
+"""The users' files of this process, by name: importing one may change the directory that the name is relative to."""
+
+
 def _module_of_file(name: str) -> ModuleType:
     """Return the file as a module named for it, by which loader workers find the dataset's class again."""
     path = Path(name).resolve()
+    path = path if path.is_file() else _FOUND.get(name, path)
     if not path.is_file():
         raise FileNotFoundError(f"no such file (looked for {path})")
+    _FOUND[name] = path
     loaded = sys.modules.get(path.stem)
     if loaded is not None and getattr(loaded, "__file__", None) == str(path):
         return loaded

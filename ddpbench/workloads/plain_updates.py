@@ -100,13 +100,19 @@ def own_optimizers(
     assert isinstance(holder, ModelWithStep)
     if not callable(getattr(holder.own, "optimizer", None)):
         return default(parameters, options)
-    return method_of(holder.own, "optimizer")(holder.network)
+    make = method_of(holder.own, "optimizer")
+    return make(parameters if _takes_parameters(make) else holder.network)
 
 
 def _takes_model(make: Callable[..., Any]) -> bool:
     """Return whether it wants the model, and not its parameters: its first parameter is named for one."""
     first = next(iter(inspect.signature(make).parameters), "")
     return any(word in first for word in ("model", "net", "module"))
+
+
+def _takes_parameters(make: Callable[..., Any]) -> bool:
+    """Return whether it says that it wants the model's parameters, as beside `loss`."""
+    return "param" in next(iter(inspect.signature(make).parameters), "")
 
 
 def _named(made: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -261,3 +262,122 @@ class UnusedDecayed(Unused):
 
     def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameters, lr=0.1, weight_decay=0.5)
+
+
+class CarriesState(nn.Module):
+    """A recurrent network that goes on from its last batch's state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.out = nn.RNN(4, 8, batch_first=True), nn.Linear(8, 4)
+        self.state: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        seen, state = self.layer(x.view(len(x), 4, 4), self.state)
+        self.state = state.detach()
+        return self.out(seen[:, -1])
+
+
+class Stateful(Sound):
+    def model(self) -> nn.Module:
+        return CarriesState()
+
+
+class OfEight(nn.Module):
+    """Takes batches of 8 alone, as code with a batch size written into it does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = layers()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x.view(8, 16))
+
+
+class OneSize(Sound):
+    def model(self) -> nn.Module:
+        return OfEight()
+
+
+class Thawed(Around):
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.made += 1
+        if self.made == 6:
+            self.net[0].requires_grad_(False)
+        return self.net(x)
+
+
+class Freezes(Sound):
+    def model(self) -> nn.Module:
+        return Thawed()
+
+
+class InPlace(Around):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x -= 0.1
+        x *= 2
+        return self.net(x)
+
+
+class WritesInputs(Sound):
+    def model(self) -> nn.Module:
+        return InPlace()
+
+
+class InBackward(Sound):
+    """Saves memory: each parameter's optimizer steps in a hook, once its gradient is there."""
+
+    def optimizer(self, model: nn.Module) -> list[torch.optim.Optimizer]:
+        own = {each: torch.optim.SGD([each], lr=0.1) for each in model.parameters()}
+
+        def update(parameter: torch.Tensor) -> None:
+            own[parameter].step()
+            own[parameter].zero_grad()
+
+        for each in own:
+            each.register_post_accumulate_grad_hook(update)
+        return list(own.values())
+
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
+        loss.backward()
+        return loss.detach()
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    x: torch.Tensor
+    wanted: torch.Tensor
+    names: list[str]
+
+
+class InDataclass(Sound):
+    def collate(self, samples: list[Any]) -> Pair:
+        x, wanted = zip(*samples, strict=True)
+        return Pair(torch.stack(x), torch.stack(wanted), ["a"] * len(x))
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        return nn.functional.cross_entropy(model(batch.x), batch.wanted)
+
+
+class Unseen:
+    """Holds tensors where nobody looks."""
+
+    def __init__(self, x: torch.Tensor, wanted: torch.Tensor) -> None:
+        self.x, self.wanted = x, wanted
+
+
+class InObject(InDataclass):
+    def collate(self, samples: list[Any]) -> Any:
+        x, wanted = zip(*samples, strict=True)
+        return Unseen(torch.stack(x), torch.stack(wanted))
+
+
+class Meta(Sound):
+    def model(self) -> nn.Module:
+        with torch.device("meta"):
+            return layers()

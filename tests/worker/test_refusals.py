@@ -125,6 +125,10 @@ def test_replicas_in_threads_refuse_a_model_whose_copies_compute_with_the_first_
         ("AsksInStep", "ddp", {}, "ok", ""),
         ("Packed", "ddp", {}, "ok", ""),
         ("PackedLoader", "ddp", {}, "ok", ""),
+        ("Stateful", "ddp", {}, "ok", ""),
+        ("OneSize", "ddp", {}, "ok", ""),
+        ("Freezes", "fsdp", {}, "ok", ""),
+        ("InDataclass", "master", {}, "ok", ""),
     ],
 )
 def test_other_models_are_proved_and_other_errors_fail(
@@ -169,6 +173,13 @@ def test_batches_of_packed_samples_are_not_divided_among_replicas() -> None:
     assert "data_parallel cannot divide them among its replicas" in reason
 
 
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", ["WritesInputs", "InDataclass", "Stateful"])
+def test_replicas_in_threads_have_inputs_of_their_own(name: str) -> None:
+    ((status, reason),) = run_ranks(ended, 1, name, "data_parallel", {})
+    assert status == "ok", reason
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -177,6 +188,14 @@ def test_batches_of_packed_samples_are_not_divided_among_replicas() -> None:
         (
             "Lazy",
             "its model's parameters are not made yet (0.weight, 0.bias): have model() pass a batch through it",
+        ),
+        (
+            "Meta",
+            "the model has no memory for its values (0.weight and others are on the device meta): have model()",
+        ),
+        (
+            "InObject",
+            "hold no tensor that can be found: Unseen; have the dataset, or collate(self, samples), give",
         ),
         (
             "Plateau",
@@ -192,3 +211,27 @@ def test_what_no_strategy_can_train_is_refused_when_it_is_tried(
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert said in inspect_workload(case_of(name, "single", 1))["problem"]
+
+
+@pytest.mark.parametrize(
+    "strategy", ["ddp", "zero1", "fsdp", "master", "data_parallel", "single", "independent"]
+)
+def test_updates_during_backward_are_left_to_strategies_that_average_nothing(
+    strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ddpbench.machine.trial import _own_reason
+    from ddpbench.worker.verify.inspection import inspect_workload
+
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    found = inspect_workload(case_of("InBackward", "single", 1))
+    reason = _own_reason(case_of("InBackward", strategy, 1 if strategy == "single" else 2), found)
+    averages = strategy in ("ddp", "zero1", "fsdp", "master")
+    assert ("step during backward" in (reason or "")) is averages, (reason, found)
+
+
+def test_a_parameter_that_some_gradients_lack_has_no_mean() -> None:
+    from ddpbench.worker.verify.comparing import mean
+
+    one, two = torch.ones(1), torch.full((1,), 3.0)
+    assert mean([{"a": one, "b": one}, {"a": two}]) == {"a": torch.full((1,), 2.0)}

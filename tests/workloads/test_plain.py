@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +14,7 @@ from pydantic import ValidationError
 from torch import nn
 from torch.utils.data import IterableDataset
 
+from ddpbench.workloads import load_workload
 from ddpbench.workloads.plain import PlainWorkload, lacks, options_of
 from ddpbench.workloads.plain_methods import method_of
 from ddpbench.workloads.plain_model import ModelWithLoss, holder_of
@@ -270,3 +273,48 @@ def test_the_classes_batch_is_its_local_batch_where_an_experiment_gives_none(
 def test_a_batch_that_is_no_number_of_samples_is_refused(batch: object) -> None:
     with pytest.raises(ValueError, match="is no number of samples: give one, such as batch = 32"):
         PlainWorkload(with_batch(batch=batch))
+
+
+def test_a_file_that_changes_directory_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "moves_away.py").write_text(
+        f"import os\nos.chdir({str(elsewhere)!r})\n"
+        "class Measured:\n    def model(self): ...\n    def dataset(self): ...\n    def loss(self, model, batch): ...\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    assert load_workload("moves_away.py:Measured").name == "plain"
+    assert load_workload("moves_away.py:Measured").name == "plain"
+
+
+class Stepping:
+    """Makes its steps, and names its optimizer's argument for what it wants."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 1))
+
+    def dataset(self) -> Any:
+        return [torch.zeros(2)]
+
+    def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.5)
+
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("name", ["parameters", "params"])
+def test_the_optimizer_of_a_step_is_given_parameters_where_it_asks_for_them(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "params":
+        monkeypatch.setattr(Stepping, "optimizer", lambda self, params: torch.optim.SGD(params, lr=0.5))
+    workload = PlainWorkload(Stepping)
+    options = workload.options()
+    model = workload.model(options)
+    made = workload.optimizers(model.parameters(), options)
+    assert {id(each) for each in made.param_groups[0]["params"]} == {id(each) for each in model.parameters()}

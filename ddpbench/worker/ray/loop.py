@@ -40,7 +40,7 @@ def train(told: dict[str, Any]) -> None:
     table = launched(time.perf_counter_ns())
     place = Place.from_environment(os.environ)
     run_dir, case_id, what = told["words"]
-    directory, request = asked(RunDir(Path(run_dir)), case_id, what)
+    directory, request = asked(RunDir(Path(run_dir).absolute()), case_id, what)
     lacking = [
         environment.words(name, value)
         for name, value in request.case.env.items()

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -109,6 +110,14 @@ class Training:
         seed_all(self.case.seed)
         with self._settings_kept():
             model = self.workload.model(self.workload_options)
+        unreal = [
+            name for name, each in chain(model.named_parameters(), model.named_buffers()) if each.is_meta
+        ]
+        if unreal:
+            raise ValueError(
+                f"the model has no memory for its values ({unreal[0].removeprefix('network.')} and others are on the "
+                'device meta): have model() make it with to_empty(device="cpu"), and then the values'
+            )
         self._given_types = types_in(model.parameters())
         model = cast_model(model, dtype or self.dtype).to(self.device)
         self.trained_names = tuple(

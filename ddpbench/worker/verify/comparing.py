@@ -234,6 +234,11 @@ class Comparer:
             return not_compared(compared, self.name, note)
         if self.writes:
             own = {name: value for name, value in own.items() if name not in self.writes}
+        frozen = sorted((own.keys() | before.keys()) - expected.keys())
+        if self.prover.agreed(float(bool(frozen) and before.keys() >= set(frozen))):
+            shown = f" ({frozen[0].removeprefix('network.')}, ...)" if frozen else ""
+            note = f"the model freezes parameters{shown} after some forwards, and one process makes more than a rank"
+            return not_compared(compared, self.name, note)
         error, changed = math.inf, True
         if own.keys() <= expected.keys():
             gaps = norm([own[name] - expected[name] for name in own])
@@ -425,10 +430,13 @@ def trained(model: torch.nn.Module) -> Tensors:
 
 
 def mean(parts: Iterable[Tensors]) -> Tensors:
-    """The mean of tensors of the same names, added in their order, one at a time: a generator's are not all kept."""
+    """The mean of tensors by name, added in their order, one at a time: a generator's are not all kept.
+
+    A name that some lack, as of a parameter that is frozen midway, has none.
+    """
     total: Tensors = {}
     count = 0
     for part in parts:
-        total = {name: total[name] + part[name] for name in total} if count else part
+        total = {name: total[name] + part[name] for name in total if name in part} if count else part
         count += 1
     return {name: value / count for name, value in total.items()}

@@ -38,6 +38,7 @@ from ddpbench.worker.training.training import Training
 from ddpbench.worker.training.types import mixed_words, names_of, types_in
 from ddpbench.worker.verify.optimizers import (
     closure_name,
+    in_backward,
     in_words,
     not_its_own,
     not_moved,
@@ -215,6 +216,9 @@ def _inspect_own_step(
         step_s = time.perf_counter() - began
         _check_loss(losses[-1], graph=False)
 
+    within: list[bool] = []
+    for one in optimizers.all:
+        one.register_step_pre_hook(lambda *_: within.append(in_backward()))
     hint = partial(mixed_words, model, batch)
     with _doing("its step", hint), entered_autocasts() as autocasts, sparse_seen(model) as sparse:
         _refuse(not_moved_by_steps(model, optimizers.all, step))
@@ -225,6 +229,7 @@ def _inspect_own_step(
     closure = closure_name(optimizers.all)
     took: dict[str, Any] = {"made_s": made_s, "step_s": step_s, "step": True}
     took |= ({"sparse": True} if sparse else {}) | ({"closure": closure} if closure else {})
+    took |= {"in_backward": True} if any(within) else {}
     return took | _facts(training, model, batch=batch, loss=losses[0], autocast=widest(autocasts))
 
 
@@ -407,7 +412,11 @@ def _pair(batch: Any) -> tuple[Any, Any]:
             "pairs, each of one or several tensors (a class that derives from nothing takes any batch)"
         )
     if next(tensors(batch), None) is None:
-        raise _UnfitError(f"its batches hold no tensor: {describe(batch)}")
+        whole = batch if batch[1] is not None else batch[0]
+        raise _UnfitError(
+            f"its batches hold no tensor that can be found: {describe(whole)}; have the dataset, or collate(self, "
+            "samples), give a tensor, or a tuple, list, dictionary or dataclass of tensors"
+        )
     return batch[0], batch[1]
 
 

@@ -152,6 +152,11 @@ def _has_gradient(parameter: torch.Tensor) -> bool:
     return gradient is not None and bool(gradient.any())
 
 
+def in_backward() -> bool:
+    """Return whether a backward is under way in this thread, as in a hook of a parameter."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
 def in_words(names: Sequence[str], most: int = 2) -> str:
     """Return the first names, and how many more there are."""
     shown = [name.removeprefix("network.") for name in names[:most]]

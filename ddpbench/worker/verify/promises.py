@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ddpbench.causes import exception_words
 from ddpbench.measure.recorder import NullRecorder
 from ddpbench.records import Proof
 from ddpbench.strategies import Promise, Replica, Strategy
@@ -180,7 +181,12 @@ def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> It
     if note:
         yield not_compared("gradients, whole batch", comparer.name, note)
         return
-    whole = _of_whole_batch(comparer, reference, batch)
+    try:
+        whole = _of_whole_batch(comparer, reference, batch)
+    except _WholeBatchError as problem:
+        note = f"the model does not compute the whole batch at once, and it is not compared: {problem}"
+        yield not_compared("gradients, whole batch", comparer.name, note)
+        return
     if whole is None:
         note = "one process's whole batch does not fit into a GPU's memory, and is not compared: the ranks' shards are"
         yield not_compared("gradients, whole batch", comparer.name, note)
@@ -205,13 +211,40 @@ def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> It
     yield comparer.held("gradients, whole batch", own, whole)
 
 
+class _WholeBatchError(Exception):
+    """A model trains on batches of one size only."""
+
+
 def _of_whole_batch(comparer: Comparer, reference: torch.nn.Module, batch: Any) -> Tensors | None:
-    """Return one process's gradient over a step's whole batch; None where it is too large for the GPU of any rank."""
+    """Return one process's gradient over a step's whole batch; None where it is too large for the GPU of any rank.
+
+    Raises:
+        _WholeBatchError: the model cannot compute a batch of this size, on some rank.
+    """
     prover = comparer.prover
     whole: Tensors | None = None
+    problem = ""
     with suppress(torch.OutOfMemoryError):
-        model = comparer.fresh() if comparer.writes else reference  # a forward before this one wrote into it
-        whole = prover.gradient(model, batch, comparer.precision)
+        try:
+            model = (
+                comparer.fresh() if comparer.writes else reference
+            )  # a forward before this one wrote into it
+            whole = prover.gradient(model, batch, comparer.precision)
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # of a state that an earlier forward left, or of the size itself
+            problem = exception_words(error)
+    if prover.agreed(float(bool(problem))):
+        again = ""
+        with suppress(torch.OutOfMemoryError):
+            try:
+                whole = prover.gradient(comparer.fresh(), batch, comparer.precision)
+            except (MemoryError, torch.OutOfMemoryError):
+                raise
+            except Exception as error:
+                again = exception_words(error)
+        if prover.agreed(float(bool(again))):
+            raise _WholeBatchError(again or problem)
     if not prover.agreed(float(whole is None)):
         return whole
     reference.zero_grad(set_to_none=True)
