@@ -17,10 +17,11 @@ from ddpbench.records import SCHEMA_VERSION, CaseStatus
 from ddpbench.records.checked import check_schema, first_problem
 from ddpbench.records.files import MOST_RECORDS, check_finite, damaged, parse_json, read_text
 from ddpbench.records.plan import checked_case
-from ddpbench.spec import Case, PlannedCase
+from ddpbench.spec import OWN_TYPES, Case, PlannedCase
 from ddpbench.strategies.traits import traits_of
 from ddpbench.texts import on_one_line, shortened
 from ddpbench.units import counted
+from ddpbench.workloads import is_import_path
 
 _OURS = ("case_id", "identity", "steps_s")
 """Keys without which a benchmark is somebody else's."""
@@ -205,15 +206,19 @@ def _case(columns: Mapping[str, Any]) -> Case:
     """
     raw = {**dict.fromkeys(_EMPTY_TEXTS, ""), **columns}
     cap = raw.pop("bucket_cap_mb", None)
-    readings: list[Any] = [cap]
+    caps: list[Any] = [cap]
     if isinstance(cap, str) and cap != "default":  # 25 and 25.0 are one text, and make different ids
-        readings = [float(cap), *([int(cap)] if cap.isdecimal() else [])]
-    for reading in readings[:-1]:
+        caps = [float(cap), *([int(cap)] if cap.isdecimal() else [])]
+    readings = [{**raw, "bucket_cap_mb": each} for each in caps]
+    if is_import_path(str(raw.get("workload", ""))):  # the column has the types that a class's model has
+        readings += [{**each, "dtype": OWN_TYPES} for each in readings]
+    problem: ValueError | None = None
+    for reading in readings:
         try:
-            return checked_case({**raw, "bucket_cap_mb": reading})
-        except ValueError:
-            continue
-    return checked_case({**raw, "bucket_cap_mb": readings[-1]})
+            return checked_case(reading)
+        except ValueError as error:
+            problem = problem or error
+    raise problem or ValueError("it describes no case")
 
 
 def _timings(extra: _Extra, case: Case) -> list[Timing]:

@@ -107,8 +107,12 @@ def endless(
         ValueError: a pass gave nothing, or batches of another size.
     """
 
+    types: dict[torch.dtype, torch.dtype] = {}
+
     def placed(tensor: torch.Tensor) -> torch.Tensor:
-        wanted = cast_type(tensor.dtype, dtype)
+        wanted = types.get(tensor.dtype)
+        if wanted is None:
+            wanted = types[tensor.dtype] = cast_type(tensor.dtype, dtype)
         if tensor.dtype is wanted and tensor.device == device:
             return tensor
         if tensor.dtype is not wanted:
