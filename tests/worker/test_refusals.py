@@ -71,6 +71,7 @@ REFUSED = [
     ("CheckpointedTwice", "ddp", "use_reentrant=False, or set options.ddp.static_graph = true"),
     ("CheckpointedTwice", "zero1", "use_reentrant=False, or set options.zero1.static_graph = true"),
     ("NotContiguous", "fsdp", "FSDP does not support non-contiguous parameters"),
+    ("NotContiguous", "post_local_sgd", "makes weights contiguous (0.weight is not)"),
     ("Scripted", "fsdp", "not supported on ScriptModules"),
     ("Forces", "fsdp", "a parameter was used after FSDP had freed it"),
     ("Decay", "fsdp", "a parameter was used outside its module's forward"),

@@ -13,7 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpbench.strategies.base import Job, PeriodicReplica
+from ddpbench.strategies.base import CannotTrainError, Job, PeriodicReplica
 from ddpbench.strategies.ddp.hooks import NEVER, Summed
 from ddpbench.strategies.ddp.options import DdpSwitches
 from ddpbench.strategies.ddp.replica import buffers_stay
@@ -32,6 +32,7 @@ class PostLocalSgdReplica(PeriodicReplica):
 
     def __init__(self, job: Job, options: PostLocalSgdOptions) -> None:
         super().__init__(job)
+        _check_contiguous(job.model)
         self._options = options
         self._ddp: DistributedDataParallel | None = DistributedDataParallel(
             job.model, **options.model_dump(include=set(DdpSwitches.model_fields)), **buffers_stay()
@@ -137,3 +138,26 @@ class PostLocalSgdReplica(PeriodicReplica):
 
         noted: Summed = averaged.then(arrived)
         return noted
+
+
+def _check_contiguous(model: torch.nn.Module) -> None:
+    """Refuse a model whose weights the averager would lay out otherwise than DDP's buckets have them.
+
+    DDP reads a bucket by each weight's strides of the moment, and would give its gradient in another order.
+
+    Raises:
+        CannotTrainError: a weight that is trained is not contiguous.
+    """
+    bare: torch.nn.Module = getattr(model, "without_autocast", model)
+    found = [
+        name.removeprefix("network.")
+        for name, each in bare.named_parameters()
+        if each.requires_grad and not each.is_contiguous()
+    ]
+    if not found:
+        return
+    more = f" and {len(found) - 1} more are" if found[1:] else " is"
+    raise CannotTrainError(
+        f"torch's averager makes weights contiguous ({found[0]}{more} not), after which DDP gives their gradients in "
+        "the wrong order: make them contiguous (no channels_last), or take another strategy"
+    )
