@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from ddpbench.texts import on_one_line
+
 _Error = TypeVar("_Error", bound="DdpbenchError")
 _MOST_TOLD = 40
 """Problems of an experiment that are printed; an array may have a thousand wrong values."""
@@ -72,10 +74,10 @@ class ExperimentError(RequestError):
         self.source = source
         self.problems = tuple(problems)
         count = len(self.problems)
-        head = f"{source}: {count} problem{'s' if count != 1 else ''}"
+        head = f"{on_one_line(source)}: {count} problem{'s' if count != 1 else ''}"
         more = count - _MOST_TOLD
         left_out = [f"  and {more} more"] if more > 0 else []
-        told = [f"  {problem}" for problem in self.problems[:_MOST_TOLD]]
+        told = [f"  {on_one_line(str(problem))}" for problem in self.problems[:_MOST_TOLD]]
         super().__init__("\n".join([head, *told, *left_out]))
 
 
@@ -128,7 +130,7 @@ class ServerGoneError(LaunchError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a clause naming the nearest known name and then all of them, for the end of an error message."""
-    names = sorted(known)
+    names = sorted(map(on_one_line, known))
     return f"{meant(name, names)}known: {', '.join(names) if names else 'none'}"
 
 

@@ -19,6 +19,7 @@ from markdown_it import MarkdownIt  # rich needs it
 
 import ddpbench
 from ddpbench.analysis import load, read_csv, write_csv
+from ddpbench.analysis.regression.baselines import machine_folder
 from ddpbench.analysis.table.frame import csv_of
 from ddpbench.cli import run as command
 from ddpbench.escaping import (
@@ -337,6 +338,32 @@ def test_no_line_on_a_terminal_begins_with_a_strangers_text(
     assert any("FORGED" in line for line in lines)
     begun = [line for line in lines if line.lstrip().startswith("FORGED")]
     assert begun == []
+
+
+def test_no_line_begins_with_a_key_of_a_plan_or_a_baselines_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = write_run("run", [PlannedCase(case=case_of("single", 1))], rounds=1)
+    plan = json.loads(run.plan.read_text(encoding="utf-8"))
+    plan["budget"]["x\nFORGED"] = 1
+    run.plan.write_text(json.dumps(plan), encoding="utf-8")
+    (tmp_path / "x.toml").write_text('question = "q"\n[base]\n"a\\nFORGED" = 1\n', encoding="utf-8")
+    saved = tmp_path / ".benchmarks" / machine_folder()
+    saved.mkdir(parents=True)
+    (saved / "0001_x\nFORGED.json").write_text("{}", encoding="utf-8")
+    for words in (
+        "report run",
+        "sweep x.toml --dry-run",
+        "baseline list",
+        "baseline remove 7",
+        "history .benchmarks",
+        "history run 7",
+    ):
+        command(words.split())
+        printed = "".join(capsys.readouterr())
+        assert "FORGED" in printed, words
+        assert not [line for line in printed.splitlines() if line.lstrip().startswith("FORGED")], words
 
 
 @pytest.mark.parametrize("words", [["report", "run"], ["pack", "run"], ["history", "run", "run"]])

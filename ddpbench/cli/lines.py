@@ -116,6 +116,7 @@ def aligned(
     first; where that is not enough, the next of `gaps` stands between columns. What never fits stays too wide.
     """
     lines: list[str] = []
+    rows = [[on_one_line(cell) for cell in row] for row in rows]
     for gap in gaps:
         lines = _in_columns(rows, width, left, breakable, gap)
         if max(map(len, lines)) <= width:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ddpbench.errors import IdentityError, OutputError, UnreadableError
+from ddpbench.texts import on_one_line
 
 MIB = 1 << 20
 MOST_PLAN = 256 * MIB
@@ -39,7 +40,7 @@ _TOO_DEEP = f"nested more than {_DEEPEST} levels deep"
 
 def damaged(path: Path, what: str) -> IdentityError:
     """The error of a file of a run directory that holds what nobody wrote."""
-    return IdentityError(f"{path} is damaged: {what}; restore it from a copy")
+    return IdentityError(f"{on_one_line(f'{path} is damaged: {what}')}; restore it from a copy")
 
 
 def kind_of(mode: int) -> str:

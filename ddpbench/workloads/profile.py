@@ -23,6 +23,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
+import stat
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
@@ -273,16 +275,28 @@ def read_profile(path: Path) -> Profile:
 
 @lru_cache(maxsize=64)
 def _read(path: Path, _changed_ns: int, _size: int) -> Profile:
-    with path.open("rb") as file:
+    return parse_profile(_content(path).decode("utf-8"))
+
+
+def _content(path: Path) -> bytes:
+    """Return what a profile's file holds; never waits, and reads no more than a profile has.
+
+    Raises:
+        OSError: it cannot be opened.
+        ValueError: it is no regular file, or too large.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is not a regular file")
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB, which no profile is")
-    return parse_profile(content.decode("utf-8"))
+    return content
 
 
 def profile_digest(path: Path) -> str:
     """Return a short digest of a profile's file; empty where it cannot be read."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    except OSError:
+        return hashlib.sha256(_content(path)).hexdigest()[:16]
+    except (OSError, ValueError):
         return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -161,6 +162,15 @@ def test_a_files_sentence_names_it(tmp_path: Path) -> None:
         read_profile(path)
     with pytest.raises(ValueError, match=r"cannot be read: Is a directory"):
         read_profile(tmp_path)
+
+
+def test_a_profile_that_is_no_file_is_refused_and_waits_for_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "zero.json").symlink_to("/dev/zero")
+    for name in ("pipe.json", "zero.json"):
+        assert profile_digest(tmp_path / name) == ""
+        with pytest.raises(ValueError, match=f"{name}: it is not a regular file"):
+            read_profile(tmp_path / name)
 
 
 def test_a_changed_file_is_read_again_and_has_another_digest(tmp_path: Path) -> None:

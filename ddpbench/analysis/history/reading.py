@@ -45,7 +45,8 @@ def read_sides(
     _check_once(found)
     if len(found) < 2:
         raise RequestError(
-            f"{found[0]} is the only run: give several, or a folder of them; ddpbench report has what is in one"
+            f"{on_one_line(str(found[0]))} is the only run: give several, or a folder of them; ddpbench report has "
+            "what is in one"
         )
     names = [run.resolve().name if run.is_dir() else run.stem for run in found]
     sides = [

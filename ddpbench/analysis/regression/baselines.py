@@ -21,7 +21,7 @@ from ddpbench.errors import OutputError, RequestError, meant, meant_path
 from ddpbench.records.files import new_folder, write_atomically
 from ddpbench.records.rundir import explain_os_error, is_run
 from ddpbench.records.submission_dir import run_at
-from ddpbench.texts import shortened
+from ddpbench.texts import on_one_line, shortened
 
 STORAGE = Path(".benchmarks")
 """Where pytest-benchmark saves unless it is told otherwise, from the working directory."""
@@ -93,7 +93,7 @@ class Baselines:
         return path
 
     def _nothing(self, text: str, there: list[Path]) -> str:
-        names = [path.stem for path in there]
+        names = [on_one_line(path.stem) for path in there]
         more = f" and {len(names) - _MOST_TOLD} more" if len(names) > _MOST_TOLD else ""
         what = f"saved there: {', '.join(names[-_MOST_TOLD:])}{more}" if names else "nothing is saved there"
         folder = self.storage / (text.rpartition("/")[0] or machine_folder())
