@@ -129,9 +129,14 @@ def _ended(argv: list[str] | None) -> int:
         note_words(words)
         for word in words:
             _check_readable(word)
-        arguments = make_parser().parse_args(argv)
-        _check_address_space()
-        code: int = arguments.run(arguments)
+        try:
+            arguments = make_parser().parse_args(argv)
+            _check_address_space()
+            code: int = arguments.run(arguments)
+        except SystemExit:  # --help, which has printed
+            _flush_output()
+            raise
+        _flush_output()
     except RequestError as error:
         say(f"ddpbench: {within(str(error))}", sys.stderr)
         return EXIT_REQUEST
@@ -143,6 +148,7 @@ def _ended(argv: list[str] | None) -> int:
     except OSError as error:
         from ddpbench.records import explain_os_error
 
+        _give_up_output()
         where = f"{error.filename}: " if error.filename else ""
         if error.errno == errno.ENAMETOOLONG:  # no name is longer but one that was given
             say(
@@ -165,6 +171,31 @@ def _ended(argv: list[str] | None) -> int:
         say(f"ddpbench: memory ran out; {_MORE_MEMORY}", sys.stderr)
         return EXIT_NOT_OK
     return code
+
+
+def _flush_output() -> None:
+    """Write what is still to be printed, while a failure can still be reported: Python would end with code 120.
+
+    Raises:
+        DdpbenchError: it cannot be written, as on a full disk.
+    """
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        from ddpbench.records import explain_os_error
+
+        _give_up_output()
+        raise DdpbenchError(f"standard output cannot be written: {explain_os_error(error)}") from None
+
+
+def _give_up_output() -> None:
+    """Send what cannot be printed to nobody: Python would try again as it ends, and fail."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 _LEAST_ADDRESS_SPACE = 512 << 20

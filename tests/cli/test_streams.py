@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -49,6 +50,17 @@ def test_a_reader_that_has_seen_enough_is_no_failure() -> None:
     told = ended.stderr.split()
     assert set(told) <= {"0", "141"}
     assert told[-1] == "141"
+
+
+@pytest.mark.parametrize("words", ["--help", "sweep --help", "list", "list --json", "sweep quick --dry-run"])
+def test_output_to_a_full_disk_is_named_in_one_sentence(words: str) -> None:
+    line = ["sh", "-c", f'exec "$0" -m ddpbench {words} >/dev/full', sys.executable]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    ended = subprocess.run(line, check=False, capture_output=True, text=True, env=buffered)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("ddpbench: ")
+    assert "No space left on device" in ended.stderr
+    assert ended.stderr.count("\n") == 1
 
 
 def test_a_report_says_which_cases_failed_and_ends_as_the_sweep_did(
