@@ -149,6 +149,12 @@ class Counting(Scaled):
         return [float(self.calls)] * 8
 
 
+class Drifting(Counting):
+    def factor(self) -> Any:
+        self.calls += 1
+        return [1 + 6e-5 * self.calls] * 8  # one forward more is within float32's tolerance; several are not
+
+
 class DrawsFromNumpy(Classes):
     model = OfNumpy
 
@@ -163,6 +169,10 @@ class DrawsFromItsOwn(Classes):
 
 class Stateful(Classes):
     model = Counting
+
+
+class SlowlyStateful(Classes):
+    model = Drifting
 
 
 class Renormalised(Classes):

@@ -322,6 +322,14 @@ def test_state_that_a_model_keeps_between_forwards_does_not_fail_a_proof() -> No
     assert [one.error < 1e-4 for one in found if one.compared == "gradients, whole batch"] == [True, True]
 
 
+def test_state_that_changes_slowly_is_not_taken_for_a_loss_that_is_no_mean() -> None:
+    found, _ = proved(case_of("SlowlyStateful", "data_parallel", 4))
+    assert {one.passed for one in found} == {True}
+    notes = {(one.compared, one.dtype): one.note for one in found}
+    assert notes["gradients, whole batch", "float32"] == ""
+    assert not [note for note in notes.values() if "not a mean over samples" in note]
+
+
 def test_weights_that_a_forward_writes_are_named_and_the_base_case_is_not_lost() -> None:
     found, fault = proved(case_of("Renormalised"))
     assert ({one.passed for one in found}, fault) == ({True}, "")
