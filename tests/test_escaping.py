@@ -348,6 +348,13 @@ def test_no_line_begins_with_a_key_of_a_plan_or_a_baselines_name(
     plan = json.loads(run.plan.read_text(encoding="utf-8"))
     plan["budget"]["x\nFORGED"] = 1
     run.plan.write_text(json.dumps(plan), encoding="utf-8")
+    other = write_run("other", [PlannedCase(case=case_of("single", 1))], rounds=1, seed=1)
+    machine = json.loads(other.machine.read_text(encoding="utf-8"))
+    machine["identity"]["x\nFORGED"] = 1
+    other.machine.write_text(json.dumps(machine), encoding="utf-8")
+    third = write_run("third", [PlannedCase(case=case_of("single", 1))], rounds=1, seed=2)
+    machine["identity"].pop("x\nFORGED")
+    third.machine.write_text(json.dumps(machine), encoding="utf-8")
     (tmp_path / "x.toml").write_text('question = "q"\n[base]\n"a\\nFORGED" = 1\n', encoding="utf-8")
     saved = tmp_path / ".benchmarks" / machine_folder()
     saved.mkdir(parents=True)
@@ -359,6 +366,9 @@ def test_no_line_begins_with_a_key_of_a_plan_or_a_baselines_name(
         "baseline remove 7",
         "history .benchmarks",
         "history run 7",
+        "compare other third",
+        "merge other third --out merged",
+        "sweep other",
     ):
         command(words.split())
         printed = "".join(capsys.readouterr())

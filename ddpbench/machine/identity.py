@@ -24,6 +24,7 @@ from ddpbench.machine.setup import read_setup
 from ddpbench.records import SCHEMA_VERSION
 from ddpbench.records.machine import DIGESTS, setups_of
 from ddpbench.spec import PlannedCase
+from ddpbench.texts import on_one_line
 from ddpbench.units import utc_now
 from ddpbench.version import VERSION
 from ddpbench.workloads import is_import_path
@@ -195,7 +196,7 @@ def check_identity(
 def _difference(key: str, before: Mapping[str, Any], now: Mapping[str, Any], apart: str) -> str:
     if key in DIGESTS and key in before and key in now:
         return f"{key}: {DIGESTS[key]} changed{f': {apart}' if apart else ''}"
-    return f"{key}: {before.get(key)!r} there, {now.get(key)!r} here"
+    return f"{on_one_line(key)}: {before.get(key)!r} there, {now.get(key)!r} here"
 
 
 def sources_of(workloads: Iterable[str]) -> str:

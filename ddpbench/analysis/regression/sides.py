@@ -65,7 +65,7 @@ def unlike(base: Side, new: Side) -> list[str]:
     untold = {"physical_cores"} - (before.keys() & after.keys())  # older runs do not tell
     names = [name for name in dict.fromkeys([*before, *after]) if name not in CODE and name not in untold]
     return [
-        f"{name}: {before.get(name)!r} in {base.name}, {after.get(name)!r} in {new.name}"
+        f"{on_one_line(name)}: {before.get(name)!r} in {base.name}, {after.get(name)!r} in {new.name}"
         for name in names
         if before.get(name) != after.get(name)
     ]

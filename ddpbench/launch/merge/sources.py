@@ -22,6 +22,7 @@ from ddpbench.records.rundir import is_run
 from ddpbench.records.sessions import read_sessions
 from ddpbench.records.submission_dir import run_at
 from ddpbench.spec.documents import stated_scope
+from ddpbench.texts import on_one_line
 from ddpbench.workloads import is_import_path
 from ddpbench.workloads.shipped import PREFIX
 
@@ -141,7 +142,7 @@ def check_alike(sources: Sequence[Source]) -> None:
     """
     first = sources[0]
     lines = [
-        f"  {key}: {mine!r} in {first.path}, {theirs!r} in {other.path}"
+        f"  {on_one_line(f'{key}: {mine!r} in {first.path}, {theirs!r} in {other.path}')}"
         for other in sources[1:]
         for key, mine, theirs in _differences(first, other)
     ]
