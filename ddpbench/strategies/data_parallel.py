@@ -178,7 +178,9 @@ class ThreadedReplica(Replica):
         return [future.result() for future in futures]
 
     def _reduce(self, replicas: list[dict[torch.Tensor, torch.Tensor]]) -> None:
-        """Sums the replicas' gradients on the master, in their order."""
+        """Sums the replicas' gradients on the master, in their order; hooks of its parameters find the sums."""
+        import torch
+
         for parameter in self.job.model.parameters():
             parts = [
                 copy.grad for copy in (replica[parameter] for replica in replicas) if copy.grad is not None
@@ -189,6 +191,14 @@ class ThreadedReplica(Replica):
             for other in others:
                 total.add_(other)
             parameter.grad = total
+            if _has_hooks(parameter):
+                parameter.grad = None
+                torch.autograd.backward(parameter, total)
+
+
+def _has_hooks(parameter: torch.Tensor) -> bool:
+    """Return whether autograd calls anything of the user's when it has a parameter's gradient."""
+    return any(getattr(parameter, kind, None) for kind in ("_backward_hooks", "_post_accumulate_grad_hooks"))
 
 
 def core_shares(cores: Sequence[int], count: int) -> list[tuple[int, ...]]:

@@ -168,6 +168,11 @@ def test_what_wraps_ddp_takes_the_switches_that_its_messages_name() -> None:
 
 
 @pytest.mark.ranks
+def test_replicas_in_threads_call_the_hooks_of_parameters() -> None:
+    assert run_ranks(ended, 1, "Hooked", "data_parallel", {}) == [("ok", "")]
+
+
+@pytest.mark.ranks
 def test_batches_of_packed_samples_are_not_divided_among_replicas() -> None:
     ((status, reason),) = run_ranks(ended, 1, "Packed", "data_parallel", {})
     assert status == "skipped", reason
