@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import sys
 import sysconfig
 import traceback
@@ -58,7 +59,10 @@ def exception_words(error: BaseException) -> str:
 
 
 def environments_part(error: BaseException) -> str:
-    """Return how a variable of Python's own in the environment led to an exception, as `; ...`; empty if none did."""
+    """Return how the environment led to an exception, as `; ...`; empty if it did not.
+
+    That is a variable of Python's own, or a limit of memory.
+    """
     filters = os.environ.get("PYTHONWARNINGS", "")
     if isinstance(error, Warning):
         if filters:
@@ -71,7 +75,7 @@ def environments_part(error: BaseException) -> str:
             why = f"PYTHONUTF8={given} in the environment has" if given else "the locale has"
             advice = "set PYTHONUTF8=1, or open files with encoding='utf-8'"
             return f"; {why} Python read and write text as {encoding}: {advice}"
-    return ""
+    return limits_part(f"{type(error).__name__}: {text_of(error)}")
 
 
 _WARNING_LINE = re.compile(r"(?:\w+\.)*\w*Warning(?::|$)")
@@ -85,7 +89,25 @@ def environments_part_of(line: str) -> str:
         return f"; PYTHONWARNINGS={filters} in the environment raises warnings as errors: unset it"
     if utf8 == "0" and _UNICODE_LINE.match(line):
         return f"; PYTHONUTF8={utf8} in the environment has Python read and write text as ascii: set PYTHONUTF8=1"
-    return ""
+    return limits_part(line)
+
+
+_OF_MEMORY = re.compile(
+    r"\bMemoryError|(?i:can(?:'t|not) allocate memory|memory allocation still failed)|bad_alloc|failed to map segment|"
+    # No room for a thread's stack; torch ends so where it has started some of its threads.
+    r"can't start new thread|Resource temporarily unavailable|terminate called without an active exception"
+)
+
+
+def limits_part(words: str) -> str:
+    """Return that a limit of the address space led to what an exception or a log says, as `; ...`; empty if not.
+
+    It did if there is such a limit, and the words are of memory that ran out.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY or not _OF_MEMORY.search(words):
+        return ""
+    return f"; memory is limited to {limit >> 20} MiB of address space: raise the limit with ulimit -v"
 
 
 def _named(kind: str, words: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 import warnings
 from pathlib import Path
@@ -142,3 +143,31 @@ def test_the_last_line_of_a_process_that_did_not_start_is_put_down_to_the_enviro
     monkeypatch.setenv("PYTHONUTF8", "0")
     assert environments_part_of(line).startswith(said)
     assert bool(environments_part_of(line)) == bool(said)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "MemoryError",
+        "RuntimeError: Resource temporarily unavailable",
+        "RuntimeError: can't start new thread",
+        "OSError: [Errno 12] Cannot allocate memory",
+        "  what():  std::bad_alloc",
+        "terminate called without an active exception",
+        "OpenBLAS error: Memory allocation still failed after 10 retries, giving up.",
+        "ImportError: libtorch_cpu.so: failed to map segment from shared object",
+    ],
+)
+def test_what_a_limit_of_the_address_space_leads_to_is_put_down_to_it(
+    line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = resource.RLIM_INFINITY
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (limit, limit))
+    assert environments_part_of(line) == ""
+    limit = 550 << 20
+    said = "; memory is limited to 550 MiB of address space: raise the limit with ulimit -v"
+    assert environments_part_of(line) == said
+    assert environments_part_of("ValueError: a bad label") == ""
+    assert exception_words(RuntimeError("Resource temporarily unavailable")).endswith(said)
+    assert exception_words(MemoryError()) == f"MemoryError{said}"
+    assert said not in exception_words(ValueError("a bad label"))

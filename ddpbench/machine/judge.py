@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddpbench.causes import is_users
+from ddpbench.causes import is_users, limits_part
 from ddpbench.errors import LaunchError, UnreadableError
 from ddpbench.guard import signal_name
 from ddpbench.machine.disturbance import OUT_OF
@@ -137,7 +137,8 @@ def _rank_killed(records: LaunchRecords, seen: Seen, *, oom: bool) -> Verdict | 
         )
         return Verdict(status="oom", error=error, rank=killed, phase=pulse.phase)
     log = records.directory.log(killed).name
-    error = f"rank {killed} was killed by {name} {where}{_missed(records)}; see {log}"
+    limits = limits_part(log_end(records.directory, killed))
+    error = f"rank {killed} was killed by {name} {where}{_missed(records)}{limits}; see {log}"
     return Verdict(status="failed", error=error, rank=killed, phase=pulse.phase)
 
 
@@ -158,7 +159,10 @@ def _left_early(records: LaunchRecords, seen: Seen) -> Verdict | None:
     hint = (
         "" if code == 1 else f" (code that calls os._exit({code})?)"
     )  # 1 is what a failing interpreter gives
-    error = f"rank {rank} ended {how} {seen.where(rank)}{hint}; see {records.directory.log(rank).name}"
+    limits = limits_part(log_end(records.directory, rank))
+    error = (
+        f"rank {rank} ended {how} {seen.where(rank)}{hint}{limits}; see {records.directory.log(rank).name}"
+    )
     return Verdict(status="failed", error=error, rank=rank, phase=seen.pulse(rank).phase)
 
 
@@ -280,12 +284,16 @@ def last_log_line(directory: LaunchDir, rank: int | None) -> str:
     """Return the last line a rank wrote to its log, or nothing."""
     if rank is None:
         return ""
+    filled = [line.strip() for line in log_end(directory, rank).splitlines() if line.strip()]
+    return filled[-1][:500] if filled else ""
+
+
+def log_end(directory: LaunchDir, rank: int) -> str:
+    """Return the end of a rank's log; empty where it cannot be read."""
     try:
-        text = read_end(directory.log(rank), _STACKS_BYTES).decode(errors="replace")
+        return read_end(directory.log(rank), _STACKS_BYTES).decode(errors="replace")
     except (OSError, UnreadableError):
         return ""
-    filled = [line.strip() for line in text.splitlines() if line.strip()]
-    return filled[-1][:500] if filled else ""
 
 
 _LOADING = re.compile(r'File "[^"]*ddpbench/worker/training/batches\.py", line \d+ in ')
@@ -296,10 +304,7 @@ _STACKS_BYTES = 1 << 18
 
 def waiting_for_data(directory: LaunchDir, rank: int) -> str | None:
     """Return whether a rank's stacks, in its log, show that it takes a batch: None, or where in the user's code."""
-    try:
-        text = read_end(directory.log(rank), _STACKS_BYTES).decode(errors="replace")
-    except (OSError, UnreadableError):
-        return None
+    text = log_end(directory, rank)
     for stack in re.split(r"^(?:Current t|T)hread ", text, flags=re.MULTILINE)[1:]:
         if loading := _LOADING.search(stack):
             own = (frame for frame in _FRAME.finditer(stack, 0, loading.start()) if is_users(frame[1]))

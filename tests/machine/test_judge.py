@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -277,6 +278,25 @@ def test_a_rank_that_leaves_by_os_exit_is_named_and_not_the_one_that_lost_it(
     assert verdict.error == (
         "rank 1 ended with exit code 7 and no record in timed steps after 3 steps (code that calls os._exit(7)?); "
         "see rank-00001.attempt-0.log"
+    )
+
+
+@pytest.mark.parametrize("code", [-6, 7])
+def test_a_limit_of_the_address_space_is_named_where_a_log_tells_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    run, case = RunDir(tmp_path), case_of()
+    write_launch(run, case, 0, [RankLaunch(status="failed", error=CLOSED)], outcome=None)
+    launch = run.launch(case.case_id, "measure", 0)
+    launch.log(1).write_text("  what():  Resource temporarily unavailable\nFatal Python error: Aborted\n")
+    seen = Seen(ranks=2, alive_at=0.0)
+    seen.exited(1, code, 0.0, now=1.0)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (760 << 20, 760 << 20))
+    verdict = judge(read_launch(launch), seen, purpose="measure", oom=False)
+    assert verdict.rank == 1
+    assert (
+        "; memory is limited to 760 MiB of address space: raise the limit with ulimit -v; see"
+        in verdict.error
     )
 
 

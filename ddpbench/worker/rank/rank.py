@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 
-from ddpbench.causes import text_of
+from ddpbench.causes import environments_part, text_of
 from ddpbench.errors import OutputError
 from ddpbench.measure.blocks import AloneControl, Control
 from ddpbench.measure.clock import HostClock
@@ -241,7 +241,8 @@ class Rank:
             words in text.lower() for words in no_memory
         ):
             first = text.partition("\n")[0] or type(problem).__name__
-            return "oom", f"out of memory: use a smaller batch or model, or fewer ranks a machine ({first})"
+            advice = f"use a smaller batch or model, or fewer ranks a machine ({first})"
+            return "oom", f"out of memory: {advice}{environments_part(problem)}"
         proves = self.request.purpose == "proof" and self._planned.world_size > 1
         if proves and self._training is not None and (reason := refusal(problem, self._training)):
             return "skipped", reason
