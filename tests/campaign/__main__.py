@@ -20,6 +20,8 @@ from typing import Any
 from tests.campaign import faults, inputs, job
 
 CORPUS = Path(__file__).with_name("corpus.txt")
+LONG = ("class:", "model:", "script:")
+"""Kinds of input that start ranks or train: their trials take seconds."""
 
 
 def corpus() -> list[str]:
@@ -32,7 +34,7 @@ def chosen(*, inputs_wanted: int, share_of_faults: float, seed: int) -> list[str
     """Names of a campaign: the corpus, then drawn inputs and faults, long ones first."""
     drawn = inputs.drawn(inputs_wanted, seed) if inputs_wanted else []
     names = dict.fromkeys([*faults.drawn(share_of_faults, seed), *corpus(), *drawn])
-    return sorted(names, key=lambda name: (not name.startswith("fault:"), not name.startswith("class:")))
+    return sorted(names, key=lambda name: (not name.startswith("fault:"), not name.startswith(LONG)))
 
 
 def run(names: Sequence[str], *, jobs: int, isolated: bool, tell: Any = None) -> list[dict[str, Any]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 _HEAD = """import os, signal, sys, threading, time
 import torch
 from torch import nn
@@ -111,33 +109,6 @@ _OTHERS = {
 }
 
 
-_STRANGE = Path(__file__).parents[1] / "worker/strange_models.py"
-STRANGE: dict[str, tuple[int, ...]] = {
-    "ZeroDim": (0,),
-    "SyncBatchNorm": (0,),
-    "CheckpointedTwice": (0,),
-    "Compiled": (0,),
-    "CompiledInPlace": (0,),
-    "Scripted": (0,),
-    "NotContiguous": (0,),
-    "Forces": (0,),
-    "Decay": (0,),
-    "WeightNorm": (0,),
-    "Gathers": (0,),
-    "AsksInStep": (0,),
-    "Packed": (0,),
-    "PackedLoader": (0,),
-    "PackedUnsaid": (2,),
-    "Unused": (1,),
-    "Hooked": (1,),
-    "Broken": (1,),
-    "Lazy": (2,),
-    "Plateau": (2,),
-}
-"""Models that not every strategy can train: the codes that a sweep over `STRATEGIES` ends with."""
-STRATEGIES = ("ddp", "zero1", "fsdp", "master", "data_parallel")
-
-
 def _script(parts: dict[str, str]) -> str:
     own = {**_PARTS, **parts}
     body = "\n".join(
@@ -151,7 +122,7 @@ SOUND = _script({})
 
 def names() -> list[str]:
     """Of all ways."""
-    return [f"{hook}-{body}" for hook in _SOUND for body in _BODIES] + list(_OTHERS) + list(STRANGE)
+    return [f"{hook}-{body}" for hook in _SOUND for body in _BODIES] + list(_OTHERS)
 
 
 def _divided(name: str) -> tuple[str, str]:
@@ -161,8 +132,6 @@ def _divided(name: str) -> tuple[str, str]:
 
 def source(name: str) -> str:
     """The script of a way."""
-    if name in STRANGE:
-        return f"{_STRANGE.read_text(encoding='utf-8')}\n\nMeasured = {name}\n"
     if name in _OTHERS:
         return _script(_OTHERS[name])
     hook, body = _divided(name)
@@ -172,8 +141,6 @@ def source(name: str) -> str:
 
 def codes(name: str) -> tuple[int, ...]:
     """What a sweep of it may end with."""
-    if name in STRANGE:
-        return STRANGE[name]
     if name == "starts-to-train-at-import":
         return (0,)
     if name not in _OTHERS:

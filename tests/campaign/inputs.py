@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpbench.cli import make_parser
-from tests.campaign import classes, documents, outputs, rundirs, submissions
+from tests.campaign import classes, documents, models, outputs, rundirs, submissions
 from tests.campaign.nasty import VALUES, Path_, as_json, dotted, leaves, replaced, toml_document, without
 from tests.launch import mutants
 
@@ -40,6 +40,8 @@ class Input:
     """What may be in the folder afterwards, beside what was prepared."""
     prints_first: bool = False
     """Its results are printed even where a file cannot be written afterwards."""
+    said: tuple[str, ...] = ()
+    """Words that are to be said on standard error, with every exit code."""
     limits: Mapping[int, int] = field(default_factory=dict)
     """Limits of its process, by their number in `resource`."""
     state: Callable[[Path], Any] = lambda folder: None
@@ -82,6 +84,7 @@ SHARES = {
     "document": 0.20,
     "profile": 0.06,
     "class": 0.04,
+    "model": 0.08,
     "script": 0.02,
     "submission": 0.06,
     "name": 0.04,
@@ -323,7 +326,7 @@ def _profile_input(rest: str) -> Input:
 @family("class", classes.names)
 def _class_input(rest: str) -> Input:
     settings = {
-        "axes.strategy": json.dumps(list(classes.STRATEGIES) if rest in classes.STRANGE else ["ddp"]),
+        "axes.strategy": '["ddp"]',
         "axes.world_size": "[2]",
         "axes.bucket_cap_mb": '["default"]',
         "budget.rounds_min": "1",
@@ -338,6 +341,26 @@ def _class_input(rest: str) -> Input:
         argv,
         _write("train.py", classes.source(rest).encode()),
         codes=classes.codes(rest),
+        launches=True,
+        deadline_s=120.0,
+    )
+
+
+@family("model", models.names)
+def _model_input(rest: str) -> Input:
+    model = models.models()[rest]
+    argv = ["sweep", "quick", "--out", "{here}/run", "--workload", "{here}/train.py:Measured"]
+    argv += [f"--set={key}={value}" for key, value in models.settings(rest).items()]
+    return Input(
+        f"model:{rest}",
+        argv,
+        _write("train.py", model.text.encode()),
+        codes=model.codes,
+        named=model.named,
+        said=model.said,
+        lost=lambda _, here, code: models.broken(rest, here / "run") if code in (0, 1) else [],
+        env=model.env,
+        limits=model.limits,
         launches=True,
         deadline_s=120.0,
     )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import csv
+import json
 import os
 import random
 import shutil
@@ -14,7 +17,7 @@ import pytest
 
 import ddpbench
 from ddpbench.cli import flags, make_parser
-from tests.campaign import faults, inputs, job, oracle, outputs, rundirs, soak
+from tests.campaign import faults, inputs, job, models, oracle, outputs, rundirs, soak
 from tests.campaign.nasty import VALUES, toml_document
 from tests.synthetic import write_run
 
@@ -218,3 +221,87 @@ def test_what_is_lost_of_the_users_own_is_seen(tmp_path: Path) -> None:
     assert outputs.lost("x:folder", state, tmp_path, 2) == ["out was replaced by something else"]
     before()
     assert outputs.lost("x:there", outputs.state(tmp_path), tmp_path, 0) == ["the output was not written"]
+
+
+def test_every_model_is_a_script_and_each_is_promised_something() -> None:
+    for name, model in models.models().items():
+        ast.parse(model.text)
+        assert "class Measured" in model.text or "Measured = " in model.text, name
+        assert model.promises or model.refused or model.perhaps, name
+        assert model.codes != (1,) or model.named, name
+
+
+def run_of_a_model(run: Path, strategies: dict[str, dict[str, str]]) -> None:
+    """Write a run of `threads-2-at-import-not-1` that keeps its promises, but for these values."""
+    shutil.rmtree(run, ignore_errors=True)
+    rows: list[dict[str, str]] = []
+    for strategy, other in strategies.items():
+        launch = run / "cases" / strategy / "launch-00"
+        launch.mkdir(parents=True)
+        rows.append(
+            {"case_id": strategy, "strategy": strategy, "status": "ok", "error": "", "dtype": "float32"}
+            | {"noise_flag": "foreign load 1/1"}
+            | {name: value for name, value in other.items() if name in ("status", "dtype", "noise_flag")}
+        )
+        start = {"kind": "start", "types": ["float32"], "threads": int(other.get("recorded", "1"))}
+        proof = {"kind": "proof", "note": other.get("note", "")}
+        (launch / "rank-00000.jsonl").write_text("\n".join(map(json.dumps, (start, proof))), encoding="utf-8")
+        seen = {"types": [other.get("type", "float32")], "threads": 1}
+        text = "" if other.get("silent") else f"{models.SEEN}{json.dumps(seen)}\n"
+        (launch / "rank-00000.log").write_text(text, encoding="utf-8")
+        outcome = {"status": "ok", "failed_rank": None}
+        (launch / "outcome.json").write_text(json.dumps(outcome), encoding="utf-8")
+    with (run / "cases.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    (run / "report.html").write_text("set back to threads_per_rank = 1", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        ({"status": "diverged"}, "ddp: diverged, not ok"),
+        ({"dtype": "bfloat16"}, "ddp: the table has the types bfloat16, not float32"),
+        ({"noise_flag": "threads_per_rank 2, not 1 1/1"}, "ddp: flagged: threads_per_rank 2"),
+        ({"recorded": "2"}, "ddp: threads [2] are recorded, not 1"),
+        ({"type": "float64"}, "ddp: the class trains with the types [['float64']]"),
+        ({"silent": "yes"}, "ddp: the class trains with the threads [], not 1"),
+        ({"note": "the model gives other gradients"}, "ddp: a note: the model gives other"),
+    ],
+)
+def test_promises_of_a_model_that_are_not_kept_are_seen(
+    tmp_path: Path, other: dict[str, str], found: str
+) -> None:
+    name, run = "threads-2-at-import-not-1", tmp_path / "run"
+    run_of_a_model(run, {"single": {}, "ddp": {}})
+    assert models.broken(name, run) == []
+    run_of_a_model(run, {"single": {}, "ddp": other})
+    wrong = models.broken(name, run)
+    assert wrong
+    assert all(each.startswith("ddp: ") for each in wrong), wrong
+    assert any(each.startswith(found) for each in wrong), wrong
+
+
+def test_a_case_that_is_missing_and_another_rank_blamed_are_seen(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run_of_a_model(run, {"single": {}})
+    (run / "report.html").write_text("", encoding="utf-8")
+    assert models.broken("threads-2-at-import-not-1", run) == [
+        "no case of ddp",
+        "'set back to threads_per_rank = 1' is not on the page",
+    ]
+    run_of_a_model(run, {"ddp": {"status": "failed"}})
+    outcome = {"status": "failed", "failed_rank": 0}
+    (run / "cases/ddp/launch-00/outcome.json").write_text(json.dumps(outcome), encoding="utf-8")
+    wrong = models.broken("ends-exits-7-rank-1-step-1", run)
+    assert "ddp: blamed: {0}, not rank 1" in wrong
+    assert "ddp: 'exit code 7' is not in ''" in wrong
+
+
+def test_the_page_names_every_kind_of_input() -> None:
+    page = (inputs.ROOT / "docs/campaign.md").read_text(encoding="utf-8")
+    table = page.partition("| input |")[2].partition("\n\n")[0]
+    first = [line.split("|")[1] for line in table.splitlines()[2:]]
+    assert {name.strip() for cell in first for name in cell.split(",")} == set(inputs.FAMILIES)
+    assert set(inputs.SHARES) == set(inputs.FAMILIES)

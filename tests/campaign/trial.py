@@ -50,6 +50,7 @@ def tried(name: str, here: Path, shared: Sequence[Path]) -> list[str]:
         lost = given.lost(state, here, ended.code)
         judged = replace(ended, out="") if given.prints_first else ended
         wrong = [*lost, *oracle.of_command(judged, codes=given.codes, named=given.named)]
+        wrong += [f"{word!r} is not said" for word in given.said if word not in ended.told]
         wrong += oracle.of_what_is_left(before, [*shared, here / "tmp"], tag)
         made = oracle.listing([here]) - before.files
         allowed = () if ended.code == 2 else given.made
