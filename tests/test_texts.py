@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from ddpbench.errors import nearest
 from ddpbench.texts import clean, command, shortened, unprintable, whole_number
 
 
@@ -56,3 +57,7 @@ def test_what_clean_changes_is_unprintable() -> None:
 def test_a_command_is_what_a_shell_reads_back() -> None:
     words = ["ddpbench", "report", "a run's dir/$(x)"]
     assert shlex.split(command(*words)) == words
+
+
+def test_each_known_name_is_named_once() -> None:
+    assert nearest("nope", ["gpt", "mlp", "gpt"]) == "known: gpt, mlp"

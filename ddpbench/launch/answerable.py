@@ -19,6 +19,8 @@ def unanswerable(experiment: Experiment, entries: Sequence[PlannedCase], devices
     """
     if experiment.claims:
         return ""
+    if not any(entry.case.world_size > 1 or _is_measured_alone(entry.case) for entry in entries):
+        return "the experiment has no case of several ranks: its cases are measured, and none is ranked"
     why = _why(experiment, entries, devices)
     return f"this machine cannot answer the experiment: {why}" if why else ""
 
@@ -28,8 +30,8 @@ def _why(experiment: Experiment, entries: Sequence[PlannedCase], devices: Device
     cases = [entry.case for entry in runnable]
     several = [entry for entry in runnable if entry.case.world_size > 1]
     exchanging = [entry for entry in several if traits_of(entry.case).exchanges]
-    if any(case.recovery != "off" or case.checkpoint for case in cases):
-        return ""  # these measure single cases
+    if any(map(_is_measured_alone, cases)):
+        return ""
     if not several:
         return "no case of several ranks can run here"
     if not exchanging:
@@ -42,6 +44,11 @@ def _why(experiment: Experiment, entries: Sequence[PlannedCase], devices: Device
             "a replay, which needs no core per rank: ddpbench profile"
         )
     return _lost(experiment, [entry.case for entry in entries], cases)
+
+
+def _is_measured_alone(case: Case) -> bool:
+    """Return whether a case answers by itself, compared with none."""
+    return case.recovery != "off" or bool(case.checkpoint)
 
 
 def _lost(experiment: Experiment, planned: Sequence[Case], runnable: Sequence[Case]) -> str:

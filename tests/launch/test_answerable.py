@@ -112,7 +112,9 @@ def test_one_rank_answers_nothing_and_a_question_on_recovery_needs_no_second_cas
 ) -> None:
     path = tmp_path / "one.toml"
     path.write_text('[base]\nworkload = "mlp:small"\nstrategy = "single"\nworld_size = 1\n', encoding="utf-8")
-    assert "cannot answer the experiment: no case of several ranks can run here" in printed(capsys, str(path))
+    out = printed(capsys, str(path))
+    assert "the experiment has no case of several ranks: its cases are measured, and none is ranked" in out
+    assert "this machine" not in out
     assert "cannot answer" not in printed(capsys, "recovery")
 
 
