@@ -130,7 +130,7 @@ class ServerGoneError(LaunchError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a clause naming the nearest known name and then all of them, for the end of an error message."""
-    names = sorted(map(on_one_line, known))
+    names = sorted(set(map(on_one_line, known)))
     return f"{meant(name, names)}known: {', '.join(names) if names else 'none'}"
 
 
