@@ -58,10 +58,13 @@ def exception_words(error: BaseException) -> str:
     return words + environments_part(error)
 
 
+_UNPICKLED = re.compile(r"Can't (?:pickle|get) local object|Can't pickle <function ")
+
+
 def environments_part(error: BaseException) -> str:
     """Return how the environment led to an exception, as `; ...`; empty if it did not.
 
-    That is a variable of Python's own, or a limit of memory.
+    That is a variable or a way of Python's own, or a limit of memory.
     """
     filters = os.environ.get("PYTHONWARNINGS", "")
     if isinstance(error, Warning):
@@ -75,6 +78,13 @@ def environments_part(error: BaseException) -> str:
             why = f"PYTHONUTF8={given} in the environment has" if given else "the locale has"
             advice = "set PYTHONUTF8=1, or open files with encoding='utf-8'"
             return f"; {why} Python read and write text as {encoding}: {advice}"
+    if isinstance(error, SystemExit):
+        return "; your code ends the process: leave that out, a sweep says when training is over"
+    if _UNPICKLED.match(text_of(error)):
+        return (
+            "; loader workers are given the dataset by pickle, which needs its class and functions at the top level of "
+            "a file: move them there, or set base.loader_workers = 0"
+        )
     return limits_part(f"{type(error).__name__}: {text_of(error)}")
 
 

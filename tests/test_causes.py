@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import resource
 import sys
 import warnings
@@ -171,3 +172,13 @@ def test_what_a_limit_of_the_address_space_leads_to_is_put_down_to_it(
     assert exception_words(RuntimeError("Resource temporarily unavailable")).endswith(said)
     assert exception_words(MemoryError()) == f"MemoryError{said}"
     assert said not in exception_words(ValueError("a bad label"))
+
+
+def test_what_a_loader_worker_cannot_be_given_is_told_with_what_to_do() -> None:
+    class Local:
+        pass
+
+    with pytest.raises((AttributeError, pickle.PicklingError)) as raised:
+        pickle.dumps(Local())
+    assert "set base.loader_workers = 0" in exception_words(raised.value)
+    assert "loader_workers" not in exception_words(AttributeError("no attribute 'a'"))

@@ -183,6 +183,13 @@ def _types(facts: Mapping[str, Any]) -> str:
     return "" if types in ((), ("float32",)) else f" ({series_of(types)})"
 
 
+def _of_closure(optimizer: str) -> str:
+    return (
+        f"its {optimizer} decides by the loss that its closure returns: average it over ranks there "
+        "(torch.distributed.all_reduce), or they make unequal numbers of backwards and wait for one another"
+    )
+
+
 def summary_of(name: str, facts: Mapping[str, Any]) -> str:
     """Return a line on what was found."""
     samples = facts.get("samples")
@@ -190,6 +197,7 @@ def summary_of(name: str, facts: Mapping[str, Any]) -> str:
     how = [
         *(["makes its steps itself"] if facts.get("step") else []),
         *(["asks for the process group"] if facts.get("group") else []),
+        *([_of_closure(facts["closure"])] if facts.get("closure") else []),
         *(["updates parameters during backward"] if facts.get("in_backward") else []),
         *([f"enters {facts['autocast']} autocast itself"] if facts.get("autocast") else []),
         *([f"its forward writes into {_few(facts['writes'])}"] if facts.get("writes") else []),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -22,7 +24,7 @@ class ThreadedModule(nn.Module):
 
     Replicas are made for each call. Backward walks each replica's graph in its own thread, and sums their gradients on
     the module's parameters, as torch.nn.DataParallel does on GPUs. Outputs may be tensors or tuples, lists and
-    dictionaries of them. It cannot be gone through backward twice.
+    dictionaries of them.
     """
 
     def __init__(self, module: nn.Module, count: int, on_all: OnAll, replicate: Replicate) -> None:
@@ -86,7 +88,8 @@ class _Call:
             for number, (one, cut) in enumerate(zip(own, cuts, strict=True)):
                 pairs[number].append((one, cut.reshape(one.shape)))
         walks = [([one for one, _ in own], [cut for _, cut in own]) for own in pairs]
-        self.owner.on_all([backward] * len(walks), walks)
+        keeps = torch._C._autograd._get_current_graph_task_keep_graph()
+        self.owner.on_all([partial(backward, retain_graph=keeps)] * len(walks), walks)
         whole = list(tensors(self.given))
         found: list[torch.Tensor | None] = [
             _whole_slope(each, [_slope(part) for part in same]) if each.requires_grad else None
@@ -96,6 +99,8 @@ class _Call:
             grads = [own[parameter].grad for own in self.parameters]
             there = [each for each in grads if each is not None]
             found.append(torch.stack(there).sum(0) if there else None)
+        for leaf in chain(*self.inputs, *(own.values() for own in self.parameters)):
+            leaf.grad = None  # a graph that is kept may be gone through again
         return found
 
 

@@ -117,7 +117,7 @@ def samples(batch: Any) -> int:
     """
     for tensor in tensors(batch):
         if tensor.dim():
-            return len(tensor)
+            return tensor.size(0)
     raise ValueError(f"a batch of type {type(batch).__name__} holds no tensor with a dimension for samples")
 
 
@@ -135,9 +135,18 @@ def chunk(batch: Any, count: int) -> list[Any]:
     ]
 
 
+def _nested(rows: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
+    """Return a nested tensor of these rows, which torch neither slices nor joins."""
+    import torch
+
+    return torch.nested.as_nested_tensor(list(rows), layout=like.layout)
+
+
 def _cut(value: Any, size: int, start: int, end: int) -> Any:
     import torch
 
+    if isinstance(value, torch.Tensor) and value.is_nested:
+        return _nested(value.unbind()[start:end], value) if value.size(0) == size else value
     if isinstance(value, torch.Tensor):
         return value[start:end] if value.dim() and len(value) == size else value
     if isinstance(value, MutableMapping):
@@ -165,6 +174,8 @@ def _joined(parts: Sequence[Any], sizes: Sequence[int]) -> Any:
 
     first = parts[0]
     if isinstance(first, torch.Tensor):
+        if first.is_nested:
+            return _nested([row for part in parts for row in part.unbind()], first)
         if not first.dim() or [len(part) for part in parts] != list(sizes):
             return first
         if len({part.shape[1:] for part in parts}) > 1:

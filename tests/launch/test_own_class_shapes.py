@@ -242,3 +242,28 @@ def test_a_name_of_the_data_is_the_batch_within_the_loop(tmp_path: Path, step: s
     assert "model(x), y" in made["loss"]
     assert "x, y = batch" in made["loss"].replace("(x, y)", "x, y")
     assert "x = torch.randn(64, 6)" in made["dataset"]
+
+
+EVERY = """
+    def main():
+        network = net(4)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        every = 1
+        loader = DataLoader(rows(), batch_size=8)
+        for step, (x, y) in enumerate(loader):
+            loss = nn.functional.mse_loss(network(x), y) / every
+            loss.backward()
+            if (step + 1) % every == 0 or step == len(loader) - 1:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+@pytest.mark.parametrize(("every", "method"), [(1, "loss"), (2, "step")])
+def test_accumulation_over_one_batch_is_none(tmp_path: Path, every: int, method: str) -> None:
+    found = written(tmp_path, EVERY.replace("every = 1", f"every = {every}"))
+    assert method in methods(found)
+    assert (found.left == []) is (every == 1)  # with more, the last batch of an epoch is for a person to say

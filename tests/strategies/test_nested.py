@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import UserDict, namedtuple
 from typing import Any
 
@@ -87,3 +88,30 @@ def test_samples_are_counted_by_the_first_tensor_that_has_them() -> None:
 def test_a_batch_is_described_in_words() -> None:
     told = describe(({"ids": torch.zeros(2, 3, dtype=torch.int64)}, torch.zeros(2), None))
     assert told == "({'ids': int64 [2, 3]}, float32 [2], NoneType)"
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+def test_rows_of_unequal_lengths_are_divided_and_joined(layout: torch.layout) -> None:
+    rows = [torch.full((length, 2), float(length)) for length in (1, 4, 2, 3)]
+    kept = {"rows": torch.nested.nested_tensor(rows, layout=layout), "y": torch.arange(4)}
+    assert samples(kept) == 4
+    first, second = chunk(kept, 2)
+    assert [len(each) for each in second["rows"].unbind()] == [2, 3]
+    assert [len(each) for each in concatenate([first, second])["rows"].unbind()] == [1, 4, 2, 3]
+    assert concatenate([first, second])["rows"].layout == layout
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    x: torch.Tensor
+    names: list[str]
+
+
+def test_a_dataclass_is_divided_joined_and_described() -> None:
+    kept = Sample(torch.arange(4), ["a", "b", "c", "d"])
+    first, second = chunk(kept, 2)
+    assert isinstance(second, Sample)
+    assert (second.x.tolist(), second.names) == ([2, 3], ["c", "d"])
+    assert concatenate([first, second]).x.tolist() == [0, 1, 2, 3]
+    assert describe(kept) == "Sample {'x': int64 [4], 'names': 4 without tensors}"

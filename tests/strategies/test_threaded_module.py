@@ -68,3 +68,24 @@ def test_autocast_holds_in_the_threads_too() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert ThreadedModule(module, 2, on_all, replicate)(torch.ones(4, 3)).dtype == torch.bfloat16
     assert ThreadedModule(module, 2, on_all, replicate)(torch.ones(4, 3)).dtype == torch.float32
+
+
+def test_a_graph_that_is_kept_is_gone_through_again() -> None:
+    torch.manual_seed(1)
+    module = Pair().double()
+
+    def of_two_backwards(call: nn.Module) -> list[torch.Tensor | None]:
+        one = torch.arange(24, dtype=torch.float64).reshape(8, 3).requires_grad_()
+        out = call(one, scale=torch.ones(3, dtype=torch.float64))
+        out["hidden"].square().mean().backward(retain_graph=True)
+        out["total"].mean().backward()
+        found = [one.grad, *(each.grad for each in module.parameters())]
+        module.zero_grad()
+        return found
+
+    expected = of_two_backwards(module)
+    for own, slope in zip(
+        of_two_backwards(ThreadedModule(module, 4, on_all, replicate)), expected, strict=True
+    ):
+        assert (own is None) == (slope is None)
+        assert own is None or slope is None or torch.allclose(own, slope, rtol=1e-12)

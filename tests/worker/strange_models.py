@@ -381,3 +381,36 @@ class Meta(Sound):
     def model(self) -> nn.Module:
         with torch.device("meta"):
             return layers()
+
+
+class TwoHeads(Around):
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        out = self.net(x)
+        return out, self.other(out)
+
+
+class TwoBackwards(Sound):
+    def model(self) -> nn.Module:
+        return TwoHeads()
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+        optimizer.zero_grad()
+        out, other = model(batch[0])
+        loss = nn.functional.cross_entropy(out, batch[1])
+        loss.backward(retain_graph=True)
+        other.square().mean().backward()
+        optimizer.step()
+        return loss.detach()
+
+
+class NoSync(TwoBackwards):
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        with model.no_sync():
+            return super().step(model, batch, optimizer)

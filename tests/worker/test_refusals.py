@@ -74,6 +74,7 @@ REFUSED = [
     ("NotContiguous", "post_local_sgd", "makes weights contiguous (0.weight is not)"),
     ("Scripted", "fsdp", "not supported on ScriptModules"),
     ("Forces", "fsdp", "a parameter was used after FSDP had freed it"),
+    ("TwoBackwards", "ddp", "after one forward): add up the losses and call backward() once"),
     ("Decay", "fsdp", "a parameter was used outside its module's forward"),
 ]
 
@@ -180,7 +181,7 @@ def test_batches_of_packed_samples_are_not_divided_among_replicas() -> None:
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("name", ["WritesInputs", "InDataclass", "Stateful"])
+@pytest.mark.parametrize("name", ["WritesInputs", "InDataclass", "Stateful", "TwoBackwards"])
 def test_replicas_in_threads_have_inputs_of_their_own(name: str) -> None:
     ((status, reason),) = run_ranks(ended, 1, name, "data_parallel", {})
     assert status == "ok", reason
@@ -194,6 +195,10 @@ def test_replicas_in_threads_have_inputs_of_their_own(name: str) -> None:
         (
             "Lazy",
             "its model's parameters are not made yet (0.weight, 0.bias): have model() pass a batch through it",
+        ),
+        (
+            "NoSync",
+            "a wrapper has no 'no_sync': when gradients are averaged is for the strategy to say: leave it out",
         ),
         (
             "Meta",

@@ -329,7 +329,12 @@ class Tracer:
 
     def holds(self, test: ast.expr, scope: Scope, depth: int = 0) -> bool | None:
         """Return how a condition comes out with the script's defaults; None where that cannot be said."""
+        every = self._of_every(test, scope, depth)
+        if every is not None:
+            return every
         if any(self._changes(each.id, scope) for each in ast.walk(test) if isinstance(each, ast.Name)):
+            if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or):
+                return True if any(self._of_every(each, scope, depth) for each in test.values) else None
             return None
         if depth > _DEEPEST:
             return None
@@ -358,6 +363,18 @@ class Tracer:
             known, value = self._literal(test, scope, depth)
             return bool(value) if known else None
         return None
+
+    def _of_every(self, test: ast.expr, scope: Scope, depth: int) -> bool | None:
+        """Return how `(step + 1) % every == 0` comes out where `every` is 1; None for anything else."""
+        if not isinstance(test, ast.Compare) or len(test.ops) != 1 or depth > _DEEPEST:
+            return None
+        left = test.left
+        if not isinstance(left, ast.BinOp) or not isinstance(left.op, ast.Mod):
+            return None
+        rest = self._literal(test.comparators[0], scope, depth)
+        if self._literal(left.right, scope, depth) != (True, 1) or rest != (True, 0):
+            return None
+        return {ast.Eq: True, ast.NotEq: False}.get(type(test.ops[0]))
 
     def _only_distributed(self, test: ast.expr, scope: Scope, depth: int) -> bool:
         """Return whether a condition says that there are several ranks, which the class leaves to a strategy."""

@@ -233,6 +233,18 @@ def _inspect_own_step(
     return took | _facts(training, model, batch=batch, loss=losses[0], autocast=widest(autocasts))
 
 
+_FORWARDS = "have the model's forward do it"
+_IN_PLACE_OF = {
+    "module": "call the model itself",
+    **dict.fromkeys(
+        ("no_sync", "require_backward_grad_sync", "set_requires_gradient_sync"),
+        "when gradients are averaged is for the strategy to say: leave it out, or write loss() and set "
+        "options.ddp.accumulate",
+    ),
+}
+"""What to do without attributes that some wrappers have."""
+
+
 class _Wrapped(torch.nn.Module):
     """A module as a strategy may wrap it: it can be called, and has nothing else of the module's own."""
 
@@ -247,9 +259,8 @@ class _Wrapped(torch.nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            raise AttributeError(
-                f"strategies wrap the model, and a wrapper has no {name!r}: have the model's forward do it"
-            ) from None
+            what = f"strategies wrap the model, and a wrapper has no {name!r}"
+            raise AttributeError(f"{what}: {_IN_PLACE_OF.get(name, _FORWARDS)}") from None
 
 
 def _facts(

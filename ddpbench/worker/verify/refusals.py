@@ -119,8 +119,11 @@ def _unused(training: Training, text: str) -> str:
 def _twice(training: Training) -> str:
     what = (
         "DDP takes one gradient for each parameter in a step, and got a second (a module that is used twice under "
-        "reentrant activation checkpointing, or a parameter that is used outside forward)"
+        "reentrant activation checkpointing, a parameter that is used outside forward, or several backward() calls "
+        "after one forward)"
     )
+    if training.workload.owns_step:
+        return f"{what}: add up the losses and call backward() once, and checkpoint with use_reentrant=False"
     setting = _setting(training, "static_graph")
     advice = "checkpoint with use_reentrant=False"
     return f"{what}: {advice}, or set {setting} = true" if setting else f"{what}: {advice}"
