@@ -84,9 +84,16 @@ class PlainWorkload(Workload[BaseModel]):
         return self._made[1]
 
     def model(self, options: BaseModel) -> torch.nn.Module:
+        import torch
+
         from ddpbench.workloads.plain_model import ModelWithLoss, ModelWithStep
 
         own = self._own(**dict(options)) if self.owns_step else self.instance(options)
+        if isinstance(getattr(own, "model", None), torch.nn.Module):
+            raise TypeError(
+                f"{self._own.__name__}.model is a module that is made already: give its class, or a function or method "
+                "that makes a new one on each call"
+            )
         try:
             model = method_of(own, "model")()
         except (RuntimeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What is summary_of of a user's class once it was tried."""
+"""The line on a class of a user once it was tried."""
 
 from __future__ import annotations
 

@@ -318,3 +318,12 @@ def test_the_optimizer_of_a_step_is_given_parameters_where_it_asks_for_them(
     model = workload.model(options)
     made = workload.optimizers(model.parameters(), options)
     assert {id(each) for each in made.param_groups[0]["params"]} == {id(each) for each in model.parameters()}
+
+
+def test_a_model_that_is_made_already_is_refused_with_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stepping, "model", nn.Sequential(nn.Linear(2, 1)))
+    workload = PlainWorkload(Stepping)
+    with pytest.raises(
+        TypeError, match="model is a module that is made already: give its class, or a function"
+    ):
+        workload.model(workload.options())

@@ -242,7 +242,7 @@ _IN_PLACE_OF = {
         "options.ddp.accumulate",
     ),
 }
-"""What to do without attributes that some wrappers have."""
+"""The advice in place of attributes that some wrappers have."""
 
 
 class _Wrapped(torch.nn.Module):
