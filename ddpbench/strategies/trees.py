@@ -139,7 +139,8 @@ def _nested(rows: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
     """Return a nested tensor of these rows, which torch neither slices nor joins."""
     import torch
 
-    return torch.nested.as_nested_tensor(list(rows), layout=like.layout)
+    made: torch.Tensor = torch.nested.as_nested_tensor(list(rows), layout=like.layout)
+    return made
 
 
 def _cut(value: Any, size: int, start: int, end: int) -> Any:

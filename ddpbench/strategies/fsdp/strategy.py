@@ -75,11 +75,11 @@ class Fsdp(Strategy[FsdpOptions]):
 
     def found_reason(self, case: Case, found: ModelFound) -> str | None:
         whole = FsdpOptions.model_validate(case.options).wrap == "whole"
-        if found.dropped_blocks and not whole:
+        if found.dropped_blocks:
             return (
                 f"the model leaves out {series_of(found.dropped_blocks)} in some steps, and fsdp's ranks gather every "
-                "block together: those that leave out different blocks would hang, or train wrong weights: use master, "
-                'ddp with options.ddp.find_unused_parameters = true, or options.fsdp.wrap = "whole"'
+                "block, and reduce its gradients, together: those that leave out different blocks would hang, or train "
+                "wrong weights: use master, or ddp with options.ddp.find_unused_parameters = true"
             )
         if not found.are_mixed or not (whole or found.mixed_within_blocks):
             return None
