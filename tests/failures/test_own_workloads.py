@@ -219,6 +219,8 @@ def test_what_works_is_described(server: ServerProcess, tmp_path: Path) -> None:
     assert identifying(found) == {
         "parameters": parameters,
         "gradient_bytes": 4 * parameters,
+        "types": ["float32"],
+        "trained_types": ["float32"],
         "samples": 256,
         "batch": "{'features': float32 [4, 6], 'kind': int64 [4], 'label': int64 [4]}",
     }
