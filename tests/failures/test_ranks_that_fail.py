@@ -140,7 +140,9 @@ def test_the_death_of_the_fork_server_is_one_launchs_failure(
     monkeypatch.setattr("ddpbench.machine.server.STOPPED_LOOKS", 2)
     listener = Outcomes()
     Sweep(prepare(SweepRequest(experiment=path, out=tmp_path / "run")), listener).run()
-    for name, said in zip(names, ("fork server was killed by SIGKILL", "was stopped, by SIGSTOP"), strict=True):
+    for name, said in zip(
+        names, ("fork server was killed by SIGKILL", "was stopped, by SIGSTOP"), strict=True
+    ):
         seen = listener.seen[name]
         (failed,) = [outcome for outcome in seen if outcome.status == "failed"]
         assert said in failed.error
