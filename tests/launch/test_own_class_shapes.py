@@ -267,3 +267,29 @@ def test_accumulation_over_one_batch_is_none(tmp_path: Path, every: int, method:
     found = written(tmp_path, EVERY.replace("every = 1", f"every = {every}"))
     assert method in methods(found)
     assert (found.left == []) is (every == 1)  # with more, the last batch of an epoch is for a person to say
+
+
+STREAM = """
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            for number in range(64):
+                yield torch.full((6,), float(number)), torch.ones(2)
+
+    def main():
+        network = net(4)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        for x, y in DataLoader(Stream(), batch_size=8):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(network(x), y).backward()
+            optimizer.step()
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+def test_a_stream_that_looks_at_no_rank_is_to_be_divided(tmp_path: Path) -> None:
+    (told,) = written(tmp_path, STREAM).left
+    assert told.startswith("Stream gives every rank the same samples")
+    divided = STREAM.replace("range(64)", "range(int(os.environ['RANK']), 64, 2)")
+    assert written(tmp_path, divided).left == []

@@ -124,7 +124,7 @@ class _Writer(LoopMethods, UpdateMethods):
             *self._clipping(),
         ]
         made = self._constructor()
-        lacking = self._not_in_class()
+        lacking = [*self._not_in_class(), *self._undivided(loader)]
         self.left += lacking
         sentences = [*lacking, *self.notes]
         lines = [f"class {NAME}:", *(line for sentence in sentences for line in comment_of(sentence))]
@@ -177,6 +177,16 @@ class _Writer(LoopMethods, UpdateMethods):
             for call in epoch_schedules(self.tracer, self.loops)
         ]
         return told
+
+    def _undivided(self, loader: Loader) -> list[str]:
+        """Return a sentence for a stream of the script that looks at no rank: every rank would train on the same."""
+        name = last_name(loader.dataset.node) if loader.dataset is not None else ""
+        if not self.script.derives(name, ("IterableDataset",)):
+            return []
+        if "rank" in ast.unparse(self.script.classes[name]).lower():
+            return []
+        message = f"{name} gives every rank the same samples, which strategies with several ranks refuse"
+        return [f"{message}: have it give each its own, and make it in dataset(self, rank, world_size)."]
 
     def _model(self) -> Method:
         if len(self.models) > 1:
