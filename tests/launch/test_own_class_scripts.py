@@ -331,6 +331,10 @@ def test_a_method_that_cannot_be_right_is_a_line_to_fill_in_and_says_why(
         ("return sum(model(each) for each in batch)", ""),
         ("return model(batch, key=lambda each: each + known)", ""),
         ("return model(', '.join(batch))", ""),
+        ("return model((2 * 8)(batch))", "`(2 * 8)(batch)` uses a value as if it were a function"),
+        ("return model((-known)(batch))", "`(-known)(batch)` uses a value as if it were a function"),
+        ("return model(lambda x=missing: x, batch)", "`missing` is a name that the module"),
+        ("return (model(batch) - known).mean()", ""),
     ],
 )
 def test_names_and_arguments_of_a_method_are_checked(body: str, problem: str) -> None:

@@ -145,7 +145,10 @@ class _Flow:
     def expression(self, node: ast.AST) -> None:
         """Look at the names of an expression; targets are bound by it."""
         used = node.func if isinstance(node, ast.Call) else node.value if isinstance(node, _PARTS) else None
-        if isinstance(used, _VALUES) and not _may_have(node, used):
+        computed = isinstance(node, ast.Call) and isinstance(
+            used, ast.BinOp | ast.UnaryOp
+        )  # such as (2 * 8)(x)
+        if computed or (isinstance(used, _VALUES) and not _may_have(node, used)):
             self.problems.append(f"`{ast.unparse(node)}` uses a value as if it were a function or a module")
         if isinstance(node, ast.Name):
             if isinstance(node.ctx, ast.Store):
@@ -153,6 +156,9 @@ class _Flow:
             else:
                 self._read(node)
         elif isinstance(node, ast.Lambda):
+            for default in (*node.args.defaults, *node.args.kw_defaults):
+                if default is not None:
+                    self.expression(default)
             inner = _Flow(self.bound | set(_arguments(node.args)), set(), self.known)
             inner.expression(node.body)
             self.problems += inner.problems
