@@ -376,7 +376,10 @@ class ServerProcess:
             return found
         last = _tail(path.with_suffix(".log"), where=False)
         if code is None:
-            return {"problem": f"{case.workload}: {what} did not end within {timeout_s:.0f} s{last}"}
+            advice = "see whether its code loops or waits, as for a download, a lock or other ranks"
+            return {
+                "problem": f"{case.workload}: {what} did not end within {timeout_s:.0f} s{last}; {advice}"
+            }
         ended = (
             f"killed it by {signal_name(-code)}{_AS_KILLED.get(-code, '')}"
             if code < 0

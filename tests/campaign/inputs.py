@@ -342,7 +342,7 @@ def _class_input(rest: str) -> Input:
         _write("train.py", classes.source(rest).encode()),
         codes=classes.codes(rest),
         launches=True,
-        deadline_s=120.0,
+        deadline_s=150.0,  # a class that never ends is given two minutes
     )
 
 
@@ -362,7 +362,7 @@ def _model_input(rest: str) -> Input:
         env=model.env,
         limits=model.limits,
         launches=True,
-        deadline_s=120.0,
+        deadline_s=150.0,  # a class that never ends is given two minutes
     )
 
 

@@ -205,6 +205,7 @@ def test_whoever_is_killed_nothing_is_left(tmp_path: Path, nothing_left_behind: 
 def test_one_that_never_ends_is_ended(server: ServerProcess, tmp_path: Path) -> None:
     problem = server.inspect(case_of(own("Sleeps")), tmp_path, 1.0)["problem"]
     assert "did not end within 1 s" in problem
+    assert problem.endswith("; see whether its code loops or waits, as for a download, a lock or other ranks")
     assert server.alive
     assert "problem" not in server.inspect(case_of(own("Sound")), tmp_path, 60)
 
