@@ -255,6 +255,10 @@ def code_digest(packages: Iterable[str]) -> str:
     return digest.hexdigest()[:16]
 
 
+GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false")
+"""Git as it only reads: the program that an unpacked repository names for watching its files is not run."""
+
+
 def git_commit() -> str | None:
     """Return the commit of the working directory, with `+` when it has changes; None outside a repository."""
     try:
@@ -265,7 +269,7 @@ def git_commit() -> str | None:
 
 
 def _git(*arguments: str) -> str:
-    command = ["git", *arguments]
+    command = [*GIT, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
 

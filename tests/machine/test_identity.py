@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from itertools import permutations
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from ddpbench.machine.claim import claimed
 from ddpbench.machine.hardware import Hardware
 from ddpbench.machine.identity import (
     check_identity,
+    git_commit,
     machine_record,
     nodes_record,
     sources_of,
@@ -103,3 +105,20 @@ def test_cores_are_claimed_while_the_context_lasts() -> None:
             pass
     with claimed([90_001]):
         pass
+
+
+def test_a_repository_that_names_a_program_does_not_have_it_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of an unpacked archive: `core.fsmonitor` is run by `git status`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "watch").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    (tmp_path / "watch").chmod(0o700)
+    (tmp_path / "file").write_text("1")
+    author = ("-c", "user.name=A", "-c", "user.email=a@example.org")
+    for words in (("init", "-q"), ("add", "file"), (*author, "commit", "-qm", "One")):
+        subprocess.run(["git", *words], check=True)
+    subprocess.run(["git", "config", "core.fsmonitor", str(tmp_path / "watch")], check=True)
+    (tmp_path / "file").write_text("2")
+    assert (git_commit() or "").endswith("+")
+    assert not (tmp_path / "ran").exists()

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ddpbench.errors import OutputError, RequestError, meant
 from ddpbench.helper_process import child_environment
+from ddpbench.machine.identity import GIT
 from ddpbench.records import RunDir, write_atomically
 from ddpbench.records.rundir import explain_os_error
 from ddpbench.spec.overrides import whole_keys
@@ -338,7 +339,7 @@ def git(folder: Path, *words: str, index: Path | None = None) -> str:
     environment = {**os.environ, "GIT_INDEX_FILE": str(index)} if index else None
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *words],
+            [*GIT, "-C", str(folder), *words],
             capture_output=True,
             text=True,
             timeout=_ASK_S,
