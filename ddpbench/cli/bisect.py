@@ -48,6 +48,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.machine.claim import claimed
     from ddpbench.machine.disturbance import own_environment_allows_sharing
     from ddpbench.machine.hardware import read_hardware
+    from ddpbench.records.rundir import default_path
     from ddpbench.units import counted, parse_seconds
 
     try:
@@ -57,7 +58,7 @@ def _run(arguments: argparse.Namespace) -> int:
     experiment = find_experiment(arguments.experiment)
     commits = commits_between(Path.cwd(), arguments.good, arguments.bad)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    out = arguments.out or Path("reports") / f"bisect-{experiment.stem}-{stamp}"
+    out = arguments.out or default_path(f"bisect-{experiment.stem}-{stamp}")
     check_empty(out)
     say(f"{counted(len(commits), 'commit')}, into {out}", sys.stderr)
     chosen: list[str] = []

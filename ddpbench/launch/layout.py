@@ -18,7 +18,7 @@ from ddpbench.machine.identity import planned_record
 from ddpbench.records import RunDir
 from ddpbench.records.job_key import make_job_key
 from ddpbench.records.machine import read_machine
-from ddpbench.records.rundir import checked_name
+from ddpbench.records.rundir import checked_name, default_path
 from ddpbench.spec import limits
 from ddpbench.texts import command, shortened
 
@@ -134,7 +134,7 @@ def plan_for(
     shape = Shape(len(nodes.names), nodes.ranks_per_node)
     planned = planned_for(source, shape, launcher="torchrun", overrides=overrides)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    path = checked_name(out) if out is not None else Path("reports") / f"{planned.experiment.name}-{stamp}"
+    path = checked_name(out) if out is not None else default_path(f"{planned.experiment.name}-{stamp}")
     run = RunDir(path)
     if run.path.exists() and any(run.path.iterdir()):
         raise OutputError(

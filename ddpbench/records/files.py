@@ -96,6 +96,23 @@ def is_planted(path: Path) -> bool:
     return bool(folder.st_mode & stat.S_IWOTH) and found.st_uid not in (os.geteuid(), folder.st_uid)
 
 
+def check_default(folder: Path, advice: str) -> Path:
+    """Return a folder of the working directory that no user has named, unless another one has planted it.
+
+    Its owner can put something else in the place of what is written there, and so run code as this user.
+
+    Raises:
+        OutputError: it is planted; what to do.
+    """
+    try:
+        planted = is_planted(folder)
+    except OSError:  # it is not there; or cannot be reached, as writing will say
+        planted = False
+    if planted:
+        raise OutputError(f"{folder} is another user's, in a folder that everybody can write: {advice}")
+    return folder
+
+
 def check_links(path: Path) -> None:
     """Refuse a path that leads through another user's link in a folder like /tmp, at its end or before it.
 

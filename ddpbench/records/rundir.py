@@ -24,6 +24,7 @@ from ddpbench.records.checked import read_json
 from ddpbench.records.files import (
     MOST_NOTES,
     MOST_PLAN,
+    check_default,
     check_links,
     copy_file,
     kind_of,
@@ -64,6 +65,15 @@ def checked_name(path: Path) -> Path:
     if path.exists() and not path.is_dir():
         raise OutputError(f"{path} is {kind_of(path.stat().st_mode)}, not a directory: choose another --out")
     return path
+
+
+def default_path(name: str) -> Path:
+    """Return where a command writes that is given no --out: below `reports` in the working directory.
+
+    Raises:
+        OutputError: another user has planted that folder.
+    """
+    return check_default(Path("reports"), "name a folder of yours with --out") / name
 
 
 CASE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")

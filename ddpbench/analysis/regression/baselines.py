@@ -18,7 +18,7 @@ from pathlib import Path
 from ddpbench.analysis.regression.saved import read_saved
 from ddpbench.analysis.regression.sides import Side, read_side
 from ddpbench.errors import OutputError, RequestError, meant, meant_path
-from ddpbench.records.files import new_folder, write_atomically
+from ddpbench.records.files import check_default, new_folder, write_atomically
 from ddpbench.records.rundir import explain_os_error, is_run
 from ddpbench.records.submission_dir import run_at
 from ddpbench.texts import on_one_line, shortened
@@ -44,6 +44,7 @@ class Baselines:
 
     def entries(self, machine: str | None = None) -> list[Path]:
         """Return the files saved on machines of this kind, or another one's, oldest first, by their numbers."""
+        check_default(self.storage, "its numbers may be anything; work in a folder of yours")
         folder = self.storage / glob.escape(machine or machine_folder())
         found = [path for path in (*folder.glob("*.json"), *self.storage.glob("*.json")) if path.is_file()]
         return sorted(found, key=lambda path: (_number(path), path.name))

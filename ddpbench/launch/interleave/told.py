@@ -15,7 +15,7 @@ from ddpbench.launch.interleave.sides import SideSpec, check_there, place
 from ddpbench.launch.interleave.turns import Turn, Turns, read_comparison
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.records import RunDir
-from ddpbench.records.rundir import checked_name, explain_os_error
+from ddpbench.records.rundir import checked_name, default_path, explain_os_error
 from ddpbench.spec import Case
 from ddpbench.spec.overrides import whole_keys
 from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
@@ -100,7 +100,7 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
     if asked.experiment.is_dir():
         raise RequestError(f"{asked.experiment} is a run directory: --interleave measures an experiment")
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    out = checked_name(asked.out or Path("reports") / f"compare-{asked.experiment.stem}-{stamp}")
+    out = checked_name(asked.out or default_path(f"compare-{asked.experiment.stem}-{stamp}"))
     check_empty(out)
     for side in (asked.base, asked.new):
         check_there(side)

@@ -28,7 +28,7 @@ from ddpbench.records import SCHEMA_VERSION, LaunchDir, RunDir, write_atomically
 from ddpbench.records.checked import check
 from ddpbench.records.files import MOST_OUTCOME, damaged, parse_json, read_bytes
 from ddpbench.records.plan import StoredPlan, read_plan
-from ddpbench.records.rundir import checked_name, explain_os_error
+from ddpbench.records.rundir import checked_name, default_path, explain_os_error
 from ddpbench.records.submission_dir import SubmissionDir
 from ddpbench.spec import Case, PlannedCase, limits
 from ddpbench.spec.overrides import whole_keys
@@ -183,7 +183,7 @@ def plan_submission(
     largest = Shape(request.sizes[-1], request.ranks_per_node)
     planned = planned_for(source, largest, launcher="slurm", overrides=overrides)
     _check_device(request, planned, overrides)
-    path = checked_name(out if out is not None else Path("reports") / f"{planned.experiment.name}-slurm")
+    path = checked_name(out if out is not None else default_path(f"{planned.experiment.name}-slurm"))
     if "\\" in one_line("--out", str(path.absolute())):
         raise OutputError(
             "a backslash in the directory's path means something else to Slurm: choose another --out"

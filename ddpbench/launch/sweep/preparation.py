@@ -32,7 +32,7 @@ from ddpbench.records import RunDir
 from ddpbench.records.files import damaged
 from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import read_plan
-from ddpbench.records.rundir import checked_name
+from ddpbench.records.rundir import checked_name, default_path
 from ddpbench.spec import (
     Devices,
     Experiment,
@@ -124,7 +124,7 @@ def prepare(request: SweepRequest) -> Prepared:
     notes.append(left_out(experiment))
     experiment = resolve(experiment, devices)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    run = RunDir(out if out is not None else Path("reports") / f"{experiment.name}-{stamp}")
+    run = RunDir(out if out is not None else default_path(f"{experiment.name}-{stamp}"))
     resumes = run.plan.exists()
     stored = None
     with suppress(
