@@ -32,7 +32,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u
 _WAY_OUT = re.compile(
     r"\b(use|choose|known|allowed|between|at (least|most)|must|did you mean|resume|again|expected|needs?|lower"
     r"|raise|give|name|free|remove|delete|restore|wait|stop|write|pass|set|see|instead|rerun|install|one of"
-    r"|from \S+ to|should be|belongs|leave (it |one )?out|save|is the (least|most)|by less|smaller|valid|missing|put \S+ back|make the)\b"
+    r"|from \S+ to|should be|belongs|leave (it |one )?out|save|is the (least|most)|by less|smaller|valid|missing"
+    r"|put \S+ back|make the)\b"
     r"|--\w|\w = \S|\.py:\d+\)",  # an option, a setting, a line of the user's own
     re.IGNORECASE,
 )
