@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import stat
 import sys
 import sysconfig
 from contextlib import suppress
@@ -148,16 +149,28 @@ def _own(name: str) -> Workload[Any]:
 def _search_working_directory(*, first: bool) -> None:
     """Have modules be found in the working directory too: before those of Python if it is named as a package's place.
 
-    Otherwise after all others: another user may have put a file of any name there. A workload's own imports count on
-    it; nothing of ddpbench does, whose processes start without it.
+    Otherwise, and where everybody can write, after all others: another user may have put a file of any name there. A
+    workload's own imports count on it; nothing of ddpbench does, whose processes start without it.
     """
     with suppress(FileNotFoundError):  # it has been removed
-        here = str(Path.cwd())
-        if here in sys.path or "" in sys.path:
+        here = Path.cwd()
+        if str(here) in sys.path or "" in sys.path:
             return
         python = sysconfig.get_path("stdlib")
         before = sys.path.index(python) if python in sys.path else 0
-        sys.path.insert(before if first else len(sys.path), here)
+        sys.path.insert(before if first and not _everybody_writes(here) else len(sys.path), str(here))
+
+
+def search_beside(folder: Path) -> None:
+    """Have modules be found in a script's folder first, as Python does; where everybody can write, after all others.
+
+    Another user may have put a file there that is called as a module that the script, or anything later, imports.
+    """
+    sys.path.insert(len(sys.path) if _everybody_writes(folder) else 0, str(folder))
+
+
+def _everybody_writes(folder: Path) -> bool:
+    return bool(folder.stat().st_mode & stat.S_IWOTH)
 
 
 def _is_workload(value: object, module: ModuleType) -> bool:
@@ -191,12 +204,13 @@ def _module_of_file(name: str) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    sys.path.insert(0, str(path.parent))
+    before = [*sys.path]
+    search_beside(path.parent)
     try:
         spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[path.stem]
-        sys.path.remove(str(path.parent))
+        sys.path[:] = before
         raise
     return module
 

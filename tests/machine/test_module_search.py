@@ -79,3 +79,30 @@ def test_own_workloads_find_modules_of_the_working_directory(
     assert (here < sys.path.index(sysconfig.get_path("stdlib"))) == wins
     for module in ("package", "package.own_place", "own_place"):
         sys.modules.pop(module, None)
+
+
+@pytest.mark.parametrize(("mode", "whose"), [(0o755, "beside"), (0o777, "Python's"), (0o1777, "Python's")])
+@pytest.mark.parametrize("name", ["own_search.py:Own", "package.own_search:Own"])
+def test_where_everybody_can_write_modules_of_python_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, whose: str, name: str
+) -> None:
+    """A file beside a workload, called as a module that it imports, may be another user's: /tmp/colorsys.py."""
+    place = tmp_path if ".py" in name else tmp_path / "package"
+    place.mkdir(exist_ok=True)
+    source = "import colorsys\nclass Own:\n    whose = colorsys.__file__\n"
+    (place / "own_search.py").write_text(source, encoding="utf-8")
+    (tmp_path / "colorsys.py").touch()
+    tmp_path.chmod(mode)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(Path.cwd()))])
+    modules = ("colorsys", "own_search", "package", "package.own_search")
+    for module in modules:
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    try:
+        with pytest.raises(ImportError, match="lacks model"):
+            load_workload(name)
+        found = sys.modules["own_search" if place == tmp_path else "package.own_search"].Own.whose
+        assert ("beside" if found == str(tmp_path / "colorsys.py") else "Python's") == whose
+    finally:
+        for module in modules:
+            sys.modules.pop(module, None)

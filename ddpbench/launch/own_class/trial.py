@@ -20,8 +20,9 @@ from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import INSPECTION_TIMEOUT_S, summary_of
 from ddpbench.spec import expand, parse_experiment
 
-_STUB = """import pathlib, sys, types
-sys.path.insert(0, {folder})
+_STUB = """import pathlib, types
+from ddpbench.workloads import search_beside
+search_beside(pathlib.Path({folder}))
 made = types.ModuleType(__name__)
 made.__file__ = {path}
 exec(compile(pathlib.Path({source}).read_bytes(), {path}, "exec", dont_inherit=True), made.__dict__)
