@@ -362,6 +362,10 @@ class Strategy(ABC, Generic[OptionsT]):
         """Into how many equal parts the job's whole batch goes, each with a mean loss of its own."""
         return case.world_size
 
+    def accumulated(self, options: OptionsT) -> int:
+        """Return into how many parts a rank cuts its batch, each with a mean loss of its own, for one update."""
+        return int(getattr(options, "accumulate", 1))
+
     def piece_count(self, case: Case) -> int:
         """Return into how many pieces the model is cut, where it is; asked for once `check` has no objection."""
         return case.world_size

@@ -257,3 +257,13 @@ class OwnLoader(Classes):
 
     def loader(self, rank: int, world_size: int, batch: int) -> DataLoader[Any]:
         return DataLoader(numbers(), batch_size=batch, num_workers=1)
+
+
+class PartsMatter(Classes):
+    """Dropout, BatchNorm and a mean over words: the mean of two halves' gradients is not that of the whole."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 4))
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1], ignore_index=0)

@@ -84,6 +84,11 @@ def of_two(
     return [(one.compared, one.dtype, one.passed, one.note) for one in found], fault
 
 
+def accumulating(rank: int, processes: int, name: str) -> list[tuple[str, bool, float]]:
+    found, _ = proved(case_of(name, "ddp", processes, accumulate=2), rank, processes)
+    return [(one.compared, one.passed, one.error) for one in found]
+
+
 def inspected(name: str, **settings: Any) -> dict[str, Any]:
     from ddpbench.worker.verify.inspection import inspect_workload
 
@@ -302,6 +307,15 @@ def test_a_model_whose_gradients_differ_each_time_is_named_and_not_the_strategy(
         assert note.startswith(
             "the model gives other gradients from the same state, batch and seeds: it draws from a source that no seed "
         )
+
+
+@pytest.mark.multiprocess
+def test_what_accumulates_is_held_against_the_same_parts_of_a_batch() -> None:
+    for found in run_ranks(accumulating, 2, "PartsMatter"):
+        assert all(passed for _, passed, _ in found)
+        assert [error < 1e-6 for compared, _, error in found if compared == "gradients, same shards"] == [
+            True
+        ] * 2
 
 
 def test_a_step_whose_results_differ_each_time_is_named_and_its_base_case_is_not_lost() -> None:

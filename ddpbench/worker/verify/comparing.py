@@ -120,7 +120,9 @@ class Rank(Protocol):
 
     def on_step(self) -> None: ...
     def blame(self, fault: str) -> None: ...
-    def gradient(self, model: torch.nn.Module, shard: Any, precision: Precision) -> Tensors: ...
+    def gradient(
+        self, model: torch.nn.Module, shard: Any, precision: Precision, parts: int = 1
+    ) -> Tensors: ...
     def agreed(self, value: float) -> float: ...
     def average(self, values: Tensors) -> Tensors: ...
 
@@ -361,9 +363,15 @@ class Comparer:
         seed_all(self.training.case.seed + 1 + shard)
 
     def gradient(self, model: torch.nn.Module, shard: int, shards: Sequence[Any] | None = None) -> Tensors:
-        """Return one process's gradient over a shard, of the first batch unless others are given."""
+        """Return one process's gradient over a shard, of the first batch unless others are given.
+
+        Where the strategy accumulates, it is cut as a rank cuts it: dropout, BatchNorm and a mean over words make
+        another gradient of the whole.
+        """
         self.seed(shard)
-        return self.prover.gradient(model, (self.shards if shards is None else shards)[shard], self.precision)
+        batch = (self.shards if shards is None else shards)[shard]
+        parts = self.training.strategy.accumulated(self.training.options)
+        return self.prover.gradient(model, batch, self.precision, parts)
 
     def average(self, model: torch.nn.Module) -> Tensors:
         """Return the mean over shards of each shard's gradient, from the same state and seeds, in this process.

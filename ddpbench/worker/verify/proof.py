@@ -207,13 +207,17 @@ class Prover:
         self.on_step()
         return bool(self.agreed(float(asked.found)))
 
-    def gradient(self, model: torch.nn.Module, shard: Any, precision: Precision) -> Tensors:
-        """Return the gradient of one process's step by parameter, zero for those that took no part."""
-        inputs, targets = shard
+    def gradient(self, model: torch.nn.Module, shard: Any, precision: Precision, parts: int = 1) -> Tensors:
+        """Return the gradient of one process's step by parameter, zero for those that took no part.
+
+        With several parts it is the mean of their gradients, as where a step accumulates them.
+        """
         model.zero_grad(set_to_none=True)
-        loss = precision.loss(self.training.workload.loss)(model(inputs), targets)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.on_step()
+        loss_of = precision.loss(self.training.workload.loss)
+        for inputs, targets in chunk(shard, parts) if parts > 1 else [shard]:
+            loss = loss_of(model(inputs), targets)
+            (loss / parts if parts > 1 else loss).backward()
+            self.on_step()
         return {
             name: torch.zeros_like(parameter)
             if parameter.grad is None
