@@ -143,11 +143,21 @@ def _nested(rows: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
     return made
 
 
+def _laid_out(rows: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return a sparse tensor in another one's layout: torch cuts and joins rows of coordinates alone."""
+    import torch
+
+    return rows if like.layout == torch.sparse_coo else rows.to_sparse(layout=like.layout)
+
+
 def _cut(value: Any, size: int, start: int, end: int) -> Any:
     import torch
 
     if isinstance(value, torch.Tensor) and value.is_nested:
         return _nested(value.unbind()[start:end], value) if value.size(0) == size else value
+    if isinstance(value, torch.Tensor) and value.layout != torch.strided:
+        rows = value.to_sparse_coo().narrow_copy
+        return _laid_out(rows(0, start, end - start), value) if value.size(0) == size else value
     if isinstance(value, torch.Tensor):
         return value[start:end] if value.dim() and len(value) == size else value
     if isinstance(value, MutableMapping):
@@ -182,6 +192,8 @@ def _joined(parts: Sequence[Any], sizes: Sequence[int]) -> Any:
         if len({part.shape[1:] for part in parts}) > 1:
             shapes = " and ".join(dict.fromkeys(str(list(part.shape)) for part in parts))
             raise ValueError(f"tensors of shapes {shapes} are not parts of one batch")
+        if first.layout != torch.strided:
+            return _laid_out(torch.cat([part.to_sparse_coo() for part in parts]), first)
         return torch.cat(list(parts))
     if isinstance(first, MutableMapping):
         return _like(first, {key: _joined([part[key] for part in parts], sizes) for key in first})

@@ -102,6 +102,18 @@ def test_rows_of_unequal_lengths_are_divided_and_joined(layout: torch.layout) ->
     assert concatenate([first, second])["rows"].layout == layout
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_sparse_rows_are_divided_and_joined(layout: torch.layout) -> None:
+    rows = torch.arange(12.0).reshape(4, 3)
+    kept = {"rows": rows.to_sparse(layout=layout), "y": torch.arange(4)}
+    first, second = chunk(kept, 2)
+    assert torch.equal(second["rows"].to_dense(), rows[2:])
+    joined = concatenate([first, second])["rows"]
+    assert joined.layout == layout
+    assert torch.equal(joined.to_dense(), rows)
+
+
 @dataclasses.dataclass(frozen=True)
 class Sample:
     x: torch.Tensor
