@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import copy
+import runpy
 import textwrap
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from ddpbench.launch.own_class import Written, read_script, written_class
 from ddpbench.launch.own_class.trial import trial_of
@@ -293,3 +297,97 @@ def test_a_stream_that_looks_at_no_rank_is_to_be_divided(tmp_path: Path) -> None
     assert told.startswith("Stream gives every rank the same samples")
     divided = STREAM.replace("range(64)", "range(int(os.environ['RANK']), 64, 2)")
     assert written(tmp_path, divided).left == []
+
+
+STATEFUL = """
+    class Rnn(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell, self.out = nn.GRUCell(6, 4), nn.Linear(4, 2)
+
+        def forward(self, x, state):
+            state = self.cell(x, state)
+            return self.out(state), state
+
+    def main():
+        network = Rnn()
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        for epoch in range(2):
+            state = BEGIN
+            seen = 0
+            for x, y in DataLoader(rows(), batch_size=8):
+                optimizer.zero_grad()
+                BEFORE
+                out, state = network(x, state)
+                loss = nn.functional.mse_loss(out, y)
+                loss.backward()
+                optimizer.step()
+                AFTER
+
+    if __name__ == "__main__":
+        main()
+"""
+DETACH = "state = state.detach()"
+
+
+@pytest.mark.parametrize("begin", ["None", "torch.zeros(8, 4)"])
+@pytest.mark.parametrize(("before", "after"), [("if state is not None: " + DETACH, "pass"), ("pass", DETACH)])
+def test_a_state_that_a_batch_leaves_to_the_next_one_is_kept(
+    tmp_path: Path, begin: str, before: str, after: str
+) -> None:
+    source = STATEFUL.replace("BEGIN", begin).replace("BEFORE", before).replace("AFTER", after)
+    found = written(tmp_path, source)
+    assert found.left == []
+    path = tmp_path / "class.py"
+    path.write_text(textwrap.dedent(HEAD) + textwrap.dedent(source) + found.text, encoding="utf-8")
+    module = runpy.run_path(str(path))
+    torch.manual_seed(0)
+    measured = module["Measured"]()
+    model = measured.model()
+    optimizer = measured.optimizer(model.parameters())
+    x, y = torch.ones(8, 6), torch.ones(8, 2)
+    by_hand, state = copy.deepcopy(model), torch.zeros(8, 4)
+    own = torch.optim.SGD(by_hand.parameters(), lr=0.1)
+    for _ in range(3):
+        own.zero_grad()
+        out, state = by_hand(x, state.detach())
+        expected = nn.functional.mse_loss(out, y)
+        expected.backward()
+        own.step()
+        assert measured.step(model, (x, y), optimizer).item() == expected.item()
+    assert any("`state` is kept from one batch to the next" in note for note in found.notes)
+
+
+def test_a_state_that_only_the_model_can_begin_is_for_a_person_to_say(tmp_path: Path) -> None:
+    source = STATEFUL.replace("BEGIN", "network.begun(8)").replace("BEFORE", "pass").replace("AFTER", DETACH)
+    found = written(tmp_path, source)
+    assert any("`model` is a name that the module does not have" in each for each in found.left)
+
+
+ANNEALED = """
+    def main():
+        network = net(4)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        seen = 0
+        for x, y in DataLoader(rows(), batch_size=8):
+            weight = min(1.0, seen / 10)
+            loss = weight * nn.functional.mse_loss(network(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            seen += 1
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+def test_a_count_that_ends_the_loop_and_weighs_the_loss_goes_on(tmp_path: Path) -> None:
+    made = methods(written(tmp_path, ANNEALED))
+    assert "min(1.0, self.seen / 10)" in made["step"]
+    assert made["step"].index("self.seen += 1") > made["step"].index("optimizer.step()")
+
+
+def test_a_name_that_each_batch_sets_before_it_reads_it_is_not_kept(tmp_path: Path) -> None:
+    loop = ANNEALED.replace("min(1.0, seen / 10)", "1.0").replace("seen += 1", "seen = loss.item()")
+    assert "loss" in methods(written(tmp_path, loop))

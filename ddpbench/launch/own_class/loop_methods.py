@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ddpbench.launch.own_class.bindings import Scope
 from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
@@ -13,6 +13,7 @@ from ddpbench.launch.own_class.script import here, last_name, place_of_node
 from ddpbench.launch.own_class.source import Method, folded, name_of
 from ddpbench.launch.own_class.steps import (
     before_backward,
+    carried,
     is_effect,
     needed_for,
     no_effect,
@@ -45,6 +46,8 @@ class LoopMethods(Reading):
         if before is None:
             return None
         needed = {each.id for each in ast.walk(before.loss) if isinstance(each, ast.Name)}
+        if self._carried(loop, statements, needed, no_effect):
+            return None  # only with a step() has each model an object of the class for itself
         kept = needed_for(before.statements, needed, no_effect)
         if self.batch.count and self._counts(loop) & needed:
             return None
@@ -73,11 +76,14 @@ class LoopMethods(Reading):
                 "The script draws a batch for each backward of a step; all those of step() go through one batch."
             )
         needed = {loss} - {""}
-        kept = needed_for(statements, needed, is_effect)
+        states = self._carried(loop, statements, needed, is_effect)
+        kept = needed_for(statements, needed | states, is_effect)
         renderer = self._renderer(loop, kept)
-        renderer.counters = frozenset(_counted(kept))
+        counted = _counted(kept)
+        self._begin(loop, renderer, states - counted)
+        renderer.counters = frozenset(counted | states)
         made = [renderer.statement(each, loop.body_scope) for each in kept]
-        for name in sorted(renderer.counters):
+        for name in sorted(counted):
             origin = self.tracer.trace(ast.Name(name, ast.Load()), loop.body_scope)
             plain = isinstance(origin.node, ast.Constant)
             self.kept[counted_as(name)] = origin.node if plain else ast.Constant(0)
@@ -86,6 +92,37 @@ class LoopMethods(Reading):
             made += ast.parse("self.batches += 1").body
         made.append(ast.Return(ast.Name(loss or "loss", ast.Load())))
         return self._method("step", ("model", "batch", "optimizer"), renderer, self._opened(made))
+
+    def _carried(
+        self,
+        loop: TrainingLoop,
+        statements: list[ast.stmt],
+        needed: set[str],
+        effects: Callable[[ast.stmt], bool],
+    ) -> set[str]:
+        """Return the names that the script makes before the loop, and that a batch leaves to the next one."""
+        made = {name for name, _ in _made_before(loop)}
+        found = carried(statements, needed, effects) & made
+        roles = {**self._model_roles(""), **self._optimizer_roles(), **dict(self.batch.parts)}
+        keys = {name: self.tracer.trace(ast.Name(name, ast.Load()), loop.body_scope).key for name in found}
+        return {name for name in found if keys[name] not in roles} - set(self._targets())
+
+    def _begin(self, loop: TrainingLoop, renderer: Renderer, states: set[str]) -> None:
+        """Have the constructor make what the first batch finds, of what each leaves to the next."""
+        self.notes += [
+            f"`{name}` is kept from one batch to the next: the class begins it once, and no epoch begins it again."
+            for name in sorted(states)
+        ]
+        plain = dict(_made_before(loop))
+        for name in sorted(states):
+            made = plain.get(name)
+            if isinstance(made, ast.Constant):
+                self.kept[counted_as(name)] = made
+                continue
+            made = renderer.render(ast.Name(name, ast.Load()), loop.body_scope)
+            if isinstance(made, ast.Attribute) and made.attr in renderer.kept:
+                made = renderer.kept.pop(made.attr)
+            self.kept[counted_as(name)] = made
 
     def _call(self, loop: TrainingLoop, call: ast.Call) -> Method:
         renderer = self._renderer(loop, loop.body)
@@ -162,6 +199,21 @@ class LoopMethods(Reading):
                 self.left.append(
                     f"`{ast.unparse(call)}` of the loop is left out: if it belongs to a step, write step() instead."
                 )
+
+
+def _made_before(loop: TrainingLoop) -> list[tuple[str, ast.expr | None]]:
+    """Return the names that the loop's function binds outside of it, each with its value where that stands alone."""
+    within = {id(each) for each in ast.walk(loop.node)}
+    nodes = [each for each in here(loop.scope.node.body) if id(each) not in within]
+    names = [each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
+    values = {
+        target.id: each.value
+        for each in nodes
+        if isinstance(each, ast.Assign) and each.lineno < loop.node.lineno
+        for target in each.targets
+        if isinstance(target, ast.Name)
+    }
+    return [(name, values.get(name)) for name in names]
 
 
 def _returns_loss(loop: TrainingLoop) -> bool:

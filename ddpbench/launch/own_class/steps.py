@@ -166,6 +166,70 @@ def needed_for(body: list[ast.stmt], needed: set[str], effects: Callable[[ast.st
     return kept[::-1]
 
 
+def carried(body: list[ast.stmt], needed: set[str], effects: Callable[[ast.stmt], bool]) -> set[str]:
+    """Return the names that one pass through a loop's statements leaves to the next, as a recurrent state.
+
+    They are read before they are written, of what the names in `needed` and the effects need, or what those do in turn.
+    """
+    written = set().union(*(_writes(each)[0] for each in body))
+    found: set[str] = set()
+    while True:
+        kept = needed_for(body, needed | found, effects)
+        more = _exposed(kept, set()) & written
+        if more <= found:
+            return found
+        found |= more
+
+
+def _exposed(body: list[ast.stmt], bound: set[str]) -> set[str]:
+    """Return the names that statements may read as they were before; adds to `bound` what is surely written by then."""
+    found: set[str] = set()
+    for each in body:
+        if isinstance(each, ast.If | ast.For | ast.While | ast.With):
+            heads: list[ast.AST] = (
+                list(each.items)
+                if isinstance(each, ast.With)
+                else [each.iter]
+                if isinstance(each, ast.For)
+                else [each.test]
+            )
+            for head in heads:
+                found |= _loads(head) - bound
+            inner = set(bound) | (_stores(each.target) if isinstance(each, ast.For) else set())
+            inner |= set().union(*map(_stores, heads))
+            found |= _exposed(each.body, inner)
+            other = set(bound)
+            found |= _exposed(getattr(each, "orelse", []), other)
+            if isinstance(each, ast.With):
+                bound |= inner
+            elif isinstance(each, ast.If):
+                bound |= inner & other
+        elif not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            grown = _stores(each) if isinstance(each, ast.AugAssign) else set()
+            found |= (_loads(each) | grown) - bound - _of_comprehensions(each)
+            bound |= _stores(each)
+    return found
+
+
+def _stores(node: ast.AST) -> set[str]:
+    return {
+        each.id
+        for each in (node, *here(node))
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+    } - _of_comprehensions(node)
+
+
+def _of_comprehensions(node: ast.AST) -> set[str]:
+    """Return the names that comprehensions and lambdas in it have for themselves."""
+    found: set[str] = set()
+    for each in ast.walk(node):
+        if isinstance(each, ast.comprehension):
+            found |= {e.id for e in ast.walk(each.target) if isinstance(e, ast.Name)}
+        elif isinstance(each, ast.Lambda):
+            found |= {e.arg for e in ast.walk(each.args) if isinstance(e, ast.arg)}
+    return found
+
+
 def _inner_needed(
     statement: ast.stmt, needed: set[str], effects: Callable[[ast.stmt], bool]
 ) -> ast.stmt | None:
