@@ -19,7 +19,7 @@ import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -81,7 +81,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--ddpbench-total",
-        default=TOTAL,
         metavar="TIME",
         help=f"time for each test to decide where it is measured in turn (default: '{TOTAL}')",
     )
@@ -143,7 +142,8 @@ class _Bench:
 
     def round_made(self, number: int, left_s: float) -> None:
         """Print how far it is, under `-s`."""
-        self.show(f"round {number} of both sides, at most {_seconds(left_s)} left")
+        left = f", at most {_seconds(left_s)} left" if round(left_s) > 0 else ", no time left"
+        self.show(f"round {number} of both sides{left}")
 
     def show(self, text: str) -> None:
         """Print a line of progress, under `-s`."""
@@ -483,7 +483,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         return
     if config.getoption("--ddpbench-gate", None) is None:
-        for name in ("baseline", "drift", "turns"):
+        for name in ("baseline", "drift", "total", "turns"):
             if config.getoption(f"--ddpbench-{name}", None):
                 raise pytest.UsageError(
                     f"--ddpbench-{name} is for the gate: give --ddpbench-gate, such as 3%"
@@ -515,9 +515,10 @@ def _gate_of(config: pytest.Config) -> _Gate:
     from ddpbench.launch.interleave.sides import beside_this_code, is_side_word
     from ddpbench.units import parse_seconds, parse_share
 
-    limit, given = parse_share(config.getoption("--ddpbench-gate")), config.getoption("--ddpbench-drift")
-    drift = None if given is None else parse_share(given)
-    gate = _Gate(limit=limit, drift=drift, total_s=parse_seconds(config.getoption("--ddpbench-total")))
+    limit, drift = _read_option(config, "gate", parse_share), _read_option(config, "drift", parse_share)
+    total_s = _read_option(config, "total", parse_seconds)
+    assert limit is not None
+    gate = _Gate(limit=limit, drift=drift, total_s=parse_seconds(TOTAL) if total_s is None else total_s)
     words = config.getoption("--ddpbench-baseline")
     if not words:
         raise RequestError(
@@ -538,6 +539,19 @@ def _gate_of(config: pytest.Config) -> _Gate:
             f"--ddpbench-baseline: {saved} was saved, and {sides[0]} is to be measured in turn: give one kind"
         )
     return replace(gate, in_turn=beside_this_code(words))
+
+
+def _read_option(config: pytest.Config, name: str, read: Callable[[str], float]) -> float | None:
+    """Return what an option was given; None where it was not.
+
+    Raises:
+        ValueError: it means nothing.
+    """
+    given = config.getoption(f"--ddpbench-{name}")
+    try:
+        return None if given is None else read(given)
+    except ValueError as error:
+        raise ValueError(f"--ddpbench-{name}: {error}") from None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -104,6 +104,12 @@ def format_number(value: float) -> str:
     return f"{value:.3g}"
 
 
+def format_two_digits(value: float) -> str:
+    """Return a number with two significant digits and no exponent: `"0.031"`, `"4"`, `"290"`, `"1,800"`."""
+    short = float(f"{value:.2g}")
+    return f"{short:,.0f}" if abs(short) >= 10 else f"{short:g}"
+
+
 def decimals_borne(
     value: float,
     low: float | None = None,

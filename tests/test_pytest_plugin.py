@@ -22,6 +22,7 @@ from ddpbench.analysis.regression.baselines import Baselines
 from ddpbench.analysis.regression.gate import Gated, gated, read_baselines
 from ddpbench.analysis.regression.saved import read_saved
 from ddpbench.errors import DdpbenchError, IdentityError, RequestError
+from ddpbench.launch.sweep.servers import LastingServers
 from ddpbench.pytest_plugin import _gate_of, in_pytest
 from ddpbench.records import RunDir
 from ddpbench.texts import unprintable
@@ -165,6 +166,16 @@ def test_a_test_that_the_gate_cannot_decide_is_not_counted_as_passed(
     )
 
 
+def test_progress_says_that_there_is_no_time_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bench = pytest_plugin._Bench(tmp_path, LastingServers(tmp_path / "server.log"), shows=True)
+    for left_s in (9.2, 0.2, -3.0):
+        bench.round_made(1, left_s)
+    assert capsys.readouterr().out == (
+        "ddpbench: round 1 of both sides, at most 9 s left\n"
+        + "ddpbench: round 1 of both sides, no time left\n" * 2
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -229,6 +240,7 @@ def test_a_gate_that_could_not_fail_is_refused(suite: Path) -> None:
         (("--ddpbench-gate=3%", "--ddpbench-baseline=main", "-n", "2"), "beside pytest-xdist"),
         (("--ddpbench-gate=3%", "--ddpbench-baseline=main", "--benchmark-disable"), "leave one out"),
         (("--ddpbench-turns=launches",), "--ddpbench-turns is for the gate"),
+        (("--ddpbench-total=abc",), "--ddpbench-total is for the gate"),
     ):
         done = run_pytest(suite, *words)
         assert done.returncode == 4, (words, done.stdout)
@@ -251,9 +263,9 @@ def test_a_gate_that_could_not_fail_is_refused(suite: Path) -> None:
         ({"baseline": ["ref=main"]}, "is in no git repository"),
         ({"baseline": ["path=none"]}, "there is no such folder"),
         ({"baseline": ["."]}, "both sides are the same"),
-        ({"total": "soon"}, "soon"),
-        ({"gate": "much"}, "give a share such as 3%"),
-        ({"drift": "much"}, "give a share such as 3%"),
+        ({"total": "soon"}, "--ddpbench-total: .*'soon'"),
+        ({"gate": "much"}, "--ddpbench-gate: .*give a share such as 3%"),
+        ({"drift": "much"}, "--ddpbench-drift: .*give a share such as 3%"),
     ],
 )
 def test_what_a_gate_cannot_hold_against(

@@ -13,6 +13,7 @@ from ddpbench.units import (
     format_bytes,
     format_number,
     format_seconds,
+    format_two_digits,
     parse_seconds,
     utc_now,
 )
@@ -114,6 +115,11 @@ def test_no_end_is_rounded_to_no_difference() -> None:
     assert decimals_borne(1.21, 1.02, 1.42, nulls=(0.0, 1.0)) == 2
     assert decimals_borne(20.1, 0.4, 41.2) == 1
     assert decimals_borne(0.05, 0.02, 0.08, most=1) == 2
+
+
+def test_two_digits_have_no_exponent() -> None:
+    written = [format_two_digits(value) for value in (0.0309, 0.000123, 0, 4.0, 9.96, 24.4, 294, 1812, 1e7)]
+    assert written == ["0.031", "0.00012", "0", "4", "10", "24", "290", "1,800", "10,000,000"]
 
 
 def test_a_bound_is_rounded_up() -> None:

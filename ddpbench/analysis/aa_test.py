@@ -23,7 +23,7 @@ from ddpbench.errors import RecordError
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.spec.settings import MIN_ROUNDS, MOST_ROUNDS, MOST_ROUNDS_IN_TURN
-from ddpbench.units import format_about, format_at_most, format_seconds
+from ddpbench.units import format_about, format_at_most, format_seconds, format_two_digits
 
 TIMES_S = (60.0, 180.0, 480.0, 1800.0)
 """For which the smallest resolvable change is told, where none is asked for."""
@@ -119,21 +119,22 @@ class NoiseResult:
     def _limits(self) -> list[str]:
         """Return what the tables are of, and how well their numbers are known."""
         low, high = self.deviation_pairs_low, self.deviation_pairs_high
-        drift = drift_of(self.deviation_launches)
+        drift = format_two_digits(100 * drift_of(self.deviation_launches))
         shortest, longest = (
             (end / self.deviation_pairs) ** 2 if self.deviation_pairs else 1 for end in (low, high)
         )
         level = f"{100 * (1 - ALPHA):g} % confidence, {100 * POWER:g} % power"
         most = f"{MOST_ROUNDS_IN_TURN} at most in turn, {MOST_ROUNDS:,} in a sweep"
         none = f"- where under {MIN_ROUNDS} rounds fit, or none resolve it ({most})"
+        deviation = f"{format_two_digits(100 * low)} and {format_two_digits(100 * high)} %"
         times = f"times may be {shortest:.1f} to {longest:.1f} times these; more --rounds tell it better"
         return [
             f"at {level}; {none}",
             "in turn: ddpbench compare --interleave, which may end after any round; --total is the time, at most:",
             "  it has blocks of steps in turn, and where a machine's speed varies these whole launches differ by more",
             "one sweep: two cases of it, with as many rounds as fit; their interval is narrower, for one look",
-            f"two runs: ddpbench compare BASE NEW, half of the time each, {100 * drift:.2g} % of drift between them",
-            f"{self.rounds} rounds show a deviation between {100 * low:.2g} and {100 * high:.2g} %: {times}",
+            f"two runs: ddpbench compare BASE NEW, half of the time each, {drift} % of drift between them",
+            f"{self.rounds} rounds show a deviation between {deviation}: {times}",
         ]
 
 

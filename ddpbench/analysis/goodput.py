@@ -13,7 +13,7 @@ import math
 
 from scipy import special
 
-from ddpbench.units import format_seconds
+from ddpbench.units import format_seconds, format_two_digits
 
 
 def ettr(period: float, snapshot: float, recovery: float, mtbf: float) -> float:
@@ -59,7 +59,7 @@ def words(snapshot_s: float, recovery_s: float, mtbf_s: float) -> tuple[str, str
     """Return the best period and the share of time that is then lost, as sentences have them: `57 s`, `0.069 %`."""
     period_s = best(snapshot_s, mtbf_s)
     lost = 1 - ettr(period_s, snapshot_s, recovery_s, mtbf_s)
-    return format_seconds(float(f"{period_s:.2g}")), f"{100 * lost:.2g} %"
+    return format_seconds(float(f"{period_s:.2g}")), f"{format_two_digits(100 * lost)} %"
 
 
 def _check(snapshot: float, recovery: float, mtbf: float) -> None:

@@ -59,7 +59,32 @@ class Joined(Given):
         setattr(namespace, self.dest, values)
 
 
-class _Workload(Given):
+class _Setting(Given):
+    """Adds `--set KEY=VALUE` to the overrides, and refuses a second value of one key."""
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        """Add the setting.
+
+        Raises:
+            ArgumentError: the same setting was given another value before.
+        """
+        overrides = list(getattr(namespace, self.dest) or [])
+        self._check_alone(overrides, values)
+        setattr(namespace, self.dest, [*overrides, values])
+
+    def _check_alone(self, overrides: list[str], setting: str) -> None:
+        if not overrides or setting in overrides:
+            return
+        from ddpbench.spec.overrides import key_of
+
+        for one in overrides:
+            if key_of(one) == key_of(setting):
+                self._refuse(one, setting)
+
+
+class _Workload(_Setting):
     """Adds `--workload NAME` to the overrides, as the setting that it stands for."""
 
     hint = 'for several give an axis with --set: axes.workload=["NAME", "NAME"]'
@@ -76,6 +101,7 @@ class _Workload(Given):
         if self._repeated(namespace) and setting not in overrides:
             before = [one for one in overrides if one.startswith("base.workload=")]
             self._refuse(before[-1].partition("=")[2], values)
+        self._check_alone(overrides, setting)
         setattr(namespace, self.dest, [*overrides, setting])
 
 
@@ -139,7 +165,7 @@ def overrides(parser: argparse.ArgumentParser, example: str) -> None:
     parser.add_argument(
         "--set",
         dest="overrides",
-        action="append",
+        action=_Setting,
         default=[],
         metavar="KEY=VALUE",
         help=f"override a setting: {example}",
@@ -169,7 +195,17 @@ def out(
 
 
 def output_path(text: str) -> Path:
-    """Return the path of an output file; `-` is standard output. Marks an option that names one."""
+    """Return the path of an output file; `-` is standard output. Marks an option that names one.
+
+    Raises:
+        ArgumentTypeError: it can only be a folder's.
+    """
+    if text.endswith("/"):
+        from ddpbench.texts import shortened
+
+        raise argparse.ArgumentTypeError(
+            f"{shortened(text)} is a folder: name a file, a pipe or - for standard output"
+        )
     return Path(text)
 
 

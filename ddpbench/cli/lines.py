@@ -56,7 +56,13 @@ def show(*texts: object, end: str = "\n", file: TextIO | None = None) -> None:
     stream = file or sys.stdout
     text = clean(_named_on_one_line("\n".join(map(str, texts))))
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding), end=end, file=stream, flush=True)
+    try:
+        print(text.encode(encoding, "replace").decode(encoding), end=end, file=stream, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # which names no file
+        error.filename = error.filename or ("standard error" if stream is sys.stderr else "standard output")
+        raise
 
 
 def _named_on_one_line(text: str) -> str:

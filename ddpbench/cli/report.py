@@ -71,7 +71,9 @@ def _formats(text: str) -> frozenset[str]:
     from ddpbench.wanted import FORMATS
 
     given = [part.strip().lower() for part in text.split(",") if part.strip()]
+    if not given:
+        raise RequestError(f"--figures {text!r}: give formats, of {', '.join(FORMATS)}")
     for one in given:
         if one not in FORMATS:
             raise RequestError(f"--figures {text!r}: unknown format {one!r}; {nearest(one, FORMATS)}")
-    return frozenset(given or ["png"])
+    return frozenset(given)

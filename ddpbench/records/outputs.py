@@ -33,13 +33,20 @@ def write_output(path: Path, content: str | bytes) -> None:
 
     Raises:
         OutputError: it cannot be written; a regular file is then as it was.
+        OSError: standard output cannot be written.
         BrokenPipeError: nobody reads the pipe.
     """
     data = content.encode() if isinstance(content, str) else content
     if path == STANDARD_OUTPUT:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        try:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:  # which names no file
+            error.filename = "standard output"
+            raise
         return
     try:
         target = _checked(path)

@@ -11,7 +11,7 @@ from ddpbench.report.words import series_of
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import FACETS, batch_words, cap_words, loading, virtual_words
 from ddpbench.spec.links import links_of, local_rate, short_links, without_latency
-from ddpbench.units import counted
+from ddpbench.units import counted, format_two_digits
 
 
 def label_of(rows: Iterable[Row]) -> tuple[str, ...]:
@@ -171,5 +171,5 @@ def burst_words(rows: Sequence[Row]) -> str:
         links, local = links_of(row.case.fabric), local_rate(row.case.fabric, row.case.ranks_per_node)
         if links is not None:
             rate = links.slowest(row.case.nodes) if row.case.nodes > 1 or local is None else local
-            bursts.add(f"{1e3 * burst_s(row.case, rate):.2g}")
-    return f"{series_of(sorted(bursts, key=float))} ms"
+            bursts.add(1e3 * burst_s(row.case, rate))
+    return f"{series_of(list(dict.fromkeys(map(format_two_digits, sorted(bursts)))))} ms"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,6 +42,8 @@ _ABOUT_THE_SWEEP = {"name", "question", "budget", "claims"}
 _NAMED = (
     "must be letters, digits, and . _ - after the first, 100 at most: files and folders are named after it"
 )
+_WITH_AXES = ("base", "fabric", "options.")
+"""How the paths of sections begin whose settings may be axes."""
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -196,6 +199,7 @@ def explain(
 ) -> list[Problem]:
     """Return what a model found wrong, a problem for each place, below `path`; `of_one` value all are one place."""
     problems: dict[str, Problem] = {}
+    axes: dict[str, str] = {}
     for item in error.errors():
         location = item["loc"]
         named = str(location[0]) if location and not of_one else ""
@@ -208,10 +212,13 @@ def explain(
                 reason = _NAMED
             near = _choice_meant(item) if where not in problems else ""
             message = f"{shortened(item['input'])} given; {near}{reason}"
+            if named and isinstance(item["input"], list) and path.startswith(_WITH_AXES):
+                axis = named if path == "base" else f"{path}.{named}"
+                axes[where] = f"; several values are an axis: axes.{axis}"
             if where in problems:  # the alternatives of a union, one line for all
                 message = f"{problems[where].message}, or {reason.removeprefix('must be ')}"
         problems[where] = Problem(path=where, message=message)
-    return list(problems.values())
+    return [replace(one, message=one.message + axes.get(where, "")) for where, one in problems.items()]
 
 
 def _choice_meant(item: ErrorDetails) -> str:
@@ -366,7 +373,7 @@ def _names(
         except KeyError:
             message = f"unknown workload {shortened(name)}; {nearest(name, catalog.workload_names())}"
             if name.endswith(".py"):
-                message = f"{shortened(name)} is a file: name the class in it, as {shortened(name)}:Class"
+                message = f"{shortened(name)} names no class: write {shortened(f'{name}:Class')}"
             problems.append(Problem(path=path, message=message))
         except ValueError as error:  # a replay whose profile cannot be used
             problems.append(Problem(path=path, message=str(error)))

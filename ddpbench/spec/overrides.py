@@ -49,6 +49,14 @@ def whole_keys(override: str) -> list[str]:
     return ([] if "." in name else places(name, {})) or [name]
 
 
+def key_of(override: str) -> str:
+    """Return the whole key that an override sets; a bare name that may be several keys, or an option's, as it is."""
+    found = whole_keys(override)
+    key = found[0] if len(found) == 1 else found[-1].rpartition(".")[2]
+    is_axis = setting_keys(override.partition("=")[0].strip())[0] == "axes"
+    return f"axes.{key.removeprefix('base.')}" if is_axis else key
+
+
 def with_whole_options(overrides: Iterable[str], models: Models, problems: list[Problem]) -> list[str]:
     """Return overrides with the bare names of options written out."""
     written: list[str] = []

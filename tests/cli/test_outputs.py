@@ -307,6 +307,17 @@ def test_a_full_disk_leaves_the_file_as_it_was(
     assert not there or path.read_text(encoding="utf-8") == "before"
 
 
+@by_option
+def test_a_folder_that_is_not_there_is_no_file(
+    command: str, option: str, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        run([*argv(command, runs, option, tmp_path)[:-1], f"{tmp_path}/x/"])
+    assert stop.value.code == 2
+    assert f"'{tmp_path}/x/' is a folder: name a file" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
 def test_standard_output_is_given_to_one_output(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (
         ["--markdown", "-", "--html", "-"],

@@ -81,6 +81,35 @@ def _needed(action: argparse.Action) -> list[str]:
     return [*action.option_strings[:1], value]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--set", "base.local_batch=4", "--set", "base.local_batch=8"),
+        ("--set", "local_batch=4", "--set", "base.local_batch = 8"),
+        ("--set", "axes.world_size=[1]", "--set", "axes.world_size=[2]"),
+        ("--set", "workload=mlp", "--workload", "gpt"),
+        ("--workload", "gpt", "--set", "base.workload=mlp"),
+    ],
+)
+def test_a_setting_is_given_one_value(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed("sweep", *words)
+    assert "given twice, as " in capsys.readouterr().err
+
+
+def test_settings_that_differ_are_all_kept() -> None:
+    words = [
+        "base.seed=1",
+        "budget.seed=2",
+        "axes.seed=[3]",
+        "options.ddp.accumulate=2",
+        "options.fsdp.accumulate=4",
+    ]
+    words += ["base.seed=1"]
+    given = [word for one in words for word in ("--set", one)]
+    assert parsed("sweep", *given).overrides == words
+
+
 def test_lists_are_joined() -> None:
     assert parsed("verify", "--strategy", "ddp", "zero1", "--strategy", "single").strategy == [
         "ddp",

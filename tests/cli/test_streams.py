@@ -58,7 +58,22 @@ def test_output_to_a_full_disk_is_named_in_one_sentence(words: str) -> None:
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     ended = subprocess.run(line, check=False, capture_output=True, text=True, env=buffered)
     assert ended.returncode == 1
-    assert ended.stderr.startswith("ddpbench: ")
+    assert ended.stderr.startswith("ddpbench: standard output")
+    assert "No space left on device" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("how", ["show('x' * 50_000)", "write_output(Path('-'), 'x' * 50_000)"])
+def test_more_than_a_buffer_to_a_full_disk_names_standard_output(how: str) -> None:
+    code = (
+        "import ddpbench.cli as cli; from pathlib import Path; from types import SimpleNamespace as N\n"
+        "from ddpbench.cli.lines import show; from ddpbench.records.outputs import write_output\n"
+        f"cli.make_parser = lambda: N(parse_args=lambda _: N(run=lambda _: {how})); raise SystemExit(cli.run([]))"
+    )
+    line = ["sh", "-c", 'exec "$0" -c "$1" >/dev/full', sys.executable, code]
+    ended = subprocess.run(line, check=False, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("ddpbench: standard output")
     assert "No space left on device" in ended.stderr
     assert ended.stderr.count("\n") == 1
 

@@ -337,11 +337,11 @@ def test_settings_are_sides_too_and_uncommitted_changes_are_said(repository: Pat
     ],
 )
 def test_what_cannot_be_a_side_is_refused(repository: Path, words: tuple[str, ...], sentence: str) -> None:
-    out = repository.parent / "out"
+    out = repository.parent / "new" / "out"
     code, told, said = compare(repository, "bench/step.toml", *words, "--out", out)
     assert code == 2, told + said
     assert sentence in said
-    assert not out.exists()  # it would hold nothing, and stand in the way of the next
+    assert not out.parent.exists()  # it would hold nothing, and stand in the way of the next
 
 
 def test_a_commit_that_does_not_work_is_named(repository: Path) -> None:

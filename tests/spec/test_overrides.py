@@ -203,6 +203,29 @@ def test_an_option_that_is_given_for_a_strategy_that_is_not_there_is_still_refus
 
 
 @pytest.mark.parametrize(
+    ("override", "axis"),
+    [
+        ("world_size=[1, 2]", "axes.world_size"),
+        ("base.precision=['full', 'bf16']", "axes.precision"),
+        ("options.ddp.accumulate=[1, 2]", "axes.options.ddp.accumulate"),
+        ("fabric.nodes=[2, 4]", "axes.fabric.nodes"),
+        ("world_size=2.5", ""),
+        ("budget.rounds_max=[5, 6]", ""),
+    ],
+)
+def test_several_values_of_a_setting_are_told_to_be_an_axis(override: str, axis: str) -> None:
+    (problem,) = refused(FABRIC if "fabric" in override else DDP, override)
+    assert problem.partition("several values are an axis: ")[2] == axis
+    if axis:
+        assert parsed(FABRIC if "fabric" in override else DDP, f"{axis}={override.partition('=')[2]}")
+
+
+def test_a_file_without_a_class_is_told_how_to_name_one() -> None:
+    (problem,) = refused(DDP, "workload=x.py")
+    assert problem.endswith("base.workload: 'x.py' names no class: write 'x.py:Class'")
+
+
+@pytest.mark.parametrize(
     ("override", "keys"),
     [
         ("device = cuda", ["base.device"]),

@@ -47,7 +47,7 @@ from ddpbench.analysis.summary import Finding, FindingKind
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import PANEL, Key, cap_order, cap_words
 from ddpbench.strategies.traits import traits_of
-from ddpbench.units import counted, series_of
+from ddpbench.units import counted, format_two_digits, series_of
 
 MOST_FINDINGS = 7
 
@@ -373,7 +373,7 @@ def _unlike_timed(run: CaseRun) -> str:
     if found is None or found.holds:
         return ""
     off = found.seen - 1
-    return f", {100 * abs(off):.2g} % {'longer' if off > 0 else 'shorter'} than timed ones: see Validity"
+    return f", {format_two_digits(100 * abs(off))} % {'longer' if off > 0 else 'shorter'} than timed ones: see Validity"
 
 
 def _place(run: CaseRun, apart: _Apart, family: Sequence[CaseRun] = ()) -> str:

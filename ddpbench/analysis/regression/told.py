@@ -12,7 +12,14 @@ from ddpbench.analysis.statistics.resolution import DRIFT
 from ddpbench.analysis.statistics.stats import Interval
 from ddpbench.escaping import escape_markdown, escape_markdown_code, markdown_row
 from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
-from ddpbench.units import counted, decimals_borne, format_about, format_at_most, format_number
+from ddpbench.units import (
+    counted,
+    decimals_borne,
+    format_about,
+    format_at_most,
+    format_number,
+    format_two_digits,
+)
 
 PART_WORDS = {
     "data": "waiting for data",
@@ -182,7 +189,7 @@ def _farthest(ratio: Interval | None) -> float | None:
 
 def _drift_words(changes: Changes) -> str:
     drifts = [each for one in changes.changes for each in one.drifts or ()] or [changes.drift or DRIFT]
-    least, most = (f"{float(f'{100 * each:.2g}'):g}" for each in (min(drifts), max(drifts)))
+    least, most = (format_two_digits(100 * each) for each in (min(drifts), max(drifts)))
     return f"{least} %" if least == most else f"{least} to {most} %"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -104,7 +105,7 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
     check_empty(out)
     for side in (asked.base, asked.new):
         check_there(side)
-    made_here = _made(out)
+    made = _made(out)
     code = asked.code or out
     try:
         sides = place(asked.base, asked.experiment, code), place(asked.new, asked.experiment, code)
@@ -124,8 +125,7 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
         cores = read_hardware().cores
         turns = Turns(sides, out, listener, (*asked.overrides, order, *own), asked.turns, cores)
     except (RequestError, KeyboardInterrupt):
-        if made_here:
-            shutil.rmtree(out, ignore_errors=True)
+        _unmake(out, made)
         raise
 
     def enough() -> bool:
@@ -134,8 +134,8 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
     try:
         turns.measure(asked.total_s, enough, rounds=(asked.fewest, MOST_ROUNDS_IN_TURN), seed=seed)
     except (SideError, KeyboardInterrupt):  # a side that cannot begin has said why
-        if made_here and not turns.made:
-            shutil.rmtree(out, ignore_errors=True)
+        if not turns.made:
+            _unmake(out, made)
         raise
     if not turns.made:
         logs = ", ".join(dict.fromkeys(str(log.parent) for log in sorted(out.glob("*/cases/*/proof/*.log"))))
@@ -143,20 +143,31 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
     return changes_in(out, asked.alpha)
 
 
-def _made(out: Path) -> bool:
-    """Make the directory; return whether it was not there, so that nothing in it is anyone else's.
+def _made(out: Path) -> list[Path]:
+    """Make the directory; return what was not there of it and those above it: nothing in these is anyone else's.
 
     Raises:
         OutputError: it cannot be made.
     """
+    missing = [path for path in (out, *out.parents) if not path.exists()]
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.mkdir()
     except FileExistsError:
-        return False
+        return []
     except OSError as error:
         raise OutputError(f"{out} cannot be written: {explain_os_error(error)}") from None
-    return True
+    return missing
+
+
+def _unmake(out: Path, made: list[Path]) -> None:
+    """Remove a directory that was made here, with all in it, and those above it that were and are empty."""
+    if not made:
+        return
+    shutil.rmtree(out, ignore_errors=True)
+    for path in made:
+        with suppress(OSError):
+            path.rmdir()
 
 
 def _decided(change: Change, limit: float | None) -> bool:
