@@ -314,7 +314,7 @@ def test_a_folder_that_is_not_there_is_no_file(
     with pytest.raises(SystemExit) as stop:
         run([*argv(command, runs, option, tmp_path)[:-1], f"{tmp_path}/x/"])
     assert stop.value.code == 2
-    assert f"'{tmp_path}/x/' is a folder: name a file" in capsys.readouterr().err
+    assert "x/' is a folder: name a file" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
 
 
