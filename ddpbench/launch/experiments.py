@@ -6,7 +6,7 @@ import difflib
 from pathlib import Path
 
 from ddpbench.errors import RequestError, meant_path, nearest
-from ddpbench.records.files import is_planted
+from ddpbench.planted import is_planted
 from ddpbench.texts import command
 
 _PACKAGE = Path(__file__).resolve().parents[1]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ddpbench.errors import IdentityError, OutputError, UnreadableError
+from ddpbench.planted import is_planted
 from ddpbench.texts import on_one_line
 
 MIB = 1 << 20
@@ -82,18 +83,6 @@ def open_file(path: Path, most: int | None) -> int:
 
 _MOST_LINKS = 40
 """Symbolic links that are followed, as in the kernel."""
-
-
-def is_planted(path: Path) -> bool:
-    """Return whether a path is another user's in a folder in which everybody can write, such as /tmp.
-
-    They may have put it there for this user to find.
-
-    Raises:
-        OSError: it is not there, or cannot be reached.
-    """
-    folder, found = path.absolute().parent.stat(), path.lstat()
-    return bool(folder.st_mode & stat.S_IWOTH) and found.st_uid not in (os.geteuid(), folder.st_uid)
 
 
 def check_default(folder: Path, advice: str) -> Path:

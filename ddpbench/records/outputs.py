@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 
 from ddpbench.errors import OutputError
-from ddpbench.records.files import check_links, create_file, is_planted, kind_of
+from ddpbench.planted import is_planted
+from ddpbench.records.files import check_links, create_file, kind_of
 from ddpbench.records.rundir import explain_os_error
 
 STANDARD_OUTPUT = Path("-")
