@@ -44,7 +44,8 @@ class Baselines:
 
     def entries(self, machine: str | None = None) -> list[Path]:
         """Return the files saved on machines of this kind, or another one's, oldest first, by their numbers."""
-        check_default(self.storage, "its numbers may be anything; work in a folder of yours")
+        if self.storage == STORAGE:
+            check_default(self.storage, "its numbers may be anything; work in a folder of yours")
         folder = self.storage / glob.escape(machine or machine_folder())
         found = [path for path in (*folder.glob("*.json"), *self.storage.glob("*.json")) if path.is_file()]
         return sorted(found, key=lambda path: (_number(path), path.name))
