@@ -1,4 +1,4 @@
-"""Whether another user may have put a path where this one finds it. It imports nothing: `ddpbench list` asks, too."""
+"""Tells whether another user may have put a path where this one finds it. It imports nothing of ddpbench."""
 
 from __future__ import annotations
 

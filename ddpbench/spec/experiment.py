@@ -43,7 +43,7 @@ _NAMED = (
     "must be letters, digits, and . _ - after the first, 100 at most: files and folders are named after it"
 )
 _WITH_AXES = ("base", "fabric", "options.")
-"""How the paths of sections begin whose settings may be axes."""
+"""Beginnings of the paths of sections whose settings may be axes."""
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
