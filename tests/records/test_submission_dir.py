@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 import ddpbench
+from ddpbench.analysis.history import read_sides
 from ddpbench.cli import run
 from ddpbench.errors import IdentityError, RequestError
 from ddpbench.records.submission_dir import SubmissionDir, run_at
+from tests.analysis.test_changes import DDP, made
 from tests.synthetic import write_run
 
 
@@ -30,6 +33,17 @@ def test_the_merged_run_is_meant_once_it_is_there(submission: Path) -> None:
         measured(submission / name)
     assert run_at(submission).path == submission / "merged"
     assert run_at(submission / "nodes-2").path == submission / "nodes-2"
+
+
+def test_in_a_history_it_is_one_run(submission: Path, tmp_path: Path) -> None:
+    for name in ("nodes-1", "merged"):
+        measured(submission / name)
+    shutil.copytree(submission / "merged", submission / "nodes-2")  # whose launches the merged run has
+    made(tmp_path / "other", {DDP: 40})
+    assert [Path(side.name).name for side in read_sides([submission, tmp_path / "other"], as_given=True)] == [
+        "merged",
+        "other",
+    ]
 
 
 def test_a_submission_of_one_size_means_its_run(submission: Path) -> None:

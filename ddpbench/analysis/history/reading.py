@@ -14,6 +14,7 @@ from ddpbench.analysis.regression.saved import read_saved
 from ddpbench.errors import IdentityError, RequestError
 from ddpbench.records import RunDir
 from ddpbench.records.rundir import explain_os_error
+from ddpbench.records.submission_dir import run_at
 from ddpbench.texts import on_one_line, shortened
 
 _MOST_LISTED = 12
@@ -102,10 +103,13 @@ def _found(paths: Sequence[Path], on_skip: Callable[[Path], None]) -> list[Path]
 def _runs_in(path: Path) -> tuple[list[Path], list[Path]]:
     """Return the run or saved file that a path or a name means, or those in a folder, by name; and its other folders.
 
+    The directory of a submission means one run, as everywhere: those of its jobs have the same launches.
+
     Raises:
         RequestError: it means none, or cannot be read.
     """
     path = find_side(str(path))
+    path = run_at(path).path if path.is_dir() else path
     if RunDir(path).plan.exists() or path.is_file():
         return [path], []
     try:
