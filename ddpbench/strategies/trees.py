@@ -156,7 +156,7 @@ def _cut(value: Any, size: int, start: int, end: int) -> Any:
     if isinstance(value, torch.Tensor) and value.is_nested:
         return _nested(value.unbind()[start:end], value) if value.size(0) == size else value
     if isinstance(value, torch.Tensor) and value.layout != torch.strided:
-        rows = value.to_sparse_coo().narrow_copy
+        rows = value.to_sparse_coo().narrow_copy  # type: ignore[no-untyped-call]
         return _laid_out(rows(0, start, end - start), value) if value.size(0) == size else value
     if isinstance(value, torch.Tensor):
         return value[start:end] if value.dim() and len(value) == size else value

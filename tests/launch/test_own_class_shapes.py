@@ -391,3 +391,45 @@ def test_a_count_that_ends_the_loop_and_weighs_the_loss_goes_on(tmp_path: Path) 
 def test_a_name_that_each_batch_sets_before_it_reads_it_is_not_kept(tmp_path: Path) -> None:
     loop = ANNEALED.replace("min(1.0, seen / 10)", "1.0").replace("seen += 1", "seen = loss.item()")
     assert "loss" in methods(written(tmp_path, loop))
+
+
+TRAINER = """
+    class Trainer:
+        def __init__(self, model, every=2):
+            self.model, self.every = model, every
+            self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            self.seen = 0
+            self.total = 0.0
+
+        def fit(self):
+            for x, y in DataLoader(rows(), batch_size=8):
+                weight = min(1.0, self.seen / 10)
+                total = weight * nn.functional.mse_loss(self.model(x), y)
+                self.optimizer.zero_grad()
+                total.backward()
+                self.optimizer.step()
+                self.seen += 1
+                self.total += total.item()
+
+    if __name__ == "__main__":
+        Trainer(net(4)).fit()
+"""
+
+
+def test_a_count_in_an_attribute_of_a_trainer_goes_on(tmp_path: Path) -> None:
+    made = methods(written(tmp_path, TRAINER))
+    assert "self.seen = 0" in made["__init__"]
+    assert "min(1.0, self.seen / 10)" in made["step"]
+    assert "self.seen += 1" in made["step"]
+    assert "item()" not in made["step"]
+
+
+def test_a_state_in_an_attribute_of_a_trainer_goes_on(tmp_path: Path) -> None:
+    loop = TRAINER.replace("self.seen = 0", "self.seen = None").replace(
+        "self.seen += 1", "self.seen = total.detach()"
+    )
+    made = methods(
+        written(tmp_path, loop.replace("self.seen / 10", "1.0 if self.seen is None else self.seen"))
+    )
+    assert "self.seen = None" in made["__init__"]
+    assert "self.seen = total.detach()" in made["step"]

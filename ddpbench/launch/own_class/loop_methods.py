@@ -80,13 +80,13 @@ class LoopMethods(Reading):
         kept = needed_for(statements, needed | states, is_effect)
         renderer = self._renderer(loop, kept)
         counted = _counted(kept)
-        self._begin(loop, renderer, states - counted)
-        renderer.counters = frozenset(counted | states)
+        self.notes += [
+            f"`{name}` is kept from one batch to the next: the class begins it once, and no epoch begins it again."
+            for name in sorted(states - counted)
+        ]
+        self._begin(loop, renderer, states | counted)
+        renderer.counters = frozenset(states | counted)
         made = [renderer.statement(each, loop.body_scope) for each in kept]
-        for name in sorted(counted):
-            origin = self.tracer.trace(ast.Name(name, ast.Load()), loop.body_scope)
-            plain = isinstance(origin.node, ast.Constant)
-            self.kept[counted_as(name)] = origin.node if plain else ast.Constant(0)
         if any("self.batches" in ast.unparse(each) for each in made):
             self.kept["batches"] = ast.Constant(0)
             made += ast.parse("self.batches += 1").body
@@ -101,28 +101,21 @@ class LoopMethods(Reading):
         effects: Callable[[ast.stmt], bool],
     ) -> set[str]:
         """Return the names that the script makes before the loop, and that a batch leaves to the next one."""
-        made = {name for name, _ in _made_before(loop)}
-        found = carried(statements, needed, effects) & made
+        found = carried(statements, needed, effects) & set(_made_before(loop))
         roles = {**self._model_roles(""), **self._optimizer_roles(), **dict(self.batch.parts)}
         keys = {name: self.tracer.trace(ast.Name(name, ast.Load()), loop.body_scope).key for name in found}
         return {name for name in found if keys[name] not in roles} - set(self._targets())
 
     def _begin(self, loop: TrainingLoop, renderer: Renderer, states: set[str]) -> None:
         """Have the constructor make what the first batch finds, of what each leaves to the next."""
-        self.notes += [
-            f"`{name}` is kept from one batch to the next: the class begins it once, and no epoch begins it again."
-            for name in sorted(states)
-        ]
-        plain = dict(_made_before(loop))
+        before = _made_before(loop)
         for name in sorted(states):
-            made = plain.get(name)
-            if isinstance(made, ast.Constant):
-                self.kept[counted_as(name)] = made
-                continue
-            made = renderer.render(ast.Name(name, ast.Load()), loop.body_scope)
-            if isinstance(made, ast.Attribute) and made.attr in renderer.kept:
-                made = renderer.kept.pop(made.attr)
-            self.kept[counted_as(name)] = made
+            where, value = before.get(name, (ast.Name(name, ast.Load()), ast.Constant(0)))
+            if not isinstance(value, ast.Constant):
+                value = renderer.render(where, loop.body_scope)
+                if isinstance(value, ast.Attribute) and value.attr in renderer.kept:
+                    value = renderer.kept.pop(value.attr)
+            self.kept[counted_as(name)] = value
 
     def _call(self, loop: TrainingLoop, call: ast.Call) -> Method:
         renderer = self._renderer(loop, loop.body)
@@ -201,19 +194,39 @@ class LoopMethods(Reading):
                 )
 
 
-def _made_before(loop: TrainingLoop) -> list[tuple[str, ast.expr | None]]:
-    """Return the names that the loop's function binds outside of it, each with its value where that stands alone."""
-    within = {id(each) for each in ast.walk(loop.node)}
-    nodes = [each for each in here(loop.scope.node.body) if id(each) not in within]
-    names = [each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
-    values = {
-        target.id: each.value
-        for each in nodes
-        if isinstance(each, ast.Assign) and each.lineno < loop.node.lineno
-        for target in each.targets
-        if isinstance(target, ast.Name)
-    }
-    return [(name, values.get(name)) for name in names]
+def _made_before(loop: TrainingLoop) -> dict[str, tuple[ast.expr, ast.expr | None]]:
+    """Return what is bound outside of the loop: names of its function, and attributes of its class by their names.
+
+    Each has the expression that reads it, and the value it was last given where that stands alone.
+    """
+    within = {id(each) for part in (loop.node, *loop.body) for each in ast.walk(part)}
+    found: dict[str, tuple[ast.expr, ast.expr | None]] = {}
+    own = loop.body_scope.own
+    methods = [each for each in own.body if isinstance(each, ast.FunctionDef)] if own is not None else []
+    methods.sort(key=lambda each: each.name == "__init__")  # whose value is the first
+    for body in (*(each.body for each in methods), loop.scope.node.body):
+        nodes = [each for each in here(body) if id(each) not in within]
+        values = {
+            id(target): each.value
+            for each in nodes
+            if isinstance(each, ast.Assign)
+            for target in each.targets
+        }
+        for each in nodes:
+            if isinstance(each, ast.Name) and body is loop.scope.node.body:
+                name = each.id
+            elif isinstance(each, ast.Attribute) and ast.unparse(each.value) == "self":
+                name = each.attr
+            else:
+                continue
+            if isinstance(each.ctx, ast.Store):
+                found[name] = (_read(each), values.get(id(each)))
+    return found
+
+
+def _read(node: ast.Name | ast.Attribute) -> ast.expr:
+    """Return the expression that reads what this one sets."""
+    return ast.parse(ast.unparse(node), mode="eval").body
 
 
 def _returns_loss(loop: TrainingLoop) -> bool:

@@ -50,12 +50,13 @@ def without_moves(
         for node in here(body)
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and first_name(node) == "self"
     }
+    names = {node.id for node in here(body) if isinstance(node, ast.Name)}
     counted = {
         each.target.attr
         for each in here(body)
         if isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Attribute)
     }
-    moves = _Unmoved(scope, tracer, kept - counted, drawn)
+    moves = _Unmoved(scope, tracer, kept - (counted & names), drawn)
     made = [moves.visit(deepcopy(each)) for each in body]
     copies = [each for each in made if isinstance(each, ast.stmt)]
     return _tidied([each for each in copies if not _draws(each)])

@@ -216,7 +216,7 @@ class Prover:
         loss_of = precision.loss(self.training.workload.loss)
         for inputs, targets in chunk(shard, parts) if parts > 1 else [shard]:
             loss = loss_of(model(inputs), targets)
-            (loss / parts if parts > 1 else loss).backward()
+            (loss / parts if parts > 1 else loss).backward()  # type: ignore[no-untyped-call]
             self.on_step()
         return {
             name: torch.zeros_like(parameter)
