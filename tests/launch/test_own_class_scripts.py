@@ -196,6 +196,8 @@ SLOW = """
         ("inside", "model.weight.grad /= 2", "other statements", 21),
         ("inside", "model.weight.grad /= torch.distributed.get_world_size()", "other statements", 21),
         ("inside", "model.weight.data.clamp_(-1, 1)", "other statements", 21),
+        ("inside", "model.head.eval()", "what else is done to the model", 21),
+        ("inside", "[each.eval() for each in model.modules()]", "what else is done to the model", 21),
         ("after", "plan.step()", "learning-rate schedule", 22),
         ("first", "torch.set_num_threads(8)", "threads, environment and backends", 9),
         ("first", "torch.backends.cudnn.benchmark = True", "threads, environment and backends", 9),

@@ -352,10 +352,23 @@ class _Collected:
             return PRINTED
         if names & {"item", "cpu", "numpy", "tolist"}:
             return READS
+        if any(map(self._sets_part, calls)):
+            return MODEL
         for group in (MODEL, PRINTED, DONE):
             if names & _CALLS[group]:
                 return group
         return OTHER
+
+    def _sets_part(self, call: ast.Call) -> bool:
+        """Return whether a call puts a part of a model into evaluation, as frozen BatchNorm is: no sweep does that."""
+        if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("train", "eval"):
+            return False
+        of = call.func.value
+        if isinstance(of, ast.Attribute) and of.attr == "module":
+            of = of.value
+        if isinstance(of, ast.Name):
+            return self.of.tracer.trace(of, self.scope).item
+        return isinstance(of, ast.Subscript | ast.Attribute) and ast.unparse(getattr(of, "value", of)) != "self"
 
     def _schedules(self, calls: Iterable[ast.Call]) -> str | None:
         """Return the group of calls that make or step a scheduler, by whether the class has it; None for others."""
