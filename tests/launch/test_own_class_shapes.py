@@ -433,3 +433,25 @@ def test_a_state_in_an_attribute_of_a_trainer_goes_on(tmp_path: Path) -> None:
     )
     assert "self.seen = None" in made["__init__"]
     assert "self.seen = total.detach()" in made["step"]
+
+
+WEIGHTED = """
+    def main():
+        network = net(4)
+        weights = torch.tensor([1.0, 2.0])
+        criterion = nn.CrossEntropyLoss(weight=weights, ignore_index=1)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        for x, y in DataLoader(rows(), batch_size=8):
+            optimizer.zero_grad()
+            criterion(network(x), y.argmax(1)).backward()
+            optimizer.step()
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+def test_what_the_class_keeps_may_be_made_of_what_it_keeps_already(tmp_path: Path) -> None:
+    found = written(tmp_path, WEIGHTED)
+    assert found.left == []
+    assert "weight=self.weights" in methods(found)["__init__"]

@@ -368,7 +368,9 @@ class _Collected:
             of = of.value
         if isinstance(of, ast.Name):
             return self.of.tracer.trace(of, self.scope).item
-        return isinstance(of, ast.Subscript | ast.Attribute) and ast.unparse(getattr(of, "value", of)) != "self"
+        return (
+            isinstance(of, ast.Subscript | ast.Attribute) and ast.unparse(getattr(of, "value", of)) != "self"
+        )
 
     def _schedules(self, calls: Iterable[ast.Call]) -> str | None:
         """Return the group of calls that make or step a scheduler, by whether the class has it; None for others."""

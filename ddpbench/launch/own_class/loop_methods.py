@@ -115,6 +115,7 @@ class LoopMethods(Reading):
                 value = renderer.render(where, loop.body_scope)
                 if isinstance(value, ast.Attribute) and value.attr in renderer.kept:
                     value = renderer.kept.pop(value.attr)
+                self.kept |= renderer.kept  # of which it may be made
             self.kept[counted_as(name)] = value
 
     def _call(self, loop: TrainingLoop, call: ast.Call) -> Method:

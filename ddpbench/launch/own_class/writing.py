@@ -302,5 +302,15 @@ class _Writer(LoopMethods, UpdateMethods):
             return []
         lines = [f"self.{name} = {source_of(made)}" for name, made in self.kept.items()]
         self._take(*self.kept.values())
-        problems = [each for made in self.kept.values() for each in unknown_names(made, self.known)]
+        problems: list[str] = []
+        made_before: set[str] = set()
+        for name, made in self.kept.items():
+            reads = {
+                e.attr
+                for e in ast.walk(made)
+                if isinstance(e, ast.Attribute) and ast.unparse(e.value) == "self"
+            }
+            known = self.known | {"self"} if reads and reads <= made_before else self.known
+            problems += unknown_names(made, known)
+            made_before.add(name)
         return [self._checked(Method("__init__", lines=lines, problems=problems))]
