@@ -70,8 +70,12 @@ class LineListener(Listener):
         self._left_s, self._since = left_s, self._clock()
 
     def _left(self) -> str:
-        """Return how long the rest is expected to take from now on; empty once it is less than a second."""
-        left_s = self._left_s - (self._clock() - self._since)
+        """Return how long the rest is expected to take from now on; empty once it is less than a second.
+
+        However long this launch takes, those after it have their share of the time left.
+        """
+        after = self._total - self._done
+        left_s = max(self._left_s - (self._clock() - self._since), self._left_s * after / (after + 1))
         return f"{format_seconds(round(left_s))} left" if left_s >= 1 else ""
 
     def launch_ended(self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None) -> None:
