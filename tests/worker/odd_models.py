@@ -267,3 +267,14 @@ class PartsMatter(Classes):
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
         return nn.functional.cross_entropy(model(batch[0]), batch[1], ignore_index=0)
+
+
+class WarmedUp(Classes):
+    """Dropout, under a rate that begins at zero."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(16, 8), nn.Dropout(0.3), nn.Linear(8, 4))
+
+    def optimizer(self, parameters: Any) -> Any:
+        made = torch.optim.SGD(parameters, lr=0.1)
+        return made, torch.optim.lr_scheduler.LambdaLR(made, lambda step: min(1.0, step / 10))

@@ -318,6 +318,12 @@ def test_what_accumulates_is_held_against_the_same_parts_of_a_batch() -> None:
         ] * 2
 
 
+def test_an_update_after_a_rate_of_zero_is_compared_from_the_gradients_it_is_made_of() -> None:
+    found, _ = proved(case_of("WarmedUp"))
+    assert {one.passed for one in found} == {True}
+    assert [one.error < 1e-5 for one in found if one.compared == "update, same gradients"] == [True] * 2
+
+
 def test_a_step_whose_results_differ_each_time_is_named_and_its_base_case_is_not_lost() -> None:
     found, _ = proved(case_of("StepDraws"))
     (note,) = [

@@ -99,6 +99,8 @@ def _gradients(
         # A schedule may begin at a learning rate of zero: until an update has changed something, none is compared.
         while made < FINAL_STEPS and prover.agreed(float(_as_before(reference, before))):
             replica.gradients_of(*batch)
+            again = comparer.own_gradients(replica)  # others, where the model draws or keeps state
+            used = {name: gradient for name, gradient in again.items() if name not in replica.unused()}
             precision.update(replica)
             prover.on_step()
             _apply(reference, used, stepping)
