@@ -363,7 +363,7 @@ class Strategy(ABC, Generic[OptionsT]):
         return case.world_size
 
     def accumulated(self, options: OptionsT) -> int:
-        """Return into how many parts a rank cuts its batch, each with a mean loss of its own, for one update."""
+        """Return into how many parts a rank cuts its batch, each with its own mean loss, for one update."""
         return int(getattr(options, "accumulate", 1))
 
     def piece_count(self, case: Case) -> int:
