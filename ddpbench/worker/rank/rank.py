@@ -230,23 +230,29 @@ class Rank:
             return "diverged", str(problem)
         if isinstance(problem, CheckpointError):
             return "failed", str(problem)
-        text = text_of(problem)
-        no_memory = (
-            "can't allocate memory",
-            "cannot allocate memory",
-            "out of memory",
-            "oom when allocating",
-        )
-        if isinstance(problem, MemoryError | torch.OutOfMemoryError) or any(
-            words in text.lower() for words in no_memory
-        ):
-            first = text.partition("\n")[0] or type(problem).__name__
-            advice = f"use a smaller batch or model, or fewer ranks a machine ({first})"
-            return "oom", f"out of memory: {advice}{environments_part(problem)}"
+        if sentence := out_of_memory(problem):
+            return "oom", sentence
         proves = self.request.purpose == "proof" and self._planned.world_size > 1
         if proves and self._training is not None and (reason := refusal(problem, self._training)):
             return "skipped", reason
         return "failed", failure(problem, self._training)
+
+
+def out_of_memory(problem: BaseException) -> str:
+    """Return a sentence on a lack of memory that says what to do; empty where the failure is another."""
+    text = text_of(problem)
+    no_memory = (
+        "can't allocate memory",
+        "cannot allocate memory",
+        "out of memory",
+        "oom when allocating",
+    )
+    lacks = isinstance(problem, MemoryError | torch.OutOfMemoryError)
+    if not lacks and not any(words in text.lower() for words in no_memory):
+        return ""
+    first = text.partition("\n")[0] or type(problem).__name__
+    advice = f"use a smaller batch or model, or fewer ranks per machine ({first})"
+    return f"out of memory: {advice}{environments_part(problem)}"
 
 
 def _of_as_many(case: Case, ranks: int) -> Case:
