@@ -252,13 +252,14 @@ def _make(path: Path) -> None:
     """Sees that the directory is there, to be locked.
 
     Raises:
-        OutputError: it cannot be made.
+        OutputError: it cannot be made, or another user could exchange it.
     """
     from ddpbench.errors import OutputError
-    from ddpbench.records.rundir import explain_os_error
+    from ddpbench.records.rundir import explain_os_error, make_parents
 
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_parents(path)
+        path.mkdir(exist_ok=True)
     except OSError as error:
         raise OutputError(f"{path} cannot be written: {explain_os_error(error)}") from None
 

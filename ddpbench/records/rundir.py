@@ -67,13 +67,43 @@ def checked_name(path: Path) -> Path:
     return path
 
 
+_given: set[Path] = set()
+"""Where commands write that were given no --out."""
+_REPORTS = Path("reports")
+
+
+def _own_reports() -> Path:
+    """Return the folder that commands write in unless told otherwise.
+
+    Raises:
+        OutputError: another user has planted it.
+    """
+    return check_default(_REPORTS, "name a folder of yours with --out")
+
+
 def default_path(name: str) -> Path:
     """Return where a command writes that is given no --out: below `reports` in the working directory.
 
     Raises:
         OutputError: another user has planted that folder.
     """
-    return check_default(Path("reports"), "name a folder of yours with --out") / name
+    path = _own_reports() / name
+    _given.add(path)
+    return path
+
+
+def make_parents(path: Path) -> None:
+    """Makes the folders above one that is to be written, and looks at `reports` again where that is among them.
+
+    Since `default_path` has looked, while a command planned, another user may have made it.
+
+    Raises:
+        OutputError: another user has, and nobody has named the path.
+        OSError: they cannot be made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not _given.isdisjoint([path, *path.parents]):
+        _own_reports()
 
 
 CASE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
@@ -375,6 +405,7 @@ class RunDir:
         probe = self.path / ".writable"
         missing = [path for path in (self.cases, self.path, *self.path.parents) if not path.exists()]
         try:
+            make_parents(self.path)
             self.cases.mkdir(parents=True, exist_ok=True)
             write_anew(probe, b"\0" * 65536)
             probe.unlink()

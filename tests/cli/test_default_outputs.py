@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ddpbench.analysis.regression.baselines import STORAGE, Baselines
 from ddpbench.cli import run as command
+from ddpbench.cli.submit import _make
 from ddpbench.errors import OutputError
-from ddpbench.records.rundir import default_path
+from ddpbench.launch.interleave.told import _made
+from ddpbench.records.rundir import RunDir, default_path
 from tests.repositories import git
 
 NOBODY = 65534
@@ -69,6 +72,21 @@ def test_ones_own_folder_is_used_and_so_is_one_that_only_the_directorys_owner_ca
     os.chown(shared / "reports", 0, 0)
     shared.chmod(0o1777)
     assert default_path("run") == Path("reports/run")
+
+
+@pytest.mark.parametrize(
+    "make", [lambda path: RunDir(path).create(), lambda path: RunDir(path / "nodes-1").create(), _make, _made]
+)
+def test_nothing_is_written_below_a_folder_that_is_planted_while_a_command_plans(
+    shared: Path, make: Callable[[Path], object]
+) -> None:
+    path = default_path("late")
+    folder = _planted(shared / "reports")
+    with pytest.raises(OutputError, match="another user's"):
+        make(path)
+    assert not [each for each in folder.rglob("*") if each.name != "late"]
+    make(Path("reports/named"))  # as whoever named it wants
+    assert (folder / "named").is_dir()
 
 
 def test_baselines_in_a_planted_folder_are_not_believed(shared: Path) -> None:

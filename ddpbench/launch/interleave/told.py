@@ -16,7 +16,7 @@ from ddpbench.launch.interleave.sides import SideSpec, check_there, place
 from ddpbench.launch.interleave.turns import Turn, Turns, read_comparison
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.records import RunDir
-from ddpbench.records.rundir import checked_name, default_path, explain_os_error
+from ddpbench.records.rundir import checked_name, default_path, explain_os_error, make_parents
 from ddpbench.spec import Case
 from ddpbench.spec.overrides import whole_keys
 from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
@@ -151,7 +151,7 @@ def _made(out: Path) -> list[Path]:
     """
     missing = [path for path in (out, *out.parents) if not path.exists()]
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
+        make_parents(out)
         out.mkdir()
     except FileExistsError:
         return []
