@@ -17,3 +17,16 @@ def is_planted(path: Path) -> bool:
     """
     folder, found = path.absolute().parent.stat(), path.lstat()
     return bool(folder.st_mode & stat.S_IWOTH) and found.st_uid not in (os.geteuid(), folder.st_uid)
+
+
+def is_decoy(word: str) -> bool:
+    """Return whether a word that may mean something else is also the name of a path that another user planted here.
+
+    Whoever means the path writes `./NAME`.
+    """
+    if word != Path(word).name or word == "..":
+        return False
+    try:
+        return is_planted(Path(word))
+    except (OSError, ValueError):  # it is not there, or no path has such a name
+        return False

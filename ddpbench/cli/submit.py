@@ -114,7 +114,7 @@ def _asked_for(arguments: argparse.Namespace) -> Submission:
         RequestError: the flags do not go together, or mean nothing.
     """
     from ddpbench.errors import RequestError
-    from ddpbench.launch.experiments import find_experiment
+    from ddpbench.launch.experiments import find_experiment, is_not_meant
     from ddpbench.launch.slurm.request import Request, options_of, parse_sizes, parse_time
     from ddpbench.launch.slurm.submission import open_submission, plan_submission
     from ddpbench.records.submission_dir import SubmissionDir
@@ -131,7 +131,7 @@ def _asked_for(arguments: argparse.Namespace) -> Submission:
     if arguments.time is not None:
         given["time_s"] = parse_time(arguments.time)
     path = Path(arguments.experiment)
-    if path.is_dir() and SubmissionDir(path).is_there:
+    if path.is_dir() and SubmissionDir(path).is_there and not is_not_meant(arguments.experiment):
         from dataclasses import replace
 
         if arguments.overrides or arguments.out or arguments.nodes or arguments.ranks_per_node:

@@ -6,7 +6,7 @@ import difflib
 from pathlib import Path
 
 from ddpbench.errors import RequestError, meant_path, nearest
-from ddpbench.planted import is_planted
+from ddpbench.planted import is_decoy
 from ddpbench.texts import command
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -15,11 +15,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 def experiment_folders() -> list[Path]:
     """Return the folders searched, in order: `experiments` here, unless another user put it there, and the shipped."""
     here, shipped = Path("experiments"), shipped_experiments()
-    try:
-        planted = is_planted(here)  # its experiments would run that user's code as this one
-    except OSError:
-        planted = False
-    if planted:
+    if is_decoy(str(here)):  # its experiments would run that user's code as this one
         return [shipped]
     return [here] if here.is_dir() and here.resolve() == shipped else [here, shipped]
 
@@ -39,12 +35,19 @@ def known_experiments() -> dict[str, Path]:
     return found
 
 
+def is_not_meant(name: str) -> bool:
+    """Return whether a path that is called as an experiment is another user's, put where this one finds it."""
+    return is_decoy(name) and name in known_experiments()
+
+
 def find_experiment(name: str) -> Path:
     """Return the file or run directory a user means.
 
     Raises:
         RequestError: there is none.
     """
+    if is_not_meant(name):
+        return known_experiments()[name]
     path = Path(name)
     if path.is_dir():
         from ddpbench.records.submission_dir import SubmissionDir  # which `ddpbench list` has no use for

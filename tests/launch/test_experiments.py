@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ddpbench.cli import run as command
 from ddpbench.launch.experiments import find_experiment, known_experiments, shipped_experiments
+from ddpbench.launch.interleave.sides import is_side_word, parse_side
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
@@ -33,3 +35,30 @@ def test_another_users_experiments_in_a_shared_folder_are_not_found(
     tmp_path.chmod(mode)
     os.chown(own, 65534, 65534, follow_symlinks=False)
     assert find_experiment("quick") == shipped_experiments() / "quick.toml"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
+def test_another_users_path_is_not_taken_for_an_experiment_or_a_commit_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its code would be run: `cd /tmp; ddpbench sweep quick`, where somebody has put a run directory `quick`."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("quick", "main"):
+        (tmp_path / name).mkdir()
+    for name in ("experiment.toml", "submission.json"):
+        (tmp_path / "quick" / name).write_text("{}", encoding="utf-8")
+    (tmp_path / "strategies").write_text("", encoding="utf-8")
+    tmp_path.chmod(0o1777)
+    assert find_experiment("strategies") == Path("strategies")  # the user's own
+    assert parse_side("base", ["main"]).path == "main"
+    assert is_side_word("main")
+    for name in ("quick", "main", "strategies"):
+        os.chown(tmp_path / name, 65534, 65534)
+    for name in ("quick", "strategies"):
+        assert find_experiment(name) == shipped_experiments() / f"{name}.toml"
+    assert parse_side("base", ["main"]).ref == "main"
+    assert not is_side_word("main")
+    assert command(["submit", "quick", "--nodes", "1", "--dry-run"]) == 0
+    assert "quick-1" in capsys.readouterr().out
+    assert find_experiment("./strategies") == Path("strategies")  # who names it so means it
+    assert parse_side("base", ["./main"]).path == "./main"

@@ -16,6 +16,7 @@ from pathlib import Path
 from ddpbench.errors import OutputError, RequestError, meant
 from ddpbench.helper_process import child_environment
 from ddpbench.machine.identity import GIT
+from ddpbench.planted import is_decoy
 from ddpbench.records import RunDir, write_atomically
 from ddpbench.records.rundir import explain_os_error
 from ddpbench.spec.overrides import whole_keys
@@ -68,7 +69,7 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
         if equals and key not in _KINDS and (near := meant(key, _KINDS, 0.6)):
             raise RequestError(f"--{name} {shortened(word)}: {near}give {_WORDS}")
         if key not in _KINDS or not equals:
-            key, value = ("path", word) if Path(word).is_dir() else ("ref", word)
+            key, value = ("path", word) if _is_folder(word) else ("ref", word)
         if not value:
             raise RequestError(f"--{name} {shortened(word)}: give {_WORDS}")
         if key == "set":
@@ -109,7 +110,12 @@ def check_apart(base: SideSpec, new: SideSpec) -> None:
 def is_side_word(word: str) -> bool:
     """Return whether a word says how to measure a side: `ref=main`, or a folder that is no run directory."""
     key, equals, _ = word.partition("=")
-    return bool(equals and key in _KINDS) or (Path(word).is_dir() and not RunDir(Path(word)).plan.is_file())
+    return bool(equals and key in _KINDS) or (_is_folder(word) and not RunDir(Path(word)).plan.is_file())
+
+
+def _is_folder(word: str) -> bool:
+    """Return whether a word without `=` means a folder: not another user's, called as a commit in a shared folder."""
+    return Path(word).is_dir() and not is_decoy(word)
 
 
 def beside_this_code(words: Sequence[str]) -> tuple[SideSpec, SideSpec]:
