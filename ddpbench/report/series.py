@@ -70,8 +70,8 @@ class Panel:
     def of_strategies(self, most: int = MOST_SERIES) -> tuple[list[Series], list[str]]:
         """Return one series a strategy and variant, at one bucket cap each, and sentences on what is left out.
 
-        The cap is DDP's default where it was run, otherwise the smallest: a fixed choice, because taking
-        each strategy's best cap would favour the strategy with the most caps.
+        The cap is DDP's default where it was measured, otherwise the smallest that was: a fixed choice, because
+        taking each strategy's best cap would favour the strategy with the most caps.
         """
         groups: dict[tuple[Any, ...], dict[float | str | None, list[Row]]] = {}
         for row in self.rows:
@@ -81,7 +81,7 @@ class Panel:
         words = variant_words(self.rows)
         seen: dict[tuple[str, str], int] = {}
         for by_cap in groups.values():
-            cap = min(by_cap, key=cap_order)
+            cap = min(by_cap, key=lambda cap: (not any(row.ok for row in by_cap[cap]), cap_order(cap)))
             rows = sorted(by_cap[cap], key=lambda row: row.case.world_size)
             name = " ".join([rows[0].strategy_name, words[rows[0].case_id]]).rstrip()
             kind = (rows[0].case.strategy, rows[0].case.algorithm)
@@ -90,7 +90,9 @@ class Panel:
                 Series(name=name, strategy=rows[0].case.strategy, variant=variant, rows=tuple(rows))
             )
             if len(by_cap) > 1:
-                others = series_of([cap_words(other) for other in sorted(by_cap, key=cap_order)[1:]])
+                others = series_of(
+                    [cap_words(other) for other in sorted(by_cap, key=cap_order) if other != cap]
+                )
                 shown = cap_words(cap) or "no"
                 notes.append(f"{name} is shown with {shown} buckets; {others}: see {BY_CAP}.")
         # what does not fit must be in no heading: those are left out that train least at the most ranks

@@ -25,6 +25,7 @@ from ddpbench.errors import OutputError, RequestError
 from ddpbench.records import RunDir
 from ddpbench.report import write_report
 from ddpbench.report.rows import rows_of
+from ddpbench.report.sections import scaling, strategies
 from ddpbench.report.series import panels_of
 from tests.report.handmade import (
     HOST_ATTACK,
@@ -321,6 +322,23 @@ def test_variants_of_a_strategy_are_told_apart_by_name_and_marker(tmp_path: Path
     looks = [series.look for series in chosen if series.strategy == "ddp"]
     assert looks[0].colour == looks[1].colour
     assert looks[0].marker != looks[1].marker
+
+
+@pytest.mark.parametrize("based", [True, False])
+@pytest.mark.parametrize("status", ["failed", "ok"])
+def test_a_bucket_cap_without_numbers_leaves_the_figures_to_the_others(status: str, based: bool) -> None:
+    """All launches with the default cap failed, or none shares a round with the base case; those with 1 MiB did not."""
+    lost = {"speedup": None, "efficiency": None, "status": status}
+    rows = [case_row(ddp(world), rate=None, **lost) for world in (2, 4)]
+    rows += [case_row(ddp(world, 1.0), rate=600.0 * world) for world in (2, 4)]
+    summary = handmade_summary()
+    base = summary.cases.iloc[: 1 if based else 0]
+    cases = pd.concat([base, pd.DataFrame(rows, columns=list(COLUMNS))])
+    changed = dataclasses.replace(summary, cases=cases, launches=pd.DataFrame(launch_rows(rows[-1])))
+    scaled, compared = (make(changed, rows_of(changed)) for make in (scaling.section, strategies.section))
+    for found in (scaled, compared):
+        words = "DDP is shown with 1 MiB buckets; default: see"
+        assert [words in picture.caption for picture in found.pictures].count(True) == (status == "failed")
 
 
 def test_emulated_cases_are_labelled_beside_their_numbers(tmp_path: Path) -> None:

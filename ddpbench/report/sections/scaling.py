@@ -49,10 +49,22 @@ def _has(row: Row) -> bool:
 
 
 def _can_draw(panel: Panel) -> bool:
-    rows = [row for row in panel.rows if _has(row)]
-    return len({row.case.world_size for row in rows}) > 1 and any(
-        traits_of(row.case).role != "base" for row in rows
-    )
+    sizes = {row.case.world_size for row in panel.rows if _has(row)}
+    return len(sizes) > 1 and bool(_series(panel)[0])
+
+
+def _series(panel: Panel) -> tuple[list[Series], list[str]]:
+    """Return a panel's curves that have a point, and sentences on what is left out.
+
+    The base case is the ideal's start at (1, 1), and is named in the caption.
+    """
+    series, notes = panel.of_strategies()
+    drawn = [
+        item
+        for item in series
+        if traits_named(item.strategy).role != "base" and any(_has(row) for row in item.rows)
+    ]
+    return drawn, notes
 
 
 def _why_absent(rows: Sequence[Row]) -> str:
@@ -68,13 +80,7 @@ def _why_absent(rows: Sequence[Row]) -> str:
 
 
 def _picture(panel: Panel, index: int, by_id: Mapping[str, Row]) -> Picture:
-    series, notes = panel.of_strategies()
-    # the base case is the ideal's start at (1, 1) and is named in the caption
-    series = [
-        item
-        for item in series
-        if traits_named(item.strategy).role != "base" and any(_has(row) for row in item.rows)
-    ]
+    series, notes = _series(panel)
     shown = [row for item in series for row in item.rows if _has(row)]
     missing = {
         row.case_id: f"{row.name} ({row.status})" for item in series for row in item.rows if not _has(row)

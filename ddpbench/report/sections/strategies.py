@@ -38,7 +38,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     """Return the section on strategies, with a figure for each of the largest groups of comparable cases."""
     raw = raw_launches(summary, "samples_per_s")
     panels = panels_of(rows)
-    drawable = [panel for panel in panels if any(_has(row) for row in panel.rows)]
+    drawable = [panel for panel in panels if _can_draw(panel)]
     # Until something fails all train alike.
     sound = [panel for panel in drawable if any(row.case.recovery in UNDISTURBED for row in panel.rows)]
     drawable = sound or drawable
@@ -100,6 +100,10 @@ def _told(rows: Sequence[Row]) -> list[str]:
 
 def _has(row: Row) -> bool:
     return row.ok and row.samples_per_s is not None
+
+
+def _can_draw(panel: Panel) -> bool:
+    return any(_has(row) for item in panel.of_strategies(MOST_ROWS)[0] for row in item.rows)
 
 
 def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Picture:
