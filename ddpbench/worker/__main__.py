@@ -46,6 +46,7 @@ def main() -> None:
         "--serve", nargs=4, metavar=("SOCKET", "PAGE", "PARENT", "FOLDER"), help=argparse.SUPPRESS
     )
     arguments = parser.parse_args()
+    del sys.argv[1:]  # the words of this process, not those of a user's code that parses a command line in it
     if arguments.serve:
         from ddpbench.worker import server
 

@@ -204,14 +204,17 @@ def _module_of_file(name: str) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    before = [*sys.path]
+    before, words = [*sys.path], sys.argv
     search_beside(path.parent)
+    sys.argv = [str(path)]  # a script that parses its command line at the top level finds its defaults
     try:
         spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[path.stem]
         sys.path[:] = before
         raise
+    finally:
+        sys.argv = words
     return module
 
 

@@ -455,3 +455,141 @@ def test_what_the_class_keeps_may_be_made_of_what_it_keeps_already(tmp_path: Pat
     found = written(tmp_path, WEIGHTED)
     assert found.left == []
     assert "weight=self.weights" in methods(found)["__init__"]
+
+
+FITTED = """
+    def fit(model, loader, optimizer):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+
+    class Config:
+        width = 8
+
+    def build(config):
+        return net(config.width)
+
+    class Rows(TensorDataset):
+        pass
+
+    def main():
+        import argparse
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--lr", type=float, default=0.1)
+        args = parser.parse_args()
+        config = Config()
+        width, data = 8, rows()
+        given = {"lr": 0.1}
+        layers = [nn.Linear(6, 2)]
+        model, loader = MODEL, None
+        CHANGE
+        optimizer = torch.optim.SGD(model.parameters(), RATE)
+        fit(model, DataLoader(data, batch_size=8), optimizer)
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "rate", "name"),
+    [
+        ("args.lr = args.lr * 2", "lr=args.lr", "lr"),
+        ("args.lr *= 2", "lr=args.lr", "lr"),
+        ("lr = 0.1; lr *= 2", "lr=lr", "lr"),
+        ("lr = 0.1\n        for _ in range(3):\n            lr = lr / 2", "lr=lr", "lr"),
+        ("given['momentum'] = 0.9", "**given", "given"),
+        ("given.update(momentum=0.9)", "**given", "given"),
+    ],
+)
+def test_a_value_that_changes_before_it_is_used_is_to_be_said(
+    tmp_path: Path, change: str, rate: str, name: str
+) -> None:
+    source = FITTED.replace("MODEL", "net(8)").replace("CHANGE", change).replace("RATE", rate)
+    found = written(tmp_path, source)
+    assert found.is_open
+    assert f"{name} = ..." in methods(found)["optimizer"]
+    assert any(
+        f"say what `{name}` is (in the script, " in each and "changed in line" in each for each in found.left
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "rate", "made"),
+    [
+        ("args.lr = 0.4", "lr=args.lr", "lr=0.4"),
+        (
+            "if args.lr == 7:\n            args.lr *= 2",
+            "lr=args.lr",
+            "lr=0.1",
+        ),  # a branch that defaults do not take
+        ("lr = 0.3", "lr=lr", "lr=0.3"),
+    ],
+)
+def test_a_value_that_is_set_anew_is_the_new_one(tmp_path: Path, change: str, rate: str, made: str) -> None:
+    source = FITTED.replace("MODEL", "net(8)").replace("CHANGE", change).replace("RATE", rate)
+    found = written(tmp_path, source)
+    assert not found.is_open
+    assert made in methods(found)["optimizer"]
+
+
+def test_a_value_that_changes_after_it_was_used_is_the_first_one(tmp_path: Path) -> None:
+    source = FITTED.replace("MODEL", "net(8)").replace("CHANGE", "lr = 0.3").replace("RATE", "lr=lr")
+    found = written(tmp_path, source.replace("optimizer)\n\n", "optimizer)\n        lr *= 2\n\n"))
+    assert not found.is_open
+    assert "lr=0.3" in methods(found)["optimizer"]
+
+
+def test_a_list_that_is_filled_is_not_the_empty_one(tmp_path: Path) -> None:
+    source = FITTED.replace("model, loader = MODEL, None", "layers.append(nn.Linear(2, 2))")
+    found = written(
+        tmp_path, source.replace("CHANGE", "model = nn.Sequential(*layers)").replace("RATE", "lr=0.1")
+    )
+    assert found.is_open
+    assert "layers = ..." in methods(found)["model"]
+
+
+def test_an_option_that_a_caller_sets_is_what_its_function_reads(tmp_path: Path) -> None:
+    call = "train(args, config)\n\n    def train(options, settings):\n        data, model = rows(), build(settings)"
+    source = FITTED.replace("model, loader = MODEL, None", f"args.lr, config.width = 0.7, 32\n        {call}")
+    found = written(tmp_path, source.replace("CHANGE", "pass").replace("RATE", "lr=options.lr"))
+    assert not found.is_open
+    assert "lr=0.7" in methods(found)["optimizer"]
+    assert "config.width = 32" in methods(found)["model"]
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ("model.head = nn.Linear(6, 2)", "model"),
+        ("model[2] = nn.Linear(8, 2)", "model"),
+        ("model = adapted(model, 4)", "model"),
+        ("model.add_module('more', nn.ReLU())", "model"),
+        ("data.transform = len", "dataset"),
+        ("data = shuffled(data)", "dataset"),
+    ],
+)
+def test_a_model_or_a_dataset_that_is_changed_once_made_is_not_finished(
+    tmp_path: Path, change: str, part: str
+) -> None:
+    source = FITTED.replace("MODEL", "net(8)").replace("CHANGE", change).replace("RATE", "lr=0.1")
+    found = written(tmp_path, source)
+    assert found.is_open
+    assert f"...  # what line {_line_of(source, change)} does: " in found.text
+    assert any(each.startswith(f"{part}(): do there what line ") for each in found.left)
+
+
+def _line_of(source: str, change: str) -> int:
+    whole = textwrap.dedent(HEAD) + textwrap.dedent(source)
+    return whole[: whole.index(change)].count("\n") + 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["model = model.to('cpu')", "model = torch.compile(model)", "model.hidden = 3", "model = model.double()"],
+)
+def test_a_model_that_stays_what_it_is_is_finished(tmp_path: Path, change: str) -> None:
+    source = FITTED.replace("MODEL", "net(8)").replace("CHANGE", change).replace("RATE", "lr=0.1")
+    assert not written(tmp_path, source).is_open

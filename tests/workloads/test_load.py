@@ -11,6 +11,7 @@ import pytest
 
 from ddpbench.workloads import (
     TABLE,
+    NoOptions,
     Workload,
     is_import_path,
     load_workload,
@@ -193,3 +194,36 @@ def test_a_file_may_not_hide_a_module(tmp_path: Path, name: str) -> None:
         load_workload(f"{path}:Mine")
     assert sys.modules["torch"] is torch
     assert str(tmp_path) not in sys.path
+
+
+PARSES = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.25)
+LR = parser.parse_args().lr
+"""
+
+
+def test_a_file_that_parses_its_command_line_at_the_top_level_finds_its_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "own_parses.py"
+    path.write_text(PARSES + OWN.replace("torch.ones(2)", "torch.full((2,), LR)"), encoding="utf-8")
+    words = ["ddpbench.worker", "run", "--serve", "case"]
+    monkeypatch.setattr(sys, "argv", words)
+    workload = load_workload(f"{path}:Mine")
+    sample = workload.dataset(NoOptions())[0]
+    assert float(sample[0][0]) == 0.25
+    assert sys.argv is words
+
+
+def test_code_that_parses_a_command_line_within_a_worker_finds_none_of_its_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from ddpbench.worker import __main__, server
+
+    seen: list[list[str]] = []
+    monkeypatch.setattr(server, "main", lambda *_: seen.append([*sys.argv]))
+    monkeypatch.setattr(sys, "argv", ["ddpbench.worker", "--serve", "3", "4", "5", "folder"])
+    __main__.main()
+    assert seen == [["ddpbench.worker"]]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ddpbench.launch.own_class.script import Function, here
+from ddpbench.launch.own_class.script import Function, first_name, here
 
 Path = tuple[int, ...]
 Tests = tuple[tuple[ast.expr, bool], ...]
@@ -96,3 +96,64 @@ def _targets(target: ast.expr, binding: Binding) -> Iterator[tuple[str, Binding]
             yield from _targets(each, part)
     elif key_of(target):
         yield key_of(target), binding
+
+
+_MUTATORS = frozenset(
+    {"append", "extend", "insert", "update", "setdefault", "pop", "remove", "clear"}
+    | {"add_module", "resize_token_embeddings", "add_adapter"}
+)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A statement that changes what a name holds already; `value` is what it is bound to, made of itself."""
+
+    statement: ast.stmt
+    tests: Tests
+    loops: tuple[tuple[int, int], ...]
+    """The first and the last line of each loop around it."""
+    value: ast.expr | None = None
+
+
+def changes_of(node: ast.Module | Function) -> dict[str, list[Change]]:
+    """Return what changes the value of each name and each attribute of a name, in the order of the source."""
+    found: dict[str, list[Change]] = {}
+    for statement, tests, loops in _simple(node.body, (), ()):
+        for key, value in _changed_by(statement):
+            found.setdefault(key, []).append(Change(statement, tests, loops, value))
+    return found
+
+
+def _simple(
+    body: list[ast.stmt], tests: Tests, loops: tuple[tuple[int, int], ...]
+) -> Iterator[tuple[ast.stmt, Tests, tuple[tuple[int, int], ...]]]:
+    for statement in body:
+        if isinstance(statement, ast.If):
+            yield from _simple(statement.body, (*tests, (statement.test, True)), loops)
+            yield from _simple(statement.orelse, (*tests, (statement.test, False)), loops)
+        elif isinstance(statement, ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith | ast.Try):
+            loop = isinstance(statement, ast.For | ast.AsyncFor | ast.While)
+            around = (*loops, (statement.lineno, statement.end_lineno or 0)) if loop else loops
+            for name in ("body", "handlers", "orelse", "finalbody"):
+                for each in getattr(statement, name, []):
+                    inner = each.body if isinstance(each, ast.ExceptHandler) else [each]
+                    yield from _simple(inner, tests, around)
+        else:
+            yield statement, tests, loops
+
+
+def _changed_by(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
+    if isinstance(statement, ast.Assign):
+        for target in statement.targets:
+            key = key_of(target)
+            if key and any(key_of(each) == key for each in ast.walk(statement.value)):
+                yield key, statement.value
+            if isinstance(target, ast.Attribute | ast.Subscript):
+                yield key_of(target.value) or first_name(target), None
+    elif isinstance(statement, ast.AugAssign):
+        target = statement.target
+        yield key_of(target.value if isinstance(target, ast.Subscript) else target), None
+    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        does = statement.value.func
+        if isinstance(does, ast.Attribute) and does.attr in _MUTATORS:
+            yield key_of(does.value), None

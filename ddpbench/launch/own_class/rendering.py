@@ -12,6 +12,7 @@ from ddpbench.launch.own_class.bindings import Path, Scope
 from ddpbench.launch.own_class.models import settings_of
 from ddpbench.launch.own_class.script import first_name, here, last_name, place_of_node
 from ddpbench.launch.own_class.tracing import Origin, Tracer, parameters_of
+from ddpbench.units import series_of
 
 Roles = Mapping[tuple[int, Path], ast.expr]
 _FUNCTIONAL = {
@@ -257,7 +258,7 @@ class _Pass(ast.NodeTransformer):
         name = node.id if isinstance(node, ast.Name) else last_name(node) or "value"
         if not known or found.item or found.path or self.depth > _DEEPEST:
             return self._unseen(node, name, found)
-        return self._made(name, found)
+        return self._made(name, found, self.tracer.changed(node, self.scope))
 
     def _is_role(self, node: ast.expr) -> bool:
         found = self._origin(node)
@@ -268,12 +269,17 @@ class _Pass(ast.NodeTransformer):
         holder = self.tracer.trace(node.value, self.scope) if isinstance(node, ast.Attribute) else None
         return holder is not None and last_name(holder.node) == "parse_args"
 
-    def _made(self, name: str, found: Origin) -> ast.expr:
+    def _made(self, name: str, found: Origin, changed_in: list[int]) -> ast.expr:
         if last_name(found.node) in ("DataLoader", "parse_args", "input"):
             return self._unseen(ast.Name(name, ast.Load()), name, found)
         changed = self._changed(found)
         if changed is not None:
             return changed
+        if changed_in and (self.to.keeps or last_name(found.node) not in self.tracer.script.classes):
+            lines = series_of([str(each) for each in changed_in])
+            told = f"in the script, {ast.unparse(found.node)}, changed in line{'s' * (len(changed_in) > 1)} {lines}"
+            self.to.missing[name] = told
+            return ast.Name(name, ast.Load())
         inner = _Pass(self.to, found.scope, self.depth + 1)
         calls = any(isinstance(each, ast.Call) for each in ast.walk(found.node))
         made: ast.expr

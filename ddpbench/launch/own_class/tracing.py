@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ddpbench.launch.own_class.bindings import Binding, Path, Scope, bindings_of, key_of
+from ddpbench.launch.own_class.bindings import (
+    Binding,
+    Change,
+    Path,
+    Scope,
+    Tests,
+    bindings_of,
+    changes_of,
+    key_of,
+)
 from ddpbench.launch.own_class.script import Function, Script, first_name, here, last_name
 
 MOVES = frozenset({"to", "cuda", "cpu", "train", "eval", "pin_memory"})
@@ -54,6 +63,9 @@ class Tracer:
         self.script = script
         self.top = Scope(script.tree)
         self._bindings: dict[int, dict[str, list[Binding]]] = {}
+        self._changes_in: dict[int, dict[str, list[Change]]] = {}
+        self._way: list[tuple[str, Scope, int]] = []
+        """The names that the value last traced went through, each with its scope and the line at which it is read."""
         self._loops: dict[int, ast.For] = {}
         self.enclosing: dict[int, Scope] = {}
         """The function in which a function is defined, by the id of that one."""
@@ -118,6 +130,7 @@ class Tracer:
         if "." in key:
             return self._traced_attribute(key, scope, depth)
         for binding in self._chosen(key, scope, depth, line):
+            self._way.append((key, scope, line))
             return self._of(binding, scope, depth)
         if not isinstance(scope.node, ast.Module):
             argument = self._argument(key, scope)
@@ -152,11 +165,60 @@ class Tracer:
                 continue  # `model = model.to(device)`: the value is what the name had before
             if isinstance(binding.value, ast.Constant) and binding.value.value is None:
                 continue
-            if depth < _DEEPEST and any(
-                self.holds(test, scope, depth + 1) is (not wanted) for test, wanted in binding.tests
-            ):
+            if self._is_untaken(binding.tests, scope, depth):
                 continue
             yield binding
+
+    def _is_untaken(self, tests: Tests, scope: Scope, depth: int) -> bool:
+        """Return whether the defaults do not take a branch."""
+        if depth >= _DEEPEST:
+            return False
+        passed = len(self._way)
+        untaken = any(self.holds(test, scope, depth + 1) is (not wanted) for test, wanted in tests)
+        del self._way[passed:]
+        return untaken
+
+    def changed(self, node: ast.expr, scope: Scope) -> list[int]:
+        """Return the lines that change a value between where it comes from and where it is read.
+
+        What changes in a loop that also reads it is left out: that is what one batch leaves to the next.
+        """
+        self._way.clear()
+        self.trace(node, scope)
+        found = set()
+        for key, where, line in [*self._way]:
+            for each in self._changes(where).get(key, ()):
+                around = any(first <= line <= last for first, last in each.loops)
+                if each.statement.lineno < line and not around and self._takes(each, where):
+                    found.add(each.statement.lineno)
+        return sorted(found)
+
+    def changes_after(self, made: Origin) -> list[Change]:
+        """Return what changes an object once it is made, by any of its names in the function that makes it."""
+        names = {
+            name
+            for name, bindings in self.bindings(made.scope).items()
+            for each in bindings
+            if each.kind == "value" and self.trace(each.value, made.scope).node is made.node
+        }
+        found = [
+            each
+            for key, changes in self._changes(made.scope).items()
+            for each in changes
+            if any(key == name or key.startswith(f"{name}.") for name in names)
+            and self._takes(each, made.scope)
+        ]
+        return sorted(found, key=lambda each: each.statement.lineno)
+
+    def _changes(self, scope: Scope) -> dict[str, list[Change]]:
+        if id(scope.node) not in self._changes_in:
+            self._changes_in[id(scope.node)] = changes_of(scope.node)
+        return self._changes_in[id(scope.node)]
+
+    def _takes(self, change: Change, scope: Scope) -> bool:
+        """Return whether a change is made with the script's defaults, and is more than a move or a wrapper."""
+        moves = change.value is not None and self._unwrapped(change.value, scope) is not None
+        return not moves and not self._is_untaken(change.tests, scope, 0)
 
     def _is_around(self, line: int, binding: Binding) -> bool:
         loop = self._loop_of.get(id(binding.value)) if line and binding.kind == "item" else None
@@ -260,8 +322,16 @@ class Tracer:
         if depth > _DEEPEST:
             return None
         for binding in self._chosen(key_of(node), scope, depth) if key_of(node) else ():
+            self._way.append((key_of(node), scope, node.lineno))
             return Origin(binding.value, scope, binding.path)
+        passed = len(self._way)
         holder = self.trace(node.value, scope, depth + 1)
+        held = self._way[passed:]
+        self._way[passed:] = [(f"{key}.{node.attr}", where, line) for key, where, line in held]
+        for key, where, line in self._way[passed:]:
+            for binding in self._chosen(key, where, depth) if where is not scope else ():
+                self._way[passed:] = [(key, where, line)]
+                return Origin(binding.value, where, binding.path)
         if not isinstance(holder.node, ast.Call) or holder.path:
             return None
         if last_name(holder.node) == "parse_args":
@@ -332,7 +402,7 @@ class Tracer:
         every = self._of_every(test, scope, depth)
         if every is not None:
             return every
-        if any(self._changes(each.id, scope) for each in ast.walk(test) if isinstance(each, ast.Name)):
+        if any(self._varies(each.id, scope) for each in ast.walk(test) if isinstance(each, ast.Name)):
             if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or):
                 return True if any(self._of_every(each, scope, depth) for each in test.values) else None
             return None
@@ -394,7 +464,7 @@ class Tracer:
             return counted and (last_name(size) == "get_world_size" or "WORLD_SIZE" in ast.unparse(size))
         return False
 
-    def _changes(self, name: str, scope: Scope) -> bool:
+    def _varies(self, name: str, scope: Scope) -> bool:
         """Return whether a name has more than one value in its scope, as a counter has."""
         counted = (each.target for each in here(scope.node.body) if isinstance(each, ast.AugAssign))
         return len(self.bindings(scope).get(name, ())) > 1 or any(key_of(each) == name for each in counted)

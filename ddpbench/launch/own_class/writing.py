@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from traceback import walk_tb
 
 from ddpbench.errors import RequestError
-from ddpbench.launch.own_class.bindings import Scope
+from ddpbench.launch.own_class.bindings import Change, Scope
 from ddpbench.launch.own_class.checking import unknown_names
 from ddpbench.launch.own_class.dropped import Dropped, Leavings, Setting, Taken, summary
 from ddpbench.launch.own_class.insertion import NAME
 from ddpbench.launch.own_class.loop_methods import LoopMethods
-from ddpbench.launch.own_class.models import Loader, dataset_by_name, loader_of, model_by_name
+from ddpbench.launch.own_class.models import Loader, dataset_by_name, is_module, loader_of, model_by_name
 from ddpbench.launch.own_class.rendering import Renderer
 from ddpbench.launch.own_class.script import Script, last_name, required
 from ddpbench.launch.own_class.source import Method, at_path, comment_of, source_of
@@ -24,6 +24,11 @@ from ddpbench.units import series_of
 
 _DRAWN = 64
 """Batches that are drawn for a dataset where the script draws one for each step."""
+_LISTED = frozenset(
+    {"convert_sync_batchnorm", "half", "bfloat16", "double", "float", "requires_grad_", "apply", "deepcopy"}
+    | {"fully_shard", "script", "trace", "initialize", "Subset", "random_split"}
+)
+"""What is done to a model or a dataset that stays what it is; it is listed as left out."""
 
 
 def _drawn_count(tracer: Tracer, draw: ast.Call) -> Origin | None:
@@ -284,6 +289,28 @@ class _Writer(LoopMethods, UpdateMethods):
         return Method(part, lines=[*lines, f"return {name}({given})"])
 
     def _maker(self, part: str, origin: Origin) -> Method:
+        made = self._made_by(part, origin)
+        changes = [e for e in self.tracer.changes_after(origin) if self._alters(part, e, origin.scope)]
+        if not changes or made.is_open:
+            return made
+        lines = []
+        for each in changes:
+            does = " ".join(ast.unparse(each.statement).split())
+            self.left.append(f"{part}(): do there what line {each.statement.lineno} does: `{does}`.")
+            lines.append(f"...  # what line {each.statement.lineno} does: {does}")
+        lines += [f"return {made.same_as}()"] if made.same_as else made.lines
+        return Method(part, made.parameters, lines, problems=made.problems)
+
+    def _alters(self, part: str, change: Change, scope: Scope) -> bool:
+        """Return whether a change makes the model or the dataset another one, as a new head does."""
+        statement = change.statement
+        if change.value is not None:
+            return last_name(change.value) not in _LISTED
+        if not isinstance(statement, ast.Assign):
+            return True
+        return part == "dataset" or is_module(self.tracer, self.tracer.trace(statement.value, scope))
+
+    def _made_by(self, part: str, origin: Origin) -> Method:
         node = origin.node
         if (
             isinstance(node, ast.Call)
