@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import os
@@ -78,6 +79,18 @@ def test_the_wheel_holds_every_file_of_the_package_and_of_the_experiments(built:
     code, experiments = tracked("ddpbench"), tracked("experiments")
     assert held == code | {f"ddpbench/{path}": content for path, content in experiments.items()}
     assert len(experiments) > 60
+
+
+def test_no_shipped_code_needs_docstrings_which_python_may_leave_out() -> None:
+    """`python -OO` and PYTHONOPTIMIZE=2 do; what argparse is given may be missing."""
+    found = [
+        f"{name}:{node.lineno}"
+        for name, content in (tracked("ddpbench") | tracked("experiments")).items()
+        if name.endswith(".py")
+        for node in ast.walk(ast.parse(content))
+        if isinstance(node, ast.Attribute) and node.attr == "__doc__"
+    ]
+    assert found == []
 
 
 def test_the_sdist_holds_what_the_wheel_is_built_from_and_the_docs(built: tuple[Path, Path]) -> None:

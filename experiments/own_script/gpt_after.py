@@ -1,14 +1,13 @@
 """A small character-level language model with a trainer class, in the manner of minGPT."""
 
 import argparse
-import string
 import time
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-TEXT = string.__doc__ * 3
+TEXT = "To be, or not to be, that is the question. " * 50
 LETTERS = sorted(set(TEXT))
 
 
