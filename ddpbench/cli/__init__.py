@@ -146,9 +146,12 @@ def _ended(argv: list[str] | None) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        from ddpbench.records import explain_os_error
+        from ddpbench.records import explain_os_error, explain_unreadable
 
         _give_up_output()
+        if why := explain_unreadable(error):
+            say(f"ddpbench: {error.filename} cannot be read: {why}", sys.stderr)
+            return EXIT_REQUEST
         where = f"{error.filename}: " if error.filename else ""
         if error.errno == errno.ENAMETOOLONG:  # no name is longer but one that was given
             say(

@@ -63,9 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
         arguments.runs,
         as_given=arguments.as_given,
         across=arguments.across,
-        on_skip=lambda folder: say(
-            f"skipped {on_one_line(str(folder))}, which holds no run: plan.json is missing", sys.stderr
-        ),
+        on_skip=_say_skipped,
     )
     history = history_of(sides, only=arguments.case)
     if arguments.json:
@@ -79,6 +77,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
         write_history(history, arguments.html)
     return 0
+
+
+def _say_skipped(folder: Path, why: str) -> None:
+    without = f"skipped {on_one_line(str(folder))}, which holds no run: plan.json is missing"
+    say(f"skipped: {on_one_line(why)}" if why else without, sys.stderr)
 
 
 def _print(history: History) -> None:

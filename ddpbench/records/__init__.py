@@ -6,7 +6,7 @@ from ddpbench.records.files import write_atomically
 from ddpbench.records.outcome import LaunchOutcome, Noise
 from ddpbench.records.reader import LaunchRecords, RankRecords, read_launch, read_rank
 from ddpbench.records.request import LaunchRequest
-from ddpbench.records.rundir import LaunchDir, RunDir, explain_os_error
+from ddpbench.records.rundir import LaunchDir, RunDir, explain_os_error, explain_unreadable
 from ddpbench.records.schema import (
     COMPUTE_SPANS,
     SCHEMA_VERSION,
@@ -80,6 +80,7 @@ __all__ = [
     "Trained",
     "Warmup",
     "explain_os_error",
+    "explain_unreadable",
     "left_out_sentences",
     "pack",
     "read_launch",

@@ -467,9 +467,32 @@ def is_run(path: Path) -> bool:
     return RunDir(path).plan.is_file()
 
 
+_ALLOW = "have its owner allow it, or choose another place"
+
+
+def _barred_folder(error: OSError) -> str:
+    """Return the first folder on the way to a file that the user may not enter; empty where that is not the error."""
+    if error.errno != errno.EACCES or not isinstance(error.filename, str | os.PathLike):
+        return ""
+    folders = [*reversed(Path(error.filename).parents), Path(error.filename)]
+    return next((str(one) for one in folders if os.path.isdir(one) and not os.access(one, os.X_OK)), "")  # noqa: PTH112
+
+
+def explain_unreadable(error: OSError) -> str:
+    """Return in words that a file or folder may not be read, and by what; empty where that is not the error."""
+    if folder := _barred_folder(error):
+        return f"{error.strerror}; you may not enter {folder}: {_ALLOW}"
+    path = error.filename
+    if error.errno != errno.EACCES or not isinstance(path, str | os.PathLike) or os.access(path, os.R_OK):
+        return ""
+    return f"{error.strerror}; you may not read {path}: {_ALLOW}" if os.path.lexists(path) else ""
+
+
 def explain_os_error(error: OSError) -> str:
     """Return an OSError in words, with what to do about the usual ones."""
     reason = error.strerror or str(error)
+    if folder := _barred_folder(error):
+        return f"{reason}; you may not enter {folder}: {_ALLOW}"
     advice = {
         errno.ENOMEM: "free some memory, or raise the limit with ulimit -v, then run the same command again",
         errno.ENOSPC: "free some space, then run the same command again to resume",

@@ -46,6 +46,27 @@ def test_in_a_history_it_is_one_run(submission: Path, tmp_path: Path) -> None:
     ]
 
 
+def test_in_a_folder_of_runs_it_is_one_run_or_is_skipped_with_the_reason(
+    submission: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = submission.parent
+    made(folder / "other", {DDP: 40})
+    for name in ("nodes-1", "nodes-2"):
+        measured(submission / name)
+    (folder / "notes").mkdir()
+    empty = folder / "empty-slurm"
+    empty.mkdir()
+    SubmissionDir(empty).file.write_text("{}")
+    assert run(["history", str(folder), "--across"]) == 2  # one run is no history
+    shown = capsys.readouterr().err
+    assert f"skipped: {submission} is a submission whose runs were not merged yet: " in shown
+    assert f"skipped: {empty} is a submission of which nothing was measured yet\n" in shown
+    assert f"skipped {folder / 'notes'}, which holds no run: plan.json is missing\n" in shown
+    measured(submission / "merged")
+    names = [Path(side.name).name for side in read_sides([folder], as_given=True, across=True)]
+    assert names == ["other", "merged"]
+
+
 def test_a_submission_of_one_size_means_its_run(submission: Path) -> None:
     measured(submission / "nodes-4")
     (submission / "nodes-8").mkdir()  # planned, and not measured

@@ -26,7 +26,7 @@ def read_sides(
     *,
     as_given: bool = False,
     across: bool = False,
-    on_skip: Callable[[Path], None] = lambda _: None,
+    on_skip: Callable[[Path, str], None] = lambda *_: None,
 ) -> list[Side]:
     """Return the runs of these directories, and of those that hold some, in the order in which they were measured.
 
@@ -36,7 +36,8 @@ def read_sides(
         paths: run directories, files of pytest-benchmark, names of saved baselines, or folders of runs or files.
         as_given: leave them in this order; the runs in a folder are in the order of their names.
         across: allow runs of different machines, torch and the like.
-        on_skip: called with each folder, given or inside a given one, that holds no run.
+        on_skip: called with each folder, given or inside a given one, that holds no run, and for a submission's with
+            why its run cannot be shown; "" for any other.
 
     Raises:
         RequestError: there are fewer than two, one is given twice, or it is not known when one was measured.
@@ -79,31 +80,33 @@ def _read(path: Path, name: str) -> Side:
     return read_side(RunDir(path), name) if path.is_dir() else read_saved(path, name)
 
 
-def _found(paths: Sequence[Path], on_skip: Callable[[Path], None]) -> list[Path]:
+def _found(paths: Sequence[Path], on_skip: Callable[[Path, str], None]) -> list[Path]:
     """Return the runs and saved files that these paths and names mean.
 
     Raises:
         RequestError: there is none, or a path is not a folder.
     """
     found: list[Path] = []
-    without: list[Path] = []
+    without: dict[Path, str] = {}
     for path in paths:
         runs, skipped = _runs_in(path)
         found += runs
-        without += skipped if runs else [path]
+        without |= skipped if runs else {path: ""}
     if not found:
         raise RequestError(
-            f"{without[0]} is not a run directory and holds none, nor a file of pytest-benchmark: plan.json is missing"
+            f"{next(iter(without))} is not a run directory and holds none, nor a file of pytest-benchmark: plan.json "
+            "is missing"
         )
-    for folder in without:
-        on_skip(folder)
+    for folder, why in without.items():
+        on_skip(folder, why)
     return found
 
 
-def _runs_in(path: Path) -> tuple[list[Path], list[Path]]:
+def _runs_in(path: Path) -> tuple[list[Path], dict[Path, str]]:
     """Return the run or saved file that a path or a name means, or those in a folder, by name; and its other folders.
 
-    The directory of a submission means one run, as everywhere: those of its jobs have the same launches.
+    The directory of a submission means one run, as everywhere: those of its jobs have the same launches. Where that
+    is not there, the folder's reason says why.
 
     Raises:
         RequestError: it means none, or cannot be read.
@@ -111,19 +114,36 @@ def _runs_in(path: Path) -> tuple[list[Path], list[Path]]:
     path = find_side(str(path))
     path = run_at(path).path if path.is_dir() else path
     if RunDir(path).plan.exists() or path.is_file():
-        return [path], []
+        return [path], {}
     try:
         inside = sorted(path.iterdir())
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {explain_os_error(error)}") from None
-    runs = [each for each in inside if RunDir(each).plan.exists()] or [
-        each for each in inside if each.suffix == ".json" and each.is_file()
-    ]
+    runs, others = _run_directories([each for each in inside if each.is_dir()])
+    runs = runs or [each for each in inside if each.suffix == ".json" and each.is_file()]
     if (
         not runs and (path / machine_folder()).is_dir()
     ):  # pytest-benchmark's storage: this machine's part of it
         return _runs_in(path / machine_folder())
-    others = [each for each in inside if each.is_dir() and each not in runs and each.name[:1] != "."]
+    return runs, others
+
+
+def _run_directories(folders: Sequence[Path]) -> tuple[list[Path], dict[Path, str]]:
+    """Return the runs that these folders mean, and the folders that mean none, but hidden ones, each with why."""
+    runs: list[Path] = []
+    others: dict[Path, str] = {}
+    for folder in folders:
+        try:
+            run, why = run_at(folder), ""
+            is_there = run.plan.exists()
+        except RequestError as error:
+            is_there, why = False, str(error)
+        except OSError as error:
+            is_there, why = False, f"{folder} cannot be read: {explain_os_error(error)}"
+        if is_there:
+            runs.append(run.path)
+        elif not folder.name.startswith("."):
+            others[folder] = why
     return runs, others
 
 

@@ -1,0 +1,86 @@
+"""Inputs that the user may not read: a wrong request in every command, and no advice to make them writable."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.analysis.test_changes import DDP, made
+from tests.open_folder import open_folder
+
+LOCKED = {
+    "a run in it": ("export", "--format", "csv", "locked/run"),
+    "a folder of runs": ("history", "locked"),
+    "a side": ("compare", "locked/run", "good"),
+    "an experiment": ("sweep", "--dry-run", "locked/own.toml"),
+    "a script": ("init", "locked/train.py"),
+    "the script itself": ("init", "secret.py"),
+    "a folder of the run": ("export", "--format", "csv", "apart/closed"),
+}
+CODE = """
+import contextlib, io, json, os, sys
+from ddpbench.cli import run
+def tried():
+    ended = {}
+    for name, words in json.loads(sys.argv[1]).items():
+        printed = io.TextIOWrapper(io.BytesIO())
+        with contextlib.redirect_stderr(io.StringIO()) as told, contextlib.redirect_stdout(printed):
+            ended[name] = run(words), told.getvalue()
+    return ended
+tried()  # all modules are loaded then: the interpreter's own folder may be closed to the other user
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+print(json.dumps(tried()))
+"""
+
+
+@pytest.fixture(scope="module")
+def ended() -> dict[str, tuple[int, str]]:
+    """The exit code and messages of each command, and of a history with a locked folder in it."""
+    with open_folder() as folder:
+        for name in ("good", "other", "locked/run", "apart/closed"):
+            made(folder / name, {DDP: 40 + len(name)})
+        for path in (folder / "secret.py", folder / "locked/train.py", folder / "locked/own.toml"):
+            path.write_text("", encoding="utf-8")
+        for path in (folder / "secret.py", folder / "locked", folder / "apart/closed/cases"):
+            path.chmod(0o700)
+        history = {"history": ("history", "--as-given", "--across", str(folder))}
+        commands = json.dumps(LOCKED | history)
+        done = subprocess.run(
+            [sys.executable, "-c", CODE, commands],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, tuple[int, str]] = json.loads(done.stdout)
+    return found
+
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="gives up root's rights")
+
+
+@pytest.mark.parametrize("name", LOCKED)
+def test_what_may_not_be_read_is_a_wrong_request(name: str, ended: dict[str, tuple[int, str]]) -> None:
+    code, told = ended[name]
+    assert code == 2, told
+    assert "writable" not in told
+    closed = {
+        "the script itself": "you may not read secret.py",
+        "a folder of the run": "you may not enter apart/closed/cases",
+    }
+    assert closed.get(name, "you may not enter locked") in told
+    assert "have its owner allow it" in told
+
+
+def test_a_history_skips_what_it_may_not_read(ended: dict[str, tuple[int, str]]) -> None:
+    code, told = ended["history"]
+    assert code == 0, told
+    assert "locked cannot be read: Permission denied; you may not enter " in told
+    assert told.startswith("skipped")
