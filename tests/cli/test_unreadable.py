@@ -29,8 +29,8 @@ def tried():
     ended = {}
     for name, words in json.loads(sys.argv[1]).items():
         printed = io.TextIOWrapper(io.BytesIO())
-        with contextlib.redirect_stderr(io.StringIO()) as told, contextlib.redirect_stdout(printed):
-            ended[name] = run(words), told.getvalue()
+        with contextlib.redirect_stderr(io.StringIO()) as message, contextlib.redirect_stdout(printed):
+            ended[name] = run(words), message.getvalue()
     return ended
 tried()  # all modules are loaded then: the interpreter's own folder may be closed to the other user
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
@@ -68,19 +68,19 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="gives up root's right
 
 @pytest.mark.parametrize("name", LOCKED)
 def test_what_may_not_be_read_is_a_wrong_request(name: str, ended: dict[str, tuple[int, str]]) -> None:
-    code, told = ended[name]
-    assert code == 2, told
-    assert "writable" not in told
+    code, message = ended[name]
+    assert code == 2, message
+    assert "writable" not in message
     closed = {
         "the script itself": "you may not read secret.py",
         "a folder of the run": "you may not enter apart/closed/cases",
     }
-    assert closed.get(name, "you may not enter locked") in told
-    assert "have its owner allow it" in told
+    assert closed.get(name, "you may not enter locked") in message
+    assert "have its owner allow it" in message
 
 
 def test_a_history_skips_what_it_may_not_read(ended: dict[str, tuple[int, str]]) -> None:
-    code, told = ended["history"]
-    assert code == 0, told
-    assert "locked cannot be read: Permission denied; you may not enter " in told
-    assert told.startswith("skipped")
+    code, message = ended["history"]
+    assert code == 0, message
+    assert "locked cannot be read: Permission denied; you may not enter " in message
+    assert message.startswith("skipped")
