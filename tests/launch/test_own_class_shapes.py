@@ -567,6 +567,9 @@ def test_an_option_that_a_caller_sets_is_what_its_function_reads(tmp_path: Path)
         ("model[2] = nn.Linear(8, 2)", "model"),
         ("model = adapted(model, 4)", "model"),
         ("model.add_module('more', nn.ReLU())", "model"),
+        ("model[0].requires_grad_(False)", "model"),
+        ("model[0].weight.requires_grad = False", "model"),
+        ("for p in model[0].parameters():\n            p.requires_grad = False", "model"),
         ("data.transform = len", "dataset"),
         ("data = shuffled(data)", "dataset"),
     ],
@@ -583,7 +586,8 @@ def test_a_model_or_a_dataset_that_is_changed_once_made_is_not_finished(
 
 def _line_of(source: str, change: str) -> int:
     whole = textwrap.dedent(HEAD) + textwrap.dedent(source)
-    return whole[: whole.index(change)].count("\n") + 1
+    last = change.splitlines()[-1].strip()
+    return whole[: whole.index(last)].count("\n") + 1
 
 
 @pytest.mark.parametrize(
@@ -593,3 +597,50 @@ def _line_of(source: str, change: str) -> int:
 def test_a_model_that_stays_what_it_is_is_finished(tmp_path: Path, change: str) -> None:
     source = FITTED.replace("MODEL", "net(8)").replace("CHANGE", change).replace("RATE", "lr=0.1")
     assert not written(tmp_path, source).is_open
+
+
+def test_what_a_script_does_to_a_model_when_it_is_imported_is_told(tmp_path: Path) -> None:
+    found = written(
+        tmp_path,
+        """
+        model = net(8)
+        model.apply(nn.Module.requires_grad_)
+        for p in model[0].parameters():
+            p.requires_grad = False
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x, y in DataLoader(rows(), batch_size=8):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+        """,
+    )
+    assert found.is_open
+    assert "p.requires_grad = False" in methods_text(found)
+    assert [e.text for e in found.dropped if "apply" in e.text] == ["model.apply(nn.Module.requires_grad_)"]
+
+
+def methods_text(found: Written) -> str:
+    return "\n".join(line for line in found.text.splitlines() if line.strip().startswith("...  # what line"))
+
+
+def test_each_of_two_networks_is_looked_at(tmp_path: Path) -> None:
+    source = """
+        def main():
+            one, two = net(8), net(4)
+            two.head = nn.Linear(2, 2)
+            first = torch.optim.SGD(one.parameters(), lr=0.1)
+            second = torch.optim.SGD(two.parameters(), lr=0.1)
+            for x, y in DataLoader(rows(), batch_size=8):
+                first.zero_grad()
+                second.zero_grad()
+                loss = nn.functional.mse_loss(one(x) + two(x), y)
+                loss.backward()
+                first.step()
+                second.step()
+
+        if __name__ == "__main__":
+            main()
+    """
+    assert not written(tmp_path, source.replace("two.head = nn.Linear(2, 2)", "pass")).is_open
+    assert "two.head = nn.Linear(2, 2)" in methods_text(written(tmp_path, source))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ddpbench.launch.own_class.script import Function, first_name, here
+from ddpbench.launch.own_class.script import Function, first_name, here, last_name
 
 Path = tuple[int, ...]
 Tests = tuple[tuple[ast.expr, bool], ...]
@@ -100,7 +100,7 @@ def _targets(target: ast.expr, binding: Binding) -> Iterator[tuple[str, Binding]
 
 _MUTATORS = frozenset(
     {"append", "extend", "insert", "update", "setdefault", "pop", "remove", "clear"}
-    | {"add_module", "resize_token_embeddings", "add_adapter"}
+    | {"add_module", "resize_token_embeddings", "add_adapter", "requires_grad_"}
 )
 
 
@@ -113,6 +113,14 @@ class Change:
     loops: tuple[tuple[int, int], ...]
     """The first and the last line of each loop around it."""
     value: ast.expr | None = None
+
+    @property
+    def freezes(self) -> bool:
+        """Return whether it takes the gradient off a parameter or a module, or gives it one."""
+        node = self.statement
+        if isinstance(node, ast.Assign):
+            return all(isinstance(e, ast.Attribute) and e.attr == "requires_grad" for e in node.targets)
+        return isinstance(node, ast.Expr) and last_name(node.value) == "requires_grad_"
 
 
 def changes_of(node: ast.Module | Function) -> dict[str, list[Change]]:
@@ -156,4 +164,4 @@ def _changed_by(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
     elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         does = statement.value.func
         if isinstance(does, ast.Attribute) and does.attr in _MUTATORS:
-            yield key_of(does.value), None
+            yield key_of(does.value) or first_name(does.value), None

@@ -200,7 +200,13 @@ class Leavings:
         self.dropped += inner.found
 
     def _at_import(self, body: list[ast.stmt]) -> None:
-        """Take the settings of what runs when the script is imported, which a sweep overrides."""
+        """Take what of an import does not reach the class: settings, and what is done to the script's own model."""
+        inner, before = _Collected(self, self.tracer.top), [*self.settings]
+        inner.block([each for each in body if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)])
+        self.dropped += [
+            each for each in inner.found if each.group == MODEL or "load_state_dict(" in each.text
+        ]
+        self.settings = before
         for each in here(body):
             if isinstance(each, ast.Call) and last_name(each) == "set_num_threads":
                 self.threads(each, self.tracer.top)

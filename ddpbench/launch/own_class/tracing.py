@@ -189,7 +189,7 @@ class Tracer:
         for key, where, line in [*self._way]:
             for each in self._changes(where).get(key, ()):
                 around = any(first <= line <= last for first, last in each.loops)
-                if each.statement.lineno < line and not around and self._takes(each, where):
+                if each.statement.lineno < line and not (around or each.freezes) and self._takes(each, where):
                     found.add(each.statement.lineno)
         return sorted(found)
 
@@ -201,12 +201,22 @@ class Tracer:
             for each in bindings
             if each.kind == "value" and self.trace(each.value, made.scope).node is made.node
         }
+        parts = {  # a parameter of it that a loop goes through
+            name
+            for name, bindings in self.bindings(made.scope).items()
+            for each in bindings
+            if each.kind == "item" and first_name(each.value) in {name.partition(".")[0] for name in names}
+        }
+
+        def is_of_it(key: str, change: Change) -> bool:
+            named = any(key == name or key.startswith(f"{name}.") for name in names)
+            return named or (change.freezes and key in parts)
+
         found = [
             each
             for key, changes in self._changes(made.scope).items()
             for each in changes
-            if any(key == name or key.startswith(f"{name}.") for name in names)
-            and self._takes(each, made.scope)
+            if is_of_it(key, each) and self._takes(each, made.scope)
         ]
         return sorted(found, key=lambda each: each.statement.lineno)
 

@@ -201,7 +201,8 @@ class _Writer(LoopMethods, UpdateMethods):
                 for name, each in self.models.items()
             }
             made = ast.Dict([ast.Constant(name) for name in pairs], list(pairs.values()))
-            return self._method("model", (), renderer, [ast.Return(made)])
+            whole = self._method("model", (), renderer, [ast.Return(made)])
+            return self._with_changes("model", whole, list(self.models.values()))
         for origin in self.models.values():
             if isinstance(origin.node, ast.Call | ast.Dict):
                 return self._maker("model", origin)
@@ -289,8 +290,16 @@ class _Writer(LoopMethods, UpdateMethods):
         return Method(part, lines=[*lines, f"return {name}({given})"])
 
     def _maker(self, part: str, origin: Origin) -> Method:
-        made = self._made_by(part, origin)
-        changes = [e for e in self.tracer.changes_after(origin) if self._alters(part, e, origin.scope)]
+        return self._with_changes(part, self._made_by(part, origin), [origin])
+
+    def _with_changes(self, part: str, made: Method, origins: list[Origin]) -> Method:
+        """Return the method with a line to fill in for each statement that changes what the script makes so."""
+        changes = [
+            each
+            for origin in origins
+            for each in self.tracer.changes_after(origin)
+            if self._alters(part, each, origin.scope)
+        ]
         if not changes or made.is_open:
             return made
         lines = []
@@ -306,7 +315,7 @@ class _Writer(LoopMethods, UpdateMethods):
         statement = change.statement
         if change.value is not None:
             return last_name(change.value) not in _LISTED
-        if not isinstance(statement, ast.Assign):
+        if change.freezes or not isinstance(statement, ast.Assign):
             return True
         return part == "dataset" or is_module(self.tracer, self.tracer.trace(statement.value, scope))
 
