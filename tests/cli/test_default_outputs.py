@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.analysis.regression.baselines import STORAGE, Baselines
+from ddpbench.analysis.regression.baselines import STORAGE, Baselines, find_side
 from ddpbench.cli import run as command
 from ddpbench.cli.submit import _make
 from ddpbench.errors import OutputError
@@ -95,3 +95,12 @@ def test_baselines_in_a_planted_folder_are_not_believed(shared: Path) -> None:
         Baselines().find("main")
     with pytest.raises(OutputError, match="another user's"):
         Baselines().save("main", b"{}")
+
+
+def test_a_planted_path_is_not_taken_for_the_baseline_of_its_name(shared: Path) -> None:
+    _planted(shared / "main")
+    assert find_side("main") == Path("main")  # there is no other
+    saved = Baselines().save("main", b"{}")
+    assert find_side("main") == saved
+    os.chown(shared / "main", 0, 0)
+    assert find_side("main") == Path("main")

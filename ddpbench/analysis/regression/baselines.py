@@ -12,12 +12,14 @@ from __future__ import annotations
 import glob
 import platform
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ddpbench.analysis.regression.saved import read_saved
 from ddpbench.analysis.regression.sides import Side, read_side
 from ddpbench.errors import OutputError, RequestError, meant, meant_path
+from ddpbench.planted import is_decoy
 from ddpbench.records.files import check_default, new_folder, write_atomically
 from ddpbench.records.rundir import explain_os_error, is_run
 from ddpbench.records.submission_dir import run_at
@@ -119,11 +121,16 @@ def _bare(path: Path) -> str:
 def find_side(text: str, baselines: Baselines | None = None) -> Path:
     """Return the path that a text means: a run directory's or a file's, or else that of a baseline saved by this name.
 
+    A baseline comes before a path of its name that another user has put into a shared folder.
+
     Raises:
         RequestError: it means nothing here.
     """
-    path = Path(text)
-    return path if path.exists() or path.is_symlink() else (baselines or Baselines()).find(text)
+    path, saved = Path(text), baselines or Baselines()
+    if is_decoy(text):
+        with suppress(RequestError):
+            return saved.find(text)
+    return path if path.exists() or path.is_symlink() else saved.find(text)
 
 
 def side_of(text: str, baselines: Baselines | None = None) -> Side:
