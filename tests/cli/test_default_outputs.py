@@ -99,7 +99,7 @@ def test_baselines_in_a_planted_folder_are_not_believed(shared: Path) -> None:
 
 def test_a_planted_path_is_not_taken_for_the_baseline_of_its_name(shared: Path) -> None:
     _planted(shared / "main")
-    assert find_side("main") == Path("main")  # there is no other
+    assert find_side("main") == Path("main")  # nothing else has the name
     saved = Baselines().save("main", b"{}")
     assert find_side("main") == saved
     os.chown(shared / "main", 0, 0)
