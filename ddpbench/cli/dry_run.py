@@ -10,7 +10,7 @@ from ddpbench.cli.lines import JOINT, aligned, without_shared, wrapped
 from ddpbench.launch.memory import least_bytes
 from ddpbench.launch.plan import plan_launch
 from ddpbench.machine.disturbance import own_environment_allows_sharing
-from ddpbench.machine.done import to_prove
+from ddpbench.machine.done import Done, to_prove
 from ddpbench.machine.equal_caps import open_words
 from ddpbench.machine.estimate import about, is_unknown, server_starts_s
 from ddpbench.units import format_bytes, format_seconds, series_of
@@ -62,6 +62,7 @@ def table(prepared: Prepared, width: int) -> list[str]:
         f"{_many(len(proofs), 'proof')}: {_total(prepared)}",
         width,
     )
+    lines += [_left(prepared)] if prepared.resumes and tried else []
     lines += wrapped(_memory(prepared), width) if _memory(prepared) else []
     skipped = [entry for entry in plan.cases if entry.skip_reason is not None]
     if skipped:
@@ -180,6 +181,16 @@ def _total(prepared: Prepared) -> str:
     return (
         f"{told}; up to {budget.rounds_max} rounds ({longest}) while intervals are wider than "
         f"±{100 * budget.target_half_width:g} %"
+    )
+
+
+def _left(prepared: Prepared) -> str:
+    """Return how much of a run that was begun is done, and how long the promised rounds still take."""
+    done = Done(prepared.run, prepared.plan)
+    done.read()
+    left_s = prepared.plan.left_s(done, shared=own_environment_allows_sharing())
+    return (
+        f"launches done already: {len(done.endings)}; {about(prepared.plan.budget)} {_seconds(left_s)} to go"
     )
 
 

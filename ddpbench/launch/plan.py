@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddpbench.errors import ExperimentError, Problem
-from ddpbench.machine.done import to_prove
+from ddpbench.machine.done import Done, to_prove
 from ddpbench.machine.estimate import Tried, launch_s, proof_s, server_starts_s
 from ddpbench.machine.hardware import Hardware, numa_cores
 from ddpbench.machine.order import run_order
@@ -121,6 +121,13 @@ class Plan:
         )
         proofs_s = sum(self.proof_s(case) for case in (to_prove(self.runnable) if proofs is None else proofs))
         return launches_s + server_starts_s(rounds, cases, shared=shared) + proofs_s
+
+    def left_s(self, done: Done, *, shared: bool) -> float:
+        """About how long what is left of the promised rounds takes, seconds, with the proofs that are left."""
+        promised, proofs = self.budget.rounds_min, to_prove(done.unproved)
+        left = {entry.case.case_id: done.unfinished(entry, promised) for entry in done.worthwhile}
+        rounds = max([*left.values(), 1 if proofs else 0], default=0)
+        return self.estimate_s(min(promised, rounds), left, proofs, shared=shared)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as `plan.json` holds it."""

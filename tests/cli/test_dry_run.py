@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ddpbench.cli import run
+from ddpbench.cli.dry_run import table
 from ddpbench.cli.lines import WIDEST
 from ddpbench.launch.devices import missing_backend
 from ddpbench.launch.experiments import known_experiments
+from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.units import counted
+from tests.synthetic import RUN_ID, write_launch, write_proof
 
 REPLAYS = """
 question = "Which is faster?"
@@ -270,3 +274,20 @@ def test_of_a_model_of_ones_own_nothing_is_known_before_it_is_tried(
         in text
     )
     assert "about" not in text
+
+
+@pytest.mark.parametrize("rounds", [3, 1])
+def test_of_a_run_that_was_begun_what_is_left_is_said(rounds: int, replays: str, tmp_path: Path) -> None:
+    request = SweepRequest(experiment=Path(replays), overrides=[], out=tmp_path / "begun", retry_failed=False)
+    prepared = prepare(request)
+    assert not any("done already" in line for line in table(prepared, WIDEST))
+    begun = replace(prepared, resumes=True, plan=replace(prepared.plan, run_id=RUN_ID))
+    for entry in begun.plan.runnable:
+        write_proof(begun.run, entry.case)
+        for number in range(rounds):
+            write_launch(begun.run, entry.case, number)
+    (left,) = (line for line in table(begun, WIDEST) if line.startswith("launches done already: "))
+    done, _, to_go = left.removeprefix("launches done already: ").partition("; about ")
+    assert int(done) == (1 + rounds) * len(begun.plan.runnable)  # with the proofs
+    left_s = seconds(to_go.removesuffix(" to go"))
+    assert left_s == 0 if rounds == 3 else 0 < left_s < begun.plan.estimate_s(3)

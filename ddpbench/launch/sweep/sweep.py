@@ -234,10 +234,7 @@ class Sweep:
     def _tell_plan(self) -> None:
         """Tells how much is left of the promised rounds, and warns where the budget has no room for that."""
         budget, done = self._budget, self._done
-        left = {entry.case.case_id: done.unfinished(entry, budget.rounds_min) for entry in done.worthwhile}
-        estimate = self._plan.estimate_s(
-            budget.rounds_min, left, to_prove(done.unproved), shared=self._shared
-        )
+        estimate = self._plan.left_s(done, shared=self._shared)
         self._listener.planned(self._plan, self._run, len(done.endings), estimate)
         self._tell_room("as estimated", budget.total, 0)
 
