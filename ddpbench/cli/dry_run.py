@@ -62,7 +62,8 @@ def table(prepared: Prepared, width: int) -> list[str]:
         f"{_many(len(proofs), 'proof')}: {_total(prepared)}",
         width,
     )
-    lines += [_left(prepared)] if prepared.resumes and tried else []
+    if prepared.resumes and tried and prepared.run.cases.is_dir():  # a packed run would have to be unpacked
+        lines += wrapped(_left(prepared), width)
     lines += wrapped(_memory(prepared), width) if _memory(prepared) else []
     skipped = [entry for entry in plan.cases if entry.skip_reason is not None]
     if skipped:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from ddpbench.cli.lines import WIDEST
 from ddpbench.launch.devices import missing_backend
 from ddpbench.launch.experiments import known_experiments
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
+from ddpbench.records.archive import pack
 from ddpbench.units import counted
 from tests.synthetic import RUN_ID, write_launch, write_proof
 
@@ -290,4 +292,8 @@ def test_of_a_run_that_was_begun_what_is_left_is_said(rounds: int, replays: str,
     done, _, to_go = left.removeprefix("launches done already: ").partition("; about ")
     assert int(done) == (1 + rounds) * len(begun.plan.runnable)  # with the proofs
     left_s = seconds(to_go.removesuffix(" to go"))
+    pack(begun.run)
+    shutil.rmtree(begun.run.cases)
+    assert not any("done already" in line for line in table(begun, WIDEST))
+    assert not begun.run.cases.exists()  # a dry run writes nothing, and the folder may be read-only
     assert left_s == 0 if rounds == 3 else 0 < left_s < begun.plan.estimate_s(3)
