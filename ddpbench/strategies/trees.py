@@ -2,7 +2,8 @@
 
 A value is a tensor, a dict (or the like), list, tuple, named tuple or dataclass of values, or anything else, which
 stays.
-A batch has one first dimension for its samples; a tensor of another length (or of none) belongs to them all.
+A batch has one first dimension for its samples; a tensor of another length (or of none) belongs to them all. A list
+beside it with an entry for each sample, such as the targets of a detection, is divided by its entries.
 """
 
 from __future__ import annotations
@@ -130,9 +131,44 @@ def chunk(batch: Any, count: int) -> list[Any]:
     size = samples(batch)
     if size % count:
         raise ValueError(f"a batch of {size} samples does not divide among {count} replicas")
+    whole = _around_first(batch)
     return [
-        _cut(batch, size, number * size // count, (number + 1) * size // count) for number in range(count)
+        _cut(batch, size, number * size // count, (number + 1) * size // count, whole)
+        for number in range(count)
     ]
+
+
+def _around_first(batch: Any) -> set[int]:
+    """Return the ids of the lists and tuples that the tensor with the samples is in: they hold columns."""
+    found: set[int] = set()
+    value = batch
+    while True:
+        parts: list[Any]
+        if isinstance(value, list | tuple):
+            found.add(id(value))
+            parts = [*value]
+        elif isinstance(value, MutableMapping):
+            parts = [*value.values()]
+        else:
+            parts = [*(_fields(value) or {}).values()]
+        inner = (part for part in parts if any(tensor.dim() for tensor in tensors(part)))
+        value = next(inner, None)
+        if value is None:
+            return found
+
+
+def _by_sample(value: Sequence[Any], size: int, whole: set[int]) -> bool:
+    """Return whether a list has an entry for each sample; otherwise its entries are columns with all samples."""
+    if len(value) != size or id(value) in whole or hasattr(value, "_fields"):
+        return False
+    if next(tensors(value), None) is None:  # a text or the like for each sample
+        return True
+    kinds = {type(entry) for entry in value if entry is not None}
+    if len(kinds) > 1:
+        return False
+    if not issubclass(*kinds, list | tuple) and next(tensors([value[0]]), None) is not value[0]:
+        return True  # dictionaries or objects
+    return any(not tensor.dim() or tensor.size(0) != size for tensor in tensors(value))
 
 
 def _nested(rows: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
@@ -150,7 +186,7 @@ def _laid_out(rows: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return rows if like.layout == torch.sparse_coo else rows.to_sparse(layout=like.layout)
 
 
-def _cut(value: Any, size: int, start: int, end: int) -> Any:
+def _cut(value: Any, size: int, start: int, end: int, whole: set[int]) -> Any:
     import torch
 
     if isinstance(value, torch.Tensor) and value.is_nested:
@@ -161,13 +197,13 @@ def _cut(value: Any, size: int, start: int, end: int) -> Any:
     if isinstance(value, torch.Tensor):
         return value[start:end] if value.dim() and len(value) == size else value
     if isinstance(value, MutableMapping):
-        return _like(value, {key: _cut(part, size, start, end) for key, part in value.items()})
+        return _like(value, {key: _cut(part, size, start, end, whole) for key, part in value.items()})
     if isinstance(value, list | tuple):
-        if len(value) == size and next(tensors(value), None) is None:  # a text or the like for each sample
+        if _by_sample(value, size, whole):
             return value[start:end]
-        return _like(value, [_cut(part, size, start, end) for part in value])
+        return _like(value, [_cut(part, size, start, end, whole) for part in value])
     if (held := _fields(value)) is not None:
-        return _like(value, _cut(held, size, start, end))
+        return _like(value, _cut(held, size, start, end, whole))
     return value
 
 
@@ -177,10 +213,11 @@ def concatenate(parts: Sequence[Any]) -> Any:
     Raises:
         ValueError: they do not fit together, such as texts padded to different lengths.
     """
-    return _joined(parts, [samples(part) for part in parts])
+    whole = {each for part in parts for each in _around_first(part)}
+    return _joined(parts, [samples(part) for part in parts], whole)
 
 
-def _joined(parts: Sequence[Any], sizes: Sequence[int]) -> Any:
+def _joined(parts: Sequence[Any], sizes: Sequence[int], whole: set[int]) -> Any:
     import torch
 
     first = parts[0]
@@ -196,14 +233,15 @@ def _joined(parts: Sequence[Any], sizes: Sequence[int]) -> Any:
             return _laid_out(torch.cat([part.to_sparse_coo() for part in parts]), first)
         return torch.cat(list(parts))
     if isinstance(first, MutableMapping):
-        return _like(first, {key: _joined([part[key] for part in parts], sizes) for key in first})
+        return _like(first, {key: _joined([part[key] for part in parts], sizes, whole) for key in first})
     if isinstance(first, list | tuple):
-        if [len(part) for part in parts] == list(sizes) and next(tensors(first), None) is None:
+        fit = [len(part) for part in parts] == list(sizes)
+        if fit and any(_by_sample(part, size, whole) for part, size in zip(parts, sizes, strict=True)):
             return type(first)(item for part in parts for item in part)
-        return _like(first, [_joined(group, sizes) for group in zip(*parts, strict=True)])
+        return _like(first, [_joined(group, sizes, whole) for group in zip(*parts, strict=True)])
     held = [_fields(part) for part in parts]
     if held[0] is not None:
-        return _like(first, _joined(held, sizes))
+        return _like(first, _joined(held, sizes, whole))
     return first
 
 

@@ -127,3 +127,32 @@ def test_a_dataclass_is_divided_joined_and_described() -> None:
     assert (second.x.tolist(), second.names) == ([2, 3], ["c", "d"])
     assert concatenate([first, second]).x.tolist() == [0, 1, 2, 3]
     assert describe(kept) == "Sample {'x': int64 [4], 'names': 4 without tensors}"
+
+
+def test_an_entry_for_each_sample_goes_with_its_sample() -> None:
+    boxes = [torch.rand(1, 4), torch.rand(4, 4), torch.rand(3, 4), torch.rand(2, 4)]
+    batch = (
+        torch.arange(12.0).view(4, 3),
+        [{"boxes": each, "labels": torch.ones(len(each)), "name": f"image {len(each)}"} for each in boxes],
+        {"masks": tuple(boxes), "crowd": [None, boxes[1], None, None]},
+        torch.eye(5),
+    )
+    first, second = chunk(batch, 2)
+    assert [len(each["boxes"]) for each in first[1]] == [1, 4]
+    assert [each["name"] for each in second[1]] == ["image 3", "image 2"]
+    assert [len(each) for each in second[2]["masks"]] == [3, 2]
+    assert first[2]["crowd"][1] is boxes[1]
+    assert len(first[3]) == len(second[3]) == 5
+    again = concatenate([first, second])
+    assert torch.equal(again[0], batch[0])
+    assert [each["name"] for each in again[1]] == [each["name"] for each in batch[1]]
+    assert all(torch.equal(one, other) for one, other in zip(again[2]["masks"], boxes, strict=True))
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_columns_of_as_many_samples_as_there_are_columns_are_cut(kind: type) -> None:
+    batch = (kind([torch.arange(2), torch.eye(5)]), kind([torch.arange(2), torch.arange(2) + 2]))
+    first, second = chunk(batch, 2)
+    assert [len(each) for each in first[0]] == [1, 5]
+    assert [each.tolist() for each in second[1]] == [[1], [3]]
+    assert torch.equal(concatenate([first, second])[1][1], batch[1][1])
