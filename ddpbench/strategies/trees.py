@@ -163,10 +163,10 @@ def _by_sample(value: Sequence[Any], size: int, whole: set[int]) -> bool:
         return False
     if next(tensors(value), None) is None:  # a text or the like for each sample
         return True
-    kinds = {type(entry) for entry in value if entry is not None}
-    if len(kinds) > 1:
+    entries = [entry for entry in value if entry is not None]
+    if len({type(entry) for entry in entries}) > 1:
         return False
-    if not issubclass(*kinds, list | tuple) and next(tensors([value[0]]), None) is not value[0]:
+    if not isinstance(entries[0], list | tuple) and next(tensors(entries[0]), None) is not entries[0]:
         return True  # dictionaries or objects
     return any(not tensor.dim() or tensor.size(0) != size for tensor in tensors(value))
 

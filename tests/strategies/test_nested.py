@@ -134,14 +134,14 @@ def test_an_entry_for_each_sample_goes_with_its_sample() -> None:
     batch = (
         torch.arange(12.0).view(4, 3),
         [{"boxes": each, "labels": torch.ones(len(each)), "name": f"image {len(each)}"} for each in boxes],
-        {"masks": tuple(boxes), "crowd": [None, boxes[1], None, None]},
+        {"masks": tuple(boxes), "crowd": [None, None, boxes[2], None]},
         torch.eye(5),
     )
     first, second = chunk(batch, 2)
     assert [len(each["boxes"]) for each in first[1]] == [1, 4]
     assert [each["name"] for each in second[1]] == ["image 3", "image 2"]
     assert [len(each) for each in second[2]["masks"]] == [3, 2]
-    assert first[2]["crowd"][1] is boxes[1]
+    assert second[2]["crowd"][0] is boxes[2]
     assert len(first[3]) == len(second[3]) == 5
     again = concatenate([first, second])
     assert torch.equal(again[0], batch[0])
