@@ -36,7 +36,7 @@ from ddpbench.cli import (
 from ddpbench.cli import list as list_command
 from ddpbench.cli.lines import note_words, say, show
 from ddpbench.errors import DdpbenchError, RequestError, nearest
-from ddpbench.texts import shortened, within
+from ddpbench.texts import on_one_line, shortened, within
 from ddpbench.version import VERSION
 
 EXIT_OK = 0
@@ -149,10 +149,11 @@ def _ended(argv: list[str] | None) -> int:
         from ddpbench.records import explain_os_error, explain_unreadable
 
         _give_up_output()
+        name = on_one_line(str(error.filename or ""))  # a stranger's, perhaps
         if why := explain_unreadable(error):
-            say(f"ddpbench: {error.filename} cannot be read: {why}", sys.stderr)
+            say(f"ddpbench: {name} cannot be read: {why}", sys.stderr)
             return EXIT_REQUEST
-        where = f"{error.filename}: " if error.filename else ""
+        where = f"{name}: " if name else ""
         if error.errno == errno.ENAMETOOLONG:  # no name is longer but one that was given
             say(
                 f"ddpbench: {shortened(error.filename)}: the name is too long for this file system",
@@ -164,7 +165,7 @@ def _ended(argv: list[str] | None) -> int:
     except RuntimeError as error:  # what Path.resolve raises before Python 3.13
         if not str(error).startswith("Symlink loop"):
             raise
-        say(f"ddpbench: {error}: links that lead in a circle lead to no file", sys.stderr)
+        say(f"ddpbench: {on_one_line(str(error))}: links that lead in a circle lead to no file", sys.stderr)
         return EXIT_REQUEST
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

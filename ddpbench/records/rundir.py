@@ -475,7 +475,9 @@ def _barred_folder(error: OSError) -> str:
     if error.errno != errno.EACCES or not isinstance(error.filename, str | os.PathLike):
         return ""
     folders = [*reversed(Path(error.filename).parents), Path(error.filename)]
-    return next((str(one) for one in folders if os.path.isdir(one) and not os.access(one, os.X_OK)), "")  # noqa: PTH112
+    return next(
+        (on_one_line(str(one)) for one in folders if os.path.isdir(one) and not os.access(one, os.X_OK)), ""
+    )  # noqa: PTH112
 
 
 def explain_unreadable(error: OSError) -> str:
@@ -485,7 +487,11 @@ def explain_unreadable(error: OSError) -> str:
     path = error.filename
     if error.errno != errno.EACCES or not isinstance(path, str | os.PathLike) or os.access(path, os.R_OK):
         return ""
-    return f"{error.strerror}; you may not read {path}: {_ALLOW}" if os.path.lexists(path) else ""
+    return (
+        f"{error.strerror}; you may not read {on_one_line(str(path))}: {_ALLOW}"
+        if os.path.lexists(path)
+        else ""
+    )
 
 
 def explain_os_error(error: OSError) -> str:

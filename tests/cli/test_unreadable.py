@@ -20,8 +20,10 @@ LOCKED = {
     "an experiment": ("sweep", "--dry-run", "locked/own.toml"),
     "a script": ("init", "locked/train.py"),
     "the script itself": ("init", "secret.py"),
+    "a folder of a stranger's name": ("export", "--format", "csv", "apart/named"),
     "a folder of the run": ("export", "--format", "csv", "apart/closed"),
 }
+NAMED = "x\nddpbench: all 12 cases proved"
 CODE = """
 import contextlib, io, json, os, sys
 from ddpbench.cli import run
@@ -42,11 +44,13 @@ print(json.dumps(tried()))
 def ended() -> dict[str, tuple[int, str]]:
     """The exit code and messages of each command, and of a history with a locked folder in it."""
     with open_folder() as folder:
-        for name in ("good", "other", "locked/run", "apart/closed"):
+        for name in ("good", "other", "locked/run", "apart/closed", "apart/named"):
             made(folder / name, {DDP: 40 + len(name)})
+        named = folder / "apart/named/cases" / NAMED
+        named.mkdir()
         for path in (folder / "secret.py", folder / "locked/train.py", folder / "locked/own.toml"):
             path.write_text("", encoding="utf-8")
-        for path in (folder / "secret.py", folder / "locked", folder / "apart/closed/cases"):
+        for path in (folder / "secret.py", folder / "locked", folder / "apart/closed/cases", named):
             path.chmod(0o700)
         history = {"history": ("history", "--as-given", "--across", str(folder))}
         commands = json.dumps(LOCKED | history)
@@ -74,9 +78,11 @@ def test_what_may_not_be_read_is_a_wrong_request(name: str, ended: dict[str, tup
     closed = {
         "the script itself": "you may not read secret.py",
         "a folder of the run": "you may not enter apart/closed/cases",
+        "a folder of a stranger's name": "you may not",
     }
     assert closed.get(name, "you may not enter locked") in message
     assert "have its owner allow it" in message
+    assert len(message.splitlines()) == 1
 
 
 def test_a_history_skips_what_it_may_not_read(ended: dict[str, tuple[int, str]]) -> None:
