@@ -475,9 +475,8 @@ def _barred_folder(error: OSError) -> str:
     if error.errno != errno.EACCES or not isinstance(error.filename, str | os.PathLike):
         return ""
     folders = [*reversed(Path(error.filename).parents), Path(error.filename)]
-    return next(
-        (on_one_line(str(one)) for one in folders if os.path.isdir(one) and not os.access(one, os.X_OK)), ""
-    )  # noqa: PTH112
+    barred = (str(one) for one in folders if os.path.isdir(one) and not os.access(one, os.X_OK))  # noqa: PTH112
+    return on_one_line(next(barred, ""))
 
 
 def explain_unreadable(error: OSError) -> str:
