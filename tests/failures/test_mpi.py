@@ -179,7 +179,10 @@ def test_without_mpi_it_is_said_before_anything_starts(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "ddpbench", hidden / "ddpbench", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(hiding, hidden / "mpi4py")
     done = subprocess.run(
-        [sys.executable, "-m", "ddpbench", "sweep", written(tmp_path), "--out", tmp_path / "run"],
+        [
+            *(sys.executable, "-m", "ddpbench", "sweep", written(tmp_path)),
+            *("--set", "backend=mpi", "--out", tmp_path / "run"),
+        ],
         capture_output=True,
         text=True,
         cwd=hidden,
