@@ -255,8 +255,8 @@ def code_digest(packages: Iterable[str]) -> str:
     return digest.hexdigest()[:16]
 
 
-GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false")
-"""Git as it only reads: the program that an unpacked repository names for watching its files is not run."""
+GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+"""Git without what an unpacked repository may bring: a program that watches its files, and hooks."""
 
 
 def git_commit() -> str | None:

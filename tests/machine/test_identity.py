@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddpbench.errors import IdentityError, MachineError
+from ddpbench.launch.interleave.sides import git
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.hardware import Hardware
 from ddpbench.machine.identity import (
@@ -110,7 +111,7 @@ def test_cores_are_claimed_while_the_context_lasts() -> None:
 def test_a_repository_that_names_a_program_does_not_have_it_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of an unpacked archive: `core.fsmonitor` is run by `git status`."""
+    """As of an unpacked archive: `git status` runs `core.fsmonitor`, `git read-tree` the hook `post-index-change`."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "watch").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     (tmp_path / "watch").chmod(0o700)
@@ -118,7 +119,11 @@ def test_a_repository_that_names_a_program_does_not_have_it_run(
     author = ("-c", "user.name=A", "-c", "user.email=a@example.org")
     for words in (("init", "-q"), ("add", "file"), (*author, "commit", "-qm", "One")):
         subprocess.run(["git", *words], check=True)
-    subprocess.run(["git", "config", "core.fsmonitor", str(tmp_path / "watch")], check=True)
+    watch = tmp_path / ".git" / "hooks" / "post-index-change"
+    subprocess.run(["git", "config", "core.fsmonitor", str(watch)], check=True)
+    (tmp_path / ".git" / "hooks").mkdir(exist_ok=True)
+    (tmp_path / "watch").rename(tmp_path / ".git" / "hooks" / "post-index-change")
     (tmp_path / "file").write_text("2")
     assert (git_commit() or "").endswith("+")
+    git(tmp_path, "read-tree", "HEAD", index=tmp_path / "index")
     assert not (tmp_path / "ran").exists()
