@@ -644,3 +644,42 @@ def test_each_of_two_networks_is_looked_at(tmp_path: Path) -> None:
     """
     assert not written(tmp_path, source.replace("two.head = nn.Linear(2, 2)", "pass")).is_open
     assert "two.head = nn.Linear(2, 2)" in methods_text(written(tmp_path, source))
+
+
+SETS_ANEW = """
+    class Trainer:
+        def __init__(self, config):
+            self.rate = config["rate"]
+            self.weight = 1.0
+            CHANGE
+            self.model = net(8)
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=self.rate)
+            self.loader = DataLoader(rows(), batch_size=8)
+
+        def train(self):
+            for x, y in self.loader:
+                self.optimizer.zero_grad()
+                loss = self.weight * nn.functional.mse_loss(self.model(x), y)
+                loss.backward()
+                self.optimizer.step()
+
+    if __name__ == "__main__":
+        config = {"rate": 0.1}
+        Trainer(config).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "part", "name"),
+    [
+        ("self.rate *= 4", "optimizer", "rate"),
+        ("self.rate = self.rate / 2", "optimizer", "rate"),
+        ("self.weight += 1", "loss", "weight"),
+    ],
+)
+def test_an_attribute_that_changes_before_it_is_used_is_to_be_said(
+    tmp_path: Path, change: str, part: str, name: str
+) -> None:
+    assert not written(tmp_path, SETS_ANEW.replace("CHANGE", "pass")).is_open
+    found = written(tmp_path, SETS_ANEW.replace("CHANGE", change))
+    assert f"{name} = ..." in methods(found)[part]

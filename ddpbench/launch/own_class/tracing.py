@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,6 +39,8 @@ _HOLDERS = frozenset({"SimpleNamespace", "Namespace", "dict", "EasyDict", "AttrD
 _DISTRIBUTED = frozenset({"is_initialized", "is_torchelastic_launched"})
 _VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"})
 _DEEPEST = 20
+_ELSEWHERE = sys.maxsize
+"""The line at which an attribute is read in another method than the one that sets it: after all of that one's."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ class Tracer:
 
     def _traced_name(self, key: str, scope: Scope, depth: int, line: int = 0) -> Origin | None:
         if "." in key:
-            return self._traced_attribute(key, scope, depth)
+            return self._traced_attribute(key, scope, depth, line)
         for binding in self._chosen(key, scope, depth, line):
             self._way.append((key, scope, line))
             return self._of(binding, scope, depth)
@@ -141,13 +144,14 @@ class Tracer:
                 return self._traced_name(key, outer, depth, line)
         return None
 
-    def _traced_attribute(self, key: str, scope: Scope, depth: int) -> Origin | None:
+    def _traced_attribute(self, key: str, scope: Scope, depth: int, line: int) -> Origin | None:
         if scope.own is None:
             return None
         methods = [each for each in self.scopes if each.own is scope.own]
         methods.sort(key=lambda each: getattr(each.node, "name", "") != "__init__")
         for method in methods:
             for binding in self._chosen(key, method, depth):
+                self._way.append((key, method, line if method.node is scope.node else _ELSEWHERE))
                 return self._of(binding, method, depth)
         for each in scope.own.body:
             if isinstance(each, ast.Assign) and key.partition(".")[2] in map(key_of, each.targets):
@@ -188,7 +192,8 @@ class Tracer:
         found = set()
         for key, where, line in [*self._way]:
             for each in self._changes(where).get(key, ()):
-                around = any(first <= line <= last for first, last in each.loops)
+                loops = each.loops
+                around = loops if line == _ELSEWHERE else any(first <= line <= last for first, last in loops)
                 if each.statement.lineno < line and not (around or each.freezes) and self._takes(each, where):
                     found.add(each.statement.lineno)
         return sorted(found)
