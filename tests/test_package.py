@@ -211,7 +211,7 @@ def test_an_installed_package_sweeps_and_reports_and_writes_only_into_the_run(in
 
 
 def test_extras_that_advice_names_are_spelt_as_the_wheel_spells_them() -> None:
-    """Python 3.11's own pip finds no `a_b` in a wheel: its metadata has it as `a-b`, whatever pyproject.toml says."""
+    """Python 3.11's own pip finds no `a_b` in a wheel: its metadata has `a-b`, with any spelling in pyproject.toml."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     assert [name for name in extras if re.sub(r"[-_.]+", "-", name).lower() != name] == []
     texts = [*(ROOT / "ddpbench").rglob("*.py"), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]

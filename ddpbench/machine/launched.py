@@ -65,7 +65,7 @@ RESTARTS = 3
 """How often torchrun starts failed ranks anew: one failure is planned, and what else fails may do so twice."""
 _END_S = 10.0
 _PAGE = "ddpbench-page-"
-"""Begins the name of a launch's folder of temporary files: the page, what ranks are told, and the launcher's own."""
+"""Begins the name of a launch's folder of temporary files: the page, ranks' settings, and the launcher's own."""
 _SHORT = 16
 """A folder for temporary files may have so long a name: Ray's sockets, 91 characters further down, may have 107."""
 _STALE_S = 3600.0
@@ -173,7 +173,7 @@ class LaunchedRanks:
         self._folder = Path(tempfile.mkdtemp(prefix=_PAGE, dir=_pages(self._launcher)))
         self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         with contextlib.suppress(OSError):  # where folders cannot be locked, none is found to be stale
-            fcntl.flock(self._lock, fcntl.LOCK_EX)  # the kernel lets go of it, however this process ends
+            fcntl.flock(self._lock, fcntl.LOCK_EX)  # the kernel releases it, however this process ends
         self._page_file = self._folder / "page"
         try:
             write_anew(self._page_file, bytes(PAGE_BYTES + WORDS_BYTES))

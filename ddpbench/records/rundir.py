@@ -68,7 +68,7 @@ def checked_name(path: Path) -> Path:
 
 
 _given: set[Path] = set()
-"""Where commands write that were given no --out."""
+"""Folder of commands that were given no --out."""
 _REPORTS = Path("reports")
 
 

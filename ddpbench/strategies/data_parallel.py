@@ -145,9 +145,7 @@ class ThreadedReplica(Replica):
 
         recorder, count = self.job.recorder, self.job.world_size
         with recorder.span("scatter"):
-            shards = [
-                map_tensors(clone, shard) for shard in chunk(inputs, count)
-            ]  # as on devices of their own
+            shards = [map_tensors(clone, shard) for shard in chunk(inputs, count)]  # as on separate devices
         with recorder.span("replicate"):
             replicas = [replicate(self.job.model, alias=number == 0) for number in range(count)]
         with recorder.span("forward"):

@@ -122,7 +122,7 @@ class _Threads(torch.autograd.Function):
 
 
 def _leaves(shard: Any, wanted: Sequence[bool]) -> Any:
-    """Return copies of a shard's tensors as leaves of a graph of their own; gradients are wanted of some."""
+    """Return copies of a shard's tensors as leaves of a separate graph; gradients are wanted of some."""
     each_wanted = iter(wanted)
     return map_tensors(lambda tensor: tensor.detach().clone().requires_grad_(next(each_wanted)), shard)
 

@@ -111,7 +111,7 @@ def _takes_model(make: Callable[..., Any]) -> bool:
 
 
 def _takes_parameters(make: Callable[..., Any]) -> bool:
-    """Return whether it says that it wants the model's parameters, as beside `loss`."""
+    """Return whether it says that it wants the model's parameters, as next to `loss`."""
     return "param" in next(iter(inspect.signature(make).parameters), "")
 
 

@@ -283,7 +283,7 @@ def _content(path: Path) -> bytes:
 
     Raises:
         OSError: it cannot be opened.
-        ValueError: it is no regular file, or too large.
+        ValueError: it is not a regular file, or too large.
     """
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

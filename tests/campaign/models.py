@@ -19,12 +19,12 @@ from pathlib import Path
 STRANGE = Path(__file__).parents[1] / "worker/strange_models.py"
 STRATEGIES = ("ddp", "zero1", "fsdp", "master", "data_parallel")
 SEEN = "campaign saw: "
-"""How a line begins in which a class says what it trains with."""
+"""Start of a line in which a class says what it trains with."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """What becomes of a case."""
+    """Promised outcome of a case."""
 
     status: str = "ok"
     said: tuple[str, ...] = ()
@@ -32,9 +32,9 @@ class Promise:
     rank: int | None = None
     """The rank that is to blame."""
     types: tuple[str, ...] = ("float32",)
-    """Of the parameters as the class finds them when it trains; empty where it does not tell them."""
+    """Types of the parameters as the class finds them when it trains; empty where it does not tell them."""
     threads: int = 1
-    """Of torch, as the class finds them when it trains."""
+    """Threads of torch, as the class finds them when it trains."""
     notes: tuple[str, ...] = ()
     """Words of what the proof leaves out, each in some comparison's note; none may speak of them otherwise."""
     flagged: str = ""
@@ -43,7 +43,7 @@ class Promise:
 
 OK = Promise()
 _ABOUT_MODEL = ("gives other", "writes into its own parameters", "other parameters under the same seeds")
-"""What is said of models that differ each time."""
+"""Sentence on models that differ each time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +52,13 @@ class Model:
 
     text: str
     promises: Mapping[str, Promise] = field(default_factory=dict)
-    """Of each strategy; empty where the class is refused."""
+    """Promise for each strategy; empty where the class is refused."""
     refused: tuple[str, ...] = ()
     """Words of why it is."""
     perhaps: tuple[str, ...] = ()
     """Words of the cause, where it may be refused, fail or be measured."""
     said: tuple[str, ...] = ()
-    """Words that the command says, whatever becomes of it."""
+    """Words that the command says with any outcome."""
     page: tuple[str, ...] = ()
     """Words that stand in the report."""
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -652,7 +652,7 @@ def names() -> list[str]:
 
 
 def settings(name: str) -> dict[str, str]:
-    """What is set for a model: one round of a short launch after a proof, of each strategy."""
+    """Settings for a model: one round of a short launch after a proof, of each strategy."""
     model = models()[name]
     return {
         "axes.strategy": json.dumps(list(model.promises or ("single", "ddp"))),
@@ -667,7 +667,7 @@ def settings(name: str) -> dict[str, str]:
 
 
 def broken(name: str, run: Path) -> list[str]:
-    """What of its promises a model's run does not keep."""
+    """Promises that a model's run does not keep."""
     model = models()[name]
     if not model.promises:
         return []
@@ -690,7 +690,7 @@ def broken(name: str, run: Path) -> list[str]:
 
 
 def _of_row(row: Mapping[str, str], promise: Promise, dtype: str) -> list[str]:
-    """What a row of `cases.csv` has that was not promised; `dtype` is the type that was set, if any."""
+    """Values of a row of `cases.csv` that was not promised; `dtype` is the type that was set, if any."""
     if row["status"] != promise.status:
         return [f"{row['status']}, not {promise.status}: {row['error']}"]
     wrong = [f"{word!r} is not in {row['error']!r}" for word in promise.said if word not in row["error"]]
@@ -705,7 +705,7 @@ def _of_row(row: Mapping[str, str], promise: Promise, dtype: str) -> list[str]:
 
 
 def _of_records(case: Path, promise: Promise) -> list[str]:
-    """What a case's ranks recorded, and its class printed, that was not promised."""
+    """Values that a case's ranks recorded, and its class printed, that was not promised."""
     wrong: list[str] = []
     outcomes = [json.loads(path.read_text(encoding="utf-8")) for path in case.glob("*/outcome.json")]
     blamed = {one["failed_rank"] for one in outcomes if one["status"] not in ("ok", "skipped")}

@@ -85,7 +85,7 @@ def test_nothing_is_written_below_a_folder_that_is_planted_while_a_command_plans
     with pytest.raises(OutputError, match="another user's"):
         make(path)
     assert not [each for each in folder.rglob("*") if each.name != "late"]
-    make(Path("reports/named"))  # as whoever named it wants
+    make(Path("reports/named"))  # as its user wants
     assert (folder / "named").is_dir()
 
 

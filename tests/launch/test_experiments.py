@@ -1,4 +1,4 @@
-"""Where experiments are looked for."""
+"""Places in which experiments are looked for."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_cores_are_claimed_while_the_context_lasts() -> None:
 def test_a_repository_that_names_a_program_does_not_have_it_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of an unpacked archive: `git status` runs `core.fsmonitor`, `git read-tree` the hook `post-index-change`."""
+    """Like one from an archive: `git status` runs `core.fsmonitor`, `git read-tree` the hook `post-index-change`."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "watch").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     (tmp_path / "watch").chmod(0o700)

@@ -64,7 +64,7 @@ def test_ranks_and_servers_look_for_no_module_in_the_working_directory(
 def test_own_workloads_find_modules_of_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, wins: bool
 ) -> None:
-    """Of a module that is named as `python -m` names it before those of Python, as there; of a file after all."""
+    """A module named as `python -m` names it comes before Python's own, as there; one named by its file after all."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     source = "class Own:\n    model = dataset = loss = None\n"
@@ -86,7 +86,7 @@ def test_own_workloads_find_modules_of_the_working_directory(
 def test_where_everybody_can_write_modules_of_python_come_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, whose: str, name: str
 ) -> None:
-    """A file beside a workload, called as a module that it imports, may be another user's: /tmp/colorsys.py."""
+    """A file next to a workload, called as a module that it imports, may be another user's: /tmp/colorsys.py."""
     place = tmp_path if ".py" in name else tmp_path / "package"
     place.mkdir(exist_ok=True)
     source = "import colorsys\nclass Own:\n    whose = colorsys.__file__\n"

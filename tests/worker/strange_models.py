@@ -265,7 +265,7 @@ class UnusedDecayed(Unused):
 
 
 class CarriesState(nn.Module):
-    """A recurrent network that goes on from its last batch's state."""
+    """A recurrent network that continues from its last batch's state."""
 
     def __init__(self) -> None:
         super().__init__()

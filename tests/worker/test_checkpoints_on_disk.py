@@ -137,7 +137,7 @@ def test_a_folder_that_is_there_already_is_not_written_to(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders to other users")
 @pytest.mark.parametrize("what", ["folder", "writable", "link"])
 def test_a_node_whose_folder_another_user_has_made_writes_nothing_there(tmp_path: Path, what: str) -> None:
-    """Rank 0 has made the one of its own node; DCP writes on every node."""
+    """Rank 0 has made that of its node; DCP writes on every node."""
     folder, aim = tmp_path / "snapshots", tmp_path / "aim"
     aim.mkdir()
     os.chown(aim, 65534, 65534)

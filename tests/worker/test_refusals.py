@@ -142,7 +142,7 @@ def test_other_models_are_proved_and_other_errors_fail(
 
 
 def each_ended(rank: int, processes: int, strategies: list[str]) -> dict[str, tuple[str, str]]:
-    """How proofs end without DDP's switches, as skipped or failed, and with the one that the message names."""
+    """Outcomes of proofs without DDP's switches, as skipped or failed, and with the one that the message names."""
     found = {}
     for strategy in strategies:
         for name, switch in (

@@ -22,7 +22,7 @@ def check_no_copies(sides: Sequence[Side]) -> None:
         if before and after and 2 * len(before & after) >= min(len(before), len(after)):
             raise RequestError(
                 f"{on_one_line(str(second.path))} has the same launches as {on_one_line(str(first.path))}: it is a "
-                "copy of that run, or goes on from it; give one of them"
+                "copy of that run, or continues it; give one of them"
             )
 
 

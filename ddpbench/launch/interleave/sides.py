@@ -337,7 +337,7 @@ def _is_tracked(top: Path, path: Path) -> bool:
 
 
 def git(folder: Path, *words: str, index: Path | None = None) -> str:
-    """Return what git answers, with an index of its own if one is named: the user's is left as it is.
+    """Return what git answers, with another index if one is named: the user's is left as it is.
 
     Raises:
         RequestError: it refuses, or is not here.

@@ -300,7 +300,7 @@ class _Pass(ast.NodeTransformer):
         return name
 
     def _as_set(self, found: Origin, made: ast.expr) -> ast.expr:
-        """Return a module with what the script does to it beside: `.eval()`, and parameters without gradients."""
+        """Return a module with what else the script does to it: `.eval()`, and parameters without gradients."""
         for does, nodes in settings_of(self.tracer, found).items():
             made = ast.Call(ast.Attribute(made, does, ast.Load()), [], [])
             if does == "requires_grad_":

@@ -28,7 +28,7 @@ _LISTED = frozenset(
     {"convert_sync_batchnorm", "half", "bfloat16", "double", "float", "requires_grad_", "apply", "deepcopy"}
     | {"fully_shard", "script", "trace", "initialize", "Subset", "random_split"}
 )
-"""What is done to a model or a dataset that stays what it is; it is listed as left out."""
+"""Calls that leave a model or a dataset what it is; they are listed as left out."""
 
 
 def _drawn_count(tracer: Tracer, draw: ast.Call) -> Origin | None:

@@ -11,7 +11,7 @@ from ddpbench.units import Unit
 
 
 class DdpSwitches(BaseModel, extra="forbid", frozen=True):
-    """The choices that some models need of DDP, whatever is built on it."""
+    """The choices that some models need of DDP, and of what is built on it."""
 
     static_graph: bool = False
     """Tell DDP that the graph is the same in every step, so that it does not search it for unused parameters."""

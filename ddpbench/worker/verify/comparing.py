@@ -440,7 +440,7 @@ def trained(model: torch.nn.Module) -> Tensors:
 def mean(parts: Iterable[Tensors]) -> Tensors:
     """The mean of tensors by name, added in their order, one at a time: a generator's are not all kept.
 
-    A name that some lack, as of a parameter that is frozen midway, has none.
+    A name that some lack, as of a parameter that is frozen midway, is not in it.
     """
     total: Tensors = {}
     count = 0
