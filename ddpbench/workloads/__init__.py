@@ -136,7 +136,7 @@ def _own(name: str) -> Workload[Any]:
         return workload
     if missing := lacks(found):
         raise ImportError(
-            f"class {attribute} in {head} lacks {missing}: a workload has model(), dataset() or "
+            f"class {attribute} in {head} lacks {missing}: a workload needs model(), dataset() or "
             "loader(rank, world_size, batch), and loss(model, batch) or step(model, batch, optimizer), or derives from "
             "ddpbench.workloads.Workload"
         )

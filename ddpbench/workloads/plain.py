@@ -117,6 +117,8 @@ class PlainWorkload(Workload[BaseModel]):
 
         from torch.utils.data import IterableDataset
 
+        from ddpbench.workloads.plain_model import what
+
         make = method_of(self.instance(options), "dataset")
         if missing := {"RANK", "WORLD_SIZE"} - os.environ.keys():
             raise ValueError(
@@ -131,13 +133,27 @@ class PlainWorkload(Workload[BaseModel]):
                 f"{self._own.__name__}.dataset({', '.join(given)}) gave a map-style dataset, which would be divided "
                 "among the ranks a second time: leave out these arguments, or give an IterableDataset"
             )
+        kind = type(found)
+        if not (
+            isinstance(found, IterableDataset) or (hasattr(kind, "__len__") and hasattr(kind, "__getitem__"))
+        ):
+            raise TypeError(
+                f"dataset() returned {what(found)}; it must return a dataset: an IterableDataset, or samples by "
+                "number, with a length"
+            )
         return found
 
     def loader(self, options: BaseModel, rank: int, world_size: int, batch: int) -> Iterable[Any] | None:
+        from ddpbench.workloads.plain_model import what
+
         own = self.instance(options)
         if not callable(getattr(own, "loader", None)):
             return None
         found: Iterable[Any] = method_of(own, "loader")(rank, world_size, batch)
+        if not hasattr(type(found), "__iter__"):
+            raise TypeError(
+                f"loader() returned {what(found)}; it must return what gives batches, as a DataLoader does"
+            )
         return found
 
     def samples_in(self, batch: Any) -> int | None:

@@ -92,7 +92,7 @@ def scalar(returned: Any) -> torch.Tensor:
     loss = returned if inner is None else inner
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise TypeError(
-            f"loss(model, batch) returned {_what(loss)}; it must return a scalar: the mean over the batch's samples"
+            f"loss(model, batch) returned {what(loss)}; it must return a scalar: the mean over the batch's samples"
         )
     return loss
 
@@ -121,7 +121,7 @@ def _check_bare(network: Any) -> None:
     """
     if not isinstance(network, nn.Module):
         raise TypeError(
-            f"model() returned {_what(network)}; it must return a torch.nn.Module (or, beside step(), a dict of some)"
+            f"model() returned {what(network)}; it must return a torch.nn.Module (or, beside step(), a dict of some)"
         )
     for each in type(network).__mro__:
         if each.__name__ in _WRAPPERS and each.__module__.startswith("torch."):
@@ -130,7 +130,8 @@ def _check_bare(network: Any) -> None:
             )
 
 
-def _what(value: Any) -> str:
+def what(value: Any) -> str:
+    """Return what a method gave that it must not give: `None`, `a str`, a tensor with its shape."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {list(value.shape)}"
     return "None" if value is None else f"a {type(value).__name__}"

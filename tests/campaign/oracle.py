@@ -34,7 +34,7 @@ _WAY_OUT = re.compile(
     r"|raise|give|name|free|remove|delete|restore|wait|stop|write|pass|set|see|instead|rerun|install|one of"
     r"|from \S+ to|should be|belongs|leave (it |one )?out|save|is the (least|most)|by less|smaller|valid|missing"
     r"|put \S+ back|make the)\b"
-    r"|--\w|\w = \S|\.py:\d+\)",  # an option, a setting, a line of the user's own
+    r"|--\w|\w = \S|\.py:\d+\)|\.py, line \d+: ",  # an option, a setting, a line of the user's own
     re.IGNORECASE,
 )
 _AGENTS_OWN = re.compile(r"E\d{4} \S+ \d+ torch/distributed/elastic/agent/server/api\.py:\d+\]")

@@ -177,6 +177,24 @@ def test_a_model_that_is_no_module_is_refused() -> None:
         ModelWithLoss(3, lambda model, batch: batch)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("dataset", None, r"dataset\(\) returned None; it must return a dataset"),
+        ("dataset", iter([1]), r"dataset\(\) returned a list_iterator; it must return a dataset"),
+        ("loader", None, r"loader\(\) returned None; it must return what gives batches"),
+    ],
+)
+def test_data_of_no_use_are_refused(
+    name: str, given: object, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    workload = PlainWorkload(type("Wrong", (Mine,), {name: lambda self, *place: given}))
+    with pytest.raises(TypeError, match=said):
+        getattr(workload, name)(workload.options(), *((0, 1, 4) if name == "loader" else ()))
+
+
 class Kept(Mine):
     """Makes its model once, and a map-style dataset that it has divided already."""
 

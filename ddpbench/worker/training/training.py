@@ -124,7 +124,9 @@ class Training:
             name.removeprefix("network.") for name, each in model.named_parameters() if each.requires_grad
         )
         if not self.trained_names:
-            raise ValueError(f"workload {self.case.workload} has no parameters to train")
+            raise ValueError(
+                f"workload {self.case.workload} has no parameters to train: give it some that require gradients"
+            )
         seed_all(self.case.seed + 1 + self.place.rank)
         return (precision or self.precision).wrap(model)
 
