@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -17,8 +16,8 @@ import torch
 from ddpbench.machine.trial import summary_of, within_own
 from ddpbench.records import Proof
 from ddpbench.spec import Case, PlannedCase
-from ddpbench.strategies import load_strategy
 from tests.ranks import run_ranks
+from tests.worker.own_cases import own_case
 
 FILE = Path(__file__).parent / "odd_models.py"
 THREADED = Path(__file__).parent / "own_threads.py"
@@ -40,20 +39,7 @@ def _as_before() -> Iterator[None]:
 
 
 def case_of(name: str, strategy: str = "single", ranks: int = 1, dtype: str = "own", **options: Any) -> Case:
-    found = load_strategy(strategy)
-    return Case(
-        workload=f"{FILE}:{name}",
-        strategy=strategy,
-        algorithm=found.algorithm,
-        schedule=found.schedule,
-        options_json=json.dumps(found.options(**options).model_dump(mode="json")),
-        world_size=ranks,
-        bucket_cap_mb="default" if found.uses_buckets else None,
-        local_batch=8,
-        global_batch=8 * ranks,
-        dtype=dtype,
-        backend="gloo" if found.uses_backend else "",
-    )
+    return own_case(FILE, name, strategy, ranks, dtype=dtype, options=options)
 
 
 def training_of(case: Case, rank: int = 0, processes: int = 1) -> Any:

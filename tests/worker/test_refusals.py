@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,25 +10,14 @@ import pytest
 import torch
 
 from ddpbench.spec import Case
-from ddpbench.strategies import load_strategy
 from tests.ranks import run_ranks
+from tests.worker.own_cases import own_case
 
 FILE = Path(__file__).parent / "strange_models.py"
 
 
 def case_of(name: str, strategy: str, world_size: int = 2, **options: Any) -> Case:
-    found = load_strategy(strategy)
-    return Case(
-        workload=f"{FILE}:{name}",
-        strategy=strategy,
-        algorithm=found.algorithm,
-        schedule=found.schedule,
-        options_json=json.dumps(found.options(**options).model_dump(mode="json")),
-        world_size=world_size,
-        bucket_cap_mb="default" if found.uses_buckets else None,
-        local_batch=8,
-        global_batch=8 * world_size,
-    )
+    return own_case(FILE, name, strategy, world_size, options=options)
 
 
 def ended(rank: int, processes: int, name: str, strategy: str, options: dict[str, Any]) -> tuple[str, str]:
