@@ -77,8 +77,8 @@ class ExperimentError(RequestError):
         head = f"{on_one_line(source)}: {count} problem{'s' if count != 1 else ''}"
         more = count - _MOST_TOLD
         left_out = [f"  and {more} more"] if more > 0 else []
-        told = [f"  {on_one_line(str(problem))}" for problem in self.problems[:_MOST_TOLD]]
-        super().__init__("\n".join([head, *told, *left_out]))
+        shown = [f"  {on_one_line(str(problem))}" for problem in self.problems[:_MOST_TOLD]]
+        super().__init__("\n".join([head, *shown, *left_out]))
 
 
 class OutputError(RequestError):

@@ -227,14 +227,14 @@ class LaunchedRanks:
         folder = self._folder / "d"
         if self._launcher == "ray":
             folder.mkdir(mode=0o700)
-        told = {
+        settings = {
             "page": str(self._page_file),
             "ranks": own,
             "gangs": str(gangs) if recovers else "",
             "folder": str(folder),
             "safe_path": SAFE_PATH in os.environ,
         }
-        write_anew(table, json.dumps(told))
+        write_anew(table, json.dumps(settings))
         what = "proof" if directory.path.name == "proof" else directory.path.name.removeprefix("launch-")
         worker = [str(case.parent.parent.absolute()), case.name, str(int(what)) if what != "proof" else what]
         env = applied(child_environment(), dict(envs[0]))

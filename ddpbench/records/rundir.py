@@ -510,5 +510,6 @@ def explain_os_error(error: OSError) -> str:
         errno.EACCES: "make it writable, or choose a place that you may write (of a new sweep: --out)",
         errno.ENOENT: "its folder is not there, or it was deleted or moved meanwhile: make the folder, or put it back",
         errno.ENOTDIR: "a part of the path is a file; choose another place (of a new sweep: --out)",
+        errno.EEXIST: "a file has this name; choose another place (of a new sweep: --out)",
     }.get(error.errno or 0)
     return f"{reason}; {advice}" if advice else reason

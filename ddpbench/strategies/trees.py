@@ -3,7 +3,7 @@
 A value is a tensor, a dict (or the like), list, tuple, named tuple or dataclass of values, or anything else, which
 stays.
 A batch has one first dimension for its samples; a tensor of another length (or of none) belongs to them all. A list
-beside it with an entry for each sample, such as the targets of a detection, is divided by its entries.
+with an entry for each sample, such as the targets of a detection, is divided by its entries.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def _check_bare(network: Any) -> None:
     """
     if not isinstance(network, nn.Module):
         raise TypeError(
-            f"model() returned {what(network)}; it must return a torch.nn.Module (or, beside step(), a dict of some)"
+            f"model() returned {what(network)}; it must return a torch.nn.Module (or, with step(), a dict of some)"
         )
     for each in type(network).__mro__:
         if each.__name__ in _WRAPPERS and each.__module__.startswith("torch."):

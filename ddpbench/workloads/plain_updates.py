@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ddpbench.workloads.plain_methods import method_of
-from ddpbench.workloads.plain_model import ModelWithStep, holder_of
+from ddpbench.workloads.plain_model import ModelWithStep, holder_of, what
 
 
 def noting_optimizer(
@@ -118,4 +118,4 @@ def _takes_parameters(make: Callable[..., Any]) -> bool:
 def _named(made: Any) -> str:
     if isinstance(made, tuple | list):
         return f"{type(made).__name__} of {', '.join(type(each).__name__ for each in made)}"
-    return "None" if made is None else f"a {type(made).__name__}"
+    return what(made)

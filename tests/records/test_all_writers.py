@@ -42,7 +42,7 @@ WRITERS = {
     "helper_process.py:serve:pickle.dump": "a pipe",
     "helper_process.py::os.fdopen": "standard output",
     "launch/interleave/sides.py:_own_experiment:shutil.copyfile": "among the exported files of a commit",
-    "launch/interleave/sides.py:_exported:beside.rename": "the files of a commit, to their place",
+    "launch/interleave/sides.py:_exported:unfinished.rename": "the files of a commit, to their place",
     "launch/interleave/turn.py:_keep_messages_apart:os.fdopen": "standard output",
     "launch/merge/merge.py:merge:temporary.rename": "a merged run, to a name that is free",
     "launch/own_class/trial.py:trial_of:(folder / 'source').write_bytes": "in a temporary folder",

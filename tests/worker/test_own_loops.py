@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import replace
@@ -14,25 +13,14 @@ import torch
 
 from ddpbench.machine.trial import within_own
 from ddpbench.spec import Case, PlannedCase
-from ddpbench.strategies import load_strategy
 from tests.ranks import run_ranks
+from tests.worker.own_cases import own_case
 
 FILE = Path(__file__).parent / "own_loops.py"
 
 
 def case_of(name: str, strategy: str = "single", world_size: int = 1) -> Case:
-    found = load_strategy(strategy)
-    return Case(
-        workload=f"{FILE}:{name}",
-        strategy=strategy,
-        algorithm=found.algorithm,
-        schedule=found.schedule,
-        options_json=json.dumps(found.options().model_dump(mode="json")),
-        world_size=world_size,
-        bucket_cap_mb="default" if found.uses_buckets else None,
-        local_batch=8,
-        global_batch=8 * world_size,
-    )
+    return own_case(FILE, name, strategy, world_size)
 
 
 @pytest.fixture

@@ -386,16 +386,16 @@ def _exported(top: Path, spec: SideSpec, out: Path) -> Path:
     folder = out.resolve() / _COPIES / commit[:12]
     if folder.is_dir():
         return folder
-    beside = folder.with_name(f".{folder.name}.new")
+    unfinished = folder.with_name(f".{folder.name}.new")
     index = folder.with_name(f".{folder.name}.index")
     try:
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
         _hide(folder.parent)
         # An archive would leave out what .gitattributes marks export-ignore: often the tests and benchmarks.
         git(top, "-c", "core.sparseCheckout=false", "read-tree", commit, index=index)
-        git(top, "checkout-index", "--all", "--force", f"--prefix={beside}/", index=index)
-        beside.rename(folder)
+        git(top, "checkout-index", "--all", "--force", f"--prefix={unfinished}/", index=index)
+        unfinished.rename(folder)
     except OSError as error:
         raise OutputError(f"{folder} cannot be written: {explain_os_error(error)}") from None
     finally:

@@ -277,8 +277,9 @@ class _Pass(ast.NodeTransformer):
             return changed
         if changed_in and (self.to.keeps or last_name(found.node) not in self.tracer.script.classes):
             lines = series_of([str(each) for each in changed_in])
-            told = f"in the script, {ast.unparse(found.node)}, changed in line{'s' * (len(changed_in) > 1)} {lines}"
-            self.to.missing[name] = told
+            self.to.missing[name] = (
+                f"in the script, {ast.unparse(found.node)}, changed in line{'s' * (len(changed_in) > 1)} {lines}"
+            )
             return ast.Name(name, ast.Load())
         inner = _Pass(self.to, found.scope, self.depth + 1)
         calls = any(isinstance(each, ast.Call) for each in ast.walk(found.node))

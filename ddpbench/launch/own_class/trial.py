@@ -58,7 +58,7 @@ def trial_of(path: Path, source: bytes, *, timeout_s: float = INSPECTION_TIMEOUT
         )
         workload = f"{stub}:{NAME}"
 
-        def told(problem: str) -> str:
+        def in_users_words(problem: str) -> str:
             return problem.replace(workload, f"class {NAME}").replace(str(stub), str(path))
 
         base = {
@@ -79,9 +79,9 @@ def trial_of(path: Path, source: bytes, *, timeout_s: float = INSPECTION_TIMEOUT
                     else int(stated[1] or 0) or server.stated_batch(workload, folder)
                 )
             except WorkloadError as error:
-                return False, told(str(error))
+                return False, in_users_words(str(error))
             batch = min(batch or _BATCHLESS, _MOST)
             found = server.inspect(replace(case, local_batch=batch, global_batch=batch), folder, timeout_s)
     if "problem" in found:
-        return False, told(str(found["problem"]))
+        return False, in_users_words(str(found["problem"]))
     return True, summary_of(f"{path.name}:{NAME}", found).removeprefix("workload ")
