@@ -37,7 +37,8 @@ _WAY_OUT = re.compile(
     r"|--\w|\w = \S|\.py:\d+\)|\.py, line \d+: ",  # an option, a setting, a line of the user's own
     re.IGNORECASE,
 )
-_AGENTS_OWN = re.compile(r"E\d{4} \S+ \d+ torch/distributed/elastic/agent/server/api\.py:\d+\]")
+_AGENTS_OWN = re.compile(r"E\d{4} \S+ \d+ (?:\S*/)?torch/distributed/elastic/agent/server/api\.py:\d+\]")
+"""Torch's logger leaves out the folder of `sys.path` that its file is in, or one above that."""
 _OF_TIME = {"s", "samples/s", "bit/s", "MB/s", "GB/s", "steps/s"}
 
 
