@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ddpbench.analysis.scaling.curves import CurveLaws
     from ddpbench.analysis.steps.one_step import OneStep
     from ddpbench.spec import Case
-    from ddpbench.spec.claims import Kind, Of
+    from ddpbench.spec.claims import Kind, Of, Past
 
 
 FindingKind = Literal[
@@ -126,6 +126,9 @@ class Decided:
     pairs: tuple[HeldPair, ...]
     comparisons: int
     """Pairs that were compared, for whose number the intervals are corrected."""
+    number: int | None = None
+    history: tuple[Past, ...] = ()
+    """Earlier wordings and runs, oldest first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

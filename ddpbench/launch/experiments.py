@@ -7,9 +7,8 @@ from pathlib import Path
 
 from ddpbench.errors import RequestError, meant_path, nearest
 from ddpbench.planted import is_decoy
+from ddpbench.spec.shipped import shipped_experiments
 from ddpbench.texts import command
-
-_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def experiment_folders() -> list[Path]:
@@ -18,12 +17,6 @@ def experiment_folders() -> list[Path]:
     if is_decoy(str(here)):  # its experiments would run that user's code as this one
         return [shipped]
     return [here] if here.is_dir() and here.resolve() == shipped else [here, shipped]
-
-
-def shipped_experiments() -> Path:
-    """Return the folder of the experiments that come with ddpbench: in an installed package, or in the checkout."""
-    installed = _PACKAGE / "experiments"  # only a wheel has it: see tool.hatch in pyproject.toml
-    return installed if installed.is_dir() else _PACKAGE.parent / "experiments"
 
 
 def known_experiments() -> dict[str, Path]:

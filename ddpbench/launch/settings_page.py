@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from ddpbench.launch.catalog import TableCatalog
-from ddpbench.spec.claims import Claim
+from ddpbench.spec.claims import Claim, Earlier
 from ddpbench.spec.fabric import FabricSettings
 from ddpbench.spec.limits import MAX_COMBINATIONS, MAX_LAUNCHES, Range
 from ddpbench.spec.settings import Base, Budget, Experiment
@@ -83,6 +83,7 @@ def sections() -> dict[str, list[Key]]:
         "[fabric]": keys(FabricSettings),
         "[budget]": keys(Budget),
         "[[claims]]": keys(Claim),
+        "[[claims.history]]": keys(Earlier),
     }
     catalog = TableCatalog()
     models = {name: catalog.strategy(name).options for name in STRATEGIES}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
@@ -15,9 +15,9 @@ from ddpbench.records.files import damaged, parse_json
 from ddpbench.records.request import LaunchRequest
 from ddpbench.records.rundir import CASE_ID, RUN_ID, Purpose, RunDir
 from ddpbench.spec import Budget, Case, Links, PlannedCase, environment
-from ddpbench.spec.claims import Kind, Of, PlannedClaim
+from ddpbench.spec.claims import Kind, Of, Past, PlannedClaim
 from ddpbench.spec.documents import MAX_CHARACTERS
-from ddpbench.spec.limits import MAX_CLAIMS, MAX_PAIRS, MAX_RANKS, MAX_RATE
+from ddpbench.spec.limits import MAX_CLAIMS, MAX_HISTORY, MAX_PAIRS, MAX_RANKS, MAX_RATE
 from ddpbench.spec.settings import BucketSetting, Recovery
 from ddpbench.texts import shortened, unprintable
 
@@ -84,6 +84,8 @@ def claims_json(claims: Iterable[PlannedClaim]) -> dict[str, Any]:
     found = [
         {
             "says": one.says,
+            **({"number": one.number} if one.number is not None else {}),
+            **({"history": [asdict(entry) for entry in one.history]} if one.history else {}),
             "source": one.source,
             "kind": one.kind,
             "margin": one.margin,
@@ -199,8 +201,21 @@ _MOST_CLAIMS, _MOST_PAIRS = 20 * MAX_CLAIMS, 20 * MAX_PAIRS
 _Words = Annotated[str, Field(max_length=MAX_CHARACTERS), AfterValidator(_printable)]
 
 
+class _Past(BaseModel, strict=True, extra="forbid"):
+    number: _Positive
+    says: _Words
+    settings: _Words
+    run: _Words = ""
+    commit: _Words = ""
+    date: _Words
+    verdict: _Words
+    why: _Words = ""
+
+
 class _Claim(BaseModel, strict=True, extra="forbid"):
     says: Annotated[_Words, Field(min_length=1)]
+    number: _Positive | None = None
+    history: Annotated[list[_Past], Field(max_length=20 * MAX_HISTORY)] = []
     source: _Words = ""
     kind: Kind
     margin: Annotated[float, Field(ge=0, lt=1e6)] = 0.0
@@ -276,6 +291,8 @@ def read_plan(run: RunDir) -> StoredPlan:
         claims=tuple(
             PlannedClaim(
                 says=claim.says,
+                number=claim.number,
+                history=tuple(Past(**entry.model_dump()) for entry in claim.history),
                 source=claim.source,
                 kind=claim.kind,
                 margin=claim.margin,

@@ -90,6 +90,8 @@ class Table:
     sortable: bool = True
     mixed: bool = False
     """Whether one column holds different quantities, which are rounded each for itself."""
+    fold: str = ""
+    """What stands in its place until it is opened; empty for a table that is always open."""
 
     def evenly_rounded(self) -> Table:
         """Return it with one rounding within each column of measured values."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, field_serializer
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_serializer
 
 from ddpbench.errors import Problem, nearest
 from ddpbench.spec import limits
@@ -58,6 +58,30 @@ def _no_bare_per_cent(value: object) -> object:
 
 _PER_CENT = Unit("1", type="number or percentage")
 _Selection = dict[str, list[Any]]
+_Number = Annotated[int, limits.CLAIM_NUMBER]
+VERDICTS = ("holds in part", "holds", "does not hold", "cannot tell", "no run kept")
+"""How the verdict of an earlier run begins; the longest of two that begin alike comes first."""
+
+
+class Earlier(BaseModel, extra="forbid", frozen=True):
+    """One `[[claims.history]]`: what was claimed before, or measured before, and what came of it."""
+
+    number: _Number
+    """Number of the claim then: its own if the same claim was measured again."""
+    says: Annotated[str, AfterValidator(_few_words)]
+    """Wording then."""
+    settings: Annotated[str, AfterValidator(_one_line)]
+    """Settings then that are others now."""
+    run: Annotated[str, Field(pattern="^([0-9a-f]{12})?$")] = ""
+    """The run's id, from its plan.json; empty if no run was kept."""
+    commit: Annotated[str, Field(pattern="^([0-9a-f]{7,40})?$")] = ""
+    """Commit whose tree has the run, or of a claim without a run its file."""
+    date: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
+    """Day of the run, or of the wording if no run was kept."""
+    verdict: Annotated[str, Field(pattern=f"^({'|'.join(VERDICTS)})(: .+)?$")]
+    """`holds`, `does not hold`, `holds in part`, `cannot tell` or `no run kept`; after a colon the numbers."""
+    why: Annotated[str, AfterValidator(_one_line)] = ""
+    """Why the claim was changed, measured again or judged anew after this."""
 
 
 class Claim(BaseModel, extra="forbid", frozen=True):
@@ -65,6 +89,8 @@ class Claim(BaseModel, extra="forbid", frozen=True):
 
     says: Annotated[str, AfterValidator(_few_words)]
     """The claim in your own words, 12 at most, without a semicolon; the report begins with its verdict."""
+    number: _Number | None = None
+    """Number of the claim, of no other in the file: a changed wording, selection, margin or setting gets a new one."""
     source: Annotated[str, AfterValidator(_one_line)] = ""
     """Who says so: a publication or a page, by its title."""
     faster: _Selection | None = None
@@ -83,6 +109,8 @@ class Claim(BaseModel, extra="forbid", frozen=True):
     """Up to which difference two cases are as fast as each other."""
     of: Of | None = None
     """What is compared; required where the two sides' steps are of different numbers of samples."""
+    history: list[Earlier] = []
+    """Earlier wordings and runs, oldest first, with their verdicts."""
 
     @field_serializer("by", "within")
     def _as_per_cent(self, value: float | None) -> str | None:
@@ -130,11 +158,51 @@ def misformed(claim: Mapping[str, Any], path: str) -> list[Problem]:
     return [Problem(path=f"{path}.{key}" if key else path, message=message) for key, message in told]
 
 
+def numbered_twice(claims: Sequence[Any]) -> Iterator[Problem]:
+    """Yield a problem for each claim whose number an earlier one of the file has."""
+    first: dict[int, int] = {}
+    for index, claim in enumerate(claims):
+        number = claim.get("number") if isinstance(claim, Mapping) else None
+        if not isinstance(number, int):
+            continue
+        if number in first:
+            message = f"is {number}, the number of claims[{first[number]}]: give each its own"
+            yield Problem(path=f"claims[{index}].number", message=message)
+        first.setdefault(number, index)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Past:
+    """An entry of a claim's history, as a run's plan holds it: see `Earlier`."""
+
+    number: int
+    says: str
+    settings: str
+    run: str = ""
+    commit: str = ""
+    date: str
+    verdict: str
+    why: str = ""
+
+    @property
+    def head(self) -> str:
+        """The verdict without its numbers."""
+        return self.verdict.partition(":")[0]
+
+
+def past(history: Sequence[Earlier]) -> tuple[Past, ...]:
+    """Return a claim's history as a plan holds it."""
+    return tuple(Past(**one.model_dump()) for one in history)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedClaim:
     """A claim with the pairs of cases that decide it, as a run's plan holds it."""
 
     says: str
+    number: int | None = None
+    history: tuple[Past, ...] = ()
+    """Earlier wordings and runs, oldest first."""
     source: str = ""
     kind: Kind
     margin: float = 0.0
@@ -162,6 +230,8 @@ def planned_claims(
     return tuple(
         PlannedClaim(
             says=claim.says,
+            number=claim.number,
+            history=past(claim.history),
             source=claim.source,
             kind="faster" if claim.faster is not None else "as fast",
             margin=(claim.by if claim.faster is not None else claim.within) or 0.0,

@@ -21,7 +21,7 @@ from ddpbench.errors import ExperimentError, Problem, meant, nearest
 from ddpbench.spec import documents, environment, limits
 from ddpbench.spec import overrides as sets
 from ddpbench.spec.catalog import Catalog
-from ddpbench.spec.claims import SIDES, Claim, misformed
+from ddpbench.spec.claims import SIDES, Claim, Earlier, misformed, numbered_twice
 from ddpbench.spec.fabric import FabricSettings
 from ddpbench.spec.selections import (
     axis_adapter,
@@ -147,6 +147,12 @@ def parse_experiment(
     budget = experiment.budget
     if budget.rounds_max < budget.rounds_min:
         message = f"is {budget.rounds_max}, below rounds_min = {budget.rounds_min}"
+        raise ExperimentError(source, [Problem(path="budget.rounds_max", message=message)])
+    if experiment.claims and budget.rounds_max > budget.rounds_min:
+        message = (
+            f"is {budget.rounds_max}, and rounds_min = {budget.rounds_min}: claims need a number of rounds that is "
+            f"fixed in advance; give both the same, or leave the claims out: --set 'claims=[]'"
+        )
         raise ExperimentError(source, [Problem(path="budget.rounds_max", message=message)])
     return experiment
 
@@ -347,7 +353,21 @@ def _claims(
             problems += check_selection(
                 claim[side], f"{path}.{side}", models, catalog, would="select nothing"
             )
+        _history(sound.pop("history", []), f"{path}.history", problems)
         _section(Claim, sound, path, problems)
+    problems += numbered_twice(data)
+
+
+def _history(data: object, path: str, problems: list[Problem]) -> None:
+    if not isinstance(data, list):
+        problems.append(Problem(path=path, message="must be a list of tables: write [[claims.history]]"))
+        return
+    if len(data) > limits.MAX_HISTORY:
+        message = f"has {len(data):,} entries; must be {limits.MAX_HISTORY} at most"
+        problems.append(Problem(path=path, message=message))
+        return
+    for index, entry in enumerate(data):
+        _section(Earlier, entry, f"{path}[{index}]", problems)
 
 
 def _names(

@@ -240,6 +240,9 @@ CLAIMED_MARGIN = Range(
     low=0, high=1, above=True, below=True, low_why="no two launches take exactly as long", reads=_fraction
 )
 MAX_CLAIMS = 50
+CLAIM_NUMBER = _count(1, 1_000)
+MAX_HISTORY = 100
+"""Entries of one claim's history."""
 MAX_PAIRS = 1_000
 """Of cases that decide one claim."""
 

@@ -180,4 +180,7 @@ class Experiment(BaseModel, extra="forbid", frozen=True):
         unset = {name: True for name in ("scope", "env", "claims") if not getattr(self, name)}
         exclude: Any = {"name": True, "base": base, "fabric": linked, **unset}
         data = self.model_dump(exclude_none=True, exclude=exclude)
+        for claim in data.get("claims", ()):
+            if not claim["history"]:
+                del claim["history"]
         return tomli_w.dumps({"name": self.name, **data})

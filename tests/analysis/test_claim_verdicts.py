@@ -23,9 +23,10 @@ from ddpbench.analysis.summary import Decided
 from ddpbench.cli import run as cli
 from ddpbench.launch.merge.merge import merge
 from ddpbench.records import RunDir
+from ddpbench.report.sections.claims import section as claims_section
 from ddpbench.report.summary_json import embedded_json
 from ddpbench.spec import Budget, Case, PlannedCase
-from ddpbench.spec.claims import PlannedClaim
+from ddpbench.spec.claims import Past, PlannedClaim
 from tests.report.reading import read
 from tests.synthetic import (
     MS,
@@ -259,6 +260,76 @@ def test_a_failed_case_leaves_the_other_pairs_their_verdict_and_their_error() ->
     assert found.pairs[1].reason.endswith("failed: a rank raised: boom")
     assert found.comparisons == 1
     assert found.pairs[0].ratio == decided(claim((DDP, PARALLEL)), runs).pairs[0].ratio
+
+
+def past(number: int, verdict: str, says: str = SAYS, **more: Any) -> Past:
+    """An entry of a claim's history."""
+    return Past(
+        **{
+            "number": number,
+            "says": says,
+            "settings": "",
+            "run": "a" * 12,
+            "date": "",
+            "verdict": verdict,
+            **more,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("history", "told"),
+    [
+        ((), ""),
+        ((past(1, "no run kept", run=""),), ""),
+        ((past(2, "cannot tell: 3 %"),), "earlier verdict: cannot tell, then measured again"),
+        ((past(1, "holds"),), "earlier verdict: holds, then changed"),
+        ((past(1, "does not hold", says="another"),), "earlier verdict: does not hold, then reworded"),
+        (
+            (past(1, "does not hold", says="another"), past(1, "cannot tell", says="another")),
+            "earlier verdicts: does not hold, cannot tell, then reworded",
+        ),
+        (
+            (past(1, "does not hold", says="a"), past(3, "holds", says="b")),
+            "earlier verdicts: does not hold, holds, then reworded twice",
+        ),
+    ],
+)
+def test_what_came_of_a_claim_before_is_told_beside_its_verdict(history: tuple[Past, ...], told: str) -> None:
+    runs = measured(random.Random(1), {DDP: 1.0, PARALLEL: 1.3})
+    found = decided(claim((DDP, PARALLEL), number=2, history=history), runs)
+    (message,) = claim_findings([found], runs)
+    assert [tag for tag in message.tags if tag.startswith("earlier")] == ([told] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("ratio", "margin", "words"),
+    [
+        (1.0, 0.2, r"step times differ by [+−]\S+ % \[.*\], inside the 20 % allowed"),
+        (1.13, 0.2, r"its step is 1[23]\S* % \[.*\] shorter, inside the 20 % allowed"),
+        (0.88, 0.2, r"its step is 1[34]\S* % \[.*\] longer, inside the 20 % allowed"),
+        (1.5, 0.2, r"DDP is 1?\.?5\S* .*, beyond the 20 % allowed"),
+    ],
+)
+def test_a_claim_of_equality_is_told_with_its_margin(ratio: float, margin: float, words: str) -> None:
+    runs = measured(random.Random(1), {DDP: 1.0, PARALLEL: ratio}, noise=0.005)
+    found = decided(claim((DDP, PARALLEL), kind="as fast", margin=margin), runs)
+    (message,) = claim_findings([found], runs)
+    assert re.search(words, message.text), message.text
+
+
+def test_the_page_lists_earlier_wordings_folded(tmp_path: Path) -> None:
+    before = past(1, "does not hold: 2.9 times as long", says="threads cost nothing", commit="692bb8c8")
+    run = RunDir(tmp_path / "run")
+    write_plan(run, [DDP, PARALLEL], claims=[claim((DDP, PARALLEL), number=2, history=(before,))])
+    write_sessions(run)
+    section = claims_section(summarize(run), [])
+    assert section is not None
+    table = section.tables[-1]
+    assert table.fold == "Earlier wordings and verdicts"
+    (row,) = table.rows
+    assert [cell.text for cell in row][:4] == [f"2. {SAYS}", "1. threads cost nothing", "", "does not hold"]
+    assert [cell.under for cell in row][3:5] == ["2.9 times as long", "commit 692bb8c8"]
 
 
 def test_under_five_rounds_nothing_is_decided() -> None:

@@ -20,7 +20,12 @@ from ddpbench.spec.claims import PlannedClaim
 CATALOG = TableCatalog()
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 FOUR_CORES = Devices(kind="cpu", gpus=0, cores=4)
-MATRIX = """
+ROUNDS = """
+[budget]
+rounds_min = 5
+rounds_max = 5
+"""
+MATRIX = f"""{ROUNDS}
 [base]
 workload = "mlp:small"
 [axes]
@@ -122,7 +127,7 @@ def test_options_links_and_workloads_select_too() -> None:
         faster = { workload = "mlp:small" }
         than = { workload = "gpt:nano" }
     """
-    (first, second), cases = planned(text)
+    (first, second), cases = planned(ROUNDS + text)
     assert len(first.pairs) == 2
     for a, b in first.pairs:
         assert {cases[a].fabric, cases[b].fabric} == {cases[a].fabric}
@@ -248,6 +253,69 @@ def test_claims_are_tables_that_say_something(text: str, told: str) -> None:
     assert any(one.startswith(told) for one in found), found
 
 
+PAST = 'number = 1\nsays = "DDP wins"\nsettings = "4 rounds"\ndate = "2026-11-24"\nverdict = "cannot tell"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("number = 0", "claims[0].number: 0 given; must be a whole number, 1 to 1,000"),
+        (
+            f"number = 2\n[[claims]]\nnumber = 2\nsays = 'x'\n{SIDES}",
+            "claims[1].number: is 2, the number of claims[0]: give each its own",
+        ),
+        ("history = 3", "claims[0].history: must be a list of tables: write [[claims.history]]"),
+        ("history = [3]", "claims[0].history[0]: must be a table, not 3"),
+        (
+            f"[[claims.history]]\n{PAST}[[claims.history]]\n{PAST.replace('says', 'sayz')}",
+            "claims[0].history[1].sayz: unknown key; did you mean 'says'?",
+        ),
+        (
+            f"[[claims.history]]\n{PAST.replace('cannot tell', 'was fine')}",
+            "claims[0].history[0].verdict: 'was fine' given",
+        ),
+        (f"[[claims.history]]\n{PAST.replace('-24', '')}", "claims[0].history[0].date: '2026-11' given"),
+        (f"[[claims.history]]\n{PAST}run = 'best'", "claims[0].history[0].run: 'best' given"),
+        (f"[[claims.history]]\n{PAST}" * 101, "claims[0].history: has 101 entries; must be 100 at most"),
+    ],
+)
+def test_mistakes_in_numbers_and_histories_are_told(text: str, told: str) -> None:
+    found = problems_of(MATRIX + SIDES + text)
+    assert any(one.startswith(told) for one in found), found
+
+
+def test_claims_need_a_number_of_rounds_that_is_fixed_in_advance() -> None:
+    """Else a sweep that stops as soon as its intervals are narrow could stop where they please."""
+    for rounds in ("rounds_min = 5\nrounds_max = 6", "rounds_min = 5", "rounds_max = 6", "measured_s = 1.0"):
+        (told,) = problems_of((MATRIX + SIDES).replace("rounds_min = 5\nrounds_max = 5", rounds))
+        assert told.startswith("budget.rounds_max: is "), told
+        assert "fixed in advance; give both the same, or leave the claims out: --set 'claims=[]'" in told
+    text = (MATRIX + SIDES).replace("rounds_max = 5", "rounds_max = 6")
+    assert parse_experiment(text, CATALOG, name="test", overrides=["claims=[]"]).budget.rounds_max == 6
+    assert parse_experiment(text, CATALOG, name="test", overrides=["budget.rounds_min=6"]).claims
+
+
+def test_a_plan_keeps_a_claim_s_number_and_history(tmp_path: Path) -> None:
+    text = (
+        f"{MATRIX}{SIDES}number = 2\n[[claims.history]]\n{PAST}run = '0123456789ab'\nwhy = 'too few rounds'\n"
+    )
+    experiment = parsed(text)
+    assert parsed(experiment.to_toml()) == experiment
+    plan = make_plan(experiment, expand(experiment, CATALOG, FOUR_CORES))
+    run = RunDir(tmp_path / "run")
+    run.create()
+    run.plan.write_text(plan.dumps(), encoding="utf-8")
+    run.machine.write_text("{}", encoding="utf-8")
+    (claim,) = read_plan(run).claims
+    assert claim == plan.claims[0]
+    assert (claim.number, [(one.run, one.why) for one in claim.history]) == (
+        2,
+        [("0123456789ab", "too few rounds")],
+    )
+    without = make_plan(parsed(MATRIX + SIDES), expand(experiment, CATALOG, FOUR_CORES))
+    assert not {"number", "history"} & without.to_json()["claims"][0].keys()
+
+
 def test_mistakes_of_all_claims_are_told_at_once() -> None:
     found = problems_of(
         MATRIX + SIDES + "by = 7\n[[claims]]\nsays = 'x'\nfaster = { stratgy = 'ddp' }\nthan = {}\n"
@@ -267,6 +335,7 @@ def test_an_experiment_with_claims_is_read_back_from_its_own_toml() -> None:
     assert again.to_toml() == experiment.to_toml()
     without = parsed(MATRIX.partition("[[claims]]")[0])
     assert "claims" not in without.to_toml(), "experiments without claims keep their digest"
+    assert "history" not in experiment.to_toml(), "nor do those without a history change theirs"
 
 
 def test_claims_can_be_left_out_for_a_sweep() -> None:

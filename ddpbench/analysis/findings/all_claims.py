@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 
-from ddpbench.analysis.findings.claims import SHARED_CORES
+from ddpbench.analysis.findings.claims import EARLIER, SHARED_CORES
 from ddpbench.analysis.findings.wording import fitting, sentence
 from ddpbench.analysis.summary import ClaimVerdict, Decided, Finding
 
@@ -24,7 +24,7 @@ _COUNTED: Mapping[ClaimVerdict, tuple[str, str]] = {
     "does not hold": ("does not hold", "do not hold"),
     "cannot tell": ("cannot be told", "cannot be told"),
 }
-_OF_ONE_CLAIM = ("claimed in", "corrected for", "the difference may")
+_OF_ONE_CLAIM = (EARLIER, "claimed in", "corrected for", "the difference may")
 """How tags begin that tell of a single claim's source or comparisons."""
 
 
@@ -65,6 +65,9 @@ def _tags(tags: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "some links are emulated"
     if SHARED_CORES in every and SHARED_CORES not in shared:
         yield f"some {SHARED_CORES}"
+    if before := sum(any(tag.startswith(EARLIER) for tag in own) for own in tags):
+        which = "all" if before == len(tags) else f"{before} of {len(tags)}"
+        yield f"{which} claims had an {EARLIER}"
 
 
 def _texts(claims: Sequence[Decided]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -109,6 +110,8 @@ def _decided(
     )
     return Decided(
         says=claim.says,
+        number=claim.number,
+        history=claim.history,
         source=claim.source,
         kind=claim.kind,
         margin=claim.margin,
@@ -254,6 +257,7 @@ def _finding(one: Decided, by_id: Mapping[str, CaseRun], names: Names) -> Findin
         text=sentence(text),
         tags=(
             *([f"claimed in {one.source}"] if one.source else []),
+            *([told_earlier] if (told_earlier := earlier(one)) else []),
             *_labels(runs),
             *conditions([run for run in runs if run.timings]),
             *([SHARED_CORES] if shared else []),
@@ -266,6 +270,28 @@ def _finding(one: Decided, by_id: Mapping[str, CaseRun], names: Names) -> Findin
         cases=tuple(run.case_id for run in runs),
         ratio=alone.ratio if alone is not None else None,
     )
+
+
+EARLIER = "earlier verdict"
+"""How the tag begins that tells what came of a claim before."""
+
+
+def earlier(one: Decided) -> str:
+    """Return the verdicts on a claim before this run, and whether it was changed since; empty where there was none."""
+    tried = [entry for entry in one.history if entry.run]
+    if not tried:
+        return ""
+    heads = list(dict.fromkeys(entry.head for entry in tried))
+    wordings = _changes([*(entry.says for entry in tried), one.says])
+    numbers = _changes([*(entry.number for entry in tried), one.number])
+    then = "reworded" if wordings else "changed" if numbers else "measured again"
+    often = wordings or numbers
+    times = "" if often < 2 else " twice" if often == 2 else f" {often} times"
+    return f"{EARLIER}{'s' if len(heads) > 1 else ''}: {', '.join(heads)}, then {then}{times}"
+
+
+def _changes(values: Sequence[object]) -> int:
+    return sum(a != b for a, b in pairwise(values))
 
 
 def _size(held: HeldPair) -> tuple[str, ...]:
@@ -381,7 +407,7 @@ class _Words:
     def _worst(self) -> str:
         """Return what speaks most against it."""
         several = "worst: " if len(self._failing) > 1 else ""
-        return f"{several}{self._short(self._extremes(self._failing)[-1])}" if self._failing else ""
+        return f"{several}{''.join(self._told(self._extremes(self._failing)[-1]))}" if self._failing else ""
 
     def in_all(self) -> Iterator[str]:
         """Yield the range of what was decided, all of it alike."""
@@ -392,8 +418,9 @@ class _Words:
         most, *_, least = self._extremes(self._holding or self._failing)
         (whose, first), (again, last) = self._told(least), self._told(most)
         last = last if whose == again else f"{again}{last}"
-        yield f"{start}, {whose}{first} ({least.place}) to {last} ({most.place})"
-        yield f"{start}, {whose}{first} to {last}"
+        end = self._allowed(most)
+        yield f"{start}, {whose}{first} ({least.place}) to {last} ({most.place}){end}"
+        yield f"{start}, {whose}{first} to {last}{end}"
         yield start
 
     def undecided(self) -> Iterator[str]:
@@ -420,18 +447,19 @@ class _Words:
         """Return how the two compare, by name; `end` says at how many ranks, where they have as many."""
         ratio, claimed = _ratio(held), self._one.margin
         if self._rates:
-            return f"{mine} trains {plain(inverse(ratio))} times the samples/s of {other}{end}"
+            return f"{mine} trains {plain(inverse(ratio))} times the samples/s of {other}{end}{self._allowed(held)}"
         if self._equal(held):
             apart = f"step times differ by {signed(ratio)}"
             if self._one.kind == "faster" and claimed:
                 return f"{mine} against {other}{end}: {apart}, not {_per_cent(claimed)}"
-            within = _per_cent(claimed) if claimed else MARGIN_WORDS
-            return f"{mine} and {other} are equivalent within {within}{end}: {apart}"
+            if claimed:
+                return f"{mine} against {other}{end}: {self._within(ratio)}"
+            return f"{mine} and {other} are equivalent within {MARGIN_WORDS}{end}: {apart}"
         ahead = ratio.value < 1
         by = inverse(ratio) if ahead else ratio
         fast, slow = (mine, other) if ahead else (other, mine)
         many = by.value >= RATIO_THRESHOLD
-        missed = ""
+        missed = self._allowed(held)
         if ahead and self._one.kind == "faster" and claimed and held.verdict == "does not hold":
             missed = f", not {1 + claimed:g} times" if many else f", not {_per_cent(claimed)}"
         if self._steps:
@@ -442,7 +470,9 @@ class _Words:
 
     def _short(self, held: HeldPair) -> str:
         """Return the same of the first one, without names."""
-        return "".join(self._told(held))
+        if self._one.kind == "as fast" and self._equal(held) and not self._rates:
+            return self._within(_ratio(held))
+        return f"{''.join(self._told(held))}{self._allowed(held)}"
 
     def _told(self, held: HeldPair) -> tuple[str, str]:
         """Return the same in two parts, of which the first may be shared with another pair's."""
@@ -460,6 +490,25 @@ class _Words:
         if many:
             return "", f"{plain(inverse(ratio))} times as fast"
         return ("", f"{longer(by)} faster") if ahead else ("its step takes ", f"{longer(by)} longer")
+
+    def _within(self, ratio: Interval) -> str:
+        """Return the difference of a pair that counts as equal, beside what was claimed to be equal."""
+        low, high = ratio.low or 0.0, ratio.high or math.inf
+        apart = f"step times differ by {signed(ratio)}"
+        if low > 1:
+            apart = f"its step is {longer(ratio)} longer"
+        elif high < 1:
+            apart = f"its step is {longer(inverse(ratio))} shorter"
+        return f"{apart}, {self._bound('inside')}"
+
+    def _bound(self, where: str) -> str:
+        return f"{where} the {_per_cent(self._one.margin)} allowed"
+
+    def _allowed(self, held: HeldPair) -> str:
+        """Return where a decided pair stands to the difference that is claimed to be none; empty of other claims."""
+        if self._one.kind != "as fast" or not self._one.margin:
+            return ""
+        return f", {self._bound('inside' if held.verdict == 'holds' else 'beyond')}"
 
     def _equal(self, held: HeldPair) -> bool:
         """Return whether it is the difference that is told, not who is faster."""

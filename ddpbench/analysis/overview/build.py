@@ -50,6 +50,7 @@ from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.sessions import read_sessions
 from ddpbench.spec.documents import stated_scope
 from ddpbench.spec.grouping import UNDISTURBED
+from ddpbench.spec.shipped import with_known_history
 from ddpbench.telling import Told, to_nobody
 
 FEWEST_FINDINGS = 3
@@ -89,7 +90,8 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, told: Told) -> Ru
     fabrics = fabrics_of(run)
     checks = check_cases(cases, table, fabrics)
     withheld = checks.withheld
-    claims = decided_claims(plan.claims, cases, withheld)
+    stated = with_known_history(plan.claims, plan.experiment, plan.run_id)
+    claims = decided_claims(stated, cases, withheld)
     claimed = claim_findings(claims, cases)
     laws = fitted.found()
     usable = [run for run in cases if run.case_id not in withheld]

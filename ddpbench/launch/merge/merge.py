@@ -21,7 +21,7 @@ from ddpbench.records import SCHEMA_VERSION, RunDir, explain_os_error
 from ddpbench.records.files import check_links, write_anew
 from ddpbench.records.machine import read_merged
 from ddpbench.records.plan import claims_json, read_plan
-from ddpbench.spec.claims import PlannedClaim
+from ddpbench.spec.claims import Past, PlannedClaim
 from ddpbench.units import utc_now
 from ddpbench.version import VERSION
 
@@ -149,10 +149,15 @@ def _budget(sources: Sequence[Source], rounds: int) -> dict[str, Any]:
 def _claims(sources: Sequence[Source]) -> list[PlannedClaim]:
     """Return the claims of all runs, each once, with the pairs of cases that any of them has for it."""
     found: dict[PlannedClaim, dict[tuple[str, str], None]] = {}
+    history: dict[PlannedClaim, dict[Past, None]] = {}
     for source in sources:
         for claim in source.stored.claims:
-            found.setdefault(replace(claim, pairs=()), {}).update(dict.fromkeys(claim.pairs))
-    return [replace(claim, pairs=tuple(pairs)) for claim, pairs in found.items()]
+            bare = replace(claim, pairs=(), history=())
+            found.setdefault(bare, {}).update(dict.fromkeys(claim.pairs))
+            history.setdefault(bare, {}).update(dict.fromkeys(claim.history))
+    return [
+        replace(claim, pairs=tuple(pairs), history=tuple(history[claim])) for claim, pairs in found.items()
+    ]
 
 
 def _machine(sources: Sequence[Source]) -> dict[str, Any]:

@@ -18,12 +18,13 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     if not summary.claims:
         return None
     tables = tuple(_table(one) for one in summary.claims if one.pairs)
+    before = _earlier([one for one in summary.claims if one.history])
     without = [one for one in summary.claims if not one.pairs]
     return Section(
         anchor="claims",
         title="Claims",
         question="What others claim: does it hold here?",
-        tables=tables,
+        tables=(*tables, *([before] if before else [])),
         notes=tuple(f"{one.says}: no two cases of this run are its two sides." for one in without),
         absent="" if tables else "No case of this run decides a claim.",
     )
@@ -44,6 +45,35 @@ def _table(one: Decided) -> Table:
         ),
         rows=tuple(_row(held) for held in shown),
     )
+
+
+def _earlier(claims: Sequence[Decided]) -> Table | None:
+    """Return what was claimed before, and what came of it; None where nothing was."""
+    if not claims:
+        return None
+    return Table(
+        caption="What was claimed or measured before, oldest first. A claim that was changed after a verdict is weaker "
+        "evidence: it was chosen by what had been seen.",
+        columns=tuple(map(Column, ("Claim", "Earlier wording", "Settings", "Verdict", "Run", "Then"))),
+        rows=tuple(
+            (
+                Cell(text=_numbered(one.says, one.number)),
+                Cell(text=_numbered("same words" if past.says == one.says else past.says, past.number)),
+                Cell(text=past.settings),
+                Cell(text=past.head, under=past.verdict.partition(": ")[2]),
+                Cell(text=past.date, under=f"commit {past.commit}" if past.commit else ""),
+                Cell(text=past.why),
+            )
+            for one in claims
+            for past in one.history
+        ),
+        sortable=False,
+        fold="Earlier wordings and verdicts",
+    )
+
+
+def _numbered(says: str, number: int | None) -> str:
+    return says if number is None else f"{number}. {says}"
 
 
 def _caption(one: Decided, more: int) -> Iterator[str]:

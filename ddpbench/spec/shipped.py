@@ -1,0 +1,58 @@
+"""The experiments that come with ddpbench: where they are, and what their claims' histories know of kept runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from ddpbench.spec.claims import Earlier, Past, PlannedClaim, past
+from ddpbench.spec.documents import parse, read_text
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def shipped_experiments() -> Path:
+    """Return the folder of the experiments that come with ddpbench: in an installed package, or in the checkout."""
+    installed = _PACKAGE / "experiments"  # only a wheel has it: see tool.hatch in pyproject.toml
+    return installed if installed.is_dir() else _PACKAGE.parent / "experiments"
+
+
+class _Claim(BaseModel):
+    history: list[Earlier] = []
+
+
+class _Experiment(BaseModel):
+    claims: list[_Claim] = []
+
+
+def with_known_history(
+    claims: Sequence[PlannedClaim], experiment: str, run_id: str, folder: Path | None = None
+) -> tuple[PlannedClaim, ...]:
+    """Return the claims of a run whose plan has no history with that which the shipped experiment knows of this run.
+
+    A run is known by its id alone. What stands before it in a claim's history came before it.
+    """
+    if not run_id or not claims or any(claim.number is not None or claim.history for claim in claims):
+        return tuple(claims)
+    known = _histories((folder or shipped_experiments()) / f"{experiment}.toml")
+    return tuple(_with_own(claim, run_id, known) for claim in claims)
+
+
+def _with_own(claim: PlannedClaim, run_id: str, known: Sequence[Sequence[Past]]) -> PlannedClaim:
+    for history in known:
+        for place, entry in enumerate(history):
+            if entry.run == run_id and entry.says == claim.says:
+                return replace(claim, number=entry.number, history=tuple(history[:place]))
+    return claim
+
+
+def _histories(file: Path) -> list[tuple[Past, ...]]:
+    """Return the history of each of a file's claims; none where there is no such file, or it cannot be read."""
+    try:
+        found = _Experiment.model_validate(parse(read_text(file)))
+    except (OSError, ValueError, ValidationError):
+        return []
+    return [past(claim.history) for claim in found.claims]

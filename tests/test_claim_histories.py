@@ -1,0 +1,161 @@
+"""Claims keep their history: what ever stood on a page is told, and a number stands for one claim for good."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.records import RunDir
+from ddpbench.records.plan import read_plan
+from ddpbench.spec import load_experiment
+from ddpbench.spec.shipped import with_known_history
+from tests.claim_histories import (
+    EXPERIMENTS,
+    Standing,
+    contents,
+    digest,
+    every_version_of_experiments,
+    histories,
+    numbered,
+    present,
+    reused,
+    standings,
+    untold,
+    without_history,
+)
+from tests.kept import KEPT, unpacked
+
+WHY_NOT = without_history()
+in_git = pytest.mark.skipif(bool(WHY_NOT), reason=f"git's history cannot be read: {WHY_NOT}")
+CLAIMING = [
+    path
+    for path in sorted(EXPERIMENTS.glob("*.toml"))
+    if "claims" in tomllib.loads(path.read_text(encoding="utf-8"))
+]
+
+
+@pytest.fixture(scope="module")
+def stood() -> dict[Standing, list[str]]:
+    """What ever stood on a page."""
+    return standings()
+
+
+@in_git
+def test_every_wording_and_verdict_that_ever_stood_is_in_a_history(
+    stood: Mapping[Standing, list[str]],
+) -> None:
+    missing = untold(stood, present(), histories())
+    assert not missing, (
+        "add [[claims.history]] to the experiment, with the run's id, commit, date and verdict"
+    )
+    assert len(stood) > 40, "the pages of git's history were not read"
+
+
+@in_git
+def test_a_verdict_that_no_history_tells_is_found(stood: Mapping[Standing, list[str]]) -> None:
+    told = histories()
+    ring = "a ring's step is no longer with 32 workers than with 2"
+    told["claim_master_congestion"] = [
+        one
+        for one in told["claim_master_congestion"]
+        if one["says"] != ring or not one["verdict"].startswith("does not hold")
+    ]
+    found = untold(stood, present(), told)
+    assert {(one.says, one.verdict) for one in found} == {(ring, "does not hold")}
+    assert {one.run for one in found} == {"", "91cbc443cdf4"}
+
+
+@in_git
+def test_the_numbers_of_a_history_are_those_of_its_run(stood: Mapping[Standing, list[str]]) -> None:
+    for name, entries in histories().items():
+        for entry in entries:
+            head, _, detail = entry["verdict"].partition(":")
+            if not entry.get("run"):
+                assert head == "no run kept"
+                (text,) = contents([f"{entry['commit']}:experiments/{name}.toml"]).values()
+                assert entry["says"] in text.decode()
+                continue
+            where = f"{entry['commit']}:reports/{name}"
+            plan, machine = contents([f"{where}/plan.json", f"{where}/machine.json"]).values()
+            assert json.loads(plan)["run_id"] == entry["run"], where
+            assert json.loads(machine)["context"]["started_utc"][:10] == entry["date"], where
+            texts = stood[Standing(report=name, says=entry["says"], verdict=head, run=entry["run"])]
+            numbers = re.findall(r"\d[\d.]*", detail)
+            assert any(all(number in text for number in numbers) for text in texts), entry
+
+
+@in_git
+def test_a_number_stands_for_one_claim_in_all_of_git_s_history() -> None:
+    versions = every_version_of_experiments()
+    assert not reused(numbered(versions)), "a changed claim or setting is a new claim: give it a new number"
+    assert len({path for path, _ in versions}) >= len(CLAIMING)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('within = "20 %"', 'within = "25 %"'),
+        ("hardly longer", "hardly any longer"),
+        ("fabric.nodes = 16 }\nas_fast_as", "fabric.nodes = 2 }\nas_fast_as"),
+        ("shrink = 40", "shrink = 20"),
+        ("rounds_min = 5\nrounds_max = 5", "rounds_min = 6\nrounds_max = 6"),
+    ],
+)
+def test_a_claim_that_was_changed_under_its_number_is_found(old: str, new: str) -> None:
+    path = EXPERIMENTS / "claim_master_congestion.toml"
+    text = path.read_text(encoding="utf-8")
+    changed = text.replace(old, new)
+    assert changed != text
+    found = reused(numbered([(path.name, text), (path.name, changed)]))
+    assert f"{path.name}: claim 7" in found
+    unchanged = text.replace('total = "20 min"', 'total = "30 min"').replace("question = ", "question =  ")
+    assert not reused(numbered([(path.name, text), (path.name, unchanged)]))
+
+
+def test_the_digest_of_a_claim_is_not_that_of_its_neighbours() -> None:
+    experiment = tomllib.loads((EXPERIMENTS / "hybrid.toml").read_text(encoding="utf-8"))
+    assert len({digest(experiment, claim) for claim in experiment["claims"]}) == len(experiment["claims"])
+
+
+@pytest.mark.parametrize("path", CLAIMING, ids=lambda path: path.stem)
+def test_claims_that_ship_are_numbered_and_their_rounds_fixed(path: Path) -> None:
+    experiment = load_experiment(path, TableCatalog(path.parent))
+    assert experiment.budget.rounds_min == experiment.budget.rounds_max
+    assert all(claim.number is not None for claim in experiment.claims)
+    owners: dict[int, set[int]] = {}
+    for place, claim in enumerate(experiment.claims):
+        for number in (claim.number, *(entry.number for entry in claim.history)):
+            owners.setdefault(number or 0, set()).add(place)
+        says = {(entry.number, entry.says) for entry in claim.history} | {(claim.number, claim.says)}
+        assert len({number for number, _ in says}) == len(says), "one wording for each number"
+        dates = [entry.date for entry in claim.history]
+        assert dates == sorted(dates)
+    assert all(len(places) == 1 for places in owners.values()), "no number is in two claims' histories"
+
+
+def test_a_kept_run_s_claims_come_with_what_was_before_it(tmp_path: Path) -> None:
+    plan = read_plan(unpacked("claim_master_congestion", tmp_path))
+    assert all(claim.history == () for claim in plan.claims)
+    found = with_known_history(plan.claims, plan.experiment, plan.run_id)
+    (ring,) = [claim for claim in found if "hardly longer" in claim.says]
+    assert ring.number == 7
+    assert [entry.head for entry in ring.history] == ["does not hold", "cannot tell"]
+    assert {claim.number for claim in found} == {5, 6, 7, 8}
+    stranger = with_known_history(plan.claims, plan.experiment, "0" * 12)
+    assert stranger == plan.claims, "another run of the same wording is not taken for it"
+    elsewhere = with_known_history(plan.claims, plan.experiment, plan.run_id, tmp_path)
+    assert elsewhere == plan.claims
+
+
+def test_every_kept_run_is_known_to_the_history_of_its_claims(tmp_path: Path) -> None:
+    """Else its page would not say what came before."""
+    for name in KEPT:
+        plan = read_plan(RunDir(unpacked(name, tmp_path).path))
+        found = with_known_history(plan.claims, plan.experiment, plan.run_id)
+        assert all(claim.number is not None for claim in found), name
