@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ from ddpbench.cli.lines import WIDEST
 from ddpbench.cli.results import table
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
-from tests.kept import REPORTS, summary_of
+from ddpbench.spec.claims import PlannedClaim
+from ddpbench.spec.shipped import with_known_history
+from tests.kept import KEPT, REPORTS, ROOT, summary_of
 
 _UNIT = r"(?:%|ns|µs|ms|s|min|minutes?|hours?|seconds?|samples/s|times|[kMGT]i?B)"
 FIGURE = re.compile(rf"(?<![\w.])(?:\d[\d,]*\.\d+(?:\s?{_UNIT}(?!\w))?|\d[\d,]*\s?{_UNIT}(?!\w))")
@@ -162,13 +164,83 @@ def unclaimed(prose: str, covered: Sequence[tuple[int, int]]) -> list[str]:
     ]
 
 
+def verdicts_of(name: str) -> list[str]:
+    """Return the rows of a kept run's claims in the page of claims: verdicts with their numbers, and those before."""
+    summary = summary_of(name)
+    before = {claim.says: claim for claim in _known_claims(name)}
+    rows = []
+    for one in summary.get("claims", ()):
+        (text,) = (found["text"] for found in summary["findings"] if f": {one['says']}" in found["text"])
+        detail = text.partition(f": {one['says']}")[2].removeprefix("; ").removesuffix(".")
+        verdict = f"{one['verdict']}{': ' if detail else ''}{detail}"
+        past = _told_before(before[one["says"]])
+        rows.append(f"| [{name}](reports/{name}/report.html) | {one['says']} | {verdict} | {past} |")
+    return rows
+
+
+def _told_before(claim: PlannedClaim) -> str:
+    """Return the verdicts before, oldest first, each with its commit, and with its wording where that was another."""
+    told, wording = [], claim.says
+    for entry in claim.history:
+        quoted = f"*{entry.says}* " if entry.says != wording else ""
+        changed = " (other settings)" if entry.says == claim.says and entry.number != claim.number else ""
+        told.append(f"`{entry.commit}`: {quoted}{entry.verdict}{changed}")
+        wording = entry.says
+    return "; ".join(told)
+
+
+def _known_claims(name: str) -> tuple[PlannedClaim, ...]:
+    """Return a kept run's claims with their numbers and what came before."""
+    plan = read_plan(RunDir(REPORTS / name))
+    return with_known_history(plan.claims, plan.experiment, plan.run_id)
+
+
+def superseded() -> list[str]:
+    """Return a row for each run that git has and this tree has not: where it is, and its claims' numbers."""
+    rows: dict[tuple[str, str, str, str], set[int]] = {}
+    for name in KEPT:
+        for claim in _known_claims(name):
+            for entry in claim.history:
+                if entry.run:
+                    rows.setdefault((name, entry.date, entry.run, entry.commit), set()).add(entry.number)
+    return [
+        f"| `{name}` | {series(numbers)} | {date} | `git show {commit}:reports/{name}/report.html` |"
+        for (name, date, _, commit), numbers in rows.items()
+    ]
+
+
+def not_measured() -> str:
+    """Return which claims of the experiments no kept run has decided, by their numbers."""
+    told = []
+    for path in sorted((ROOT / "experiments").glob("*.toml")):
+        stated = tomllib.loads(path.read_text(encoding="utf-8")).get("claims", [])
+        known = {claim.number for claim in _known_claims(path.stem)} if path.stem in KEPT else set()
+        if left := {claim["number"] for claim in stated} - known:
+            told.append(f"{series(left)} of `{path.stem}`")
+    return f"Not measured yet: claims {', '.join(told)}." if told else "All are measured."
+
+
+def series(numbers: Iterable[int]) -> str:
+    """Return numbers as `1, 3 to 5`."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(f"{one[0]} to {one[-1]}" if len(one) > 2 else ", ".join(map(str, one)) for one in parts)
+
+
 def main() -> None:
-    """Print what the README has to say by the data, to paste after a run was measured again."""
+    """Print what the README and the page of claims have to say by the data, to paste after a run was measured again."""
     found = read_claims()
     for claim in found.claims:
         print(filled_in(claim, cases_of(claim.run), summary_of(claim.run)), end="\n\n")
     for run in found.printed:
         print(printed(run), end="\n\n")
+    for row in (row for name in KEPT for row in verdicts_of(name)):
+        print(row.replace("](reports/", "](../reports/"))
+    print("", *superseded(), "", not_measured(), sep="\n")
 
 
 if __name__ == "__main__":

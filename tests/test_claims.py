@@ -25,11 +25,14 @@ from tests.claims import (
     Claims,
     cases_of,
     filled_in,
+    not_measured,
     printed,
     read_claims,
     spans_of,
+    superseded,
     table_spans,
     unclaimed,
+    verdicts_of,
 )
 from tests.kept import KEPT, REPORTS, embedded, summary_of, unpacked
 from tests.pages import PROSE, pages
@@ -132,22 +135,21 @@ def test_every_run_that_the_readme_shows_has_its_records() -> None:
     assert shown - {*KEPT, *of_pairs} == AWAITING_RECORDS
 
 
-def verdicts_of(name: str) -> list[str]:
-    """The rows of a kept run's claims in the page of claims: what is claimed, the verdict, and its numbers."""
-    summary = summary_of(name)
-    rows = []
-    for one in summary.get("claims", ()):
-        (text,) = (found["text"] for found in summary["findings"] if f": {one['says']}" in found["text"])
-        detail = text.partition(f": {one['says']}")[2].removeprefix("; ").removesuffix(".")
-        verdict = f"{one['verdict']}{': ' if detail else ''}{detail}"
-        rows.append(f"| [{name}](reports/{name}/report.html) | {one['says']} | {verdict} |")
-    return rows
-
-
-def test_the_page_of_claims_has_the_verdicts_of_the_kept_runs() -> None:
-    verdicts = pages()["docs/claims.md"].partition("## What was found")[2]
+def test_the_page_of_claims_has_the_verdicts_of_the_kept_runs_and_what_was_before() -> None:
+    verdicts = pages()["docs/claims.md"].partition("## What was found")[2].partition("\n## ")[0]
     expected = [row for name in KEPT for row in verdicts_of(name)]
     assert re.findall(r"^\| \[.*\|$", verdicts, re.MULTILINE) == expected
+    (ring,) = [row for row in expected if "hardly longer" in row]
+    assert "no longer with 32 workers than with 2* does not hold: its step is 2.9 [2.6, 3.2] times" in ring
+
+
+def test_the_page_of_claims_lists_the_superseded_runs_and_what_is_not_measured() -> None:
+    page = pages()["docs/claims.md"].partition("## Superseded runs")[2]
+    expected = superseded()
+    assert re.findall(r"^\| `.*\|$", page, re.MULTILINE) == expected
+    assert len(expected) >= 4
+    told = re.sub(r"\s+", " ", page)
+    assert not_measured() in told
 
 
 def covered_by(claims: Claims, readme: str) -> list[tuple[int, int]]:
