@@ -35,6 +35,7 @@ FindingKind = Literal[
     "recovery",
     "law",
     "speed-up",
+    "threads",
     "parts",
     "uncompared",
     "answer",

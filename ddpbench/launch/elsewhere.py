@@ -32,6 +32,7 @@ from ddpbench.spec import (
     expand,
     load_experiment,
     resolve,
+    without_all_threads,
 )
 
 
@@ -87,7 +88,11 @@ def planned_for(
         )
     if "launcher" in experiment.axes:
         notes.append(f"the axis launcher is left out: on these nodes {launcher} starts all ranks")
-    experiment = _under_launcher(resolve(experiment, devices), launcher)
+    if "all" in experiment.axes.get("threads_per_rank", []):
+        notes.append(
+            "the case with a thread for each core is left out: a job has cores for one rank's threads each"
+        )
+    experiment = _under_launcher(resolve(without_all_threads(experiment), devices), launcher)
     names = own_names(experiment)
     batches = stated_batches(names) if importlib.util.find_spec("torch") is not None else {}
     notes += batch_notes(experiment, batches)
@@ -127,7 +132,7 @@ def _devices(experiment: Experiment, here: Devices, shape: Shape) -> Devices:
     return Devices(
         kind=kind,
         gpus=shape.slots if kind == "cuda" else 0,
-        cores=shape.slots * base.threads_per_rank,
+        cores=shape.slots * base.threads,
     )
 
 

@@ -1,6 +1,6 @@
 """What to run: experiments and the cases they expand to. Values only; nothing here starts anything."""
 
-from ddpbench.spec.auto import left_out, resolve
+from ddpbench.spec.auto import left_out, resolve, without_all_threads
 from ddpbench.spec.case import OF_FRAMEWORKS, OWN_TYPES, BucketCap, Case
 from ddpbench.spec.catalog import Catalog, Devices, NoOptions, Pieces, StrategyInfo, WorkloadInfo
 from ddpbench.spec.crossing import crossed_words
@@ -36,4 +36,5 @@ __all__ = [
     "load_experiment",
     "parse_experiment",
     "resolve",
+    "without_all_threads",
 ]

@@ -1,13 +1,16 @@
-"""What `auto` becomes on the devices at hand, and on a fabric that says how many ranks there are."""
+"""What `auto` and `all` become on the devices at hand, `auto` also on a fabric that says how many ranks there are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from ddpbench.spec.case import BASE
 from ddpbench.spec.catalog import Devices
 from ddpbench.spec.crossing import crossed_axis
 from ddpbench.spec.settings import Experiment
+
+_THREADS, _ALL = "threads_per_rank", "all"
 
 
 def resolve(experiment: Experiment, devices: Devices) -> Experiment:
@@ -15,7 +18,7 @@ def resolve(experiment: Experiment, devices: Devices) -> Experiment:
 
     World sizes become 1, 2, 4 ... up to the devices at hand. On a fabric whose nodes and ranks per node are given they
     become 1 and what these make; `left_out` names those that do not fit. Device and backend become those the machine
-    has.
+    has, and `all` threads as many as there are cores.
     """
     base, axes, exclude = experiment.base, dict(experiment.axes), experiment.exclude
     automatic = "cpu" if experiment.emulates else devices.kind  # emulated links end in no GPU
@@ -26,12 +29,51 @@ def resolve(experiment: Experiment, devices: Devices) -> Experiment:
             base = base.model_copy(update={"backend": "nccl" if device == "cuda" else "gloo"})
     if "auto" in axes.get("world_size", []):
         sizes = _fitting(experiment) or _powers(
-            _most_ranks(experiment) or devices.ranks(device, base.threads_per_rank)
+            _most_ranks(experiment) or devices.ranks(device, base.threads)
         )
         expanded = [n for size in axes["world_size"] for n in (sizes if size == "auto" else [size])]
         axes["world_size"] = list(dict.fromkeys(expanded))
         exclude = [*exclude, *_unfit_pairs(experiment, sizes)]
-    return experiment.model_copy(update={"base": base, "axes": axes, "exclude": exclude})
+    resolved = experiment.model_copy(update={"base": base, "axes": axes, "exclude": exclude})
+    return _with_all_threads(resolved, devices.cores if device == "cpu" else None)
+
+
+def without_all_threads(experiment: Experiment) -> Experiment:
+    """Return the experiment without the cases of `all` threads."""
+    return _with_all_threads(experiment, None)
+
+
+def _with_all_threads(experiment: Experiment, cores: int | None) -> Experiment:
+    """Return the experiment with so many threads for `all`, in `single` alone: ranks beside it would share its cores.
+
+    It has no such case where `cores` is None, where the experiment has that number of threads already, without
+    `single`, and where nothing but replays is trained, whose ranks sleep.
+    """
+    given = experiment.axes.get(_THREADS, [])
+    if _ALL not in given:
+        return experiment
+    strategies, workloads = (
+        experiment.axes.get(name, [getattr(experiment.base, name)]) for name in ("strategy", "workload")
+    )
+    trains = BASE in strategies and not all(str(name).startswith("replay:") for name in workloads)
+    others = [value for value in given if value != _ALL]
+    count = cores if trains and cores not in others else None
+    exclude = [
+        {**rule, _THREADS: _counted(rule[_THREADS], count)} if _THREADS in rule else rule
+        for rule in experiment.exclude
+    ]
+    exclude = [rule for rule in exclude if rule.get(_THREADS, True)]
+    if count is not None and (rest := [name for name in strategies if name != BASE]):
+        exclude.append({_THREADS: [count], "strategy": rest})
+    axes = {**experiment.axes, _THREADS: _counted(given, count) or [1]}
+    return experiment.model_copy(update={"axes": axes, "exclude": exclude})
+
+
+def _counted(values: Sequence[Any], count: int | None) -> list[Any]:
+    """Return numbers of threads with `count` in the place of `all`, or without it."""
+    if count is None:
+        return [value for value in values if value != _ALL]
+    return [count if value == _ALL else value for value in values]
 
 
 def left_out(experiment: Experiment) -> str:

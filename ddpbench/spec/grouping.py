@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from ddpbench.spec import environment
-from ddpbench.spec.case import OF_FRAMEWORKS, OWN_TYPES, Case
+from ddpbench.spec.case import BASE, OF_FRAMEWORKS, OWN_TYPES, Case
 from ddpbench.spec.links import link_words, short_links
 from ddpbench.units import counted, series_of
 
@@ -371,6 +371,33 @@ def deciding(what: Decided, case: Case) -> Key:
         own = environment.own_json(case.env_json)
         return (*_key(case, names, ("local_batch",)), case.local_batch, own)
     return _key(case, names, ())
+
+
+def base_of_none(cases: Iterable[Case]) -> set[Case]:
+    """Return the base cases that are of no other case and have more threads than one that is: a process beside ranks.
+
+    A speed-up over itself would read as if it trained no faster than the base case that the others have.
+    """
+    every = list(cases)
+    if len({case.threads_per_rank for case in every}) < 2:
+        return set()
+    fewest: dict[Key, int] = {}
+    led = {panel(case, but=("fabric",)) for case in every if case.strategy != BASE}
+    for case in every:
+        if panel(case, but=("fabric",)) in led:
+            key = _but_threads(case)
+            fewest[key] = min(case.threads_per_rank, fewest.get(key, case.threads_per_rank))
+    return {
+        case
+        for case in every
+        if case.strategy == BASE
+        and panel(case, but=("fabric",)) not in led
+        and case.threads_per_rank > fewest.get(_but_threads(case), case.threads_per_rank)
+    }
+
+
+def _but_threads(case: Case) -> Key:
+    return panel(case, but=("fabric", "threads_per_rank"))
 
 
 def differing(cases: Iterable[Case], names: Iterable[str] = tuple(FACETS)) -> list[str]:

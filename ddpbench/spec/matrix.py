@@ -62,6 +62,9 @@ def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[P
         if setting["world_size"] == "auto":
             problems.append(Problem(path="base.world_size", message='"auto" belongs in [axes]'))
             break
+        if setting["threads_per_rank"] == "all":
+            problems.append(Problem(path="base.threads_per_rank", message='"all" belongs in [axes]'))
+            break
         named = setting | {"workload": catalog.workload(setting["workload"]).name}
         if any(selects(rule, named) for rule in experiment.exclude):
             continue

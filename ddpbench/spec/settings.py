@@ -47,8 +47,9 @@ class Base(BaseModel, extra="forbid", frozen=True):
     """Device of each rank; `auto` is cuda if the machine has GPUs and the network is not emulated, else cpu."""
     world_size: Annotated[int, limits.RANKS, Unit("ranks")] | Literal["auto"] = 1
     """Number of ranks; `auto`, allowed in [axes] only, is 1, 2, 4 ... up to the cores or GPUs available."""
-    threads_per_rank: Annotated[int, limits.THREADS, Unit("threads")] = 1
-    """Compute threads of each rank."""
+    threads_per_rank: Annotated[int, limits.THREADS, Unit("threads")] | Literal["all"] = 1
+    """Compute threads of each rank; `all`, allowed in [axes] only, is `single` with a thread for each core at hand: one
+    process on as many cores as all ranks have."""
     loader_workers: Annotated[int, limits.LOADER_WORKERS, Unit("processes")] = 0
     """DataLoader worker processes of each rank."""
     bucket_cap_mb: BucketSetting = "default"
@@ -97,6 +98,11 @@ class Base(BaseModel, extra="forbid", frozen=True):
     shrink: Annotated[int, limits.SHRINK, Unit("1")] = 1
     """Divisor of a replay's gradient bytes, bucket caps and link rates, which lets large models fit in memory; reported
     sizes are multiplied by it."""
+
+    @property
+    def threads(self) -> int:
+        """Compute threads of each rank; 1 where they are yet to be counted."""
+        return 1 if self.threads_per_rank == "all" else self.threads_per_rank
 
 
 MIN_ROUNDS = 5

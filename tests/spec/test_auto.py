@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from ddpbench.cli import run
@@ -99,3 +102,66 @@ def test_a_dry_run_says_what_is_left_out(
     assert 'world_size = "auto" leaves out 2 ranks on this fabric: 2 nodes of 2 are 4 ranks' in told
     assert "ddp · 4 ranks · default buckets · 2 x 2 · 1 Gbit/s, emulated" in told
     assert " 2 ranks ·" not in told
+
+
+QUICK = (Path(__file__).parents[2] / "experiments/quick.toml").read_text(encoding="utf-8")
+
+
+def threads(text: str, devices: Devices) -> list[tuple[str, int, int]]:
+    """(strategy, ranks, threads) of the cases, each once; none is skipped, oversubscribed, or there for another."""
+    entries = expand(experiment(text), CATALOG, devices)
+    assert not any(one.skip_reason or one.oversubscribed or one.added_as_baseline for one in entries)
+    return sorted({(e.case.strategy, e.case.world_size, e.case.threads_per_rank) for e in entries})
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4]), (64, [1, 2, 4, 8, 16, 32, 64])]
+)
+def test_quick_has_one_process_with_a_thread_for_each_core(cores: int, ranks: list[int]) -> None:
+    """World sizes are those of one thread per rank, whose base case stays the one with one thread."""
+    found = threads(QUICK, Devices(kind="cpu", gpus=0, cores=cores))
+    assert [one for one in found if one[0] == "single"] == sorted({("single", 1, 1), ("single", 1, cores)})
+    assert [world for name, world, _ in found if name == "ddp"] == ranks
+    assert {count for name, _, count in found if name != "single"} == {1}
+
+
+def test_on_gpus_without_single_and_for_replays_all_cores_threads_are_no_case() -> None:
+    gpus = Devices(kind="cuda", gpus=2, cores=16)
+    assert {count for _, _, count in threads(QUICK, gpus)} == {1}
+    cores = Devices(kind="cpu", gpus=0, cores=4)
+    of_ddp = QUICK.replace('["single", ', "[")
+    asked = resolve(experiment(of_ddp), cores)
+    assert asked.axes["threads_per_rank"] == [1]
+    replayed = resolve(experiment(QUICK.replace("gpt:micro", "replay:gpt-micro-cpu")), cores)
+    assert replayed.axes["threads_per_rank"] == [1]
+
+
+def test_all_cores_threads_are_excluded_by_their_name_and_stay_so_when_resumed() -> None:
+    cores = Devices(kind="cpu", gpus=0, cores=4)
+    rule = '[[exclude]]\nstrategy = "single"\nthreads_per_rank = "all"\n'
+    without = threads(QUICK.replace("[budget]", f"{rule}[budget]"), cores)
+    assert {count for _, _, count in without} == {1}
+    one_core = Devices(kind="cpu", gpus=0, cores=1)
+    assert ("single", 1, 1) in threads(QUICK.replace("[budget]", f"{rule}[budget]"), one_core)
+    resolved = resolve(experiment(QUICK), cores)
+    again = experiment(resolved.to_toml())
+    assert resolve(again, cores) == again
+    assert threads(resolved.to_toml(), cores) == threads(QUICK, cores)
+
+
+def test_all_threads_belong_in_axes() -> None:
+    text = '[base]\nworkload = "mlp:small"\nthreads_per_rank = "all"\n'
+    with pytest.raises(ExperimentError, match=r'base\.threads_per_rank: "all" belongs in \[axes\]'):
+        expand(experiment(text), CATALOG, CORES)
+
+
+def test_a_job_on_nodes_has_no_process_with_all_of_their_cores(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert (
+        run(["plan", "quick", "--nodes", "a,b", "--ranks-per-node", "2", "--out", str(tmp_path / "run")]) == 0
+    )
+    told = capsys.readouterr().out
+    assert "the case with a thread for each core is left out" in told
+    plan = json.loads((tmp_path / "run/plan.json").read_text(encoding="utf-8"))
+    assert {one["threads_per_rank"] for one in plan["cases"]} == {1}

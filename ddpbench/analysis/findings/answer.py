@@ -43,7 +43,7 @@ from ddpbench.spec.grouping import PANEL
 from ddpbench.strategies.traits import spoken_among, traits_of
 from ddpbench.units import counted, format_at_most
 
-ASKED: tuple[FindingKind, ...] = ("loss", "lead", "links", "inputs", "precision")
+ASKED: tuple[FindingKind, ...] = ("loss", "lead", "links", "inputs", "precision", "threads")
 """Findings that sweeps ask for, the most telling first."""
 _PLURALS = {"workload": "workloads", "fabric": "links", "precision": "precisions", "scaling": "scalings"}
 """What a run's panels are called where they differ in one field; others are settings."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpbench.analysis.findings.groups import grouped, measured, panels
+from ddpbench.analysis.findings.groups import grouped, measured, panels, process_beside
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.best import Family, Standing
-from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, Judgement
+from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, Judgement, compare, judge, pairs
 from ddpbench.spec import grouping
 from ddpbench.strategies.traits import traits_of
 
@@ -40,7 +40,12 @@ class Families:
             for family in self._members
             if sum(len(run.timings) >= MIN_ROUNDS for run in family) > 1
         }
-        self._alpha = ALPHA / max(1, len(several))
+        self.beside = process_beside(cases)
+        """The reference of the first panel and one process with as many threads: a comparison across panels."""
+        also = self.beside is not None and len(pairs(*(run.timings for run in self.beside))) >= MIN_ROUNDS
+        self.parts = max(1, len(several) + also)
+        """Among how many the 5 % are divided."""
+        self._alpha = ALPHA / self.parts
         self._found: dict[int, Family] = {}
 
     @staticmethod
@@ -63,6 +68,11 @@ class Families:
         """Return A against B; None where no family has both, or one has no launch."""
         family = self.family_of((a, b))
         return family.pair(a.case_id, b.case_id) if family is not None else None
+
+    def judge_beside(self) -> Judgement | None:
+        """Return the reference against one process; None where there is none, or they are never run together."""
+        compared = compare(*(run.timings for run in self.beside)) if self.beside is not None else None
+        return judge(compared, alpha=self._alpha) if compared is not None else None
 
     def standings(self, runs: Sequence[CaseRun]) -> dict[str, Standing]:
         """Return how each of these stands among them, by its id; empty where no family has them all."""

@@ -146,6 +146,32 @@ def _largest(members: Sequence[CaseRun]) -> int:
     return max(run.case.world_size for run in members if exchanges_gradients(run))
 
 
+def process_beside(cases: Sequence[CaseRun]) -> tuple[CaseRun, CaseRun] | None:
+    """Return the first panel's reference, and one process whose threads have as many cores as its ranks, or nearly.
+
+    None where there is no such process.
+    """
+    if len({run.case.threads_per_rank for run in cases}) < 2:
+        return None
+    shared = ("threads_per_rank", "fabric")
+    for members in compared_panels(cases)[:1]:
+        reference = reference_of(members)
+        own = reference.case.threads_per_rank
+        beside = [
+            run
+            for run in measured(cases)
+            if traits_of(run.case).role == "base"
+            and run.case.threads_per_rank > own
+            and run.case.compute == "real"
+            and not run.oversubscribed
+            and grouping.panel(run.case, but=shared) == grouping.panel(reference.case, but=shared)
+        ]
+        if beside:
+            cores = reference.case.world_size * own
+            return reference, min(beside, key=lambda run: abs(run.case.threads_per_rank - cores))
+    return None
+
+
 def reference_of(members: Sequence[CaseRun]) -> CaseRun:
     """Return what others are held against: DDP at the largest world size, at its default cap where that was run.
 

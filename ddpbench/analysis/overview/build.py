@@ -12,6 +12,7 @@ from ddpbench.analysis.findings.compared import MOST_FINDINGS, decided_first, fi
 from ddpbench.analysis.findings.inputs import input_findings
 from ddpbench.analysis.findings.lead import lead_findings
 from ddpbench.analysis.findings.loss import loss_findings
+from ddpbench.analysis.findings.one_process import one_process_findings
 from ddpbench.analysis.findings.precision import precision_findings
 from ddpbench.analysis.findings.recovery import recovery_findings
 from ddpbench.analysis.findings.settings import setting_findings
@@ -163,7 +164,7 @@ def _findings(cases: Sequence[CaseRun], laws: Sequence[CurveLaws], most: int) ->
     room = MOST_ASKED - len(losses) - len(precision)
     settings = (*lead_findings(cases), *setting_findings(cases))[: max(0, room)]
     inputs = input_findings(cases)[: max(0, room - len(settings))]
-    asked = (*losses, *settings, *inputs, *precision)
+    asked = (*losses, *settings, *inputs, *precision, *one_process_findings(cases))
     fitted = law_findings(laws, cases)
     own = findings(cases, most=max(FEWEST_FINDINGS, most - len(asked) - len(fitted)))
     return decided_first((*asked, *own, *fitted))[:most]

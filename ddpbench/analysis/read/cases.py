@@ -27,7 +27,7 @@ from ddpbench.records import (
 from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import StoredPlan
 from ddpbench.records.sessions import Sessions, stop_reason_of
-from ddpbench.spec import Budget, PlannedCase
+from ddpbench.spec import Budget, PlannedCase, grouping
 from ddpbench.telling import Told, to_nobody
 from ddpbench.texts import command
 from ddpbench.units import format_seconds
@@ -106,7 +106,9 @@ def of_no_case(run: RunDir, plan: StoredPlan) -> list[LeftOut]:
 
 
 def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
-    """All cases of a run, their launches flagged where they were not steady."""
+    """All cases of a run, their launches flagged where they were not steady; a base case of none has none itself."""
+    beside = grouping.base_of_none(run.case for run in cases)
+    cases = [replace(run, baseline_id="") if run.case in beside else run for run in cases]
     changes = {run.case_id: [x.change for x in run.good if x.change is not None] for run in cases}
     found = unsteady(changes)
     judged_runs: list[CaseRun] = []

@@ -1,0 +1,52 @@
+"""The sentence on ranks against one process whose threads have the same cores: what needs no communication at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpbench.analysis.findings.families import Families
+from ddpbench.analysis.findings.wording import (
+    conditions,
+    inverse,
+    launch_tags,
+    name_of,
+    plain,
+    sentence,
+    size_tags,
+)
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.summary import Finding
+from ddpbench.spec import grouping
+from ddpbench.units import counted
+
+
+def one_process_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
+    """One sentence on the first panel's reference, where such a process was run beside it in enough rounds."""
+    families = Families(cases)
+    judged = families.judge_beside()
+    if families.beside is None or judged is None or judged.verdict == "too few":
+        return ()
+    ranks, process = families.beside
+    case, batches = ranks.case, [run.case.global_batch for run in families.beside]
+    who = f"{name_of(ranks)} at {counted(case.world_size, 'rank')}, {case.workload}"
+    other = f"one process with {counted(process.case.threads_per_rank, 'thread')}"
+    rate = plain(inverse(judged.ratio))
+    text = f"{who}, trains {rate} times the samples/s of {other}"
+    if judged.verdict == "unresolved":
+        text = f"{who}, against {other}: no significant difference; it trains {rate} times the samples/s"
+    return (
+        Finding(
+            kind="threads",
+            text=sentence(text),
+            tags=(
+                *grouping.told(case),
+                *(["{:,} and {:,} samples a step".format(*batches)] if len(set(batches)) > 1 else []),
+                *conditions(families.beside),
+                *size_tags(judged),
+                *launch_tags(judged.rounds, families.parts),
+            ),
+            evidence="summary",
+            verdict=judged.verdict,
+            cases=(ranks.case_id, process.case_id),
+        ),
+    )

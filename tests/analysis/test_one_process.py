@@ -1,0 +1,86 @@
+"""One process with all cores' threads, beside ranks that share these cores: told by a sentence, base of nothing."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from ddpbench.analysis import RunSummary
+from ddpbench.cli.results import table
+from tests.analysis.test_findings import DDP, MASTER, SINGLE, summary_of
+from tests.synthetic import case_of
+
+THREADS = case_of("single", 1, threads_per_rank=2)
+
+
+def sentence(summary: RunSummary) -> str:
+    (one,) = [one for one in summary.findings if one.kind == "threads"]
+    assert one.cases == (DDP.case_id, THREADS.case_id)
+    return one.text
+
+
+@pytest.mark.parametrize(
+    ("step", "verdict", "said"),
+    [
+        (9.6, "faster", "DDP at 2 ranks, gpt:nano, trains 1.6"),  # 16 samples in 12 ms, of 8 in 9.6
+        (4.8, "slower", "DDP at 2 ranks, gpt:nano, trains 0.8"),
+        (6.0, "equivalent", "DDP at 2 ranks, gpt:nano, trains 1.00"),
+    ],
+)
+def test_ranks_are_told_against_one_process_with_as_many_threads(
+    tmp_path: Path, step: float, verdict: str, said: str
+) -> None:
+    summary = summary_of(tmp_path, {SINGLE: 10, THREADS: step, DDP: 12, MASTER: 15})
+    assert sentence(summary).startswith(said)
+    assert sentence(summary).endswith("times the samples/s of one process with 2 threads.")
+    (one,) = [one for one in summary.findings if one.kind == "threads"]
+    assert one.verdict == verdict
+    assert "16 and 8 samples a step" in one.tags
+    assert one.text in [one.text for one in summary.answer]  # the first question after "what do ranks buy"
+
+
+def test_what_is_not_decided_is_no_answer(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, {SINGLE: 10, THREADS: 6, DDP: 12}, noise=0.05)
+    assert "against one process with 2 threads: no significant difference" in sentence(summary)
+    assert all(one.kind != "threads" for one in summary.answer)
+
+
+def test_it_is_the_base_of_no_speed_up(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, {SINGLE: 10, THREADS: 7, DDP: 12, MASTER: 15})
+    frame = summary.cases.set_index("case_id")
+    assert set(frame.loc[[DDP.case_id, MASTER.case_id], "baseline_case_id"]) == {SINGLE.case_id}
+    assert math.isnan(frame.loc[THREADS.case_id, "speedup"])
+    assert math.isnan(frame.loc[THREADS.case_id, "efficiency"])
+    assert not frame.loc[THREADS.case_id, "oversubscribed"]
+    assert frame.loc[THREADS.case_id, "threads_per_rank"] == 2
+    lines = table(summary.cases, summary.planned, 120)
+    assert lines[0].split()[:4] == ["strategy", "ranks", "bucket", "threads"]
+    (own,) = [line for line in lines if line.split()[:3] == ["single", "1", "2"]]
+    assert "1.00" not in own
+    alone = summary_of(tmp_path / "alone", {THREADS: 7, case_of("ddp", 2, threads_per_rank=2): 9})
+    assert alone.cases.set_index("case_id").loc[THREADS.case_id, "speedup"] == 1
+
+
+def test_its_comparison_shares_the_error_of_the_family(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, {SINGLE: 10, THREADS: 7, DDP: 12, MASTER: 12.1}, noise=0.02)
+    frame = summary.launches.pivot(index="round", columns="case_id", values="step_time_s")
+
+    def ends(of: str, over: str, samples: float = 1) -> tuple[float, float]:
+        logs = np.log(frame[of] / frame[over] / samples)
+        half = scipy_stats.t.ppf(1 - 0.025 / 2, 5) * logs.std() / math.sqrt(6)
+        return math.exp(logs.mean() - half), math.exp(logs.mean() + half)
+
+    (row,) = summary.comparisons.query(f"topic == 'strategies' and case_id == '{MASTER.case_id}'").to_dict(
+        "records"
+    )
+    assert (row["ratio_ci_low"], row["ratio_ci_high"]) == pytest.approx(
+        ends(MASTER.case_id, DDP.case_id), rel=1e-4
+    )
+    low, high = ends(THREADS.case_id, DDP.case_id, samples=0.5)
+    assert f"trains {math.sqrt(low * high):.2f} [{low:.2f}, {high:.2f}] times" in sentence(summary)
+    (one,) = [one for one in summary.findings if one.kind == "threads"]
+    assert "corrected for 2 comparisons" in one.tags
