@@ -16,9 +16,10 @@ from ddpbench.texts import clean
 
 _CODE_SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
 _BLOCK_START = re.compile(r"(\d{1,9})[.)](?=\s|$)|[#=]|[+-](?!\d)")
-_MENTION = re.compile(r"(?<![\w.@/])@(?=\w)")
-_NO_MENTION = "@&#8203;"
-"""A zero-width space, by its number so that it can be seen in the file: GitHub would notify the user of that name."""
+_MENTION = re.compile(r"@(?=\w)|(?:#|\bGH-|/issues/|/pull/)(?=\d)", re.IGNORECASE)
+_NO_MENTION = r"\g<0>&#8203;"
+"""A zero-width space, by its number so that it can be seen in the file: GitHub would notify the user of that name, and
+link the issue of that number, or close it."""
 _MARKDOWN = {one: f"\\{one}" for one in "\\`*~$|"} | {"<": "&lt;", ">": "&gt;"}
 
 
@@ -70,22 +71,26 @@ def escape_markdown_code(text: str) -> str:
 _FORMULA = "=+-@\N{FULLWIDTH EQUALS SIGN}\N{FULLWIDTH PLUS SIGN}\N{FULLWIDTH HYPHEN-MINUS}\N{FULLWIDTH COMMERCIAL AT}"
 """Characters that a spreadsheet takes for a formula at the start of a cell."""
 _TEXT_MARK = "'"
+_NEXT_CELL = re.compile(rf"""([;|\t\n][\s"]*)('*)(?=[{re.escape(_FORMULA)}])""")
+_NEXT_MARKED = re.compile(rf"""([;|\t\n][\s"]*)'('*)(?=[{re.escape(_FORMULA)}])""")
+"""Where spreadsheets separate cells by semicolons or tabs, a cell begins in the middle of a text, too."""
 
 
 def escape_csv(text: str) -> str:
     """Return a text for a cell of CSV that no spreadsheet takes for a formula; `unescape_csv` takes that back.
 
-    One that begins with `=`, `+`, `-`, `@`, with white space before such a one, or with a tab, a line break or an
-    apostrophe, gets an apostrophe in front. Numbers are not for this function.
+    One that begins with `=`, `+`, `-`, `@`, with white space or quotes before such a one, or with a tab, a line break or an
+    apostrophe, gets an apostrophe in front; so does what follows `;`, `|`, a tab or a line break within a text. Numbers
+    are not for this function.
     """
-    plain = clean(text)
-    marked = plain.startswith((_TEXT_MARK, "\t", "\n")) or plain.lstrip()[:1] in tuple(_FORMULA)
+    plain = _NEXT_CELL.sub(rf"\1{_TEXT_MARK}\2", clean(text))
+    marked = plain.startswith((_TEXT_MARK, "\t", "\n")) or plain.lstrip('" \t\n').startswith(tuple(_FORMULA))
     return f"{_TEXT_MARK}{plain}" if marked else plain
 
 
 def unescape_csv(text: str) -> str:
     """Return what `escape_csv` was given, but for control characters."""
-    return text.removeprefix(_TEXT_MARK)
+    return _NEXT_MARKED.sub(r"\1\2", text.removeprefix(_TEXT_MARK))
 
 
 # OpenMetrics

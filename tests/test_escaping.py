@@ -112,6 +112,27 @@ def test_markdown_shows_a_text_and_acts_on_none(text: str) -> None:
     assert shown(escape_markdown(text)).replace("`", "") == as_seen(text).replace("`", "")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "see .@octocat",
+        "@@octocat",
+        "/@octocat",
+        "1.@octocat",
+        "é@octocat",
+        "fixes owner/repo#12",
+        "GH-1",
+        "(#3)",
+    ]
+    + ["closes https://github.com/owner/repo/issues/12"],
+)
+def test_markdown_names_nobody_and_no_issue(text: str) -> None:
+    """GitHub takes a name after anything that is no ASCII letter or digit, and closes what a pull request fixes."""
+    for written in (escape_markdown(text), markdown_row([text])):
+        assert not re.search(r"@\w|#[0-9]+(?![0-9;])|GH-[0-9]|issues/[0-9]", written, re.ASCII), written
+    assert shown(escape_markdown(text)) == as_seen(text)
+
+
 def test_code_in_markdown_stays_code() -> None:
     written = escape_markdown("try `ddpbench compare --html <x>` and `` a`b ``, or ` alone")
     assert [content for kind, content in tokens(written) if kind == "code_inline"] == [
@@ -154,6 +175,30 @@ def test_no_random_text_acts_in_markdown() -> None:
 def test_a_text_that_a_spreadsheet_takes_for_a_formula_is_marked(text: str) -> None:
     assert escape_csv(text) == f"'{text}"
     assert unescape_csv(escape_csv(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("needs 2;=WEBSERVICE(A1)", "needs 2;'=WEBSERVICE(A1)"),
+        ('a;"=1";\t-2', "a;\"'=1\";\t'-2"),
+        ("a\t'+1", "a\t''+1"),
+        ("=1\n @x", "'=1\n '@x"),
+    ],
+)
+def test_a_formula_is_marked_where_another_separator_begins_its_cell(text: str, written: str) -> None:
+    assert escape_csv(text) == written
+    assert unescape_csv(written) == text
+
+
+def test_random_texts_of_csv_are_read_back_and_hold_no_formula() -> None:
+    draw = random.Random(6)
+    for _ in range(2_000):
+        text = clean("".join(draw.choices("=+-@;|\t\n '\"a,", k=draw.randint(0, 10))))
+        written = escape_csv(text)
+        assert unescape_csv(written) == text
+        for cell in re.split(r"[;|\t\n]", written):
+            assert not cell.lstrip().lstrip('" ').startswith(tuple("=+-@")), (text, written)
 
 
 @pytest.mark.parametrize("text", ["ddp", "a=b", "x\ny", "a'b", "1 - 2", "\N{MINUS SIGN}1", "", 'ü, "q"'])

@@ -257,6 +257,12 @@ def code_digest(packages: Iterable[str]) -> str:
 
 GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 """Git without what an unpacked repository may bring: a program that watches its files, and hooks."""
+_NO_TRANSPORT = {"GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
+
+
+def git_environment(**more: str) -> dict[str, str]:
+    """Return what git runs with: it may fetch nothing, for its settings name the program that would."""
+    return {**os.environ, **_NO_TRANSPORT, **more}
 
 
 def git_commit() -> str | None:
@@ -270,7 +276,10 @@ def git_commit() -> str | None:
 
 def _git(*arguments: str) -> str:
     command = [*GIT, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=10, env=git_environment()
+    )
+    return done.stdout.strip()
 
 
 def driver_version() -> str | None:

@@ -46,6 +46,8 @@ def pack(run: RunDir) -> Path:
     names = sorted(_record_files(run.path))
     if not names:
         raise RequestError(f"{run.path} has no records to pack: cases/ is missing or empty")
+    if sum((run.path / name).stat().st_size for name in names) > MOST_BYTES:
+        raise _too_many(run)
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name in names:
@@ -53,8 +55,8 @@ def pack(run: RunDir) -> Path:
             member = tarfile.TarInfo(name)  # time 0, owner 0, mode 0644: nothing of this machine
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
-    if content.tell() > MOST_BYTES:
-        raise RequestError(f"{run.cases} holds more than {MOST_BYTES:,} bytes of records, too many to pack")
+            if content.tell() > MOST_BYTES:  # files have grown, or there are very many
+                raise _too_many(run)
     packed = lzma.compress(content.getvalue(), preset=9 | lzma.PRESET_EXTREME)
     try:
         write_atomically(run.packed, packed)
@@ -64,6 +66,10 @@ def pack(run: RunDir) -> Path:
     except OSError as error:
         raise OutputError(f"{run.packed} cannot be written: {explain_os_error(error)}") from None
     return run.packed
+
+
+def _too_many(run: RunDir) -> RequestError:
+    return RequestError(f"{run.cases} holds more than {MOST_BYTES:,} bytes of records, too many to pack")
 
 
 def unpack(run: RunDir) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.errors import IdentityError, MachineError
+from ddpbench.errors import IdentityError, MachineError, RequestError
 from ddpbench.launch.interleave.sides import git
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.hardware import Hardware
@@ -127,3 +127,41 @@ def test_a_repository_that_names_a_program_does_not_have_it_run(
     assert (git_commit() or "").endswith("+")
     git(tmp_path, "read-tree", "HEAD", index=tmp_path / "index")
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"remote.origin.url": "ext::{program}", "protocol.ext.allow": "always"},
+        {"remote.origin.url": "{elsewhere}", "remote.origin.uploadpack": "{program}"},
+        {"remote.origin.url": "ssh://host/repository", "core.sshCommand": "{program}"},
+    ],
+)
+def test_a_repository_without_its_objects_has_no_program_fetch_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
+) -> None:
+    """Like one from an archive, a partial clone by its settings: git would ask its remote for what is not there."""
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    here.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(here)
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    program.chmod(0o700)
+    (here / "file").write_text("1")
+    author = ("-c", "user.name=A", "-c", "user.email=a@example.org")
+    for words in (("init", "-q"), ("add", "file"), (*author, "commit", "-qm", "One")):
+        subprocess.run(["git", *words], check=True)
+    subprocess.run(["git", "init", "-q", str(elsewhere)], check=True)
+    tree = subprocess.run(["git", "rev-parse", "HEAD^{tree}"], check=True, capture_output=True, text=True)
+    name = tree.stdout.strip()
+    partial = {"core.repositoryformatversion": "1", "extensions.partialClone": "origin"}
+    for key, value in {**partial, "remote.origin.promisor": "true", **settings}.items():
+        subprocess.run(["git", "config", key, value.format(program=program, elsewhere=elsewhere)], check=True)
+    (here / ".git" / "objects" / name[:2] / name[2:]).unlink()
+    git_commit()
+    with pytest.raises(RequestError):
+        git(here, "read-tree", "HEAD", index=tmp_path / "index")
+    assert not (tmp_path / "ran").exists()
+    subprocess.run(["git", "status"], check=False, capture_output=True)
+    assert (tmp_path / "ran").exists(), "git alone runs it: the settings are those that are meant"

@@ -155,6 +155,21 @@ def test_an_archive_of_more_than_the_limit_is_refused(run: RunDir, monkeypatch: 
         pack(run)
 
 
+def test_records_of_more_than_the_limit_are_refused_before_any_is_read(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger's sparse files take no room on a disk, and all of it in memory."""
+    with next(run.cases.glob("*/*/rank-*.jsonl")).open("r+b") as file:
+        file.truncate(2**31)
+
+    def read(*_: object) -> bytes:
+        raise AssertionError("a file is read")
+
+    monkeypatch.setattr("ddpbench.records.archive.read_bytes", read)
+    with pytest.raises(RequestError, match="bytes of records"):
+        pack(run)
+
+
 def test_records_unpacked_from_an_older_archive_are_not_read(run: RunDir) -> None:
     kept(run)
     ddpbench.load(run.path)

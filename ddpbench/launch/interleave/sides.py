@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ddpbench.errors import OutputError, RequestError, meant
 from ddpbench.helper_process import child_environment
-from ddpbench.machine.identity import GIT
+from ddpbench.machine.identity import GIT, git_environment
 from ddpbench.planted import is_decoy
 from ddpbench.records import RunDir, write_atomically
 from ddpbench.records.rundir import explain_os_error
@@ -342,7 +342,7 @@ def git(folder: Path, *words: str, index: Path | None = None) -> str:
     Raises:
         RequestError: it refuses, or is not here.
     """
-    environment = {**os.environ, "GIT_INDEX_FILE": str(index)} if index else None
+    environment = git_environment(**({"GIT_INDEX_FILE": str(index)} if index else {}))
     try:
         done = subprocess.run(
             [*GIT, "-C", str(folder), *words],
