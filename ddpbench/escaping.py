@@ -79,9 +79,9 @@ _NEXT_MARKED = re.compile(rf"""([;|\t\n][\s"]*)'('*)(?=[{re.escape(_FORMULA)}])"
 def escape_csv(text: str) -> str:
     """Return a text for a cell of CSV that no spreadsheet takes for a formula; `unescape_csv` takes that back.
 
-    One that begins with `=`, `+`, `-`, `@`, with white space or quotes before such a one, or with a tab, a line break or an
-    apostrophe, gets an apostrophe in front; so does what follows `;`, `|`, a tab or a line break within a text. Numbers
-    are not for this function.
+    One that begins with `=`, `+`, `-`, `@`, with white space or quotes before such a one, or with a tab, a line break
+    or an apostrophe, gets an apostrophe in front; so does what follows `;`, `|`, a tab or a line break within a text.
+    Numbers are not for this function.
     """
     plain = _NEXT_CELL.sub(rf"\1{_TEXT_MARK}\2", clean(text))
     marked = plain.startswith((_TEXT_MARK, "\t", "\n")) or plain.lstrip('" \t\n').startswith(tuple(_FORMULA))

@@ -123,8 +123,8 @@ def test_markdown_shows_a_text_and_acts_on_none(text: str) -> None:
         "fixes owner/repo#12",
         "GH-1",
         "(#3)",
-    ]
-    + ["closes https://github.com/owner/repo/issues/12"],
+        "closes https://github.com/owner/repo/issues/12",
+    ],
 )
 def test_markdown_names_nobody_and_no_issue(text: str) -> None:
     """GitHub takes a name after anything that is no ASCII letter or digit, and closes what a pull request fixes."""
