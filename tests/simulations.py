@@ -1,0 +1,147 @@
+"""The simulated figures of docs/: `python -m tests.simulations NAME` prints those of one simulation, seeds fixed.
+
+`reports/claims.toml` has what each prints, and tests/test_simulations.py that it still does.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping
+from unittest import mock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpbench.analysis.regression.apart import across
+from ddpbench.analysis.statistics import changepoints
+from ddpbench.analysis.statistics.changepoints import change_points, level_each, shifts
+from ddpbench.analysis.statistics.resolution import DRIFT
+from ddpbench.analysis.statistics.sequential import evidence
+from ddpbench.analysis.statistics.stats import ALPHA, Timing
+from tests.analysis import test_changepoints, test_recorded_rounds
+
+Printed = dict[str, str]
+"""Figures by what they are of."""
+
+
+def _per_cent(hits: float, of: int, digits: int = 0) -> str:
+    return f"{100 * hits / of:.{digits}f} %"
+
+
+def equal_sides() -> Printed:
+    """Recorded rounds of equal programs, split into two sides at random: how often a case is called different."""
+    splits = test_recorded_rounds.of_splits()
+    in_turn = test_recorded_rounds.sequential(splits)
+    looked = test_recorded_rounds.students(splits, looks=True)
+    runs = test_recorded_rounds.dealt(1, None)
+    return {
+        "in turn": _per_cent(in_turn.wrong, in_turn.splits, 1),
+        "Student's interval, looked at after every round": _per_cent(looked.wrong, looked.splits),
+        "two runs of one session": _per_cent(runs.wrong, runs.splits),
+    }
+
+
+def drift_of_6_per_cent() -> Printed:
+    """One session a side of equal programs, ten launches that hardly scatter, a machine that drifts by 6 %."""
+    dice, count = np.random.default_rng(1), 4000
+
+    def side() -> list[Timing]:
+        logs = dice.normal(0, 0.06) + dice.normal(0, 0.005, 10)
+        return [
+            Timing(round=number, time_s=math.exp(log), steps=1, samples=1, session="one")
+            for number, log in enumerate(logs)
+        ]
+
+    wrong = sum((across(side(), side()).p_value or 1.0) < ALPHA for _ in range(count))
+    return {"called different": _per_cent(wrong, count)}
+
+
+def alike_rounds() -> Printed:
+    """Comparisons in turn of equal programs over 60 rounds, each with a correlation of 0.2 with the one before."""
+    dice, count, rounds = np.random.default_rng(1), 4000, 60
+    logs = _alike(dice.normal(0, 0.04, (count, rounds)), 0.2)
+    wrong = int((evidence(logs) >= math.log(1 / ALPHA)).any(axis=1).sum())
+    return {"called different": _per_cent(wrong, count)}
+
+
+def alike_runs() -> Printed:
+    """Histories of one case and 20 runs without a change, each run's drift with a correlation of 0.3 with the last."""
+    dice, count = np.random.default_rng(1), 1500
+    series = _alike(dice.normal(0, DRIFT, (count, 20)), 0.3)
+    asked = sum(bool(change_points(one, ALPHA)) for one in series)
+    with _correlation_ignored():
+        ignored = sum(bool(change_points(one, ALPHA)) for one in series)
+    return {"a change": _per_cent(asked, count), "correlation ignored": _per_cent(ignored, count)}
+
+
+def small_steps() -> Printed:
+    """A step of 10 % in one of six cases, ten runs on either side: in how many histories it is found."""
+    series = _steps(0.10, 1500)
+    level = level_each([20] * 6, ALPHA)
+    asked = sum(bool(change_points(one, level)) for one in series)
+    with _correlation_ignored():
+        ignored = sum(bool(change_points(one, level)) for one in series)
+    return {"found": _per_cent(asked, len(series)), "correlation ignored": _per_cent(ignored, len(series))}
+
+
+def intervals_of_steps() -> Printed:
+    """Steps that were found, in one of six cases, ten runs on either side: how many intervals hold the true ratio."""
+    level, printed = level_each([20] * 6, ALPHA), {}
+    for step, count in ((0.07, 3000), (0.15, 1500)):
+        held = found = 0
+        for series in _steps(step, count):
+            cuts = change_points(series, level)
+            if len(cuts) != 1:
+                continue
+            (shift,) = shifts(series, cuts)
+            half = shift.half_width()
+            assert half is not None
+            found += 1
+            held += abs(shift.log - math.log(1 + step)) <= half
+        printed[f"of a step of {100 * step:.0f} %"] = _per_cent(held, found)
+    return printed
+
+
+def _alike(logs: NDArray[np.float64], correlation: float) -> NDArray[np.float64]:
+    """Return rows of which each value has this correlation with the one before, all of one variance."""
+    for place in range(1, logs.shape[1]):
+        logs[:, place] = correlation * logs[:, place - 1] + math.sqrt(1 - correlation**2) * logs[:, place]
+    return logs
+
+
+def _steps(step: float, count: int) -> NDArray[np.float64]:
+    series = test_changepoints.drifting(np.random.default_rng(1), count, 20)
+    series[:, 10:] += math.log(1 + step)
+    return series
+
+
+def _correlation_ignored() -> mock._patch[Callable[..., float]]:
+    return mock.patch.object(changepoints, "variance_inflation", lambda *_: 1.0)
+
+
+SIMULATIONS: Mapping[str, Callable[[], Printed]] = {
+    "equal-sides": equal_sides,
+    "drift-of-6-per-cent": drift_of_6_per_cent,
+    "alike-rounds": alike_rounds,
+    "alike-runs": alike_runs,
+    "small-steps": small_steps,
+    "intervals-of-steps": intervals_of_steps,
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Print the figures of the simulations that are named, of all without a name."""
+    if unknown := set(arguments) - set(SIMULATIONS):
+        print(
+            f"no simulation {', '.join(sorted(unknown))}; there are {', '.join(SIMULATIONS)}", file=sys.stderr
+        )
+        return 2
+    for name in arguments or SIMULATIONS:
+        for what, figure in SIMULATIONS[name]().items():
+            print(f"{name}, {what}: {figure}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
