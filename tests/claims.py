@@ -39,6 +39,24 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Simulated:
+    """Texts with figures that a command prints, which is on their page."""
+
+    command: str
+    texts: Sequence[str]
+    prints: Mapping[str, str]
+    """Each figure by what it is of, as the command names it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredTable:
+    """A table whose figures were measured by commands, without records: `command` and a row's last cell make each."""
+
+    head: str
+    command: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Claims:
     """All of `claims.toml`."""
 
@@ -47,8 +65,8 @@ class Claims:
     """Runs whose printed table is shown."""
     stated: Sequence[str] = field(default=())
     """Texts whose figures are no measurements: definitions, bounds, settings, versions."""
-    bounds: Sequence[str] = ()
-    """The heads of tables whose figures are bounds that something else holds."""
+    simulated: Sequence[Simulated] = ()
+    measured: Sequence[MeasuredTable] = ()
 
     @property
     def runs(self) -> set[str]:
@@ -59,15 +77,15 @@ class Claims:
 def read_claims(path: Path = REPORTS / "claims.toml") -> Claims:
     """Read the file."""
     data = tomllib.loads(path.read_text(encoding="utf-8"))
-    stated = data.get("stated", {})
     return Claims(
         claims=[
             Claim(run=one.pop("run"), says=one.pop("says"), figures=one.pop("figures"), **one)
             for one in data.get("claims", [])
         ],
         printed=data.get("printed", []),
-        stated=stated.get("texts", []),
-        bounds=stated.get("tables", []),
+        stated=data.get("stated", {}).get("texts", []),
+        simulated=[Simulated(**one) for one in data.get("simulated", [])],
+        measured=[MeasuredTable(**one) for one in data.get("measured", [])],
     )
 
 

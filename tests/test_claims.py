@@ -178,9 +178,13 @@ def covered_by(claims: Claims, readme: str) -> list[tuple[int, int]]:
         found = spans_of(text, readme)
         assert found, f"the README says this no longer: {text}"
         spans += found
-    for head in claims.bounds:
-        found = table_spans(head, readme)
-        assert found, f"the README has no such table any longer: {head}"
+    for text in (text for one in claims.simulated for text in one.texts):
+        found = spans_of(text, readme)
+        assert found, f"by its simulation the README has to say: {text}"
+        spans += found
+    for table_ in claims.measured:
+        found = table_spans(table_.head, readme)
+        assert found, f"the README has no such table any longer: {table_.head}"
         spans += found
     return spans
 
