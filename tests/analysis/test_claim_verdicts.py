@@ -497,6 +497,22 @@ def test_a_merge_keeps_claims_each_once_and_their_verdicts(tmp_path: Path) -> No
     assert summary.claims[0].pairs[0].rounds == 18, "rounds of all runs count, each within its own"
 
 
+def test_a_merge_keeps_a_claim_once_with_the_history_of_all_runs(tmp_path: Path) -> None:
+    first, second = past(1, "does not hold", says="another"), past(2, "cannot tell")
+    runs = [
+        a_run(
+            tmp_path / host,
+            {DDP: 11.0, PARALLEL: 14.0},
+            [claim((DDP, PARALLEL), number=2, history=known)],
+            host=host,
+        )
+        for host, known in (("a", (first,)), ("b", (first, second)))
+    ]
+    merged = merge([run.path for run in runs], tmp_path / "all")
+    (found,) = summarize(merged.run).claims
+    assert (found.number, found.history) == (2, (first, second))
+
+
 def test_a_plan_whose_claim_is_about_no_case_of_it_is_refused(tmp_path: Path) -> None:
     from ddpbench.errors import IdentityError
 
