@@ -197,6 +197,7 @@ def noise_of(
         round_s=launches_s + server_s,
         round_in_turn_s=launches_s + 2 * server_s,
         begin_s=begin_wall_s(run, cases),
+        correlation=first.timings[0].correlation,
     )
     return NoiseResult(
         case=first.case.label,
@@ -227,6 +228,7 @@ class _Plan:
     round_s: float
     round_in_turn_s: float
     begin_s: float
+    correlation: float
 
     def within(self, seconds: float) -> ResolvedIn:
         """Return what is resolved in this time."""
@@ -252,10 +254,15 @@ class _Plan:
 
     def _in_turn(self) -> InTurn:
         """Either side is a sweep, which begins for itself."""
-        return InTurn(deviation=self.pairs, round_s=self.round_in_turn_s, begin_s=2 * self.begin_s)
+        return InTurn(
+            deviation=self.pairs,
+            round_s=self.round_in_turn_s,
+            begin_s=2 * self.begin_s,
+            correlation=self.correlation,
+        )
 
     def _in_one_sweep(self, rounds: int) -> float | None:
-        return resolved_in_one_sweep(self.pairs, rounds)
+        return resolved_in_one_sweep(self.pairs, rounds, self.correlation)
 
     def _by_two_runs(self, rounds: int) -> float | None:
         return resolved_by_two_runs(self.launches, rounds)

@@ -9,9 +9,9 @@ in memory, where no step loads anything. It is
     unresolved        if the interval can tell neither;
     too few           under five rounds that both have.
 
-Without a twin only the share of a step spent in waiting for a batch is known, from instrumented steps: above
-`WAITED_LIMIT` the case "looks input-bound". That is weaker: a step also waits where loading is short but
-cannot be hidden, and workers that share the ranks' cores slow computation without any waiting.
+Without a twin only the share of a step spent in waiting for a batch is known, from instrumented steps: where its whole
+interval is above `WAITED_LIMIT` the case "looks input-bound". That is weaker: a step also waits where loading is short
+but cannot be hidden, and workers that share the ranks' cores slow computation without any waiting.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ddpbench.analysis.judging import judge_pairs
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.stats import Interval, Judgement, compare, judge_all
+from ddpbench.analysis.shares import share_of_step
+from ddpbench.analysis.statistics.stats import Interval, Judgement, shows_more
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import Key
 
@@ -105,14 +107,12 @@ def input_groups(cases: Sequence[CaseRun]) -> list[InputGroup]:
         for members in groups.values()
     ]
     twins = [next((run for run in members if run.case.data == "memory"), None) for members in ordered]
-    judged = judge_all(
+    judged = judge_pairs(
         {
-            run.case_id: found
+            run.case_id: (run, twin)
             for members, twin in zip(ordered, twins, strict=True)
             for run in members
-            if twin is not None
-            and run is not twin
-            and (found := compare(run.timings, twin.timings)) is not None
+            if twin is not None and run is not twin
         }
     )
     return [
@@ -132,7 +132,9 @@ def _member(run: CaseRun, twin: CaseRun | None, judged: Judgement | None) -> Inp
     elif share is None:
         verdict = "unknown"
     else:
-        verdict = "looks input-bound" if share > WAITED_LIMIT else "does not look input-bound"
+        assert parts is not None
+        shown = shows_more(share_of_step(parts, "data"), WAITED_LIMIT)
+        verdict = "looks input-bound" if shown else "does not look input-bound"
     return InputCase(
         run=run,
         twin=twin,

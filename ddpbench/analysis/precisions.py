@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ddpbench.analysis.judging import judge_pairs
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.stats import Judgement, compare, judge_all
+from ddpbench.analysis.statistics.stats import Judgement
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import Key
 
@@ -32,14 +33,7 @@ def precision_groups(cases: Sequence[CaseRun]) -> list[PrecisionGroup]:
         sorted(members, key=lambda run: ORDER.index(run.case.precision)) for members in groups.values()
     ]
     held = [(full, others) for full, *others in several if full.case.precision == "full" and others]
-    judged = judge_all(
-        {
-            run.case_id: pair
-            for full, others in held
-            for run in others
-            if (pair := compare(run.timings, full.timings)) is not None
-        }
-    )
+    judged = judge_pairs({run.case_id: (run, full) for full, others in held for run in others})
     for full, others in held:
         kept = tuple((run, judged[run.case_id]) for run in others if run.case_id in judged)
         found.append(PrecisionGroup(full=full, others=kept))

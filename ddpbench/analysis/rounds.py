@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddpbench.analysis.read.steptime import BlockTimes, time_blocks
+from ddpbench.analysis.statistics.correlation import correlation_of
 from ddpbench.analysis.statistics.stats import Pair, Timing, compare, log_half_width
 from ddpbench.errors import RecordError
 from ddpbench.records import Address, Block, LaunchDir, LaunchOutcome, RankStart, RunDir
@@ -77,6 +78,10 @@ def so_far(run: RunDir) -> SoFar:
             )
             timings[case_id] = [timing for timing in found if timing is not None]
             baselines[case_id] = planned.case.baseline().case_id
+    reckoned = correlation_of(list(timings.values())).reckoned
+    timings = {
+        case_id: [replace(one, correlation=reckoned) for one in own] for case_id, own in timings.items()
+    }
     widths = {
         case_id: width_of(own, None if baselines[case_id] == case_id else timings.get(baselines[case_id]))
         for case_id, own in timings.items()

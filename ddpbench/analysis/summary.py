@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import pandas as pd
 
 from ddpbench.analysis.invariants.checked import Checked
-from ddpbench.analysis.statistics.stats import Interval
+from ddpbench.analysis.statistics.stats import Interval, shows_less, shows_more
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,6 +78,21 @@ class Finding:
     ratios: tuple[Interval, ...] = ()
     """Where it compares several with the last one by that: each one's, in the order of `cases`."""
 
+    def __post_init__(self) -> None:
+        """Refuse a finding whose interval does not leave out what it denies.
+
+        Raises:
+            ValueError: it says faster, slower or equivalent, and its interval does not.
+        """
+        if self.ratio is None or self.verdict not in ("faster", "slower", "equivalent"):
+            return
+        low, high = self.ratio.low, self.ratio.high
+        shown = low is not None and high is not None
+        if shown and self.verdict != "equivalent":
+            shown = shows_less(self.ratio, 1) if self.verdict == "faster" else shows_more(self.ratio, 1)
+        if not shown:
+            raise ValueError(f"{self.verdict}, which {self.ratio} does not show: {self.text}")
+
     @property
     def badge(self) -> str:
         """The verdict in a word or two; empty where there is none. To be behind an upper bound is not `slower`."""
@@ -109,7 +124,7 @@ class HeldPair:
     reason: str = ""
     """Why the two were not compared; empty where they were."""
     ratio: Interval | None = None
-    """A's time over B's, of a sample or of a step; all intervals of a claim hold at once."""
+    """A's time over B's, of a sample or of a step; all intervals of all claims hold at once."""
     rounds: int = 0
 
 
@@ -126,7 +141,7 @@ class Decided:
     verdict: ClaimVerdict
     pairs: tuple[HeldPair, ...]
     comparisons: int
-    """Pairs that were compared, for whose number the intervals are corrected."""
+    """Pairs of all claims that were compared, for whose number the intervals are corrected."""
     number: int | None = None
     history: tuple[Past, ...] = ()
     """Earlier wordings and runs, oldest first."""

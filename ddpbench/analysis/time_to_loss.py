@@ -53,6 +53,8 @@ class LossCurveRun:
     """After how many the target was reached; None: it was not."""
     session: str = ""
     """The sweep that ran its launch."""
+    correlation: float = 0.0
+    """As its launch's `Timing` has it."""
 
     @property
     def timing(self) -> Timing | None:
@@ -60,7 +62,14 @@ class LossCurveRun:
         if self.steps is None:
             return None
         time_s = self.ends_s[self.steps - 1]
-        return Timing(round=self.round, time_s=time_s, steps=1, samples=1, session=self.session)
+        return Timing(
+            round=self.round,
+            time_s=time_s,
+            steps=1,
+            samples=1,
+            session=self.session,
+            correlation=self.correlation,
+        )
 
     @property
     def lowest(self) -> float | None:

@@ -147,7 +147,7 @@ _TERMS: tuple[tuple[str, str], ...] = (
     ("overlapped communication", "Transfer time hidden behind computation. It is not part of a step's sum."),
     (
         "not attributed",
-        "What remains of a step after all parts: it makes them add up to the step and may be negative.",
+        "Time of a step in which none of its other parts is under way. It makes the parts add up to the step.",
     ),
     (
         "loss of efficiency",

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from ddpbench.analysis.findings.families import Families
 from ddpbench.analysis.findings.groups import exchanges_gradients, fair_panels, reference_of
 from ddpbench.analysis.findings.wording import takes_another_path
+from ddpbench.analysis.judging import judge_pair, rate_ratio
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.best import Standing
-from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, Interval, Judgement, compare, judge
+from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, Interval, Judgement
 from ddpbench.spec import Case, grouping
 from ddpbench.strategies.traits import traits_of
 
@@ -125,25 +126,22 @@ def _choice(
         return None
     taken, slower = picks[0], []
     for pick in picks[1:]:
-        faster = compare(pick[0].timings, taken[0].timings)
-        enough = faster is not None and faster.paired and faster.rounds >= MIN_ROUNDS
-        low = faster.rate_ratio(alpha).low if faster is not None and enough else None
-        if low is not None and low > 1:
+        faster = rate_ratio(pick[0], taken[0], alpha)
+        if faster is not None and faster.low is not None and faster.low > 1:
             slower.append(taken[0].case.world_size)
             taken = pick
     chosen, tied, found = taken
     ranked = [run for run in families[chosen.case.world_size] if not found or _stands(found, run)]
     base = next((run for run in members if run.case_id == chosen.baseline_id), None)
-    gain = compare(chosen.timings, base.timings) if base is not None else None
-    gained = gain is not None and gain.paired and gain.rounds >= MIN_ROUNDS
+    gain = judge_pair(chosen, base) if base is not None else None
     return Choice(
         chosen=chosen,
         ranked=tuple(ranked),
         best=len(ranked) > 1 and not tied,
         tied=tuple(tied),
         standings=found,
-        gain=gain.rate_ratio() if gain is not None and gained else None,
-        rounds=gain.rounds if gain is not None and gained else len(chosen.timings),
+        gain=rate_ratio(chosen, base) if base is not None else None,
+        rounds=gain.rounds if gain is not None and gain.rounds >= MIN_ROUNDS else len(chosen.timings),
         slower_worlds=tuple(slower),
         alone=tuple(
             family[0]
@@ -168,12 +166,8 @@ def _below(base: CaseRun | None, others: Sequence[CaseRun]) -> list[CaseRun]:
     """Return those that are shown to train fewer samples/s than the base case, corrected for their number."""
     if base is None:
         return []
-    found = [(run, compare(run.timings, base.timings)) for run in others]
-    return [
-        run
-        for run, one in found
-        if one is not None and judge(one, alpha=ALPHA / len(others)).verdict == "slower"
-    ]
+    found = [(run, judge_pair(run, base, ALPHA / len(others))) for run in others]
+    return [run for run, one in found if one is not None and one.verdict == "slower"]
 
 
 _Pick = tuple[CaseRun, list[CaseRun], dict[str, Standing]]

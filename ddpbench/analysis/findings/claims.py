@@ -1,9 +1,10 @@
 """Verdicts on an experiment's claims: its pairs of cases, each compared within rounds, and a sentence on all of them.
 
 Which pairs decide a claim was said before anything was measured (`spec/claims.py`), so that they are a family of their
-own: each is compared as any two cases are, and the 5 % are divided among them (Bonferroni), as the intervals, which
-also decide on leads and margins, all have to hold at once. A lead that is claimed is tested by giving it away: as much
-is added to the faster one's time.
+own: each is compared as any two cases are, and the 5 % are divided among the pairs of all claims (Bonferroni), as the
+intervals, which also decide on leads and margins, all have to hold at once. A pair that two claims name counts once.
+Whatever else a page says of such a pair has this interval (`judged_by_claims`). A lead that is claimed is tested by
+giving it away: as much is added to the faster one's time.
 
 - `faster` holds where the interval lies on its side of the lead, and does not where it lies on the other; nor where
   any lead was claimed, and the whole interval lies within the margin of all verdicts, 1 included.
@@ -84,19 +85,53 @@ def decided_claims(
 ) -> tuple[Decided, ...]:
     """Return what the run's cases make of its claims, in their order; nothing follows from those `withheld`, by id."""
     by_id, names = {run.case_id: run for run in cases}, Names(cases)
+    pairs = [[(by_id[a], by_id[b]) for a, b in claim.pairs] for claim in claims]
+    unable = [[_unable(pair, names) or _withheld(pair, withheld) for pair in own] for own in pairs]
+    compared = [
+        [None if why else _compared(*pair, of=claim.of) for pair, why in zip(own, whys, strict=True)]
+        for claim, own, whys in zip(claims, pairs, unable, strict=True)
+    ]
+    family = {
+        (frozenset((a.case_id, b.case_id)), claim.of)
+        for claim, own, found in zip(claims, pairs, compared, strict=True)
+        for (a, b), one in zip(own, found, strict=True)
+        if _enough(one)
+    }
     return tuple(
-        _decided(claim, [(by_id[a], by_id[b]) for a, b in claim.pairs], names, withheld) for claim in claims
+        _decided(*one, names=names, count=len(family))
+        for one in zip(claims, pairs, unable, compared, strict=True)
     )
 
 
+def judged_by_claims(cases: Sequence[CaseRun], claims: Sequence[Decided]) -> list[CaseRun]:
+    """Return the cases with what claims have decided of their pairs: whatever a page says of these follows from it.
+
+    Claims of step times say so of throughput where both take as many samples a step.
+    """
+    found: dict[str, dict[str, Judgement]] = {}
+    batches = {run.case_id: run.case.global_batch for run in cases}
+    for claim in claims:
+        for held in claim.pairs:
+            alike = claim.of == "throughput" or batches[held.a] == batches[held.b]
+            if held.ratio is not None and alike:
+                for one, other, ratio in (
+                    (held.a, held.b, held.ratio),
+                    (held.b, held.a, inverse(held.ratio)),
+                ):
+                    judgement = replace(judged(ratio, held.rounds), comparisons=claim.comparisons)
+                    found.setdefault(one, {})[other] = judgement
+    return [replace(run, claimed=found.get(run.case_id, {})) for run in cases] if found else list(cases)
+
+
 def _decided(
-    claim: PlannedClaim, pairs: Sequence[_Pair], names: Names, withheld: Mapping[str, Violation]
+    claim: PlannedClaim,
+    pairs: Sequence[_Pair],
+    unable: Sequence[str],
+    compared: Sequence[Comparison | None],
+    *,
+    names: Names,
+    count: int,
 ) -> Decided:
-    unable = [_unable(pair, names) or _withheld(pair, withheld) for pair in pairs]
-    compared = [
-        None if why else _compared(*pair, of=claim.of) for pair, why in zip(pairs, unable, strict=True)
-    ]
-    count = sum(_enough(one) for one in compared)
     held = tuple(
         HeldPair(
             a=pair[0].case_id,

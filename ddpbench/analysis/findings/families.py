@@ -2,8 +2,8 @@
 
 The answer, the tables, the figures and the findings say of two cases what their family does, so the same two
 have the same number and the same interval wherever they are told. The 5 % are divided among a run's panels
-(Bonferroni). Only the pairs of a claim, which were named before anything was measured, have intervals of their own
-(`claims.py`).
+(Bonferroni). The pairs of claims, which were named before anything was measured, have the claims' intervals
+(`claims.py`), here too: there is one judgement for a pair (`analysis/judging.py`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,11 @@ class Families:
         place = min(shared)
         if place not in self._found:
             family = self._members[place]
-            self._found[place] = Family({run.case_id: run.timings for run in family}, alpha=self._alpha)
+            self._found[place] = Family(
+                {run.case_id: run.timings for run in family},
+                alpha=self._alpha,
+                claimed={(run.case_id, other): one for run in family for other, one in run.claimed.items()},
+            )
         return self._found[place]
 
     def judge(self, a: CaseRun, b: CaseRun) -> Judgement | None:

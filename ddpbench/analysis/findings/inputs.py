@@ -9,7 +9,7 @@ from ddpbench.analysis.findings.wording import launch_tags, longer, name_of, sen
 from ddpbench.analysis.inputs import InputCase, InputGroup, input_groups
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.shares import percent_of, share_of_step
-from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, shows_less
 from ddpbench.analysis.summary import Finding
 from ddpbench.spec import labels
 from ddpbench.units import counted
@@ -68,6 +68,7 @@ def _sentence(group: InputGroup) -> Finding:
         evidence="inputs",
         verdict=verdict,
         cases=tuple(member.run.case_id for member in (*decided, group.memory) if member is not None),
+        ratio=group.bound[0].ratio if group.bound else None,
     )
 
 
@@ -92,8 +93,8 @@ def _bound(group: InputGroup) -> str:
 def _about_bound(group: InputGroup) -> Iterable[str]:
     """Yield what qualifies it: how much is waiting, and what other numbers of workers did."""
     first, *others = group.bound
-    if first.waited_share is not None and first.ratio is not None:
-        hidden = first.waited_share < (1 - 1 / first.ratio.value) / 2
+    if first.run.parts is not None and first.ratio is not None and first.ratio.low is not None:
+        hidden = shows_less(share_of_step(first.run.parts, "data"), (1 - 1 / first.ratio.low) / 2)
         more = ": loading slows the step itself" if hidden else ""
         what = "waits for data" if first.run.case.loader_workers else "is preparing data"
         yield f"{'only ' if hidden else ''}{_waited(first)} of a step {what}{more}"

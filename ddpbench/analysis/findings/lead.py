@@ -11,6 +11,7 @@ from ddpbench.analysis.findings.groups import grouped, measured
 from ddpbench.analysis.findings.wording import launch_tags, plain, sentence
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.shares import percent_of
+from ddpbench.analysis.statistics.correlation import widened
 from ddpbench.analysis.statistics.stats import (
     MIN_ROUNDS,
     Interval,
@@ -156,7 +157,7 @@ def _shares(by: Mapping[tuple[str, str], CaseRun], ring: _Pair, lead: _Pair) -> 
 
     if len(rounds) < MIN_ROUNDS:
         return "the ring's part of the lead cannot be told, for too few rounds have all of these"
-    part = share(logs(ring), logs(lead))
+    part = share(logs(ring), logs(lead), wider=widened([launches[lead[0]][number] for number in rounds]))
     if part.low is None or part.high is None or part.high - part.low > WIDEST:
         bounds = "" if part.low is None or part.high is None else f" ({percent_of(part)})"
         return f"how much of the lead is the ring cannot be told{bounds}"

@@ -56,6 +56,8 @@ def _disagreement(group: Sequence[CaseRun]) -> Finding | None:
             pairs[name] = (a, b)
             comparisons |= {f"rate {name}": rate, f"loss {name}": loss}
     judged = judge_all(comparisons)
+    for name, (a, b) in pairs.items():
+        judged[f"rate {name}"] = a.claimed.get(b.case_id) or judged[f"rate {name}"]
     crossed = [
         name
         for name in pairs

@@ -16,8 +16,9 @@ from ddpbench.analysis.findings.wording import (
     size_tags,
     undecided,
 )
+from ddpbench.analysis.judging import judge_pairs
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.stats import Comparison, Judgement, compare, judge_all
+from ddpbench.analysis.statistics.stats import Judgement
 from ddpbench.analysis.summary import Finding
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import Key, cap_order, virtual_words
@@ -48,16 +49,14 @@ def setting_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     for members in sorted(_groups(able), key=lambda group: (-group[0].case.world_size, _cap(group[0]))):
         chosen.setdefault(name_of(members[0]), members)
     pairs: dict[str, tuple[str, CaseRun, CaseRun]] = {}
-    compared: dict[str, Comparison] = {}
     for name, (first, *others) in chosen.items():
         for run in others:
-            comparison = compare(run.timings, first.timings)
-            if comparison is not None:
-                pairs[run.case_id] = (name, run, first)
-                compared[run.case_id] = comparison
+            pairs[run.case_id] = (name, run, first)
     widest: dict[str, tuple[float, str, Judgement]] = {}
-    judged = {key: one for key, one in judge_all(compared).items() if one.verdict != "too few"}
+    judged = judge_pairs({key: (run, first) for key, (_, run, first) in pairs.items()})
     for key, one in judged.items():
+        if one.verdict == "too few":
+            continue
         name, gap = pairs[key][0], abs(math.log(one.ratio.value))
         if name not in widest or gap > widest[name][0]:
             widest[name] = (gap, key, one)

@@ -110,6 +110,8 @@ class Invariant:
     """The numbers to hold against their bounds; none where the rule says nothing of the case."""
     unseen: Callable[[Measured], float | None] | None = None
     """Of a rule that statistics decide, the largest deviation that a case leaves open, as a fraction."""
+    by_construction: bool = False
+    """Whether no record can break it, but an error of the analysis alone: it is checked, and not counted."""
     withholds: Callable[[Measured, Bounded], bool] = lambda case, number: False
     """Return whether a number outside its bounds forbids every conclusion from the case's throughput."""
 
@@ -163,6 +165,8 @@ class Rule:
     numbers: int
     broken: int
     """In how many cases it does not hold."""
+    counted: bool = True
+    """False where it holds by construction, and does."""
     unseen: float = 0.0
     """The largest deviation that may have gone unseen, as a fraction; 0 where numbers decide alone."""
 
@@ -178,8 +182,8 @@ class Checked:
 
     @property
     def applied(self) -> tuple[Rule, ...]:
-        """The rules that say something of at least one case."""
-        return tuple(rule for rule in self.rules if rule.cases)
+        """The rules that say something of at least one case, and that records can break."""
+        return tuple(rule for rule in self.rules if rule.cases and rule.counted)
 
     @property
     def impossible(self) -> tuple[Violation, ...]:

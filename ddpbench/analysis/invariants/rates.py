@@ -43,14 +43,9 @@ def intervals_hold_points(case: Measured) -> Iterable[Bounded]:
 def columns_agree(case: Measured) -> Iterable[Bounded]:
     """Columns that are one number in two forms say the same."""
     row = case.row
-    step_s, rate, speedup, efficiency = (
-        row.get(name) for name in ("step_time_s", "samples_per_s", "speedup", "efficiency")
-    )
-    job = case.run.case
+    step_s, rate = (row.get(name) for name in ("step_time_s", "samples_per_s"))
     if step_s is not None and rate is not None:
-        yield _equal("samples_per_s times step_time_s", rate * step_s, job.global_batch)
-    if speedup is not None and efficiency is not None:
-        yield _equal("efficiency times world_size", efficiency * job.world_size, speedup)
+        yield _equal("samples_per_s times step_time_s", rate * step_s, case.run.case.global_batch)
 
 
 def _equal(what: str, seen: float, wanted: float) -> Bounded:

@@ -93,7 +93,7 @@ def instrumented_may_differ(case: Measured) -> float | None:
 
 
 def single_steps(case: Measured) -> Iterable[Bounded]:
-    """A mean lies among what it is the mean of, and percentiles are in their order.
+    """A mean lies among what it is the mean of.
 
     Single steps are those of all ranks that take samples, so that their number is a multiple of the timed steps'.
     """
@@ -115,9 +115,6 @@ def single_steps(case: Measured) -> Iterable[Bounded]:
             unit="s",
             round=launch.round,
         )
-    median, p95 = case.row.get("step_time_median_s"), case.row.get("step_time_p95_s")
-    if median is not None and p95 is not None:
-        yield Bounded(what="its median step", seen=median, most=p95, unit="s")
 
 
 def time_spent(case: Measured) -> Iterable[Bounded]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ddpbench.analysis.findings.all_claims import claims_answer
 from ddpbench.analysis.findings.answer import answer_of
-from ddpbench.analysis.findings.claims import claim_findings, decided_claims
+from ddpbench.analysis.findings.claims import claim_findings, decided_claims, judged_by_claims
 from ddpbench.analysis.findings.compared import MOST_FINDINGS, decided_first, findings
 from ddpbench.analysis.findings.inputs import input_findings
 from ddpbench.analysis.findings.lead import lead_findings
@@ -93,6 +93,7 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, told: Told) -> Ru
     withheld = checks.withheld
     stated = with_known_history(plan.claims, plan.experiment, plan.run_id)
     claims = decided_claims(stated, cases, withheld)
+    cases = judged_by_claims(cases, claims)
     claimed = claim_findings(claims, cases)
     laws = fitted.found()
     usable = [run for run in cases if run.case_id not in withheld]

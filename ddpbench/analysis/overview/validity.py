@@ -17,6 +17,7 @@ from ddpbench.analysis.read.cases import resume_command
 from ddpbench.analysis.read.faults import fault_sentences
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.staleness import staleness_sentences
+from ddpbench.analysis.statistics.correlation import correlation_of, widened
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS
 from ddpbench.records import Noise
 from ddpbench.records.plan import StoredPlan
@@ -75,6 +76,7 @@ def validity_sentences(
         yield from _damage(cases, Names(cases))
         return
     names = Names(measured)
+    yield from _correlated(measured)
     if stop_reason == "interrupted":
         yield f"The sweep was interrupted; resume with: {resume_command(path)}"
     yield from _crowded(measured, names)
@@ -294,6 +296,17 @@ def _damage(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
         count = sum(case.parts.dropped_transfers for case in dropped if case.parts is not None)
         lack = "1 transfer lacks" if count == 1 else f"{count} transfers lack"
         yield f"{lack} a rank's record: left out{names.listed(dropped)}."
+
+
+def _correlated(measured: Sequence[CaseRun]) -> Iterable[str]:
+    """Yield which correlation of rounds the intervals of comparisons allow for, and by how much that widens them."""
+    longest = max(measured, key=lambda case: len(case.timings))
+    found, factor = correlation_of([case.timings for case in measured]), widened(longest.timings)
+    if factor > 1:
+        yield (
+            f"Rounds resemble those before them: a lag-1 correlation of {found.estimate:.2f}, and {found.reckoned:.2f} "
+            f"at half a standard error more. Intervals of comparisons are {factor:.2f} times as wide for it."
+        )
 
 
 def _have(cases: Sequence[CaseRun]) -> str:

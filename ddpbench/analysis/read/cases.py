@@ -10,6 +10,7 @@ from ddpbench.analysis.read.launches import NOT_STEADY, CaseRun, Launch, ProofRu
 from ddpbench.analysis.read.measurement import damage_sentence, read_measurement
 from ddpbench.analysis.read.overlap import Instrumented, breakdowns
 from ddpbench.analysis.read.parts import RankSteps
+from ddpbench.analysis.statistics.correlation import correlation_of
 from ddpbench.analysis.statistics.steady import unsteady
 from ddpbench.errors import IdentityError
 from ddpbench.records import (
@@ -106,7 +107,10 @@ def of_no_case(run: RunDir, plan: StoredPlan) -> list[LeftOut]:
 
 
 def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
-    """All cases of a run, their launches flagged where they were not steady; a base case of none has none itself."""
+    """All cases of a run, their launches flagged where they were not steady; a base case of none has none itself.
+
+    Their timings carry what correlates the run's rounds.
+    """
     beside = grouping.base_of_none(run.case for run in cases)
     cases = [replace(run, baseline_id="") if run.case in beside else run for run in cases]
     changes = {run.case_id: [x.change for x in run.good if x.change is not None] for run in cases}
@@ -120,7 +124,8 @@ def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
             for launch in run.launches
         )
         judged_runs.append(replace(run, launches=launches))
-    return judged_runs
+    reckoned = correlation_of([run.timings for run in judged_runs]).reckoned
+    return [run.correlated(reckoned) for run in judged_runs] if reckoned else judged_runs
 
 
 def _judged(launch: Launch, changing: bool) -> Launch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 import numpy as np
@@ -17,7 +17,7 @@ from ddpbench.analysis.read.pace import Pacing
 from ddpbench.analysis.read.traffic import LinkTraffic
 from ddpbench.analysis.recovery import Recovered, RecoveryCost, recovery_cost
 from ddpbench.analysis.startup import StartUp
-from ddpbench.analysis.statistics.stats import Timing
+from ddpbench.analysis.statistics.stats import Judgement, Timing
 from ddpbench.analysis.time_to_loss import LossCurveRun
 from ddpbench.records import CaseStatus, LeftOut, Noise, Proof, Status
 from ddpbench.spec import Case, PlannedCase
@@ -109,6 +109,15 @@ class Launch:
         """Whether its numbers count."""
         return self.status == "ok" and self.timing is not None
 
+    def correlated(self, reckoned: float) -> Launch:
+        """Return it with what the intervals of its run reckon with: the correlation of rounds."""
+        timing, curve = self.timing, self.loss_curve
+        return replace(
+            self,
+            timing=replace(timing, correlation=reckoned) if timing is not None else None,
+            loss_curve=replace(curve, correlation=reckoned) if curve is not None else None,
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProofRun:
@@ -137,6 +146,8 @@ class CaseRun:
     baseline_id: str
     left_out: tuple[LeftOut, ...] = ()
     """What its folder holds that does not belong there."""
+    claimed: Mapping[str, Judgement] = field(default_factory=dict)
+    """It against others, by their ids, where a claim of the experiment names the two (`findings/claims.py`)."""
     good: tuple[Launch, ...] = field(init=False, repr=False, compare=False)
     """The launches whose numbers count; none where the case has diverged."""
 
@@ -180,6 +191,10 @@ class CaseRun:
     def timings(self) -> list[Timing]:
         """The numbers of those launches, by round."""
         return [launch.timing for launch in self.good if launch.timing is not None]
+
+    def correlated(self, reckoned: float) -> CaseRun:
+        """Return it with what the intervals of its run reckon with: the correlation of rounds."""
+        return replace(self, launches=tuple(launch.correlated(reckoned) for launch in self.launches))
 
     @property
     def recovery(self) -> RecoveryCost | None:

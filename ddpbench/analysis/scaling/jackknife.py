@@ -5,7 +5,7 @@ jackknife; Tukey 1958; Efron & Stein 1981). Where every round has every world si
 t-interval over one fit a round; but it also holds where no round has them all, as in a merge of several
 allocations, and unlike a bootstrap over five rounds it is not too narrow. Rounds with the same world sizes form
 a stratum; Satterthwaite's formula gives the degrees of freedom over strata. Residuals and forecasts get their
-intervals in the same way, with all that correlates them.
+intervals in the same way, with all that correlates them. Where rounds are correlated all are wider (`correlation.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from scipy import special
 
 from ddpbench.analysis.scaling.speedups import Array, SpeedupCurve
+from ddpbench.analysis.statistics.correlation import widening
 from ddpbench.analysis.statistics.stats import ALPHA, Interval, Pair
 
 
@@ -50,7 +51,8 @@ def jackknife(
         for stratum in curve.strata:
             count = len(stratum)
             parts = np.array([left[one][name] for one in stratum])
-            own = (count - 1) / count * ((parts - parts.mean(axis=0)) ** 2).sum(axis=0)
+            wider = widening(stratum, curve.correlation) ** 2
+            own = wider * (count - 1) / count * ((parts - parts.mean(axis=0)) ** 2).sum(axis=0)
             variance += own
             spread += own**2 / (count - 1)
         least = float(sum(len(stratum) - 1 for stratum in curve.strata))

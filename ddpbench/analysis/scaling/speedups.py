@@ -50,6 +50,11 @@ class SpeedupCurve:
         }
         return {size: both for size, both in found.items() if len(both) >= MIN_ROUNDS}
 
+    @property
+    def correlation(self) -> float:
+        """The lag-1 correlation of rounds that intervals reckon with."""
+        return max((one.correlation for one in self.base), default=0.0)
+
     @cached_property
     def strata(self) -> list[list[Pair]]:
         """The rounds in groups of the same world sizes; one that is alone joins the largest group.

@@ -20,7 +20,8 @@ The residual variance of case + round is pooled. Cases need not scatter alike: a
 the pooled one, that of its own differences and the sum of Grubbs' two. For spreads that are alike this costs a
 little power; for spreads that differ by a factor of two it keeps the 5 %. A case that scatters far more than the others
 would hide all differences: so of three cases or more a pair's interval is the shorter of two, of which one has 4 of
-the 5 % and the other, from the pair's own differences alone (Bonferroni), has 1 %.
+the 5 % and the other, from the pair's own differences alone (Bonferroni), has 1 %. All are wider where the run's rounds
+are correlated (`correlation.py`), which 5 % leave out.
 """
 
 from __future__ import annotations
@@ -29,13 +30,15 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from ddpbench.analysis.statistics.correlation import widened
 from ddpbench.analysis.statistics.stats import (
     ALPHA,
     MARGIN,
@@ -80,8 +83,14 @@ class Standing:
 class Family:
     """Cases that are compared with each other: an interval for every pair, all of which hold at once."""
 
-    def __init__(self, timings: Mapping[str, Sequence[Timing]], *, alpha: float = ALPHA) -> None:
-        """Compare all pairs. `alpha` is the family's error.
+    def __init__(
+        self,
+        timings: Mapping[str, Sequence[Timing]],
+        *,
+        alpha: float = ALPHA,
+        claimed: Mapping[tuple[str, str], Judgement] = MappingProxyType({}),
+    ) -> None:
+        """Compare all pairs. `alpha` is the family's error; pairs that were `claimed` are judged already.
 
         Cases with too few rounds are left out of the comparison. Where launches are missing, the rounds that all
         cases have are used, or, where these are few, each pair's own, with Bonferroni's correction.
@@ -98,10 +107,17 @@ class Family:
             table = np.log(np.array([[one.sample_s for one in row] for row in cells]))
             centres = np.array([_cost(row) for row in cells])
             self._difference = centres[:, None] - centres[None, :]
-            self._half = half_widths(table, alpha)
+            half = half_widths(table, alpha) * max(widened(row) for row in cells)
             self._rounds = np.full(self._difference.shape, len(shared))
         else:
-            self._difference, self._half, self._rounds = _pairwise([logs[name] for name in able], alpha)
+            self._difference, half, self._rounds = _pairwise([logs[name] for name in able], alpha)
+        self._low, self._high = self._difference - half, self._difference + half
+        for (a, b), one in claimed.items():
+            if a in self._places and b in self._places and one.ratio.low and one.ratio.high:
+                place = self._places[a], self._places[b]
+                self._difference[place], self._rounds[place] = math.log(one.ratio.value), one.rounds
+                self._low[place], self._high[place] = math.log(one.ratio.low), math.log(one.ratio.high)
+        self._claimed = claimed
 
     def __contains__(self, name: str) -> bool:
         """Return whether it has launches of this case."""
@@ -116,11 +132,15 @@ class Family:
         """Return A against B; None where a case has no launch."""
         if a not in self or b not in self:
             return None
+        if (a, b) in self._claimed:
+            one = self._claimed[a, b]
+            return replace(judged(one.ratio, one.rounds, margin=margin), comparisons=one.comparisons)
         if a in self._places and b in self._places:
-            i, j = self._places[a], self._places[b]
-            rounds, half = int(self._rounds[i, j]), float(self._half[i, j])
+            place = self._places[a], self._places[b]
+            rounds, value = int(self._rounds[place]), float(self._difference[place])
             if rounds >= MIN_ROUNDS:
-                return judged(Interval.around(math.exp(self._difference[i, j]), half), rounds, margin=margin)
+                ratio = Interval.around(math.exp(value), float(self._high[place]) - value)
+                return judged(ratio, rounds, margin=margin)
         comparison = compare(self._timings[a], self._timings[b])
         return None if comparison is None else judge(comparison, min_rounds=sys.maxsize)
 
@@ -134,7 +154,8 @@ class Family:
             return {}
         able = [name for name in logs if name in self._places]
         places = np.ix_(*[[self._places[name] for name in able]] * 2)
-        found = _told(able, self._difference[places], self._half[places], self._rounds[places], margin=margin)
+        ends = self._low[places], self._high[places]
+        found = _told(able, self._difference[places], ends, self._rounds[places], margin=margin)
         return {name: found.get(name) or _too_few(name, logs) for name in logs}
 
 
@@ -146,12 +167,17 @@ def standings(
 
 
 def _told(
-    names: Sequence[str], difference: _Array, half: _Array, rounds: NDArray[np.int64], *, margin: float
+    names: Sequence[str],
+    difference: _Array,
+    ends: tuple[_Array, _Array],
+    rounds: NDArray[np.int64],
+    *,
+    margin: float,
 ) -> dict[str, Standing]:
     if len(names) < 2:
         return {}
-    low, high = bounds(difference, half)
-    best, good, slower = verdicts(difference, half, margin=margin)
+    low, high = (_largest(end) for end in ends)
+    best, good, slower = high < 0, high < math.log1p(margin), low > 0
     found: dict[str, Standing] = {}
     for index, name in enumerate(names):
         others = np.where(rounds[index] >= MIN_ROUNDS, difference[index], -np.inf)
@@ -169,8 +195,8 @@ def _told(
             else "cannot tell"
         )
         # a bound that a missing pair leaves open is None
-        ends = [math.exp(end) if math.isfinite(end) else None for end in (low[index], high[index])]
-        ratio = Interval(value=math.exp(others[other]), low=ends[0], high=ends[1])
+        least, most = (math.exp(end) if math.isfinite(end) else None for end in (low[index], high[index]))
+        ratio = Interval(value=math.exp(others[other]), low=least, high=most)
         found[name] = Standing(
             verdict=verdict, against=names[other], ratio=ratio, rounds=int(rounds[index, other])
         )
@@ -192,10 +218,14 @@ def bounds(difference: _Array, half: _Array) -> tuple[_Array, _Array]:
     `difference[..., i, j]` is case i's log time minus case j's; `half` are half-widths of the same shape.
     Case i less the best of the others is the largest of its differences, and so are its bounds.
     """
-    own = np.eye(difference.shape[-1], dtype=bool)
-    low = np.where(own, -np.inf, difference - half).max(axis=-1)
-    high = np.where(own, -np.inf, difference + half).max(axis=-1)
-    return low, high
+    return _largest(difference - half), _largest(difference + half)
+
+
+def _largest(differences: _Array) -> _Array:
+    """Return the largest of each case's differences from the others."""
+    own = np.eye(differences.shape[-1], dtype=bool)
+    found: _Array = np.where(own, -np.inf, differences).max(axis=-1)
+    return found
 
 
 def verdicts(
@@ -254,7 +284,7 @@ def _pairwise(
                 continue
             mine, other = ([logs[one][key] for key in shared] for one in (i, j))
             ratios = np.log([a.sample_s / b.sample_s for a, b in zip(mine, other, strict=True)])
-            error = float(ratios.std(ddof=1)) / math.sqrt(len(shared))
+            error = widened(mine, other) * float(ratios.std(ddof=1)) / math.sqrt(len(shared))
             difference[i, j], rounds[i, j] = _cost(mine) - _cost(other), len(shared)
             half[i, j] = t_quantile(1 - alpha / (cases * (cases - 1)), len(shared) - 1) * error
     return difference, half, rounds

@@ -18,6 +18,7 @@ from typing import Literal
 
 from scipy import special
 
+from ddpbench.analysis.statistics.correlation import widening_of
 from ddpbench.analysis.statistics.sequential import half_width_in_deviations
 from ddpbench.analysis.statistics.stats import (
     ALPHA,
@@ -48,7 +49,7 @@ _MOST_LOOKED_FOR = 100_000
 
 
 def resolved_in_turn(
-    deviation: float, rounds: int, alpha: float = ALPHA, power: float = POWER
+    deviation: float, rounds: int, alpha: float = ALPHA, power: float = POWER, correlation: float = 0.0
 ) -> float | None:
     """Return the smallest change that so many rounds in turn resolve, as a fraction; None where they give no verdict.
 
@@ -61,9 +62,11 @@ def resolved_in_turn(
         rounds: their number n.
         alpha: one minus the confidence of this interval.
         power: the share of comparisons that shows the change by then.
+        correlation: the lag-1 correlation of rounds, by which intervals are wider.
     """
     if rounds < MIN_ROUNDS:
         return None
+    deviation *= widening_of(rounds, correlation)
     factor = half_width_in_deviations(rounds, alpha / 2)  # of the two kinds of evidence this one
     if factor is None:
         return None
@@ -72,9 +75,11 @@ def resolved_in_turn(
     return math.expm1(min(deviation * (factor + quantile * error), WIDEST))
 
 
-def resolved_in_one_sweep(deviation: float, rounds: int) -> float | None:
+def resolved_in_one_sweep(deviation: float, rounds: int, correlation: float = 0.0) -> float | None:
     """Return the smallest change between two cases that a sweep of so many rounds resolves; None under `MIN_ROUNDS`."""
-    return smallest_resolvable(deviation, rounds) if rounds >= MIN_ROUNDS else None
+    if rounds < MIN_ROUNDS:
+        return None
+    return smallest_resolvable(widening_of(rounds, correlation) * deviation, rounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,16 +218,21 @@ class InTurn:
     """Until the first round begins: starting both sides, and proving their cases."""
     alpha: float = ALPHA
     """One minus the confidence of one case's interval."""
+    correlation: float = 0.0
+    """The lag-1 correlation of rounds."""
 
     def resolved_in(self, seconds: float) -> float | None:
         """Return the smallest change resolved in this time; None where too few rounds fit."""
         rounds = rounds_in(seconds - self.begin_s, self.round_s)
-        return resolved_in_turn(self.deviation, min(rounds, MOST_ROUNDS_IN_TURN), self.alpha)
+        return self._resolved(min(rounds, MOST_ROUNDS_IN_TURN), POWER)
 
     def rounds_for(self, change: float, power: float = POWER) -> int | None:
         """Return how many rounds resolve a change; None where it takes more than a comparison may have."""
-        rounds = rounds_to_resolve(change, lambda n: resolved_in_turn(self.deviation, n, self.alpha, power))
+        rounds = rounds_to_resolve(change, lambda n: self._resolved(n, power))
         return rounds if rounds is not None and rounds <= MOST_ROUNDS_IN_TURN else None
+
+    def _resolved(self, rounds: int, power: float) -> float | None:
+        return resolved_in_turn(self.deviation, rounds, self.alpha, power, self.correlation)
 
     def time_for(self, change: float, power: float = POWER) -> float | None:
         """Return how many seconds, from the start, resolve a change; None as for `rounds_for`."""

@@ -46,10 +46,11 @@ _CUT_NORMAL = 0.9594
 _Values = NDArray[np.float64]
 
 
-def anytime_interval(values: Sequence[float], alpha: float = ALPHA) -> Interval:
+def anytime_interval(values: Sequence[float], alpha: float = ALPHA, *, wider: float = 1.0) -> Interval:
     """Return the middle of values, and its interval, which holds at every number of them; no ends while it has none.
 
-    Outliers move neither by much: the middle is Huber's, of values cut off at `CUT` scales around it.
+    Outliers move neither by much: the middle is Huber's, of values cut off at `CUT` scales around it. Where rounds are
+    correlated its ends are to be `wider` apart, by the factor of so many rounds (`correlation.py`).
     """
     every = np.asarray(values, dtype=np.float64)
     middle, spread = middle_of(every), float(np.ptp(every)) if len(every) else 0.0
@@ -62,7 +63,8 @@ def anytime_interval(values: Sequence[float], alpha: float = ALPHA) -> Interval:
     low, high = ends
     if low is None or high is None:
         return Interval(value=middle)
-    return Interval(value=min(max(middle, low), high), low=low, high=high)
+    middle = min(max(middle, low), high)
+    return Interval(value=middle, low=middle - wider * (middle - low), high=middle + wider * (high - middle))
 
 
 def evidence(values: _Values | Sequence[float], mean: float = 0.0) -> _Values:

@@ -3,7 +3,8 @@
 Rounds are the replicates: a launch gives one number, its total time over its total steps or samples, and
 every interval here is a t-interval over rounds of the logarithms of those numbers, never over steps. Two
 cases are compared by the ratios within each round, because drift of the machine cancels in them; that holds for
-launches that one session ran in turn, and for no others (`pairs`). Sources:
+launches that one session ran in turn, and for no others (`pairs`). A comparison's interval is wider where the run's
+rounds are correlated (`correlation.py`). Sources:
 
 - Hoefler & Belli, "Scientific Benchmarking of Parallel Computing Systems", SC'15: rules 3 and 4 (totals for
   costs, no averaged ratios), 5 (intervals), 7 (compare by intervals or tests, not by means alone).
@@ -27,6 +28,7 @@ from typing import Literal
 
 from scipy import special
 
+from ddpbench.analysis.statistics.correlation import widened
 from ddpbench.spec import settings
 
 ALPHA = 0.05
@@ -60,6 +62,8 @@ class Timing:
     samples: int
     session: str = ""
     """The sweep that ran it: a round may be completed by another one, hours later."""
+    correlation: float = 0.0
+    """The lag-1 correlation of its run's rounds that its intervals reckon with (`statistics/correlation.py`)."""
 
     @property
     def pair(self) -> Pair:
@@ -111,6 +115,20 @@ class Interval:
         return Interval(value=_exp(self.value), low=low, high=high)
 
 
+def shows_more(found: Interval, limit: float) -> bool:
+    """Return whether it is shown to be more than a limit: the whole interval is, and there is one.
+
+    A finding denies that there is nothing to find. So its interval must leave out what it denies; a value alone says
+    nothing.
+    """
+    return found.low is not None and found.low > limit
+
+
+def shows_less(found: Interval, limit: float) -> bool:
+    """Return whether it is shown to be less than a limit, likewise."""
+    return found.high is not None and found.high < limit
+
+
 def _exp(value: float) -> float:
     return math.exp(value) if value < 700 else math.inf
 
@@ -155,18 +173,21 @@ def samples_rate(timings: Sequence[Timing]) -> Interval:
     return Interval.around(1 / mean, log_half_width(timings))
 
 
-def share(parts: Sequence[float], wholes: Sequence[float], alpha: float = ALPHA) -> Interval:
+def share(
+    parts: Sequence[float], wholes: Sequence[float], alpha: float = ALPHA, *, wider: float = 1.0
+) -> Interval:
     """Return the mean part over the mean whole, each pair from one round, with Fieller's interval.
 
-    It holds every ratio r for which the mean of part - r whole cannot be told from 0. The ends are None under
-    `FEWEST` rounds, and where the whole cannot be told from 0, for then no end bounds the ratio.
+    It holds every ratio r for which the mean of part - r whole cannot be told from 0; `wider` is by how much more
+    than a t-test (`correlation.py`). The ends are None under `FEWEST` rounds, and where the whole cannot be told from
+    0, for then no end bounds the ratio.
     """
     count = len(wholes)
     part, whole = math.fsum(parts) / count, math.fsum(wholes) / count
     value = part / whole
     if count < FEWEST:
         return Interval(value=value)
-    scale = t_quantile(1 - alpha / 2, count - 1) ** 2 / (count * (count - 1))
+    scale = (wider * t_quantile(1 - alpha / 2, count - 1)) ** 2 / (count * (count - 1))
 
     def spread(a: Sequence[float], b: Sequence[float], mean_a: float, mean_b: float) -> float:
         return scale * math.fsum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True))
@@ -194,8 +215,8 @@ def rounds_of_all(groups: Sequence[Mapping[Pair, Timing]]) -> list[Pair]:
 class Comparison:
     """A's time per sample over B's, as a logarithm. Negative: A is faster.
 
-    `standard_error` is None where there are not enough rounds for one; `rounds` counts the pairs, or the
-    smaller group's launches where no rounds are shared and Welch's interval is used.
+    `standard_error` allows for rounds that are correlated, and is None where there are not enough for one; `rounds`
+    counts the pairs, or the smaller group's launches where no rounds are shared and Welch's interval is used.
     """
 
     log: float
@@ -250,7 +271,8 @@ def compare(a: Sequence[Timing], b: Sequence[Timing]) -> Comparison | None:
         return Comparison(log=_mean_log(a) - _mean_log(b), standard_error=None, df=0, rounds=0)
     ratios = [math.log(mine.sample_s / other.sample_s) for mine, other in found]
     count = len(ratios)
-    error = deviation(ratios) / math.sqrt(count) if count >= FEWEST else None
+    wider = widened(*zip(*found, strict=True))
+    error = wider * deviation(ratios) / math.sqrt(count) if count >= FEWEST else None
     return Comparison(log=math.fsum(ratios) / count, standard_error=error, df=count - 1, rounds=count)
 
 

@@ -19,7 +19,7 @@ loss of its own: `timed`. It holds the cost of instrumenting in either case, ran
 All of that is worked out round by round, in the rounds that have every launch it needs. E is the geometric mean of
 theirs; so that losses add up to 1 - E, a loss is the mean of theirs with weights 1 / L(E of the round, E), where L is
 the logarithmic mean: sum of w (E of the round - E) is then the sum of the logarithms' differences, 0. Intervals are
-t-intervals of the rounds' losses.
+t-intervals of the rounds' losses, wider where rounds are correlated (`statistics/correlation.py`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from ddpbench.analysis.bound import bounds_of, outrun
 from ddpbench.analysis.findings.groups import compared_panels, grouped, reference_of
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS
+from ddpbench.analysis.statistics.correlation import widened
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Comparison, Timing, compare, half_width, pairs
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import cap_order
@@ -137,14 +138,15 @@ def _rows(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterable
         return
     world = run.case.world_size
     efficiency = compared.rate_ratio().value / world
-    by_round = _by_round(run, base, None)
+    rounds = _by_round(run, base, None)
     faster = alone is not None and bool(alone.timings) and outrun(run, alone)
     able = alone is not None and alone.parts is not None and not faster
     apart = _by_round(run, base, alone) if able else []
-    split = len(apart) >= min(len(by_round), MIN_ROUNDS) > 0
-    by_round = apart if split else by_round
-    if not by_round:
+    split = len(apart) >= min(len(rounds), MIN_ROUNDS) > 0
+    rounds = apart if split else rounds
+    if not rounds:
         return
+    by_round, wider = [one for _, one in rounds], widened([own for own, _ in rounds])
     weights, told = _weights([1 - sum(one.values()) for one in by_round]), 0.0
     for name in (name for name in LOSSES if name in by_round[0]):
         values = [one[name] for one in by_round]
@@ -153,7 +155,9 @@ def _rows(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterable
             share = 1 - efficiency - told
         else:
             told = told + share
-        yield (run.case_id, name, share, *_ends(share, half_width(values)), len(by_round), split, faster)
+        half = half_width(values)
+        ends = _ends(share, None if half is None else wider * half)
+        yield (run.case_id, name, share, *ends, len(by_round), split, faster)
     yield (
         run.case_id,
         "efficiency",
@@ -165,10 +169,10 @@ def _rows(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterable
     )
 
 
-def _by_round(run: CaseRun, base: CaseRun, alone: CaseRun | None) -> list[dict[str, float]]:
-    """Return the losses of each round that has all launches they need."""
-    found = (_of_round(mine, run, base, alone) for mine in run.timings)
-    return [one for one in found if one is not None]
+def _by_round(run: CaseRun, base: CaseRun, alone: CaseRun | None) -> list[tuple[Timing, dict[str, float]]]:
+    """Return the losses of each round that has all launches they need, each with the case's own launch."""
+    found = ((mine, _of_round(mine, run, base, alone)) for mine in run.timings)
+    return [(mine, one) for mine, one in found if one is not None]
 
 
 def _weights(efficiencies: Sequence[float]) -> list[float]:

@@ -424,12 +424,10 @@ def _stack(
 
 
 def _total(bar: Bar) -> str:
-    """Return a bar's length, the same case's timed steps, and what is left where parts are more than the whole."""
+    """Return a bar's length, and the same case's timed steps."""
     estimate = bar.row.step_time_s.scaled(1e3) if bar.row.step_time_s else None
     timed = f"\ntimed {estimate}" if estimate is not None else ""
-    negative = bar.parts["not_attributed"]
-    extra = f"\nnot attributed {milliseconds(negative)}" if negative < 0 else ""
-    return f"{milliseconds(bar.total_s)} ms{timed}{extra}"
+    return f"{milliseconds(bar.total_s)} ms{timed}"
 
 
 def _legend(sheet: Sheet, bars: Sequence[Bar], *, columns: int) -> None:

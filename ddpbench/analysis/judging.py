@@ -1,0 +1,53 @@
+"""One judgement for each pair of cases on a page, by the one rule that has a say in which.
+
+A pair that a claim of the experiment names is judged by its claims, whose pairs were named before anything was measured
+and form one family (`findings/claims.py`). Every other pair is judged by the family in which it is compared. So no two
+sentences or tables of a page differ on two cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.statistics.stats import (
+    ALPHA,
+    MIN_ROUNDS,
+    Interval,
+    Judgement,
+    compare,
+    judge,
+    judge_all,
+)
+
+
+def judge_pairs(pairs: Mapping[str, tuple[CaseRun, CaseRun]]) -> dict[str, Judgement]:
+    """Return the first against the second of each pair, by name: the claims' judgement, or that of all others' family.
+
+    Pairs of which one has no launch are left out.
+    """
+    claimed = {name: found for name, (a, b) in pairs.items() if (found := a.claimed.get(b.case_id))}
+    others = {
+        name: compared
+        for name, (a, b) in pairs.items()
+        if name not in claimed and (compared := compare(a.timings, b.timings)) is not None
+    }
+    judged = judge_all(others)
+    found = {**judged, **claimed}
+    return {name: found[name] for name in pairs if name in found}
+
+
+def judge_pair(a: CaseRun, b: CaseRun, alpha: float = ALPHA) -> Judgement | None:
+    """Return A against B: the claims' judgement, or that at `alpha`; None where one has no launch."""
+    if (claimed := a.claimed.get(b.case_id)) is not None:
+        return claimed
+    compared = compare(a.timings, b.timings)
+    return judge(compared, alpha=alpha) if compared is not None else None
+
+
+def rate_ratio(a: CaseRun, b: CaseRun, alpha: float = ALPHA) -> Interval | None:
+    """Return A's samples/s over B's, by the same judgement; None under `MIN_ROUNDS` that both have in one session."""
+    found = judge_pair(a, b, alpha)
+    if found is None or found.rounds < MIN_ROUNDS or found.ratio.low is None or found.ratio.high is None:
+        return None
+    return Interval(value=1 / found.ratio.value, low=1 / found.ratio.high, high=1 / found.ratio.low)

@@ -1,0 +1,175 @@
+"""How far rounds that follow each other are alike, and how much wider that makes an interval over rounds: one owner.
+
+A t-interval takes rounds to be independent. A machine whose load comes and goes makes one round's ratios resemble the
+next one's: differences then vary less within a sweep than from sweep to sweep, and the interval is too narrow.
+
+The lag-1 correlation is one number a run, for it is the machine that correlates rounds: from few rounds of two cases
+it could not be known. It is estimated from the residuals of case + round of all its cases, of which one that scatters
+widely does not decide alone. Only rounds that one session ran one after the other are neighbours. From few rounds such
+an estimate is too low (Kendall, Biometrika 41, 1954): sought is the correlation whose expected estimate it is. Half a
+standard error is added, for an interval that is too wide does less harm than one that is too narrow.
+
+For an AR(1) of correlation r the variance of a mean over n rounds, and what s^2 estimates, are
+
+    Var(mean) = sum of R / n^2        E(s^2) = (n - sum of R / n) / (n - 1),      R(i, j) = r^|i - j| within a session
+
+and the interval is widened by the root of n Var(mean) / E(s^2) (Zieba & Ramza, Metrol. Meas. Syst. 18, 2011). Rounds
+that seem to alternate narrow nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpbench.spec.settings import MIN_ROUNDS
+
+if TYPE_CHECKING:
+    from ddpbench.analysis.statistics.stats import Pair, Timing
+
+MOST = 0.9
+"""No correlation above this is reckoned with: so few rounds as there are could not show it."""
+_SAFETY = 0.5
+"""So many standard errors are added to the estimate."""
+_TOLD_BY = 200
+"""Of more rounds the first so many tell by how much an estimate is too low: hardly at all."""
+_FAR = 2.0
+"""A case that scatters by more than so many times the median of all counts as one that scatters by as much."""
+_NOTHING = 1e-12
+"""A scatter of logarithms that is rounding."""
+_FURTHEST = 400
+"""Rounds that are as far apart are not correlated: `MOST` to that power is nothing."""
+_GRID = np.arange(-0.95, MOST + 0.01, 0.05)
+_Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Correlation:
+    """The lag-1 correlation of a run's rounds: what they show, and what their intervals reckon with."""
+
+    estimate: float = 0.0
+    reckoned: float = 0.0
+
+
+def correlation_of(cases: Sequence[Sequence[Timing]]) -> Correlation:
+    """Return the correlation of a run's rounds from all its cases' launches; 0 where too few show one."""
+    able = [{one.pair: math.log(one.sample_s) for one in own} for own in cases if len(own) >= MIN_ROUNDS]
+    rounds = sorted({pair for own in able for pair in own}, key=lambda pair: (pair[1], pair[0]))
+    if len(able) < 2 or not neighbours(rounds):
+        return Correlation()
+    return estimated(np.array([[own.get(pair, math.nan) for pair in rounds] for own in able]), rounds)
+
+
+def estimated(logs: _Array, rounds: Sequence[Pair], *, ratios: bool = False) -> Correlation:
+    """Return the correlation of the rounds of log times, shape (cases, rounds), NaN where a launch is missing.
+
+    Of `ratios`, such as those of two sides in turn, what a round has in common stays: nothing cancels it.
+    """
+    apart, wide = _residuals(logs, np.ones((len(logs), 1)), ratios=ratios), np.ones((len(logs), 1))
+    for _ in range(2):  # what scatters widely must not be in the others' rounds
+        scatter = np.sqrt(np.nanmean(apart**2, axis=1, keepdims=True))
+        if not np.median(scatter) > _NOTHING:
+            return Correlation()
+        wide = np.maximum(1.0, scatter / (_FAR * np.median(scatter)))
+        apart = _residuals(logs, wide, ratios=ratios)
+    apart = apart / wide
+    first, second = np.array(neighbours(rounds)).T
+    seen = float(np.nansum(apart[:, first] * apart[:, second]) / np.nansum(apart**2))
+    error = 1 / math.sqrt((len(apart) if ratios else len(apart) - 1) * len(rounds))
+    return Correlation(_of_seen(seen, rounds), min(max(_of_seen(seen + _SAFETY * error, rounds), 0.0), MOST))
+
+
+def neighbours(rounds: Sequence[tuple[int, str | int]]) -> list[tuple[int, int]]:
+    """Return the places of two rounds each that one session ran one after the other."""
+    places = {pair: place for place, pair in enumerate(rounds)}
+    after = ((place, places.get((number + 1, session))) for (number, session), place in places.items())
+    return [(place, other) for place, other in after if other is not None]
+
+
+def widening(rounds: Sequence[Pair], correlation: float) -> float:
+    """Return the factor by which an interval over these rounds is to be wider than a t-interval; 1 or more."""
+    if correlation <= 0 or len(rounds) < 2:
+        return 1.0
+    return _widening(_places(rounds), correlation)
+
+
+def _places(rounds: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
+    """Return rounds with their sessions numbered, for what depends on nothing else of them."""
+    sessions = {session: place for place, session in enumerate(dict.fromkeys(pair[1] for pair in rounds))}
+    return tuple((number, sessions[session]) for number, session in rounds)
+
+
+def widening_of(rounds: int, correlation: float) -> float:
+    """Return the same for so many rounds of one session, one after the other."""
+    if correlation <= 0 or rounds < 2:
+        return 1.0
+    lags = np.arange(1, min(rounds, _FURTHEST))
+    total = rounds + 2 * float(((rounds - lags) * np.power(correlation, lags)).sum())
+    return _factor(rounds, total)
+
+
+def widened(timings: Sequence[Timing], other: Sequence[Timing] = ()) -> float:
+    """Return `widening` for an interval over the rounds of these launches, of one case or of pairs with another's."""
+    most = max((one.correlation for one in (*timings, *other)), default=0.0)
+    return widening([one.pair for one in timings], most)
+
+
+@functools.lru_cache(maxsize=1024)
+def _widening(rounds: tuple[tuple[int, int], ...], correlation: float) -> float:
+    return _factor(len(rounds), float(_matrix(rounds, correlation).sum()))
+
+
+def _factor(count: int, total: float) -> float:
+    """Return the widening for the sum of the correlations of every two of so many rounds."""
+    left = (count - total / count) / (count - 1)
+    return max(1.0, math.sqrt(total / count / left))
+
+
+def _matrix(rounds: Sequence[tuple[int, int]], correlation: float) -> _Array:
+    """Return the correlation of every two rounds."""
+    numbers, sessions = np.array(rounds).T
+    found: _Array = np.where(
+        sessions[:, None] == sessions[None, :],
+        np.power(float(correlation), np.abs(numbers[:, None] - numbers[None, :])),
+        0.0,
+    )
+    return found
+
+
+def _residuals(logs: _Array, wide: _Array, *, ratios: bool) -> _Array:
+    """Return what is left of log times less their case's mean and, but of `ratios`, less their round's.
+
+    In a round's mean a case counts by its scatter, as many times the others' as `wide` says.
+    """
+    apart, weights = logs, np.where(np.isnan(logs), 0.0, 1 / wide**2)
+    for _ in range(30 if np.isnan(logs).any() else 1):
+        apart = apart - np.nanmean(apart, axis=1, keepdims=True)
+        if not ratios:
+            apart = apart - np.nansum(weights * apart, axis=0) / weights.sum(axis=0)
+    return apart
+
+
+def _of_seen(seen: float, rounds: Sequence[Pair]) -> float:
+    """Return the correlation that is expected to be seen as this in so few rounds."""
+    return float(np.interp(seen, _table(_places(rounds[:_TOLD_BY])), _GRID))
+
+
+@functools.lru_cache(maxsize=64)
+def _table(rounds: tuple[tuple[int, int], ...]) -> _Array:
+    """Return what is expected to be seen of each correlation in `_GRID`."""
+    return np.array([_expected(value, rounds) for value in _GRID])
+
+
+def _expected(correlation: float, rounds: Sequence[tuple[int, int]]) -> float:
+    """Return the estimate to be expected of these rounds, each less the mean of all."""
+    matrix = _matrix(rounds, correlation)
+    means = matrix.mean(axis=0)
+    centred = matrix - means[:, None] - means[None, :] + means.mean()
+    first, second = np.array(neighbours(rounds)).T
+    return float(centred[first, second].sum() / np.trace(centred))
