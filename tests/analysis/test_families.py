@@ -11,6 +11,10 @@ import pytest
 from scipy import stats as scipy_stats
 
 from ddpbench.analysis import RunSummary
+from ddpbench.analysis.read.cases import read_cases
+from ddpbench.analysis.statistics.correlation import widening_of
+from ddpbench.records import RunDir
+from ddpbench.records.plan import read_plan
 from ddpbench.report.standing import stands
 from ddpbench.units import format_at_most
 from tests.analysis.test_findings import DDP, MASTER, SINGLE, summary_of
@@ -87,7 +91,9 @@ def test_panels_share_the_error_in_every_topic(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 12.1, **beside}, noise=0.02)
     frame = summary.launches.pivot(index="round", columns="case_id", values="step_time_s")
     logs = np.log(frame[MASTER.case_id] / frame[DDP.case_id])
-    half = scipy_stats.t.ppf(1 - 0.025 / 2, 5) * logs.std() / math.sqrt(6)
+    run = RunDir(tmp_path / "run")
+    reckoned = max(one.correlation for case in read_cases(run, read_plan(run)) for one in case.timings)
+    half = widening_of(6, reckoned) * scipy_stats.t.ppf(1 - 0.025 / 2, 5) * logs.std() / math.sqrt(6)
     ends = [math.exp(logs.mean() + side * half) for side in (-1, 0, 1)]
     for topic in ("strategies", "ranks"):
         assert told(summary, topic, MASTER.case_id) == pytest.approx(ends, rel=1e-4)

@@ -23,7 +23,9 @@ def run(case: Case, time_s: float, factors: tuple[float, ...] = (1.0,) * 6) -> A
         Timing(round=number, time_s=time_s * factor * 10, steps=10, samples=80, session="s")
         for number, factor in enumerate(factors)
     ]
-    return SimpleNamespace(case=case, case_id=case.case_id, status="ok", timings=timings, parts=None)
+    return SimpleNamespace(
+        case=case, case_id=case.case_id, status="ok", timings=timings, parts=None, claimed={}
+    )
 
 
 def verdicts_of_inputs(runs: list[Any]) -> list[str]:

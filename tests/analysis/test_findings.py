@@ -87,7 +87,7 @@ def test_the_faster_strategy_stands_first(tmp_path: Path) -> None:
             1.000,
             0.08,
             "unresolved",
-            "no significant difference; steps may be up to 16 % longer or 12 % shorter",
+            "no significant difference; steps may be up to 19 % longer or 14 % shorter",
         ),
         (0.80, 0.001, "faster", "Master is 25.0 %"),
     ],

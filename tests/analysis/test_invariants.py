@@ -541,6 +541,71 @@ def test_who_is_faster_than_the_bound_is_doubted(tmp_path: Path) -> None:
     assert found("noisy", [9_000_000, 10_500_000, 9_100_000, 10_000_000, 9_000_000]) == set()
 
 
+def test_records_can_break_every_rule_that_is_counted(tmp_path: Path) -> None:
+    """A violation of each, planted in a run's records; what no record can break is checked, and not counted."""
+    back = (ORIGIN_NS + 30 * MS, ORIGIN_NS + 25 * MS, [], [])
+    shape, burst = step_with("all_reduce", 1000, 40), step_with("all_reduce", 10**7, 10)
+    count = int(0.2 * LINK)
+    carried = {"blocks": [[100 * MS] * 10], "traffic": (0, count, count), "gradient_bytes": count}
+    tree, bound = case_of("ddp", 4, algorithm="tree"), case_of("independent", 2)
+    held = {**shape, "held": (1000, 1000, 2000), "peak_memory_bytes": 3000}
+    alone = emulated_case("single", 1)
+    fast = {"blocks": [[2 * MS] * 10]}
+    launches: dict[str, dict[Case, list[Ranks]]] = {
+        "parts_add_up": of(SINGLE, steps=[back]),
+        "instrumented_as_timed": of(DDP, **{**shape, "blocks": [[50 * MS] * 10]}),
+        "single_steps": of(DDP),
+        "time_spent": of(SINGLE),
+        "ran_as_asked": of(DDP),
+        "links_carry": of(ON_A_LINK, pace=(0, MS, MS, MS), **carried),
+        "bus_bandwidth": of(ON_A_LINK, **burst),
+        "network_time": of(ON_A_LINK, **burst),
+        "sent_as_by_formula": of(tree, **step_with("tree", 1000, 40)),
+        "counted_as_by_formula": of(ON_A_LINK, **{**carried, "gradient_bytes": count // 2}),
+        "buckets_hold_gradients": of(DDP, buckets=[400, 600, 400], **shape),
+        "columns_agree": of(DDP, samples_per_step=7),
+        "within_the_machine": of(alone, cores=(0, 1), pace=(0, 25 * MS, MS, MS)),
+        "held_in_memory": of(DDP, **held),
+        "at_most_the_ranks": of(SINGLE) | of(DDP, **fast),
+        "under_the_bound": of(bound) | of(DDP, **fast),
+    }
+    edits: dict[str, tuple[str, dict[str, Any]]] = {
+        "single_steps": ("block", {"step_ns": [9 * MS] * 10}),
+        "ran_as_asked": ("start", {"threads": 7}),
+        "sent_as_by_formula": ("comm", {"sent_bytes": 4000}),
+    }
+    counted = {rule.name for rule in INVARIANTS if not rule.by_construction}
+    assert set(launches) == counted
+    for name, planted in launches.items():
+        run = written(
+            tmp_path / name, planted, Outcome(wall_s=1.0, measured_s=2.0) if name == "time_spent" else SPENT
+        )
+        if name in edits:
+            kind, values = edits[name]
+            edited(run, kind, lambda record, values=values: record | values)
+        found = checked(run)
+        assert name in broken(found)
+        assert name in {rule.name for rule in found.applied}
+
+
+def test_what_holds_by_construction_is_checked_and_not_counted(tmp_path: Path) -> None:
+    run = written(tmp_path, of(DDP, 5, **step_with("all_reduce", 1000, 40)))
+    kept = checked(run)
+    alone = {rule.name for rule in INVARIANTS if rule.by_construction}
+    assert alone == {"communication_within", "intervals_hold_points"}
+    assert {rule.name for rule in kept.rules if rule.cases} - {rule.name for rule in kept.applied} == alone
+    assert kept.outcome.startswith(f"Checked: {len(kept.applied)} invariants")
+
+    def plant(case: CaseRun) -> CaseRun:
+        assert case.parts is not None
+        return replace(case, parts=replace(case.parts, comm_s=0.2))
+
+    wrong = checked(run, plant)
+    assert "communication_within" in {
+        rule.name for rule in wrong.applied
+    }  # the analysis is wrong: it is told
+
+
 def test_a_violation_is_told_with_its_case_numbers_and_meaning(tmp_path: Path) -> None:
     found = checked(written(tmp_path, of(DDP, samples_per_step=7) | of(SINGLE)))
     (text,) = found.told

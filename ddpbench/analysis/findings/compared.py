@@ -305,10 +305,13 @@ def _sentence_on_all(group: Sequence[_Decision], apart: _Apart) -> Finding:
     corrected = pairs[0].corrected
     rounds = sorted({one.rounds for one in judged})
     each, *more = launch_tags(rounds[-1], corrected * (corrected - 1) // 2)
+    texts = [f"{one} {told}" for one in (series_of(names), listed_apart(names), counted(len(names), "other"))]
+    text = fitting(texts)
     return Finding(
         kind="strategies",
-        text=sentence(fitting([f"{series_of(names)} {told}", f"{listed_apart(names)} {told}"])),
+        text=sentence(text),
         tags=(
+            *([series_of(names)] if text == texts[-1] else ()),
             *_labels(b, apart),
             *all_of_them,
             *disturbed,

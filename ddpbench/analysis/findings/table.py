@@ -33,7 +33,8 @@ def comparisons_table(cases: Sequence[CaseRun], withheld: Set[str] = frozenset()
     Of cases that were compared with one that is `withheld`, by id, because its numbers cannot be right, it cannot be
     told how they stand.
     """
-    families = Families(cases)
+    every = Families(cases)
+    families = Families([run for run in cases if run.case_id not in withheld])  # as the findings have it
     rows: list[dict[str, Any]] = []
     for topic, groups in (
         ("buckets", bucket_groups(cases)),
@@ -43,7 +44,7 @@ def comparisons_table(cases: Sequence[CaseRun], withheld: Set[str] = frozenset()
     ):
         for group in groups:
             wrong = any(run.case_id in withheld for run in group)
-            for case_id, one in families.standings(group).items():
+            for case_id, one in (every if wrong else families).standings(group).items():
                 ratio, verdict = (
                     (Interval(value=one.ratio.value), "cannot tell") if wrong else (one.ratio, one.verdict)
                 )
