@@ -170,7 +170,7 @@ def test_ddp_is_taken_unless_another_strategy_is_asked_for(tmp_path: Path) -> No
 def test_a_curve_with_a_number_that_cannot_be_right_is_refused(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run", {**STEPS_MS, case_of("ddp", 4): 30.0})
     with pytest.raises(
-        RequestError, match=r"DDP at 4 ranks cannot be right: .* speed-up.* is 13.*again"
+        RequestError, match=r"DDP at 4 ranks cannot be right: .* speed-up.* is 1[23].*again"
     ) as why:
         of(run)
     assert "allowed is at most" in str(why.value)

@@ -61,11 +61,11 @@ def test_a_finding_says_of_which_layout_it_is() -> None:
 
 
 def test_a_correction_is_told_as_it_was_made() -> None:
-    """All 8 comparisons of input data share the error, not the two of a sentence."""
+    """All 11 comparisons of the run's claims share the error, which name these two; not the two of a sentence."""
     summary = summarize(RunDir(REPORTS / "claim_input_bound"))
     found = [one for one in summary.findings if one.kind == "inputs"]
     assert len(found) == 2
-    assert all("corrected for 8 comparisons" in one.tags for one in found)
+    assert all("corrected for 11 comparisons" in one.tags for one in found)
 
 
 def test_an_end_of_a_decided_ratio_is_not_rounded_to_no_difference() -> None:

@@ -63,7 +63,7 @@ class _Pair:
     family: tuple[CaseRun, ...]
     """All at that number of ranks, from which the two are told apart."""
     corrected: int
-    """How many cases were compared at once."""
+    """How many comparisons share the error: those of the family, or of the claims that name the two."""
 
     @property
     def name(self) -> str:
@@ -239,7 +239,9 @@ def _pairs(members: Sequence[CaseRun], families: Families) -> list[_Pair]:
                         evidence=evidence,
                         judged=judged,
                         family=tuple(family),
-                        corrected=compared.size,
+                        corrected=judged.comparisons
+                        if reference.case_id in run.claimed
+                        else compared.size * (compared.size - 1) // 2,
                     )
                 )
     return found
@@ -279,7 +281,7 @@ def _sentence(pair: _Pair, judged: Judgement, apart: _Apart) -> Finding:
             *_labels(b, apart),
             *conditions((a, b)),
             *size_tags(judged),
-            *launch_tags(judged.rounds, pair.corrected * (pair.corrected - 1) // 2),
+            *launch_tags(judged.rounds, pair.corrected),
         ),
         evidence=pair.evidence,
         verdict=verdict,
@@ -302,9 +304,9 @@ def _sentence_on_all(group: Sequence[_Decision], apart: _Apart) -> Finding:
     disturbed = [
         words for name, run in alone for words in mostly_disturbed((run, b), f"{name} and {reference}")
     ]
-    corrected = pairs[0].corrected
+    corrected = max(pair.corrected for pair in pairs)
     rounds = sorted({one.rounds for one in judged})
-    each, *more = launch_tags(rounds[-1], corrected * (corrected - 1) // 2)
+    each, *more = launch_tags(rounds[-1], corrected)
     texts = [f"{one} {told}" for one in (series_of(names), listed_apart(names), counted(len(names), "other"))]
     text = fitting(texts)
     return Finding(

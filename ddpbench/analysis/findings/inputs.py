@@ -64,7 +64,7 @@ def _sentence(group: InputGroup) -> Finding:
     return Finding(
         kind="inputs",
         text=sentence(text),
-        tags=(*more, *launch_tags(rounds, judged[0].comparisons)),
+        tags=(*more, *launch_tags(rounds, max(one.comparisons for one in judged))),
         evidence="inputs",
         verdict=verdict,
         cases=tuple(member.run.case_id for member in (*decided, group.memory) if member is not None),

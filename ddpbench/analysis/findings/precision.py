@@ -43,7 +43,7 @@ def _sentence(group: PrecisionGroup) -> Finding:
     return Finding(
         kind="precision",
         text=sentence(f"{who}, against full precision: {', and '.join(parts)}"),
-        tags=(*sizes, *launch_tags(rounds, decided[0][1].comparisons)),
+        tags=(*sizes, *launch_tags(rounds, max(judged.comparisons for _, judged in decided))),
         evidence="precision",
         verdict=verdicts.pop() if len(verdicts) == 1 else "note",
         cases=(*(run.case_id for run, _ in decided), group.full.case_id),
