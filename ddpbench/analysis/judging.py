@@ -33,8 +33,8 @@ def judge_pairs(pairs: Mapping[str, tuple[CaseRun, CaseRun]]) -> dict[str, Judge
         if name not in claimed and (compared := compare(a.timings, b.timings)) is not None
     }
     judged = judge_all(others)
-    found = {**judged, **claimed}
-    return {name: found[name] for name in pairs if name in found}
+    every = {**judged, **claimed}
+    return {name: every[name] for name in pairs if name in every}
 
 
 def judge_pair(a: CaseRun, b: CaseRun, alpha: float = ALPHA) -> Judgement | None:

@@ -88,7 +88,8 @@ def test_no_two_places_of_a_page_differ_on_two_cases() -> None:
     for _ in range(60):
         ratios: dict[Case, float] = {case: dice.choice((1.0, 1.02, 1.05)) for case in CASES}
         runs = measured(dice, ratios, noise=0.015)
-        pairs = [tuple(dice.sample(CASES, 2)) for _ in range(5)]
+        drawn = [dice.sample(CASES, 2) for _ in range(5)]
+        pairs = [(a, b) for a, b in drawn]
         claims = decided_claims([claim(*pairs[:2]), claim(*pairs[2:4]), claim(pairs[4])], runs)
         with_rule.append(list(page(judged_by_claims(runs, claims), claims)))
         without.append(list(page(runs, claims)))
@@ -149,7 +150,7 @@ def test_a_finding_whose_interval_holds_what_it_denies_is_none(
     ratio = Interval(value=1.0, low=ends[0], high=ends[1])
     for kind in ("strategies", "bound", "buckets", "layouts", "links", "lead", "inputs", "precision"):
         with pytest.raises(ValueError, match="does not show"):
-            Finding(kind=kind, text="", evidence="", verdict=verdict, ratio=ratio)  # type: ignore[arg-type]
+            Finding(kind=kind, text="", evidence="", verdict=verdict, ratio=ratio)
 
 
 def waiting(shares: Sequence[float]) -> CaseRun:

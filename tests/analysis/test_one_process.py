@@ -10,7 +10,11 @@ import pytest
 from scipy import stats as scipy_stats
 
 from ddpbench.analysis import RunSummary
+from ddpbench.analysis.read.cases import read_cases
+from ddpbench.analysis.statistics.correlation import widening_of
 from ddpbench.cli.results import table
+from ddpbench.records import RunDir
+from ddpbench.records.plan import read_plan
 from tests.analysis.test_findings import DDP, MASTER, SINGLE, summary_of
 from tests.synthetic import case_of
 
@@ -68,10 +72,12 @@ def test_it_is_the_base_of_no_speed_up(tmp_path: Path) -> None:
 def test_its_comparison_shares_the_error_of_the_family(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, {SINGLE: 10, THREADS: 7, DDP: 12, MASTER: 12.1}, noise=0.02)
     frame = summary.launches.pivot(index="round", columns="case_id", values="step_time_s")
+    run = RunDir(tmp_path / "run")
+    reckoned = max(one.correlation for case in read_cases(run, read_plan(run)) for one in case.timings)
 
     def ends(of: str, over: str, samples: float = 1) -> tuple[float, float]:
         logs = np.log(frame[of] / frame[over] / samples)
-        half = scipy_stats.t.ppf(1 - 0.025 / 2, 5) * logs.std() / math.sqrt(6)
+        half = widening_of(6, reckoned) * scipy_stats.t.ppf(1 - 0.025 / 2, 5) * logs.std() / math.sqrt(6)
         return math.exp(logs.mean() - half), math.exp(logs.mean() + half)
 
     (row,) = summary.comparisons.query(f"topic == 'strategies' and case_id == '{MASTER.case_id}'").to_dict(

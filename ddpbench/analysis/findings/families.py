@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddpbench.analysis.findings.groups import grouped, measured, panels, process_beside
+from ddpbench.analysis.judging import judge_pair
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.best import Family, Standing
-from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, Judgement, compare, judge, pairs
+from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, Judgement, pairs
 from ddpbench.spec import grouping
 from ddpbench.strategies.traits import traits_of
 
@@ -75,8 +76,7 @@ class Families:
 
     def judge_beside(self) -> Judgement | None:
         """Return the reference against one process; None where there is none, or they are never run together."""
-        compared = compare(*(run.timings for run in self.beside)) if self.beside is not None else None
-        return judge(compared, alpha=self._alpha) if compared is not None else None
+        return judge_pair(*self.beside, self._alpha) if self.beside is not None else None
 
     def standings(self, runs: Sequence[CaseRun]) -> dict[str, Standing]:
         """Return how each of these stands among them, by its id; empty where no family has them all."""
