@@ -9,6 +9,7 @@ BENCH := tests/benchmarks
 # Files with tests marked so (tests/conftest.py holds marks to it): each process would import all others for nothing.
 LINKS_IN = $(shell grep -rl 'mark\.links' tests --include='*.py')
 ALONE_IN = $(shell grep -rl 'mark\.alone' tests --include='*.py')
+PICTURED = $(shell sed -n 's/^!\[.*](\(reports\/[^/]*\)\/.*png)$$/\1/p' README.md | sort -u)
 SHARED = $(if $(SHARE),--share $(SHARE))
 BY_FILE := --dist loadfile --no-loadscope-reorder
 # Byte code of all that is installed takes pip most of its time: what is imported has it from its first import on.
@@ -17,7 +18,7 @@ IMPORTED := ddpbench.report.page, matplotlib.backends.backend_agg, matplotlib.ba
 IMPORT := $(BIN)/python -c 'import $(IMPORTED); from ddpbench.worker.server import preload; preload()'
 IMPORTED_OF_FRAMEWORKS := accelerate deepspeed lightning ray.train.torch tensorflow transformers.trainer
 
-.PHONY: sweep test thorough frameworks bench campaign soak check docs build clean help
+.PHONY: sweep test thorough frameworks bench campaign soak check docs pictures build clean help
 .DEFAULT_GOAL := help
 
 help:  ## what there is
@@ -72,6 +73,10 @@ docs: .venv/.dev  ## write the generated pages of docs/, and the pages of the ke
 	$(BIN)/python -c 'import pathlib; from ddpbench.report.method import glossary; pathlib.Path("docs/glossary.md").write_text(glossary(), "utf-8")'
 	$(BIN)/python -c 'import pathlib; from ddpbench.launch.settings_page import page; pathlib.Path("docs/settings.md").write_text(page(), "utf-8")'
 	@for run in reports/*/records.tar.xz; do $(BIN)/python -m ddpbench report "$${run%/*}" > /dev/null || exit 1; done
+
+pictures: .venv/.dev  ## make README's pictures again, from its run; needs chromium
+	@for run in $(PICTURED); do $(BIN)/python -m ddpbench report "$$run" > /dev/null || exit 1; done
+	$(BIN)/python -m tests.pictures
 
 build: .venv/.dev  ## build an sdist, and from it a wheel, into dist/
 	$(BIN)/python -m build --no-isolation

@@ -20,21 +20,34 @@ def add_parser(commands: Any) -> None:
         "cases/ is missing.",
     )
     flags.run_dir(parser)
+    parser.add_argument(
+        "--dirty",
+        action="store_true",
+        help="pack a run of uncommitted changes too, which nobody can measure again",
+    )
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     import ddpbench
+    from ddpbench.errors import RequestError
     from ddpbench.records import pack
-    from ddpbench.records.machine import read_machine, read_merged
+    from ddpbench.records.machine import is_dirty, read_machine, read_merged
     from ddpbench.records.plan import read_plan
     from ddpbench.records.sessions import read_sessions
     from ddpbench.records.submission_dir import run_at
+    from ddpbench.texts import on_one_line
     from ddpbench.units import format_bytes
 
     run = run_at(arguments.run_dir)
     for read in (read_plan, read_machine, read_merged, read_sessions):
         read(run)  # whole, or refused with what is wrong, before anything is written
+    commit = str((read_machine(run).get("context") or {}).get("git_commit") or "")
+    if is_dirty(commit) and not arguments.dirty:
+        raise RequestError(
+            f"{run.path} was measured with uncommitted changes (commit {on_one_line(commit)}): nobody can measure it "
+            "again. Commit them and measure anew, or give --dirty"
+        )
     with run.locked():
         path = pack(run)
     show(f"packed {format_bytes(path.stat().st_size)} of records", file=sys.stderr)

@@ -21,6 +21,7 @@ from ddpbench.errors import IdentityError
 from ddpbench.machine.hardware import Hardware
 from ddpbench.machine.mpi import mpi_version
 from ddpbench.machine.setup import read_setup
+from ddpbench.own_code import code_digest
 from ddpbench.records import SCHEMA_VERSION
 from ddpbench.records.machine import DIGESTS, setups_of
 from ddpbench.spec import PlannedCase
@@ -31,8 +32,6 @@ from ddpbench.workloads import is_import_path
 from ddpbench.workloads.profile import profile_digest
 from ddpbench.workloads.shipped import PREFIX, profile_path
 
-RANK_CODE = ("measure", "strategies", "worker", "workloads")
-"""The packages whose code runs in a rank."""
 _CONSEQUENCE = "results of the two do not belong in one table; give another --out"
 
 
@@ -60,7 +59,7 @@ def machine_record(
             "python": probe["python"],
             "experiment_digest": text_digest(experiment_toml),
             "workload_digest": workloads_digest(entry.case.workload for entry in cases),
-            "rank_code_digest": code_digest(RANK_CODE),
+            "rank_code_digest": code_digest(),
         },
         "context": {
             "host": socket.gethostname(),
@@ -243,16 +242,6 @@ def _source(module: str) -> Path | None:
     except (ImportError, ValueError):
         return None
     return Path(found.origin) if found is not None and found.origin else None
-
-
-def code_digest(packages: Iterable[str]) -> str:
-    """Return a digest of these packages of ddpbench: a resume after an update would mix the numbers of two programs."""
-    digest = hashlib.sha256()
-    root = Path(__file__).resolve().parents[1]
-    for folder in packages:
-        for path in sorted((root / folder).rglob("*.py")):
-            digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")

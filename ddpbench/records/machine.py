@@ -91,6 +91,11 @@ def read_machine(run: RunDir) -> dict[str, Any]:
     return data
 
 
+def is_dirty(commit: str) -> bool:
+    """Return whether `git_commit` of a machine.json, or one of a merged run's, had uncommitted changes."""
+    return any(one.strip().endswith("+") for one in commit.split(","))
+
+
 def setups_of(context: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Return how each host of a run is set up, as far as is known; hosts that do not differ stand as one."""
     told = context.get("setup") or {}

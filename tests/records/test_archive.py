@@ -232,3 +232,16 @@ def test_what_is_no_run_directory_is_not_packed(tmp_path: Path) -> None:
     with pytest.raises(IdentityError, match="not a run directory"):
         ddpbench.load(tmp_path)
     assert command(["pack", str(tmp_path)]) == 2
+
+
+def test_a_run_of_uncommitted_changes_is_packed_only_on_request(
+    run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = run.machine.read_text(encoding="utf-8")
+    for commit in ("4be1a90+", "4be1a90+, 7d0c11f"):  # the second one of a merge
+        run.machine.write_text(text.replace('"4be1a90"', f'"{commit}"'), encoding="utf-8")
+        assert command(["pack", str(run.path)]) == 2
+        assert f"uncommitted changes (commit {commit})" in capsys.readouterr().err
+        assert not run.packed.exists()
+    assert command(["pack", str(run.path), "--dirty"]) == 0
+    assert run.packed.exists()

@@ -33,7 +33,9 @@ def test_a_page_repeats_what_the_experiment_says(tmp_path: Path) -> None:
 
 def test_a_page_tells_where_the_experiment_says_nothing(tmp_path: Path) -> None:
     found = told(handmade_summary(), tmp_path)
-    assert found.endswith("The experiment does not say why it has just these (scope).")
+    assert found.endswith(
+        "Rule 2 of Hoefler and Belli is not met: the experiment does not say why it has just these (scope)."
+    )
     assert "At most 4 of 4 logical cores were used." in found
 
 

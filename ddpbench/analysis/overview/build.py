@@ -22,6 +22,7 @@ from ddpbench.analysis.invariants import check_cases
 from ddpbench.analysis.network import network_table
 from ddpbench.analysis.overview.failures import failures_of
 from ddpbench.analysis.overview.kept import Kept
+from ddpbench.analysis.overview.provenance import provenance_sentences
 from ddpbench.analysis.overview.tables import (
     breakdown_table,
     checkpoints_table,
@@ -128,6 +129,7 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, told: Told) -> Ru
             *validity_sentences(plan, cases, table, stop_reason=sweeps.stop_reason, path=str(run.path)),
             *virtual_sentences(cases, table),
             *fabric_sentences(fabrics),
+            *provenance_sentences(machine),
         ),
         failures=tuple(failures_of(cases)),
         stop_reason=sweeps.stop_reason,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ddpbench.report.draw import style
 from ddpbench.report.draw.glyphs import fonts_with, missing_glyphs
-from ddpbench.report.draw.png import png_of
+from ddpbench.report.draw.png import digest_of, png_of, stamped
 from ddpbench.report.draw.slim import slim
 from ddpbench.report.parts import Picture
 from ddpbench.report.words import Estimate
@@ -323,6 +323,8 @@ def _draw(picture: Picture, families: Sequence[str]) -> tuple[Drawn, set[str]]:
         body = Bbox.from_extents(0, below, picture.width_in, below + picture.height_in)
         svg = slim(themed(saved(figure, "svg", part=body)))
         narrow = narrow_form(picture) if picture.narrow is not None else b""
+    png = stamped(png, digest_of(svg))  # so that a picture that is kept can be held against its page
+    files[f"figures/{picture.file_name}.png"] = png
     return Drawn(narrow=narrow, svg=svg, png=png, files=files), missing
 
 

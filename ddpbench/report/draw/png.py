@@ -6,8 +6,10 @@ Source: W3C, "Portable Network Graphics (PNG) Specification (Third Edition)", 20
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import zlib
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +38,42 @@ def png_of(pixels: NDArray[np.uint8], dpi: float) -> bytes:
             _chunk(b"IEND", b""),
         )
     )
+
+
+_MADE_OF = b"made-of"
+"""Keyword of the text chunk that says what a picture was made of."""
+
+
+def digest_of(shown: bytes) -> str:
+    """Return the digest of what a picture shows, as a page has it; an SVG's has no double quotes there."""
+    return hashlib.sha256(shown.replace(b'"', b"'")).hexdigest()
+
+
+def stamped(png: bytes, digest: str) -> bytes:
+    """Return a PNG that says in a text chunk what it was made of, and nothing else of that."""
+    if not png:
+        return png
+    parts = [(name, data) for name, data in _chunks(png) if not _is_stamp(name, data)]
+    parts.insert(len(parts) - 1, (b"tEXt", _MADE_OF + b"\0" + digest.encode("ascii")))
+    return png[:8] + b"".join(_chunk(name, data) for name, data in parts)
+
+
+def stamp_of(png: bytes) -> str:
+    """Return what a PNG says that it was made of; empty where it does not."""
+    found = (data for name, data in _chunks(png) if _is_stamp(name, data))
+    return next(found, b"\0").partition(b"\0")[2].decode("ascii")
+
+
+def _is_stamp(name: bytes, data: bytes) -> bool:
+    return name == b"tEXt" and data.startswith(_MADE_OF + b"\0")
+
+
+def _chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
+    at = 8
+    while at < len(png):
+        size, name = struct.unpack(">I4s", png[at : at + 8])
+        yield name, png[at + 8 : at + 8 + size]
+        at += 12 + size
 
 
 def _chunk(name: bytes, data: bytes) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any
 from ddpbench.errors import RequestError
 from ddpbench.machine.equal_caps import sentences, without_equal
 from ddpbench.machine.estimate import Tried
-from ddpbench.machine.identity import RANK_CODE, check_identity, code_digest, nodes_record
+from ddpbench.machine.identity import check_identity, nodes_record
 from ddpbench.machine.order import run_order
 from ddpbench.machine.placement import early_env
 from ddpbench.machine.slurm import own_job
@@ -26,6 +26,7 @@ from ddpbench.machine.trial import (
     tried,
     within_own,
 )
+from ddpbench.own_code import code_digest
 from ddpbench.records import write_atomically
 from ddpbench.records.files import create_file
 from ddpbench.records.machine import read_machine
@@ -93,7 +94,7 @@ def _identify(slot: Slot, plan: StoredPlan) -> None:
     digests = {
         "experiment_digest": slot.cards[0].experiment,
         "workload_digest": slot.cards[0].workloads,
-        "rank_code_digest": code_digest(RANK_CODE),
+        "rank_code_digest": code_digest(),
     }
     firsts = {
         one.node: (one.host, card)

@@ -11,17 +11,11 @@ from typing import Any
 
 from ddpbench.errors import DdpbenchError, RequestError
 from ddpbench.machine.hardware import numa_cores, read_hardware
-from ddpbench.machine.identity import (
-    RANK_CODE,
-    code_digest,
-    driver_version,
-    mpi_of,
-    text_digest,
-    workloads_digest,
-)
+from ddpbench.machine.identity import driver_version, mpi_of, text_digest, workloads_digest
 from ddpbench.machine.placement import early_env
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.setup import read_setup
+from ddpbench.own_code import RANK_CODE, code_digest
 from ddpbench.records import RunDir
 from ddpbench.records.files import MOST_NOTES, read_text
 from ddpbench.records.plan import StoredPlan, read_plan

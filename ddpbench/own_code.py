@@ -1,0 +1,20 @@
+"""Which of ddpbench's code made a run's numbers: a digest of what runs in a rank. The one owner of what that is."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+RANK_CODE = ("collectives", "measure", "strategies", "worker", "workloads")
+"""The packages whose code runs in a rank."""
+
+
+def code_digest(packages: Iterable[str] = RANK_CODE) -> str:
+    """Return a digest of these packages of ddpbench: a resume after an update would mix the numbers of two programs."""
+    digest = hashlib.sha256()
+    root = Path(__file__).resolve().parent
+    for folder in packages:
+        for path in sorted((root / folder).rglob("*.py")):
+            digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
