@@ -1,4 +1,4 @@
-"""One judgement for each pair of cases on a page, by the one rule that has a say in which.
+"""The rule by which a page has one judgement for each pair of cases.
 
 A pair that a claim of the experiment names is judged by its claims, whose pairs were named before anything was measured
 and form one family (`findings/claims.py`). Every other pair is judged by the family in which it is compared. So no two

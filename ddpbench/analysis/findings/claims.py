@@ -104,9 +104,9 @@ def decided_claims(
 
 
 def judged_by_claims(cases: Sequence[CaseRun], claims: Sequence[Decided]) -> list[CaseRun]:
-    """Return the cases with what claims have decided of their pairs: whatever a page says of these follows from it.
+    """Return the cases with what claims have decided of their pairs: all that a page says of these follows from it.
 
-    Claims of step times say so of throughput where both take as many samples a step.
+    Claims of step times count as claims of throughput where both have as many samples per step.
     """
     found: dict[str, dict[str, Judgement]] = {}
     batches = {run.case_id: run.case.global_batch for run in cases}

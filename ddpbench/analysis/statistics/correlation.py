@@ -1,4 +1,4 @@
-"""How far rounds that follow each other are alike, and how much wider that makes an interval over rounds: one owner.
+"""The lag-1 correlation of a run's rounds, and how much wider it makes an interval over rounds: the only owner.
 
 A t-interval takes rounds to be independent. A machine whose load comes and goes makes one round's ratios resemble the
 next one's: differences then vary less within a sweep than from sweep to sweep, and the interval is too narrow.
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 MOST = 0.9
 """No correlation above this is reckoned with: so few rounds as there are could not show it."""
 _SAFETY = 0.5
-"""So many standard errors are added to the estimate."""
+"""Standard errors that are added to the estimate."""
 _TOLD_BY = 200
-"""Of more rounds the first so many tell by how much an estimate is too low: hardly at all."""
+"""By how much an estimate is too low is worked out from at most this many rounds; with more it hardly is."""
 _FAR = 2.0
-"""A case that scatters by more than so many times the median of all counts as one that scatters by as much."""
+"""A case that scatters by more than this many times the median of all counts as one that scatters by as much."""
 _NOTHING = 1e-12
 """A scatter of logarithms that is rounding."""
 _FURTHEST = 400
