@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddpbench.analysis.read.steptime import BlockTimes, time_blocks
 from ddpbench.analysis.statistics.correlation import correlation_of
-from ddpbench.analysis.statistics.stats import Pair, Timing, compare, log_half_width
+from ddpbench.analysis.statistics.stats import Interval, Pair, Timing, compare, step_time
 from ddpbench.errors import RecordError
 from ddpbench.records import Address, Block, LaunchDir, LaunchOutcome, RankStart, RunDir
 from ddpbench.records.files import MOST_RECORDS, read_bytes
@@ -19,13 +20,15 @@ from ddpbench.records.sessions import UNKNOWN, Sessions
 
 
 def width_of(timings: Sequence[Timing], baseline: Sequence[Timing] | None) -> float | None:
-    """Return the 95 % half-width that the stopping rule looks at; None under three rounds.
+    """Return the 95 % half-width that the stopping rule looks at; None without an interval.
 
     It is that of the log ratio to the base case within rounds, and None where they are not paired in three. A base
-    case, and a case whose base case has no numbers (`baseline` None or empty), has that of its own log step time.
+    case, and a case whose base case has no numbers (`baseline` None or empty), has that of its own log step time: of
+    the median launch, and None under five.
     """
     if not baseline:
-        return log_half_width(timings)
+        step = step_time(timings) if timings else Interval(value=math.nan)
+        return None if step.low is None or step.high is None else math.log(step.high / step.low) / 2
     comparison = compare(timings, baseline)
     return comparison.half_width() if comparison is not None and comparison.paired else None
 
@@ -35,7 +38,7 @@ class SoFar:
     """What the stopping rule knows between rounds, by case id: half-widths, and which rounds have the case."""
 
     widths: dict[str, float | None]
-    """None while a case has fewer than three rounds."""
+    """None while a case has too few rounds."""
     rounds: dict[str, frozenset[Pair]]
 
     def apart(self, case_ids: Iterable[str], rounds_min: int) -> list[str]:

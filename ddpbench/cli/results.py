@@ -80,7 +80,7 @@ def failed(summary: RunSummary) -> list[str]:
 
 def _head(targets: Sequence[float]) -> list[str]:
     losses = [f"s to a loss of {', '.join(f'{target:g}' for target in targets)}"] if targets else []
-    return ["samples/s", "95 % interval", "speed-up", "efficiency", *losses, "status"]
+    return ["median samples/s", "95 % interval", "speed-up", "efficiency", *losses, "status"]
 
 
 def _told(record: Mapping[str, Any], *, to_loss: bool) -> list[str]:

@@ -174,7 +174,7 @@ def test_ratios_and_losses_are_of_pairs_alone(tmp_path: Path) -> None:
     assert row["speedup"] == pytest.approx(2 * single / (1.1 * single))
     assert row["speedup_ci_high"] == pytest.approx(row["speedup"])  # 1.1 in every pair
     # all six launches are the case's own
-    assert row["step_time_s"] == pytest.approx((1.1 * single + 115) / 6 / 1000)
+    assert row["step_time_s"] == pytest.approx(1.1 * (102 + 103) / 2 / 1000)
     found = so_far(run)
     assert found.widths[DDP.case_id] == pytest.approx(0, abs=1e-9)
     assert found.apart([SINGLE.case_id, DDP.case_id], 5) == []

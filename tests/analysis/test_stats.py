@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 
 import pytest
 from scipy import stats as scipy_stats
@@ -16,6 +15,9 @@ from ddpbench.analysis.statistics.stats import (
     half_width,
     judge,
     judge_all,
+    mean_rate,
+    mean_step_s,
+    median_launch,
     samples_rate,
     share,
     smallest_resolvable,
@@ -63,30 +65,59 @@ def test_two_launches_have_no_interval() -> None:
     assert gain.rate_ratio().low is not None
 
 
-def test_step_time_is_the_mean_of_launches_each_of_which_weighs_alike() -> None:
+def test_step_time_is_the_median_launch_s_each_of_which_weighs_alike() -> None:
     """A launch is the unit that is repeated: one that is slow has fewer steps in its time, and weighs no less."""
     launches = [
         Timing(round=0, time_s=1.0, steps=10, samples=80),
         Timing(round=1, time_s=4.0, steps=20, samples=160),
         Timing(round=2, time_s=8.0, steps=20, samples=160),
+        Timing(round=3, time_s=0.3, steps=1, samples=8),
     ]
-    found = step_time(launches)
-    assert found.value == pytest.approx((0.1 + 0.2 + 0.4) / 3)
-    assert samples_rate(launches).value == pytest.approx(8 / found.value)
-    # logs of 0.1, 0.2 and 0.4 are ln 2 apart: s = ln 2, h = t(0.975, 2) * s / sqrt 3
-    factor = 2 ** (4.30265273 / math.sqrt(3))
-    assert found.low == pytest.approx(found.value / factor, rel=1e-5)
-    assert found.high == pytest.approx(found.value * factor, rel=1e-5)
+    assert step_time(launches[:3]).value == pytest.approx(0.2)
+    assert step_time(launches).value == pytest.approx(0.25)
+    assert mean_step_s(launches) == pytest.approx((0.1 + 0.2 + 0.4 + 0.3) / 4)
+    assert mean_rate(launches) == pytest.approx(8 / mean_step_s(launches))
 
 
-def test_rate_is_harmonic_and_its_interval_is_the_step_time_s_turned_round() -> None:
-    launches = timings([1.0, 2.0, 4.0])
-    rates = [80 / 1.0, 80 / 2.0, 80 / 4.0]
+def test_a_rate_is_the_median_step_time_s_turned_round_with_its_interval() -> None:
+    """Of an even number of launches too, where the median of the rates would be another."""
+    launches = timings([1.0, 2.0, 4.0, 1.5, 1.2, 9.0])
     rate, step = samples_rate(launches), step_time(launches)
-    assert rate.value == pytest.approx(statistics.harmonic_mean(rates))
+    assert step.value == pytest.approx((0.15 + 0.2) / 2)
+    assert rate.value == pytest.approx(8 / step.value)  # 8 samples per step
     assert rate.low is not None
+    assert rate.high is not None
+    assert step.low is not None
     assert step.high is not None
-    assert rate.low == pytest.approx(8 / step.high)  # 8 samples per step
+    assert (rate.low, rate.high) == (pytest.approx(8 / step.high), pytest.approx(8 / step.low))
+
+
+def test_a_median_s_interval_by_hand() -> None:
+    """By the sign test, from binomial coefficients: how often fewer than d of n values lie on one side."""
+    five = median_launch([3.0, 1.0, 2.0, 5.0, 4.0])
+    assert (five.low, five.value, five.high) == (1.0, 3.0, 5.0)  # 1 - 2 / 32: 93.75 %
+    six = median_launch([6.0, 1.0, 2.0, 5.0, 4.0, 3.0])
+    assert (six.low, six.value, six.high) == (
+        1.0,
+        3.5,
+        6.0,
+    )  # 1 - 2 / 64; from the second value on 78 %, too few
+    eight = median_launch([float(one) for one in range(8)])
+    wider, narrower = 1 - 2 / 256, 1 - 2 * 9 / 256  # d = 1 and 2: 99.2 % and 93.0 %
+    part = (wider - 0.95) / (wider - narrower)
+    weight = 7 * part / (1 + 6 * part)
+    assert (eight.low, eight.high) == (pytest.approx(weight), pytest.approx(7 - weight))
+    assert (median_launch([1.0] * 4).low, median_launch([1.0] * 4).high) == (None, None)
+
+
+@pytest.mark.parametrize("count", [6, 8, 9, 12, 20, 40])
+def test_a_median_s_interval_lies_in_the_uninterpolated_one_of_scipy(count: int) -> None:
+    values = [float((7 * one) % count) for one in range(count)] if count % 7 else [*map(float, range(count))]
+    found = median_launch(values)
+    whole = scipy_stats.quantile_test(values, q=values[0], p=0.5).confidence_interval(0.95)
+    assert found.low is not None
+    assert found.high is not None
+    assert whole.low <= found.low < found.value < found.high <= whole.high
 
 
 def test_one_round_has_a_point_and_no_interval() -> None:

@@ -17,6 +17,7 @@ from ddpbench.analysis.export.benchmark import extra_info
 from ddpbench.analysis.export.steps import load_steps, load_transfers
 from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.statistics.estimands import MEDIAN
 from ddpbench.analysis.table.frame import csv_of, load
 from ddpbench.errors import RequestError
 from ddpbench.escaping import escape_openmetrics
@@ -148,8 +149,8 @@ def statistics_of(values: Sequence[float]) -> dict[str, Any]:
 
 
 _METRICS = (
-    ("step_time_s", "ddpbench_step_time_seconds", "seconds", "Time of a training step, mean over launches"),
-    ("samples_per_s", "ddpbench_samples_per_second", "", "Throughput of the whole job"),
+    ("step_time_s", "ddpbench_step_time_seconds", "seconds", f"Time of a training step, {MEDIAN}"),
+    ("samples_per_s", "ddpbench_samples_per_second", "", f"Throughput of the whole job, {MEDIAN}"),
     ("speedup", "ddpbench_speedup_ratio", "ratio", "Throughput over that of the base case"),
     ("efficiency", "ddpbench_efficiency_ratio", "ratio", "Speed-up over the number of ranks"),
     (

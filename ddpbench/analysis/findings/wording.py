@@ -10,7 +10,7 @@ from ddpbench.analysis.network import beyond_formula_s
 from ddpbench.analysis.read.launches import CaseRun, Launch
 from ddpbench.analysis.read.pace import host_share, late_s
 from ddpbench.analysis.shares import percent_of
-from ddpbench.analysis.statistics.stats import MARGIN, Interval, Judgement, step_time
+from ddpbench.analysis.statistics.stats import MARGIN, Interval, Judgement, mean_step_s
 from ddpbench.records import Compared
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import SCALE, VARIANT, cap_words
@@ -213,7 +213,7 @@ def late_share(run: CaseRun) -> float:
     """Return by how much, at most, a replay's steps are too long because its computation came late, as a fraction."""
     paced = [launch.pace for launch in run.good if launch.pace is not None]
     late = late_s(paced) if paced else 0.0
-    step = step_time(run.timings).value
+    step = mean_step_s(run.timings)
     return late / (step - late) if late < step else math.inf
 
 

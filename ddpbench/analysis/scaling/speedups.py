@@ -22,8 +22,8 @@ from ddpbench.analysis.statistics.stats import (
     Pair,
     Timing,
     compare,
+    mean_rate,
     pairs,
-    samples_rate,
 )
 
 Array = NDArray[np.float64]
@@ -80,8 +80,11 @@ class SpeedupCurve:
         return np.array(logs, np.float64)
 
     def log_base_rate(self, without: Pair | None = None) -> float:
-        """Return the logarithm of the base case's samples/s, all rounds but one."""
-        return math.log(samples_rate([one for one in self.base if one.pair != without]).value)
+        """Return the logarithm of the base case's samples/s, all rounds but one.
+
+        That of the mean: a jackknife needs what changes smoothly, which a median does not.
+        """
+        return math.log(mean_rate([one for one in self.base if one.pair != without]))
 
 
 def speedup_of(curve: SpeedupCurve, size: int) -> Interval:

@@ -1,26 +1,30 @@
 """Intervals, paired comparisons, correction for many of them, and what a comparison may be said to show.
 
 Rounds are the replicates: a launch gives one number, its total time over its total steps or samples, and
-every interval here is a t-interval over rounds of the logarithms of those numbers, never over steps. Two
-cases are compared by the ratios within each round, because drift of the machine cancels in them; that holds for
-launches that one session ran in turn, and for no others (`pairs`). A comparison's interval is wider where the run's
-rounds are correlated (`correlation.py`). Sources:
+every interval here is over rounds, never over steps. Two cases are compared by the ratios within each round, because
+drift of the machine cancels in them; that holds for launches that one session ran in turn, and for no others (`pairs`).
+A comparison's interval is wider where the run's rounds are correlated (`correlation.py`). Sources:
 
 - Hoefler & Belli, "Scientific Benchmarking of Parallel Computing Systems", SC'15: rules 3 and 4 (totals for
-  costs, no averaged ratios), 5 (intervals), 7 (compare by intervals or tests, not by means alone).
+  costs, no averaged ratios), 5 (intervals), 7 (compare by intervals or tests, not by means alone), 8 (mean or median).
+- Hettmansperger & Sheather, "Confidence intervals based on interpolated order statistics", Statistics & Probability
+  Letters 4 (1986).
 - Dunn, "Multiple comparisons among means", J. Am. Stat. Assoc. 56 (1961): a level divided among intervals.
 - Welch, "The generalization of 'Student's' problem", Biometrika 34 (1947).
 - Fieller, J. R. Statist. Soc. B 16 (1954): the interval of a ratio of two means.
 - Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987): equivalence by two one-sided tests, here at half of 5 %.
 
-A ratio's point is the geometric mean of the ratios within pairs, of a rate or a step time it is a ratio of totals;
-the interval is point * exp(+-h), h being the t half-width of the logarithms. `scipy.special` gives the quantiles:
-importing `scipy.stats` takes most of a second.
+**A ratio** is the geometric mean of the ratios within pairs; its interval is point * exp(+-h), h being the t half-width
+of the logarithms. **A step time or a rate** is that of the median launch, and its interval is the sign test's
+(`median_launch`): where one launch in ten is slow, none of five is, 59 times in 100, and no interval around the mean
+of the five covers the mean of all. `scipy.special` gives the quantiles: importing `scipy.stats` takes most of a second,
+and the interval that its `quantile_test` has is not interpolated.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -38,6 +42,10 @@ MARGIN = 0.02
 MIN_ROUNDS = settings.MIN_ROUNDS
 FEWEST = 3
 """Fewer values give no interval: that of two is 12.7 standard errors wide to either side, and says nothing."""
+FEWEST_FOR_MEDIAN = 5
+"""Fewer values give no interval of their median: the least and the largest of four hold it in 87.5 % of cases."""
+LEAST_COVERAGE = 0.90
+"""The interval of a median covers it at least this often, whatever the values' distribution."""
 POWER = 0.8
 """A smallest resolvable change is one that would be seen this often."""
 
@@ -83,7 +91,7 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
-    """A value with its confidence interval; the ends are None under `FEWEST` rounds."""
+    """A value with its confidence interval; the ends are None where there are too few rounds for one."""
 
     value: float
     low: float | None = None
@@ -108,6 +116,11 @@ class Interval:
         """Return the same in another unit, or per rank; the factor is positive."""
         low, high = (None if end is None else factor * end for end in (self.low, self.high))
         return Interval(value=factor * self.value, low=low, high=high)
+
+    def reciprocal(self) -> Interval:
+        """Return the interval of one over a positive value."""
+        low, high = (None if end is None else 1 / end for end in (self.high, self.low))
+        return Interval(value=1 / self.value, low=low, high=high)
 
     def exponential(self) -> Interval:
         """Return the interval of a ratio whose logarithm this is; ends beyond all numbers are infinite."""
@@ -154,23 +167,70 @@ def deviation(values: Sequence[float]) -> float:
 
 
 def log_half_width(timings: Sequence[Timing]) -> float | None:
-    """Return the 95 % half-width of the log step time over rounds; None under `FEWEST` rounds."""
+    """Return the 95 % half-width of the mean log step time over rounds; None under `FEWEST` rounds."""
     return half_width([math.log(timing.step_s) for timing in timings])
 
 
 def step_time(timings: Sequence[Timing]) -> Interval:
-    """Return seconds per step: the arithmetic mean of launches, each of which weighs alike, and its interval over them.
-
-    Total time over total steps would weigh by steps, of which a launch has more the faster it is.
-    """
-    mean = math.fsum(timing.step_s for timing in timings) / len(timings)
-    return Interval.around(mean, log_half_width(timings))
+    """Return seconds per step of the median launch, and its interval over launches, each of which weighs alike."""
+    return median_launch([timing.step_s for timing in timings])
 
 
 def samples_rate(timings: Sequence[Timing]) -> Interval:
-    """Samples per second: the harmonic mean of launches, each of which weighs alike."""
-    mean = math.fsum(timing.sample_s for timing in timings) / len(timings)
-    return Interval.around(1 / mean, log_half_width(timings))
+    """Return samples per second of the median launch: the reciprocal of the median time per sample."""
+    return median_launch([timing.sample_s for timing in timings]).reciprocal()
+
+
+def median_launch(times: Sequence[float]) -> Interval:
+    """Return the median of independent times, one a launch, and its 95 % interval; no ends under `FEWEST_FOR_MEDIAN`.
+
+    By the sign test: from the d-th least to the d-th largest time an interval holds the median unless fewer than d
+    times lie on one side of it, whatever their distribution. Of five, d = 1: 93.75 %. Of more, the ends lie between
+    those of two neighbouring d, as far as makes about 95 % of smooth distributions (Hettmansperger & Sheather, 1986);
+    where the narrower of the two has under `LEAST_COVERAGE`, the wider one is taken.
+    """
+    middle = statistics.median(times)
+    at = _order_statistic(len(times))
+    if at is None:
+        return Interval(value=middle)
+    depth, weight = at
+    ordered = sorted(times)
+    low, high = (
+        (1 - weight) * every[depth - 1] + weight * every[depth] for every in (ordered, ordered[::-1])
+    )
+    return Interval(value=middle, low=low, high=high)
+
+
+@lru_cache(maxsize=1024)
+def _order_statistic(count: int) -> tuple[int, float] | None:
+    """Return which value from either end a median's interval ends at, and how far from there to the next one."""
+    if count < FEWEST_FOR_MEDIAN:
+        return None
+
+    def coverage(depth: int) -> float:
+        return 1 - 2 * float(special.bdtr(depth - 1, count, 0.5))
+
+    wanted, depth = 1 - ALPHA, 1
+    while coverage(depth + 1) >= wanted:
+        depth += 1
+    wider, narrower = coverage(depth), coverage(depth + 1)
+    if wider <= wanted or narrower < LEAST_COVERAGE:
+        return depth, 0.0
+    part = (wider - wanted) / (wider - narrower)
+    return depth, (count - depth) * part / (depth + (count - 2 * depth) * part)
+
+
+def mean_step_s(timings: Sequence[Timing]) -> float:
+    """Return the arithmetic mean over launches of seconds per step: for what is held against other means, and adds up.
+
+    Total time over total steps would weigh by steps, of which a launch has more the faster it is.
+    """
+    return math.fsum(timing.step_s for timing in timings) / len(timings)
+
+
+def mean_rate(timings: Sequence[Timing]) -> float:
+    """Return the harmonic mean over launches of samples per second, and so smooth in every launch."""
+    return len(timings) / math.fsum(timing.sample_s for timing in timings)
 
 
 def share(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from ddpbench.analysis.statistics.estimands import MEDIAN, WITHIN_ROUNDS
 from ddpbench.spec.grouping import FACETS, check_complete
 
 if TYPE_CHECKING:
@@ -180,15 +181,15 @@ def _table() -> list[Column]:
             "base case of the speed-up",
             value=lambda run: run.baseline_id,
         ),
-        *_measured(
-            timed, "step_time{}_s", "s", "samples of one step over the job's rate, mean over launches"
-        ),
+        *_measured(timed, "step_time{}_s", "s", f"samples of one step over the job's rate, {MEDIAN}"),
         *_number(timed, "step_time_median_s", "s", "median of single steps, over all ranks and launches"),
         *_number(
             timed, "step_time_p95_s", "s", "95th percentile of single steps, over all ranks and launches"
         ),
-        *_measured(timed, "samples_per_s{}", "samples/s", "samples of all ranks per second of timed steps"),
-        *_measured(timed, "speedup{}", "1", "throughput over that of the base case, paired within rounds"),
+        *_measured(
+            timed, "samples_per_s{}", "samples/s", f"samples of all ranks per second of timed steps, {MEDIAN}"
+        ),
+        *_measured(timed, "speedup{}", "1", f"throughput over that of the base case, {WITHIN_ROUNDS}"),
         *_one(
             timed,
             "whole",
@@ -278,15 +279,19 @@ def _table() -> list[Column]:
             "evaluation",
             "evaluation_step_time{}_s",
             "s",
-            "one step of evaluation: forward and loss without gradients",
+            f"one step of evaluation: forward and loss without gradients, {MEDIAN}",
         ),
-        *_measured("evaluation", "evaluation_samples_per_s{}", "samples/s", "throughput of evaluation"),
-        *_measured("checkpoints", "snapshot_plain{}_s", "s", "one checkpoint by rank 0 with torch.save"),
+        *_measured(
+            "evaluation", "evaluation_samples_per_s{}", "samples/s", f"throughput of evaluation, {MEDIAN}"
+        ),
+        *_measured(
+            "checkpoints", "snapshot_plain{}_s", "s", f"one checkpoint by rank 0 with torch.save, {MEDIAN}"
+        ),
         *_measured(
             "checkpoints",
             "snapshot_dcp{}_s",
             "s",
-            "one checkpoint by all ranks with torch.distributed.checkpoint",
+            f"one checkpoint by all ranks with torch.distributed.checkpoint, {MEDIAN}",
         ),
         *_one(
             "checkpoints",
@@ -443,7 +448,9 @@ def _table() -> list[Column]:
             "optimizer state held by the rank with most state",
         ),
         *_number(loss, "target_loss", "loss", "mean loss that launches train to"),
-        *_measured(loss, "time_to_loss{}_s", "s", "time to the target loss; empty if any launch missed it"),
+        *_measured(
+            loss, "time_to_loss{}_s", "s", f"time to the target loss, {MEDIAN}; empty if any launch missed it"
+        ),
         *_number(loss, "samples_to_loss", "samples", "samples to the target loss"),
         *_number(loss, "steps_to_loss", "steps", "steps to the target loss"),
         *_measured(

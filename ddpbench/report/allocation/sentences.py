@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddpbench.analysis.scaling.allocation import Allocation, Job
+from ddpbench.analysis.statistics.estimands import MEDIAN_LAUNCH
 from ddpbench.report.words import estimate_of, launches_each, ranks
 from ddpbench.units import counted, format_seconds
 from ddpbench.version import VERSION
@@ -157,8 +158,8 @@ def method(allocation: Allocation) -> str:
         f"{allocation.setting}, {allocation.dtype}, {threads} per rank; strategy {allocation.name}. Each job size was "
         f"launched as fresh processes, each rank {place} ({launched}), in rounds that run every "
         "case once in random order. A launch warms up until its steps show no trend, and then times steps in blocks "
-        "between barriers. Speed-up and efficiency are ratios of samples per second to the base case within rounds; "
-        "intervals are 95 % t-intervals over launches. "
+        "between barriers. Speed-up and efficiency are ratios of samples per second to the base case within rounds, "
+        f"with 95 % t-intervals; samples per second, step and epoch are those of the {MEDIAN_LAUNCH}. "
         f"Base case: a single process, {base_rate(allocation)}, {step} ms a step."
     )
     merged = context.get("merged_from") or []

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ddpbench.analysis.statistics.estimands import MEDIAN
 from ddpbench.report.captions import label_but_links, setting_but_links
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
@@ -105,11 +106,11 @@ def picture(lines: Sequence[Series], index: int, told: Mapping[str, Stand]) -> P
     each = launches_each(row.launches for row in shown)
     caption = " ".join(
         [
-            f"{setting_but_links(shown)}, {name_of(lines)}. Left: step time; both axes are logarithmic.",
+            f"{setting_but_links(shown)}, {name_of(lines)}. Left: step time, {MEDIAN}; both axes are logarithmic.",
             *(["Right: efficiency over single at one rank, which uses no link."] if efficient else []),
-            f"Hollow markers: emulated links; whiskers: 95 % t-intervals over launches ({each}), hidden by the marker",
+            f"Hollow markers: emulated links; whiskers: 95 % intervals over launches ({each}), hidden by the marker",
             "where they are shorter. Lines only guide the eye.",
-            *(["Square: the shortest mean step at its bandwidth."] if len(lines) > 1 else []),
+            *(["Square: the shortest step at its bandwidth."] if len(lines) > 1 else []),
         ]
     )
     rates = series_of([format_bit_rate(rate) for rate in _rates(shown)])
@@ -303,7 +304,7 @@ def _step_times_ms(shown: Sequence[Row]) -> list[float]:
 
 
 def _mark_shortest(axes: Axes, lines: Sequence[Series], rates: Sequence[float]) -> None:
-    """Draws a square around the shortest mean step at each bandwidth."""
+    """Draws a square around the shortest step at each bandwidth."""
     for rate in rates:
         best = _shortest(lines, rate)
         row = next(row for row in best.rows if _rate(row) == rate) if best is not None else None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import grey_ground, label_of, not_shown, setting_of
 from ddpbench.report.draw import style
@@ -198,7 +199,7 @@ def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str], index:
             f"({launches_each(bar.launches for bar in bars)}), so that they add up to the bar; medians would",
             "not.",
             *(_meanings(bars) if not index else ["To be read as the figure before, on another scale."]),
-            "Timed: the same case's timed steps, 95 % t-interval over launches.",
+            f"Timed: the same case's timed steps, {MEDIAN}; in brackets {MEDIAN_INTERVALS}.",
             *marks,
         ]
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import fullest, label_of, marks_of, not_shown, setting_of
 from ddpbench.report.draw import style
@@ -158,8 +159,8 @@ def _marks(
 def _caption(shown: Sequence[Row], marks: Sequence[str]) -> str:
     return " ".join(
         [
-            f"{shown[0].strategy_name}, {setting_of(fullest(shown))}. Large markers: mean step time;",
-            f"whiskers: 95 % t-intervals over launches ({launches_each(row.launches for row in shown)});",
+            f"{shown[0].strategy_name}, {setting_of(fullest(shown))}. Large markers: step time, {MEDIAN};",
+            f"whiskers: {MEDIAN_INTERVALS} ({launches_each(row.launches for row in shown)});",
             "small dots: single launches. Caps are categories, not a scale; 'default' is 25 MiB after a",
             "first bucket of 1 MiB.",
             *marks,
@@ -181,7 +182,7 @@ def _heading(panel_name: str, shown: Sequence[Row], told: Mapping[str, Stand]) -
     if len(timed) == 1:
         return f"{prefix}At {ranks(most)} only {lowest.bucket_name} buckets were measured: {_ms(estimate)}"
     start = f"{prefix}{lowest.strategy_name} at {ranks(most)}"
-    fastest = f"{lowest.bucket_name} buckets have the lowest mean step, {_ms(estimate)}"
+    fastest = f"{lowest.bucket_name} buckets have the shortest step, {_ms(estimate)}"
     judged = [(row, told[row.case_id]) for row, _ in timed if row.case_id in told]
     if not judged:
         return f"{start}: {fastest}"

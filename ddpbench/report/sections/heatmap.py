@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
+from ddpbench.analysis.statistics.estimands import MEDIAN
 from ddpbench.report.captions import fullest, label_but_links, label_of, setting_but_links, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
@@ -132,7 +133,7 @@ def _caption(shown: Sequence[Row], across: Across, marks: Sequence[str]) -> str:
         setting = f"{ranks(shown[0].case.world_size)}, {setting_but_links(shown)}"
     return " ".join(
         [
-            f"{shown[0].strategy_name}, {setting}. In a cell: mean step time, ms, over",
+            f"{shown[0].strategy_name}, {setting}. In a cell: step time, ms, {MEDIAN},",
             f"{launches_each(row.launches for row in shown)}, and how much longer than the lowest of its row, paired",
             "within rounds where they can be; the ground darkens with it. Caps are categories, not a scale.",
             *marks,
@@ -205,7 +206,7 @@ _Cells = Mapping[tuple[int | str, BucketCap], Row]
 
 
 def _longer(row: Row, sizes_rows: Sequence[Row], told: Mapping[str, Stand]) -> float | None:
-    """Return how much longer its step is than the lowest mean of its row, as a fraction; 0 for that one itself.
+    """Return how much longer its step is than the shortest of its row, as a fraction; 0 for that one itself.
 
     Paired within rounds, as in the other figures, where the two were compared; else the quotient of the means.
     """

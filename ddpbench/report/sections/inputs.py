@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import grey_ground, label_of, setting_of
 from ddpbench.report.draw import style
@@ -151,8 +152,8 @@ def _picture(groups: Sequence[Sequence[Bar]]) -> Picture:
     caption = " ".join(
         [
             *start,
-            f"Bars: timed step, mean ({launches_each(bar.row.launches for bar in bars)}); whiskers: 95 %",
-            "t-intervals over launches. The first part is what a step waits for a batch, from instrumented steps.",
+            f"Bars: timed step, {MEDIAN} ({launches_each(bar.row.launches for bar in bars)}); whiskers:",
+            f"{MEDIAN_INTERVALS}. The first part is what a step waits for a batch, from instrumented steps.",
             *marks,
         ]
     )

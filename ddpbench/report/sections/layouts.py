@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import fullest, label_of, marks_of, setting_of
 from ddpbench.report.draw import style
@@ -104,8 +105,8 @@ def _picture(
     marks = [METHOD, *marks_of(shown, missing)]
     caption = " ".join(
         [
-            f"{setting_of(fullest(shown))}. Layouts are nodes x ranks on each. Large markers: mean step time;",
-            f"whiskers: 95 % t-intervals over launches ({launches_each(row.launches for row in shown)}); small dots:",
+            f"{setting_of(fullest(shown))}. Layouts are nodes x ranks on each. Large markers: step time, {MEDIAN};",
+            f"whiskers: {MEDIAN_INTERVALS} ({launches_each(row.launches for row in shown)}); small dots:",
             "single launches.",
             *marks,
         ]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import label_but_links, setting_but_links, settings_apart
 from ddpbench.report.draw import style
@@ -150,7 +151,7 @@ def _dots(groups: Sequence[Sequence[Row]], raw: Mapping[str, Sequence[float]]) -
     caption = " ".join(
         [
             f"{setting_but_links(shown)}. Cases of a group differ in nothing but what their row names. Large markers:",
-            "mean step time; whiskers: 95 % t-intervals over launches",
+            f"step time, {MEDIAN}; whiskers: {MEDIAN_INTERVALS}",
             f"({launches_each(row.launches for row in shown)});",
             "small dots: single launches. Hollow markers: emulated or dilated.",
         ]

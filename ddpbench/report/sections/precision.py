@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.stats import MARGIN
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import grey_ground, label_of, not_shown
@@ -130,8 +131,8 @@ def _picture(
     marks += [*grey_ground(shown), *not_shown(missing)]
     caption = " ".join(
         [
-            "Forward and loss under autocast; parameters and gradients stay in float32. Large markers: mean step time;",
-            f"whiskers: 95 % t-intervals over launches ({launches_each(row.launches for row in shown)}); small dots:",
+            "Forward and loss under autocast; parameters and gradients stay in float32. Large markers: step time,",
+            f"{MEDIAN}; whiskers: {MEDIAN_INTERVALS} ({launches_each(row.launches for row in shown)}); small dots:",
             "single launches.",
             *marks,
         ]

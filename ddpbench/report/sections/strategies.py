@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.bound import bounds_of, is_bounded, outruns
+from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.stats import MARGIN
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import fullest, label_of, marks_of, not_shown, setting_of
@@ -133,8 +134,8 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
     setting = setting_of(fullest(shown))
     caption = " ".join(
         [
-            f"{setting}. Large markers: mean throughput; whiskers: 95 % t-intervals",
-            f"over launches ({launches_each(row.launches for row in shown)}); small dots: single launches.",
+            f"{setting}. Large markers: throughput, {MEDIAN}; whiskers:",
+            f"{MEDIAN_INTERVALS} ({launches_each(row.launches for row in shown)}); small dots: single launches.",
             *_about_bounds(groups),
             *marks,
             *notes,

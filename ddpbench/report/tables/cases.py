@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from ddpbench.analysis.statistics.estimands import MEDIAN, WITHIN_ROUNDS
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.rows import Row
@@ -111,7 +112,8 @@ def _caption(settings: _Settings, *, bold: bool) -> str:
         f"All cases{f', each with {series_of(shared)}' if shared else ''}",
         f"links, where they are used: {links}" if links and links not in shared else "",
         *(f"buckets, where there are any: {cap}" for cap in caps if not settings.tells_caps),
-        f"in brackets 95 % t-intervals over launches{f', {max(launches)} each' if len(launches) == 1 else ''}",
+        f"samples/s and step: {MEDIAN}{f', {max(launches)} each' if len(launches) == 1 else ''}",
+        "in brackets 95 % intervals",
     ]
     best = (
         "Bold: best at its number of ranks among cases that exchange gradients, "
@@ -119,7 +121,7 @@ def _caption(settings: _Settings, *, bold: bool) -> str:
     )
     return (
         f"{'; '.join(filter(None, told))}. {best if bold else ''}"
-        "Speed-up: paired by round, so not quite the quotient of two cells. "
+        f"Speed-up: {WITHIN_ROUNDS}, so not quite the quotient of two cells. "
         "Exposed: from instrumented steps, not a part of the timed step beside it."
         f"{f' All: {series_of(settings.flaws)}.' if settings.flaws else ''}"
     )

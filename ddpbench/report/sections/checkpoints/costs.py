@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ddpbench.analysis.checkpoints import INTERVALS, share
+from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import label_of, setting_of
 from ddpbench.report.draw import style
@@ -93,9 +94,9 @@ def checkpoint_picture(costs: Sequence[Cost]) -> Picture:
         [
             *([f"{next(iter(settings))}."] if len(settings) == 1 else []),
             f"State of model and optimizer, {megabytes} MB, on the disk and flushed (fsync), from barrier to barrier.",
-            f"Means, each launch's first included ({launches_each(cost.launches for cost in costs)},",
+            f"The {MEDIAN}, each launch's first included ({launches_each(cost.launches for cost in costs)},",
             f"{counted(min(cost.checkpoints // cost.launches for cost in costs), 'checkpoint')} of a method in each);",
-            f"whiskers: 95 % t-intervals over launches. Right, for {costs[0].row.name}: the checkpoint's time over",
+            f"whiskers: {MEDIAN_INTERVALS}. Right, for {costs[0].row.name}: the checkpoint's time over",
             "that of a checkpoint and the steps between two of them; dotted: 1 %; for the others see the table.",
         ]
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.report.captions import label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import over_bar
@@ -33,8 +34,8 @@ def evaluation_picture(rows: Sequence[Row]) -> Picture:
         [
             *([f"{next(iter(settings))}."] if len(settings) == 1 else []),
             "Evaluation: forward and loss without gradients, in eval mode, on each rank's own batches, in blocks",
-            "between barriers with nothing exchanged inside them. Means of the whole job",
-            f"({launches_each(row.launches for row in rows)}); whiskers: 95 % t-intervals over launches.",
+            f"between barriers with nothing exchanged inside them. The whole job, {MEDIAN}",
+            f"({launches_each(row.launches for row in rows)}); whiskers: {MEDIAN_INTERVALS}.",
             *(
                 ["Grey: more ranks than cores (oversubscribed)."]
                 if any(r.oversubscribed for r in rows)
