@@ -103,7 +103,7 @@ def test_a_suite_saves_compares_and_gates(suite: Path) -> None:
     assert set(data) == {"test_step[1]", "test_step[2]"}
     for one in data.values():
         assert one["stats"]["rounds"] == 5
-        assert one["stats"]["mean"] == pytest.approx(one["extra_info"]["step_time_s"])
+        assert one["stats"]["median"] == pytest.approx(one["extra_info"]["step_time_s"])
         assert one["stats"]["data"] == pytest.approx(one["extra_info"]["steps_s"])
         assert one["extra_info"]["identity"]["torch"]
     gate = gate_words(saved)

@@ -2,7 +2,7 @@
 
 A checkpoint lasts from the earliest rank's start to the latest one's end, barriers included. It happens once, so its
 time is a duration, unlike a training step's period (`steptime.py`). A launch gives one number per method: total time
-over checkpoints, the first one included; what is told is the median launch.
+over checkpoints, the first one included; a case's number is that of the median launch.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ddpbench.analysis.statistics.estimands import MEDIAN, WITHIN_ROUNDS
 from ddpbench.cli.lines import JOINT, aligned, without_shared
 from ddpbench.spec import grouping, labels
 from ddpbench.texts import on_one_line
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 MOST_FAILED = 5
 _OVERSUBSCRIBED = "* oversubscribed: more threads of ranks than cores, which they share"
+
+
+_ESTIMANDS = f"samples/s: {MEDIAN}; speed-up: {WITHIN_ROUNDS}"
 
 
 def table(frame: pd.DataFrame, planned: Mapping[str, Case], width: int) -> list[str]:
@@ -53,7 +57,9 @@ def table(frame: pd.DataFrame, planned: Mapping[str, Case], width: int) -> list[
 
 def sentences(summary: RunSummary) -> list[str]:
     """Return what a run came to beside its table: the answer, the findings, and what is left out or violated."""
-    lines = [*failed(summary), *(one.line for one in summary.answer)]
+    measured = bool(summary.cases["samples_per_s"].notna().any())
+    lines = [_ESTIMANDS] if measured else []
+    lines += [*failed(summary), *(one.line for one in summary.answer)]
     lines += [f"- {finding.line}" for finding in summary.findings if finding not in summary.answer]
     lines += summary.left_out
     return [*lines, *([summary.checks.line] if summary.checks.line else [])]
@@ -80,7 +86,7 @@ def failed(summary: RunSummary) -> list[str]:
 
 def _head(targets: Sequence[float]) -> list[str]:
     losses = [f"s to a loss of {', '.join(f'{target:g}' for target in targets)}"] if targets else []
-    return ["median samples/s", "95 % interval", "speed-up", "efficiency", *losses, "status"]
+    return ["samples/s", "95 % interval", "speed-up", "efficiency", *losses, "status"]
 
 
 def _told(record: Mapping[str, Any], *, to_loss: bool) -> list[str]:

@@ -117,7 +117,7 @@ _TERMS: tuple[tuple[str, str], ...] = (
         "samples/s",
         (
             "The sum of the ranks' rates. A rank's rate is its samples over the time of its whole steps, by its own "
-            "clock."
+            "clock. A case's is that of its median launch."
         ),
     ),
     (
@@ -133,7 +133,7 @@ _TERMS: tuple[tuple[str, str], ...] = (
         "step time",
         (
             "The samples of one step over the job's rate. The job's rate is the sum of the ranks' rates in timed "
-            "blocks. Out-of-phase ranks do not lengthen it."
+            "blocks. Out-of-phase ranks do not lengthen it. A case's is that of its median launch."
         ),
     ),
     (

@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from statistics import geometric_mean
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from ddpbench.analysis.aa_test import noise_of
 from ddpbench.analysis.regression import Change, Changes, Side, changes_of, read_side, unlike
 from ddpbench.analysis.regression.apart import across, shown_drift, within
 from ddpbench.analysis.regression.changes import _apart
+from ddpbench.analysis.regression.gate import decided
 from ddpbench.analysis.regression.told import (
     failing,
     headline,
@@ -39,6 +41,7 @@ from ddpbench.analysis.statistics.stats import (
 )
 from ddpbench.cli import run as run_cli
 from ddpbench.errors import RecordError
+from ddpbench.launch.interleave.told import _decided
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case
 from ddpbench.units import format_about, parse_seconds
@@ -66,8 +69,9 @@ def made(
     noise: float = 0.01,
     parts: dict[str, float] | None = None,
     failed: Case | None = None,
+    rare: dict[int, float] | None = None,
 ) -> RunDir:
-    """A run whose cases take these times a step; `parts` are those of an instrumented one, ms."""
+    """A run whose cases take these times a step; `parts` are those of an instrumented one, `rare` some rounds', ms."""
     run = RunDir(path)
     write_plan(run, list(steps_ms), Budget(rounds_min=rounds, rounds_max=rounds))
     for case, step in steps_ms.items():
@@ -76,7 +80,7 @@ def made(
             if case == failed:
                 write_launch(run, case, number, outcome=Outcome(status="failed", error="rank 0: boom"))
                 continue
-            time = int(step * MS * math.exp(DICE.normal(0, noise)))
+            time = int((rare or {}).get(number, step) * MS * math.exp(DICE.normal(0, noise)))
             steps = []
             if parts:
                 at = 10**12
@@ -226,7 +230,7 @@ def test_sides_with_other_batches_are_compared_per_sample(tmp_path: Path) -> Non
     assert change.ratio is not None
     assert change.new_step is not None
     assert change.new_step.value == pytest.approx(0.030, rel=0.02)
-    assert sum(change.new_launches) / len(change.new_launches) == pytest.approx(change.new_step.value)
+    assert geometric_mean(change.new_launches) == pytest.approx(change.new_step.value)
     new_ms = {part.name: 1e3 * part.new_s for part in change.parts}
     assert new_ms == {"forward": pytest.approx(6, rel=0.02), "backward": pytest.approx(24, rel=0.02)}
     assert sum("per sample" in sentence for sentence in remarks(changes)) == 1
@@ -263,7 +267,9 @@ def test_a_large_change_is_told_with_the_part_that_it_sits_in(tmp_path: Path) ->
     assert (label, verdict) == (DDP.label, "slower")
     assert float(before) == pytest.approx(40, rel=0.02)
     assert float(after) == pytest.approx(52, rel=0.02)
-    assert float(change_words[1:-2]) == pytest.approx(30, abs=1)
+    assert float(change_words[1:-2]) == pytest.approx(
+        100 * (float(after) / float(before) - 1), abs=0.3
+    )  # their quotient
     assert "to" in interval
     assert where.startswith("backward +1")
     assert headline(changes).startswith("1 case: 1 slower; most: ddp")
@@ -658,3 +664,52 @@ def test_noise_of_launches_that_do_not_differ_is_none(tmp_path: Path) -> None:
     run = made(tmp_path / "a", {DDP: 40, replace(DDP, replicate=1): 40}, noise=0.0)
     with pytest.raises(RecordError, match="are these copies of one run"):
         noise_of(run)
+
+
+def test_cells_and_change_are_one_estimand_or_are_named(tmp_path: Path) -> None:
+    """Of two runs a change is the quotient of the step times beside it; in turn that is the mean, and it is said."""
+    base = made(tmp_path / "a", {DDP: 40}, rounds=8, noise=0.002, rare={3: 70, 4: 70})
+    new = made(tmp_path / "b", {DDP: 40}, rounds=8, noise=0.002, rare={7: 41})
+    (apart,) = compared(base, new).changes
+    changes = compared(base, new, paired=True)
+    (in_turn,) = changes.changes
+    for one, told in ((apart, apart.ratio and apart.ratio.value), (in_turn, in_turn.mean)):
+        assert one.base_step is not None
+        assert one.new_step is not None
+        assert one.new_step.value / one.base_step.value == pytest.approx(told)
+    assert in_turn.ratio is not None
+    assert in_turn.mean is not None
+    assert in_turn.ratio.value - in_turn.mean > 0.05, "else this test shows nothing"
+    assert "geometric means over launches, and a change is their quotient" in " ".join(
+        remarks(compared(base, new))
+    )
+    assert "a change is that of the typical round (Huber's" in " ".join(remarks(changes))
+    assert to_json(changes)["cases"][0]["mean_ratio"] == in_turn.mean
+
+
+def with_tail(tmp_path: Path) -> Changes:
+    base = made(tmp_path / "a", {DDP: 40}, rounds=30, noise=0.002)
+    new = made(tmp_path / "b", {DDP: 40}, rounds=30, noise=0.002, rare={8: 72, 15: 72})
+    return compared(base, new, paired=True)
+
+
+def test_rounds_that_are_far_slower_leave_no_verdict_and_pass_no_gate(tmp_path: Path) -> None:
+    changes = with_tail(tmp_path)
+    (change,) = changes.changes
+    reason = "typical rounds are alike, but 2 of 30 are far slower"
+    assert (change.verdict, change.tail, change.reason) == ("cannot tell", True, reason)
+    assert rows(changes)[0][-1] == reason
+    assert change.judged, "a gate saw it"
+    assert change.ratio is not None
+    assert (change.ratio.high or 9) < 1.03 < (change.mean or 0)
+    assert not change.within(0.03)
+    assert change.within(0.06)
+    assert not _decided(change, None)
+    assert not _decided(change, 0.03), "measuring goes on"
+    gated = decided("test", change, 0.03)
+    assert (gated.fails, gated.within, gated.judged) == (False, False, True)
+    assert gated.sentence == f"test: cannot tell: {reason}"
+    assert not changes.unresolved, "more rounds need not decide it"
+    assert (changes.resolvable, changes.wanted_s) == (None, None)
+    assert "would have been seen" not in headline(changes)
+    assert not [line for line in remarks(changes) if "To resolve" in line or "Too few rounds" in line]

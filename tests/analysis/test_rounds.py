@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ SINGLE, DDP, MASTER = case_of("single", 1), case_of("ddp", 2), case_of("master",
 
 
 def test_half_widths_are_those_of_the_table(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", 17, rounds=4, blocks=2, steps=1, failing=2)
+    run = write_run(tmp_path / "run", 17, rounds=6, blocks=2, steps=1, failing=2)
     widths = so_far(run).widths
     frame = load(run).set_index("case_id")
     assert set(widths) == set(frame.index)
@@ -37,13 +36,13 @@ def test_half_widths_are_those_of_the_table(tmp_path: Path) -> None:
     assert set(cases_without_target(widths, 0.02)) == set(widths) - reached
 
 
-def test_unknown_before_three_rounds_and_without_skipped_cases(tmp_path: Path) -> None:
+def test_unknown_before_five_rounds_and_without_skipped_cases(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     write_plan(run, [SINGLE, DDP, PlannedCase(case=MASTER, skip_reason="no")])
     assert so_far(run).widths == {SINGLE.case_id: None, DDP.case_id: None}
-    for number in range(3):
+    for number in range(5):
         write_launch(run, SINGLE, number, [RankLaunch()])
-        ended = {"outcome": None} if number == 2 else {}
+        ended = {"outcome": None} if number >= 2 else {}
         write_launch(run, DDP, number, [RankLaunch()] * 2, **ended)
     assert so_far(run).widths == {SINGLE.case_id: pytest.approx(0), DDP.case_id: None}
     assert cases_without_target(so_far(run).widths, 0.02) == [DDP.case_id]
@@ -51,8 +50,8 @@ def test_unknown_before_three_rounds_and_without_skipped_cases(tmp_path: Path) -
 
 def test_what_failed_or_is_damaged_does_not_count(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    write_plan(run, [SINGLE], Budget(rounds_min=2, rounds_max=6))
-    for number in range(6):
+    write_plan(run, [SINGLE], Budget(rounds_min=2, rounds_max=8))
+    for number in range(8):
         outcome = Outcome(status="failed", error="x") if number == 1 else Outcome()
         blocks = [[(10 + number) * MS] * 10]
         folder = write_launch(run, SINGLE, number, [RankLaunch(blocks=blocks)], outcome)
@@ -60,17 +59,14 @@ def test_what_failed_or_is_damaged_does_not_count(tmp_path: Path) -> None:
             (folder / "outcome.json").write_text("{", encoding="utf-8")
         if number == 3:
             (folder / "rank-00000.attempt-0.jsonl").unlink()
-    # rounds 0, 4 and 5 are left: t(0.975, 2) times their logarithms' deviation over the root of three
-    expected = 4.30265273 * statistics.stdev(map(math.log, (10, 14, 15))) / math.sqrt(3)
-    assert so_far(run).widths == {SINGLE.case_id: pytest.approx(expected, rel=1e-6)}
+    # rounds 0 and 4 to 7 are left, from 10 to 17 ms: the median of five lies between the least and the largest
+    assert so_far(run).widths == {SINGLE.case_id: pytest.approx(math.log(17 / 10) / 2, rel=1e-6)}
 
 
 def test_a_case_whose_base_case_has_no_numbers_is_held_to_its_own(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    write_plan(run, [SINGLE, DDP], Budget(rounds_min=3, rounds_max=3))
-    for number, step in enumerate((10, 14, 19.6)):
+    write_plan(run, [SINGLE, DDP], Budget(rounds_min=5, rounds_max=5))
+    for number, step in enumerate((10, 14, 19.6, 12, 11)):
         write_launch(run, DDP, number, [RankLaunch(blocks=[[round(step * MS)] * 10])] * 2)
         write_launch(run, SINGLE, number, outcome=Outcome(status="failed", error="x"))
-    assert so_far(run).widths[DDP.case_id] == pytest.approx(
-        4.30265273 * math.log(1.4) / math.sqrt(3), rel=1e-6
-    )
+    assert so_far(run).widths[DDP.case_id] == pytest.approx(math.log(1.96) / 2, rel=1e-6)

@@ -123,7 +123,7 @@ def test_the_speed_up_to_a_loss_is_paired_within_rounds(run: RunDir) -> None:
     assert row["speedup_to_loss"] == pytest.approx(speedup)
     assert row["speedup_to_loss_ci_low"] == pytest.approx(speedup * math.exp(-half), rel=1e-5)
     assert row["speedup_to_loss_ci_high"] == pytest.approx(speedup * math.exp(half), rel=1e-5)
-    assert row["time_to_loss_s"] == pytest.approx(sum(times) / 5e9)
+    assert row["time_to_loss_s"] == pytest.approx(sorted(times)[2] / 1e9)
 
 
 def test_a_loss_that_one_launch_missed_has_no_time_and_is_told(run: RunDir) -> None:

@@ -146,8 +146,9 @@ def test_what_is_alike_in_all_cases_is_told_in_the_tables_caption(tmp_path: Path
 
     caption, titles = told("one", [25.0])
     assert caption == (
-        f"All cases; buckets, where there are any: 25 MiB; in brackets 95 % t-intervals over launches, {ROUNDS} each. "
-        "Speed-up: paired by round, so not quite the quotient of two cells. "
+        f"All cases; buckets, where there are any: 25 MiB; samples/s and step: median over launches, {ROUNDS} each; "
+        "in brackets 95 % intervals. "
+        "Speed-up: geometric mean of the ratios within rounds, so not quite the quotient of two cells. "
         "Exposed: from instrumented steps, not a part of the timed step beside it."
     )
     assert not {"Bucket", "Launches"} & set(titles)

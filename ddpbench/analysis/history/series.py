@@ -22,7 +22,7 @@ from ddpbench.analysis.statistics.changepoints import (
     level_each,
     shifts,
 )
-from ddpbench.analysis.statistics.stats import ALPHA, Comparison, Interval, log_half_width
+from ddpbench.analysis.statistics.stats import ALPHA, Comparison, Interval, geometric_mean
 from ddpbench.errors import RequestError, meant
 from ddpbench.spec import Case
 from ddpbench.spec.labels import labels
@@ -199,9 +199,7 @@ def _point(number: int, run: CaseRun | None, name: str) -> Point:
         return Point(run=number, status=run.status, reason=reason)
     return Point(
         run=number,
-        step=Interval.around(
-            math.exp(_mean([math.log(timing.step_s) for timing in run.timings])), log_half_width(run.timings)
-        ),
+        step=geometric_mean(run.timings),
         launches=len(run.timings),
         log=_mean([math.log(timing.sample_s) for timing in run.timings]),
     )

@@ -11,6 +11,7 @@ from ddpbench.analysis.history.reading import started_utc
 from ddpbench.analysis.history.series import ABSENT, CaseHistory, ChangePoint, History, Point
 from ddpbench.analysis.regression import Side, unlike
 from ddpbench.analysis.regression.told import ends
+from ddpbench.analysis.statistics.estimands import GEOMETRIC_MEANS, MEDIAN
 from ddpbench.analysis.statistics.stats import ALPHA, Interval
 from ddpbench.escaping import escape_markdown, markdown_row
 from ddpbench.records import RunDir
@@ -203,7 +204,7 @@ def remarks(history: History) -> list[str]:
     found = [
         "Each run counts once. A ratio's interval is over runs: the machine's drift from one to the next is in it.",
         "A step time's interval is over one run's launches, and has none of it.",
-        "Step times are geometric means, so that ratios of levels are the ratios told; a report has arithmetic means.",
+        f"Step times are {GEOMETRIC_MEANS}, so that ratios of levels are the ratios told; a report has the {MEDIAN}.",
         f"In a history without changes, {chance}, if runs drift independently.",
         "Where neighbouring runs drift alike, more is asked of a change; one drift over many runs is a change.",
     ]

@@ -2,7 +2,9 @@
 
 Two directories were measured at different times, between which a machine drifts by more than launches vary: what is
 said of them has the variance of a session in it as well (`apart`). Where both were measured in turn, round by round
-(`ddpbench compare --interleave`), rounds are pairs, drift cancels, and intervals hold however often one looks.
+(`ddpbench compare --interleave`), rounds are pairs, drift cancels, and intervals hold however often one looks. What is
+told there is the typical round, which a few rounds far off hardly move: a verdict says of it only what the mean of all
+rounds says too.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from ddpbench.analysis.statistics.resolution import (
     resolved_in_turn,
     smallest_seen,
 )
-from ddpbench.analysis.statistics.sequential import anytime_interval, typical_deviation
+from ddpbench.analysis.statistics.sequential import anytime_interval, far_off, typical_deviation
 from ddpbench.analysis.statistics.stats import (
     ALPHA,
     COPIES,
@@ -37,8 +39,8 @@ from ddpbench.analysis.statistics.stats import (
     Interval,
     Timing,
     deviation,
+    geometric_mean,
     judged,
-    step_time,
     t_quantile,
 )
 from ddpbench.records import RunDir
@@ -70,7 +72,8 @@ class Change:
     """A case on both sides. `ratio` is the new time per sample over the base's, with the verdict's interval.
 
     `rounds` are pairs where sides were measured in turn, else the fewer side's launches. `reason` says why a case is
-    not comparable, or what a verdict rests on.
+    not comparable, or what a verdict rests on. In turn, `ratio` is that of the typical round; else, as the quotient of
+    `new_step` and `base_step` always, of the geometric means.
     """
 
     label: str
@@ -82,7 +85,12 @@ class Change:
     ratio: Interval | None = None
     base_step: Interval | None = None
     new_step: Interval | None = None
-    """Seconds a step; as those of all new times, for as many samples as a step of the base has."""
+    """Seconds a step, geometric means of what was compared; all new times are for as many samples as a step of the base
+    has."""
+    mean: float | None = None
+    """In turn: the ratio as the geometric mean of all rounds'."""
+    tail: bool = False
+    """The typical round has a verdict, and the mean does not agree: `reason` says so; more rounds hardly help."""
     scale: float = 1.0
     """Samples of a step of the base over those of the new side, by which its times were multiplied."""
     rounds: int = 0
@@ -102,7 +110,7 @@ class Change:
     @property
     def judged(self) -> bool:
         """Whether it had what a verdict needs, whatever that is."""
-        return self.verdict != "not comparable" and not self.reason
+        return self.verdict != "not comparable" and (not self.reason or self.tail)
 
     @property
     def broken(self) -> bool:
@@ -126,6 +134,13 @@ class Change:
             and self.ratio.low is not None
             and self.ratio.low > 1 + limit
         )
+
+    def within(self, limit: float) -> bool:
+        """Return whether it is slower by this fraction at most: all of its interval, and the mean of its rounds."""
+        ratio = self.ratio
+        if ratio is None or ratio.high is None:
+            return False
+        return ratio.high <= 1 + limit and (self.mean is None or self.mean <= 1 + limit)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,22 +168,27 @@ class Changes:
         return [change for change in self.changes if change.verdict == "cannot tell"]
 
     @property
+    def unresolved(self) -> list[Change]:
+        """Of these the ones that more rounds would decide."""
+        return [change for change in self.undecided if not change.tail]
+
+    @property
     def resolvable(self) -> float | None:
-        """The smallest change that was resolved in all undecided cases; None where that is not known."""
-        known = [change.resolvable for change in self.undecided]
+        """The smallest change that was resolved in all of `unresolved`; None where that is not known."""
+        known = [change.resolvable for change in self.unresolved]
         return max((one for one in known if one is not None), default=None) if None not in known else None
 
     @property
     def wanted_s(self) -> float | None:
-        """How long a comparison in turn takes to resolve `wanted` in all undecided cases at once, seconds.
+        """How long a comparison in turn takes to resolve `wanted` in all of `unresolved` at once, seconds.
 
         With probability `POWER`, so that each of several has to be likelier to. None where one of them takes more
         rounds than it may have, or its scatter is not known.
         """
-        power = power_of_each(len(self.undecided))
+        power = power_of_each(len(self.unresolved))
         times = [
             None if change.in_turn is None else change.in_turn.time_for(self.wanted, power)
-            for change in self.undecided
+            for change in self.unresolved
         ]
         return max((one for one in times if one is not None), default=None) if None not in times else None
 
@@ -246,8 +266,8 @@ def changes_of(
             verdict="not comparable",
             reason=_reason(a, b, base, new, left, but=differing),
             failures=_failures(b) if b is not None and a is not None and not _failures(a) else 0,
-            base_step=step_time(a.timings) if a is not None and a.timings else None,
-            new_step=step_time(b.timings).scaled(scale) if b is not None and b.timings else None,
+            base_step=geometric_mean(a.timings) if a is not None and a.timings else None,
+            new_step=geometric_mean(b.timings).scaled(scale) if b is not None and b.timings else None,
             base_launches=tuple(one.step_s for one in a.timings) if a is not None else (),
             new_launches=tuple(scale * one.step_s for one in b.timings) if b is not None else (),
             scale=scale,
@@ -268,12 +288,24 @@ def changes_of(
             bound=told.bound,
             resolvable=told.resolvable,
             drifts=told.drifts,
+            mean=told.mean,
+            tail=told.tail,
+            **_steps_in_turn(*asked[index], found[index].scale, paired=paired),
             in_turn=None
             if told.deviation is None or not all(walls)  # saved files do not say what a round took
             else InTurn(deviation=told.deviation, round_s=round_s, begin_s=begin_s, alpha=alpha / len(asked)),
             parts=_parts(*asked[index], paired=paired, drift=drift, alpha=alpha / len(asked)),
         )
     return Changes(base=base, new=new, paired=paired, drift=drift, changes=tuple(found), unlike=tuple(unlike))
+
+
+def _steps_in_turn(a: CaseRun, b: CaseRun, scale: float, *, paired: bool) -> dict[str, Interval]:
+    """Return the step times of the rounds that were compared, of both sides; empty where all launches are."""
+    pairs = rounds_in_turn(a.timings, b.timings) if paired else []
+    if not pairs:
+        return {}
+    base, new = (geometric_mean(side) for side in zip(*pairs, strict=True))
+    return {"base_step": base, "new_step": new.scaled(scale)}
 
 
 def _begin_s(base: Side, new: Side, *, paired: bool) -> float:
@@ -333,6 +365,8 @@ class _Told:
     deviation: float | None = None
     """Standard deviation of the log ratio of a round in turn."""
     drifts: tuple[float, float] | None = None
+    mean: float | None = None
+    tail: bool = False
 
 
 def _setting_apart(own: Case, other: Case) -> str:
@@ -368,7 +402,25 @@ def verdict_in_turn(logs: Sequence[float]) -> ChangeVerdict:
 
 
 def _told_in_turn(logs: Sequence[float], margin: float, alpha: float) -> _Told:
-    return _told(len(logs), anytime_interval(logs, alpha).exponential(), margin, FEWEST)
+    told = _told(len(logs), anytime_interval(logs, alpha).exponential(), margin, FEWEST)
+    if not logs:
+        return told
+    mean = math.fsum(logs) / len(logs)
+    told = replace(told, mean=math.exp(mean))
+    agrees = {"equivalent": abs(mean) < math.log1p(margin), "faster": mean < 0, "slower": mean > 0}
+    if agrees.get(told.verdict, True):
+        return told
+    return replace(told, verdict="cannot tell", tail=True, reason=_tail_words(logs, mean, told, margin))
+
+
+def _tail_words(logs: Sequence[float], mean: float, told: _Told, margin: float) -> str:
+    """Return how rounds in turn make the mean another than the typical round, whose verdict was this."""
+    slower = math.exp(mean) > told.ratio.value
+    below, above = far_off(logs, math.log1p(margin))
+    count, side = (above, "slower") if slower else (below, "faster")
+    typical = "alike" if told.verdict == "equivalent" else told.verdict
+    most = f"{count} of {len(logs)} are far {side}" if count else f"the mean of all is {side}"
+    return f"typical rounds are {typical}, but {most}"
 
 
 def _of_first_session(timings: Sequence[Timing]) -> dict[int, Timing]:
@@ -387,10 +439,11 @@ def _in_turn(
     for index, (a, b) in asked.items():
         logs = [math.log(new.sample_s / base.sample_s) for base, new in rounds_in_turn(a.timings, b.timings)]
         spread = _known(typical_deviation(logs)) if len(logs) >= FEWEST else None
+        told = _told_in_turn(logs, margin, level)
         found[index] = replace(
-            _told_in_turn(logs, margin, level),
+            told,
             deviation=spread,
-            resolvable=None if spread is None else resolved_in_turn(spread, len(logs), level),
+            resolvable=None if spread is None or told.tail else resolved_in_turn(spread, len(logs), level),
         )
     return found
 

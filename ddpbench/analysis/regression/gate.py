@@ -102,13 +102,12 @@ def decided(test: str, change: Change, limit: float) -> Gated:
     if change.verdict == "cannot tell" and change.resolvable is not None:
         numbers += f"; {seen_words(change.resolvable)}"
     why = "" if outcome == change.reason else change.reason or numbers
-    most = change.ratio.high if change.ratio is not None else None
     return Gated(
         name=test,
         judged=change.judged,
         fails=fails,
         sentence=": ".join(filter(None, [test, outcome, why])),
-        within=not fails and most is not None and most <= 1 + limit,
+        within=not fails and change.within(limit),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -183,9 +184,11 @@ def _times_problem(benchmark: Mapping[str, Any], extra: _Extra) -> str:
         "stats.mean": (stats.get("mean"), mean),
         "stats.min": (stats.get("min"), min(values)),
         "stats.max": (stats.get("max"), max(values)),
-        "step_time_s": (benchmark["extra_info"].get("step_time_s"), mean),
+        "step_time_s": (benchmark["extra_info"].get("step_time_s"), statistics.median(values)),
     }
     for name, (given, wanted) in told.items():
+        if name == "step_time_s" and isinstance(given, int | float) and _alike(given, mean):
+            continue  # as files have it that were saved while it was the mean
         if isinstance(given, int | float) and not _alike(given, wanted):
             return f"{name} is {shortened(given)}, where its steps_s have {wanted:.6g}"
     return ""

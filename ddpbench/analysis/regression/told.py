@@ -8,6 +8,7 @@ from typing import Any
 from ddpbench.analysis.read.measurement import FOREIGN_LIMIT
 from ddpbench.analysis.regression.changes import Change, Changes
 from ddpbench.analysis.regression.sides import Side
+from ddpbench.analysis.statistics.estimands import GEOMETRIC_MEANS, TYPICAL_ROUND
 from ddpbench.analysis.statistics.resolution import DRIFT
 from ddpbench.analysis.statistics.stats import Interval
 from ddpbench.escaping import escape_markdown, escape_markdown_code, markdown_row
@@ -127,7 +128,7 @@ def headline(changes: Changes) -> str:
         if verdict in counts
     ]
     text = f"{counted(len(changes.changes), 'case')}: {', '.join(told) or 'none'}"
-    if changes.undecided and changes.resolvable is not None:
+    if changes.unresolved and changes.resolvable is not None:
         text += f" ({seen_words(changes.resolvable)})"
     if broken:
         text += f"; {counted(len(broken), 'case')} failed or {'are' if len(broken) > 1 else 'is'} gone"
@@ -169,15 +170,24 @@ def remarks(changes: Changes) -> list[str]:
         )
     if changes.unlike:
         found.append(f"They differ in more than the program: {'; '.join(changes.unlike)}.")
+    if any(one.ratio is not None for one in changes.changes):
+        found.append(estimands(changes))
     undecided = [one for one in changes.undecided if not one.reason]
     wide = [far for one in undecided if (far := _farthest(one.ratio)) is not None]
     if wide:
         found.append(
             f"Undecided cases: a difference up to {format_at_most(max(wide))} may be there; it has not been shown."
         )
-    if changes.undecided:
+    if changes.unresolved:
         found += _resolution(changes)
     return found
+
+
+def estimands(changes: Changes) -> str:
+    """Return what the numbers of a comparison are, in one sentence."""
+    if changes.paired:
+        return f"Step times are {GEOMETRIC_MEANS}; a change is {TYPICAL_ROUND}, and a verdict needs the mean to agree."
+    return f"Step times are {GEOMETRIC_MEANS}, and a change is their quotient."
 
 
 def _farthest(ratio: Interval | None) -> float | None:
@@ -208,12 +218,12 @@ def _resolution(changes: Changes) -> list[str]:
             f"To resolve {wanted}{_in_all(changes)} ({_OFTEN}), measure "
             f"{'again' if changes.paired else 'in turn'} for about {format_about(needed_s)}: {way}; {how}."
         )
-    elif all(one.in_turn is not None for one in changes.undecided):
+    elif all(one.in_turn is not None for one in changes.unresolved):
         found.append(
             f"To resolve {wanted} takes more than {MOST_ROUNDS_IN_TURN} rounds in turn, which are the most: make "
             f"launches longer (budget.measured_s); {how}."
         )
-    elif any(one.resolvable is not None for one in changes.undecided if one.in_turn is None):
+    elif any(one.resolvable is not None for one in changes.unresolved if one.in_turn is None):
         found.append(
             f"How long it takes to resolve {wanted} is not known: saved files do not say what a round takes; {how}."
         )
@@ -223,7 +233,7 @@ def _resolution(changes: Changes) -> list[str]:
 
 
 def _in_all(changes: Changes) -> str:
-    count = len(changes.undecided)
+    count = len(changes.unresolved)
     return f" in {'both' if count == 2 else f'all {count}'} undecided cases at once" if count > 1 else ""
 
 
@@ -254,6 +264,7 @@ def to_json(changes: Changes) -> dict[str, Any]:
         "base": {"path": str(changes.base.path), "git_commit": changes.base.commit},
         "new": {"path": str(changes.new.path), "git_commit": changes.new.commit},
         "paired": changes.paired,
+        "estimands": estimands(changes),
         "turns": changes.turns if changes.paired else None,
         "foreign": list(changes.foreign),
         "drift": None if changes.paired else changes.drift,
@@ -275,6 +286,7 @@ def _case(change: Change, wanted: float) -> dict[str, Any]:
         "failures": change.failures,
         "rounds": change.rounds,
         "ratio": ends(change.ratio),
+        "mean_ratio": change.mean,
         "bound": change.bound,
         "resolvable": change.resolvable,
         "drifts": None if change.drifts is None else dict(zip(("base", "new"), change.drifts, strict=True)),

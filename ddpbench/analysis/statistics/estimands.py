@@ -1,20 +1,20 @@
-"""What a number of several launches or rounds is, in words: the same words wherever such a number is printed.
+"""Names of the estimands: what is printed of several launches or rounds. Every table and sentence takes them from here.
 
-- A case's own step time, and all that is per launch: the median launch (`stats.median_launch`).
+- A case's own step time, and all that is per launch: the median over launches (`stats.median_launch`).
 - Two cases of one sweep: the geometric mean of the ratios within rounds (`stats.compare`).
-- Two sides in turn: the typical round, Huber's location of the rounds' log ratios (`sequential.middle_of`).
-- Two runs, and a history's runs: the geometric mean of a run's launches (`apart.within`).
+- Two runs, and the runs of a history: the geometric mean over launches (`stats.geometric_mean`), and its quotients.
+- Two sides in turn: the same, and as their change the typical round (`sequential.middle_of`).
 - The parts of a step: means over launches, which add up (`read.overlap`).
 """
 
 from __future__ import annotations
 
 MEDIAN = "median over launches"
-"""Of a step time or a rate in a table, a figure or a sentence."""
+"""Estimand of a step time or a rate in a table, a figure or a sentence."""
 MEDIAN_LAUNCH = "median launch"
-"""The same, as what has a step time."""
+"""Launch that has this step time."""
 MEDIAN_INTERVALS = "the median's 95 % intervals"
-"""What whiskers and brackets around it are."""
+"""Whiskers and brackets around it."""
 WITHIN_ROUNDS = "geometric mean of the ratios within rounds"
-TYPICAL_ROUND = "the typical round's (Huber's location of the rounds' log ratios)"
-GEOMETRIC_MEANS = "the ratio of the launches' geometric means"
+GEOMETRIC_MEANS = "geometric means over launches"
+TYPICAL_ROUND = "that of the typical round (Huber's location of the rounds' log ratios)"

@@ -26,6 +26,7 @@ something does: an average of both needs few more than the better one.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 
 import numpy as np
@@ -97,6 +98,14 @@ def middle_of(values: _Values) -> float:
     return middle
 
 
+def far_off(values: _Values | Sequence[float], least: float = 0.0) -> tuple[int, int]:
+    """Return how many values are below the middle by over `CUT` scales and over `least`, and how many above."""
+    every = np.asarray(values, dtype=np.float64)
+    apart = every - middle_of(every)
+    reach = max(CUT * _NORMAL * float(np.median(np.abs(apart))), least)
+    return int((apart < -reach).sum()), int((apart > reach).sum())
+
+
 def typical_deviation(values: Sequence[float]) -> float:
     """Return the deviation of values as far as it is not outliers': of normal values their standard deviation.
 
@@ -116,6 +125,12 @@ def typical_deviation(values: Sequence[float]) -> float:
 def _scales(values: _Values) -> _Values:
     """Return for each value the scale that those before it give; 0 where they give none."""
     scales = np.zeros(values.shape)
+    if values.ndim == 1:  # one series: lists of so few are sorted in a tenth of the time
+        every: list[float] = values.tolist()
+        for index in range(_UNSCALED, len(every)):
+            middle = statistics.median(every[:index])
+            scales[index] = _NORMAL * statistics.median([abs(value - middle) for value in every[:index]])
+        return scales
     for index in range(_UNSCALED, values.shape[-1]):
         before = values[..., :index]
         apart = np.abs(before - np.median(before, axis=-1, keepdims=True))

@@ -45,7 +45,7 @@ FEWEST = 3
 FEWEST_FOR_MEDIAN = 5
 """Fewer values give no interval of their median: the least and the largest of four hold it in 87.5 % of cases."""
 LEAST_COVERAGE = 0.90
-"""The interval of a median covers it at least this often, whatever the values' distribution."""
+"""The interval of a median covers it at least this often, for any distribution of the values."""
 POWER = 0.8
 """A smallest resolvable change is one that would be seen this often."""
 
@@ -166,11 +166,6 @@ def deviation(values: Sequence[float]) -> float:
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-def log_half_width(timings: Sequence[Timing]) -> float | None:
-    """Return the 95 % half-width of the mean log step time over rounds; None under `FEWEST` rounds."""
-    return half_width([math.log(timing.step_s) for timing in timings])
-
-
 def step_time(timings: Sequence[Timing]) -> Interval:
     """Return seconds per step of the median launch, and its interval over launches, each of which weighs alike."""
     return median_launch([timing.step_s for timing in timings])
@@ -185,7 +180,7 @@ def median_launch(times: Sequence[float]) -> Interval:
     """Return the median of independent times, one a launch, and its 95 % interval; no ends under `FEWEST_FOR_MEDIAN`.
 
     By the sign test: from the d-th least to the d-th largest time an interval holds the median unless fewer than d
-    times lie on one side of it, whatever their distribution. Of five, d = 1: 93.75 %. Of more, the ends lie between
+    times are on one side of it, for any distribution. Of five, d = 1: 93.75 %. Of more, the ends lie between
     those of two neighbouring d, as far as makes about 95 % of smooth distributions (Hettmansperger & Sheather, 1986);
     where the narrower of the two has under `LEAST_COVERAGE`, the wider one is taken.
     """
@@ -220,8 +215,17 @@ def _order_statistic(count: int) -> tuple[int, float] | None:
     return depth, (count - depth) * part / (depth + (count - 2 * depth) * part)
 
 
+def geometric_mean(timings: Sequence[Timing]) -> Interval:
+    """Return the geometric mean over launches of seconds per step, with its t-interval.
+
+    The quotient of two is the ratio of two runs, and of a history's levels.
+    """
+    logs = [math.log(timing.step_s) for timing in timings]
+    return Interval.around(math.exp(math.fsum(logs) / len(logs)), half_width(logs))
+
+
 def mean_step_s(timings: Sequence[Timing]) -> float:
-    """Return the arithmetic mean over launches of seconds per step: for what is held against other means, and adds up.
+    """Return the arithmetic mean over launches of seconds per step, to compare with other means.
 
     Total time over total steps would weigh by steps, of which a launch has more the faster it is.
     """

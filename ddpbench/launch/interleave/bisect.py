@@ -142,11 +142,13 @@ def _look(good: str, commit: str, measure: Measure, limit: float, alpha: float) 
     ratio = change.ratio
     if ratio is None:
         return Tried(commit=commit, verdict="skipped", ratio=None, why=change.reason)
-    if ratio.low is not None and ratio.low > 1 + limit:
+    if change.beyond(limit):
         return Tried(commit=commit, verdict="slow", ratio=ratio.value)
-    if ratio.high is not None and ratio.high < 1 + limit:
+    if change.within(limit):
         return Tried(commit=commit, verdict="fast", ratio=ratio.value)
-    return Tried(commit=commit, verdict="skipped", ratio=ratio.value, why="undecided in its time")
+    return Tried(
+        commit=commit, verdict="skipped", ratio=ratio.value, why=change.reason or "undecided in its time"
+    )
 
 
 def _seen(change: Change) -> str:

@@ -176,10 +176,7 @@ def _decided(change: Change, limit: float | None) -> bool:
         return True
     if limit is None:
         return change.verdict != "cannot tell"
-    ratio = change.ratio
-    if ratio is None or ratio.low is None or ratio.high is None:
-        return False
-    return ratio.low > 1 + limit or ratio.high < 1 + limit
+    return change.beyond(limit) or change.within(limit)
 
 
 def changes_in(out: Path, alpha: float = 0.05) -> Changes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -36,10 +37,10 @@ def launches_picture(changes: Changes, heading: str) -> Picture | None:
         file_name="comparison",
         heading=heading,
         caption=(
-            "Each dot is a launch: its mean step, over the base's mean. The bar is the interval of the ratio that the "
-            f"verdict is taken from.{more}"
+            "Each dot is a launch: its step time, over the geometric mean of the base's. The bar is the interval of "
+            f"the change that the verdict is taken from.{more}"
         ),
-        alt=f"Dot plot of step time over the base's mean, by case and side. {heading}",
+        alt=f"Dot plot of step time over the base's geometric mean, by case and side. {heading}",
         table=_table(able),
         width_in=style.FULL_WIDTH_IN,
         height_in=_LEGEND_IN + _AXIS_IN + _PITCH_IN * len(drawn) + 0.1,
@@ -73,7 +74,7 @@ def _paint(sheet: Sheet, *, drawn: Sequence[Change]) -> None:
     axes.set_ylim(len(drawn) - 0.5, -0.5)
     axes.axvline(1.0, color=style.MUTED, linewidth=0.8, linestyle=":", zorder=1)
     for place, one in enumerate(drawn):
-        mean = sum(one.base_launches) / len(one.base_launches)
+        mean = math.exp(math.fsum(map(math.log, one.base_launches)) / len(one.base_launches))
         for values, aside, colour in ((one.base_launches, -0.2, _BASE), (one.new_launches, 0.2, _NEW)):
             ratios = [value / mean for value in values]
             axes.plot(
@@ -93,7 +94,7 @@ def _paint(sheet: Sheet, *, drawn: Sequence[Change]) -> None:
             annotation_clip=False,
         )
     axes.set_yticks(range(len(drawn)), [_short(one.label) for one in drawn])
-    axes.set_xlabel("step time over the base's mean")
+    axes.set_xlabel("step time over the base's geometric mean")
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=True, axis="x")
     handles = [

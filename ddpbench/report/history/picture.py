@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.canvas import Sheet
 
 HOW_TO_READ = (
-    "Each dot is a run: the geometric mean of its launches, with its 95 % interval over them. Horizontal lines are "
-    "levels, the geometric means of their runs. Dashed lines are change-points, with the ratio of the level after to "
-    "the one before, and its 95 % interval over runs. Vertical axes do not start at zero."
+    "Each dot is a run: the geometric mean of its launches (a report has their median), with its 95 % interval over "
+    "them. Horizontal lines are levels, the geometric means of their runs. Dashed lines are change-points, with the "
+    "ratio of the level after to the one before, and its 95 % interval over runs. Vertical axes do not start at zero."
 )
 _RUN, _FAILED = "#0072B2", "#C4502F"
 _HEIGHT_IN, _NARROW_HEIGHT_IN = 2.9, 2.8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddpbench.analysis.statistics.estimands import MEDIAN
 from ddpbench.analysis.time_to_loss import FIRST_STEPS
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.sections.time_to_loss.lines import Line
@@ -32,8 +33,8 @@ def loss_table(group: Sequence[Line], apart: str) -> Table:
     )
     return Table(
         caption=(
-            f"To a loss of {group[0].target:g}{f' ({apart})' if apart else ''}; in brackets 95 % t-intervals over "
-            f"launches.{what if held else ''}"
+            f"To a loss of {group[0].target:g}{f' ({apart})' if apart else ''}; times: {MEDIAN}; in brackets 95 % "
+            f"intervals.{what if held else ''}"
         ),
         columns=columns,
         rows=tuple(
