@@ -279,6 +279,7 @@ def changes_of(
     walls = [round_wall_s(side.cases) for side in (base, new)]
     round_s, begin_s = sum(walls), _begin_s(base, new, paired=paired)
     for index, told in judge(asked, drift, margin, alpha).items():
+        steps = _compared_steps(*asked[index], paired=paired)
         found[index] = replace(
             found[index],
             verdict=told.verdict,
@@ -290,7 +291,8 @@ def changes_of(
             drifts=told.drifts,
             mean=told.mean,
             tail=told.tail,
-            **_steps_in_turn(*asked[index], found[index].scale, paired=paired),
+            base_step=steps[0],
+            new_step=steps[1].scaled(found[index].scale),
             in_turn=None
             if told.deviation is None or not all(walls)  # saved files do not say what a round took
             else InTurn(deviation=told.deviation, round_s=round_s, begin_s=begin_s, alpha=alpha / len(asked)),
@@ -299,13 +301,11 @@ def changes_of(
     return Changes(base=base, new=new, paired=paired, drift=drift, changes=tuple(found), unlike=tuple(unlike))
 
 
-def _steps_in_turn(a: CaseRun, b: CaseRun, scale: float, *, paired: bool) -> dict[str, Interval]:
-    """Return the step times of the rounds that were compared, of both sides; empty where all launches are."""
+def _compared_steps(a: CaseRun, b: CaseRun, *, paired: bool) -> tuple[Interval, Interval]:
+    """Return both sides' step times over the launches that were compared: in turn, of rounds that both have."""
     pairs = rounds_in_turn(a.timings, b.timings) if paired else []
-    if not pairs:
-        return {}
-    base, new = (geometric_mean(side) for side in zip(*pairs, strict=True))
-    return {"base_step": base, "new_step": new.scaled(scale)}
+    base, new = zip(*pairs, strict=True) if pairs else (a.timings, b.timings)
+    return geometric_mean(base), geometric_mean(new)
 
 
 def _begin_s(base: Side, new: Side, *, paired: bool) -> float:
