@@ -19,7 +19,7 @@ from ddpbench.analysis.statistics.changepoints import change_points, level_each,
 from ddpbench.analysis.statistics.resolution import DRIFT
 from ddpbench.analysis.statistics.sequential import evidence
 from ddpbench.analysis.statistics.stats import ALPHA, Timing
-from tests.analysis import test_changepoints, test_recorded_rounds
+from tests.analysis import test_changepoints, test_recorded_rounds, test_tails
 
 Printed = dict[str, str]
 """Figures by what they are of."""
@@ -112,6 +112,21 @@ def intervals_of_steps() -> Printed:
     }
 
 
+def rounds_far_off() -> Printed:
+    """Comparisons in turn of which some rounds are far slower: how often these are called equivalent."""
+    printed, count = {}, 2000
+    for name, draw, rounds in (
+        ("15 % of rounds 60 % slower", test_tails.planted, 20),
+        ("15 % of rounds 60 % slower", test_tails.planted, 40),
+        ("equal, disturbed alike", test_tails.EQUAL["disturbed alike"], 40),
+        ("equal, quiet", test_tails.EQUAL["quiet"], 8),
+    ):
+        found = test_tails.shares(draw, rounds, count)
+        for whose, each in (("said", found.told), ("by the typical round alone", found.alone)):
+            printed[f"{name}, {rounds} rounds, {whose}"] = _per_cent(count * each["equivalent"], count)
+    return printed
+
+
 def _alike(logs: NDArray[np.float64], correlation: float) -> NDArray[np.float64]:
     """Return rows of which each value has this correlation with the one before, all of one variance."""
     for place in range(1, logs.shape[1]):
@@ -133,6 +148,7 @@ SIMULATIONS: Mapping[str, Callable[[], Printed]] = {
     "equal-sides": equal_sides,
     "drift-of-6-per-cent": drift_of_6_per_cent,
     "alike-rounds": alike_rounds,
+    "rounds-far-off": rounds_far_off,
     "alike-runs": alike_runs,
     "small-steps": small_steps,
     "intervals-of-steps": intervals_of_steps,

@@ -2,7 +2,7 @@
 
 What a verdict says of a typical round is said only where the mean of all rounds agrees. Simulated: how often a
 slow-down of some rounds is called equivalent, and what the agreement costs where there is none. `python -m
-tests.analysis.test_tails` prints these shares.
+tests.simulations rounds-far-off` prints some of these shares.
 """
 
 from __future__ import annotations
@@ -134,18 +134,3 @@ def test_rounds_far_off_in_both_directions_leave_a_verdict() -> None:
     told = _told_in_turn([SLOW, *QUIET_ROUNDS, -SLOW], MARGIN, ALPHA)
     assert (told.verdict, told.tail, told.reason) == ("equivalent", False, "")
     assert far_off([SLOW, *QUIET_ROUNDS, -SLOW]) == (1, 1)
-
-
-if __name__ == "__main__":
-    draws = {
-        "15 % of rounds 60 % slower": planted,
-        **{f"equal, {name}": draw for name, draw in EQUAL.items()},
-    }
-    for name, draw in draws.items():
-        for rounds in ROUNDS:
-            found = shares(draw, rounds, 2000)
-            words = [
-                f"{each} {found.told[each]:.3f} (by the typical round alone {found.alone[each]:.3f})"
-                for each in VERDICTS
-            ]
-            print(f"{name}, {rounds} rounds: {', '.join(words)}")
