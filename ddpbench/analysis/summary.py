@@ -206,7 +206,8 @@ class RunSummary:
             losses and its efficiency add up to 1.
         transfers: one row for each operation, number of ranks and size: `group, case_id, op, world_size,
             bytes, time_s, time_ci_low_s, time_ci_high_s, busbw` (bytes/s), `busbw_ci_low, busbw_ci_high,
-            factor, rounds, transfers, latency_s, latency_ci_low_s, latency_ci_high_s, byte_s, misfit, latency_share`
+            call_time_s, call_busbw` (by nccl-tests' clock, with ends too), `factor, rounds, transfers,
+            latency_s, latency_ci_low_s, latency_ci_high_s, byte_s, misfit, latency_share`
             (the line through an operation's sizes: `communication.Line`).
         network: one row per case whose transfers went over emulated links, as `analysis/network.py` works it out:
             `case_id, network_s, network_ci_low_s, network_ci_high_s, rounds, formula, formula_s, bound_s,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ddpbench.analysis.steps.communication import OTHER_CLOCK
+
 _TERMS: tuple[tuple[str, str], ...] = (
     ("experiment", "A question and the matrix of cases that answers it, in one TOML file."),
     ("sweep", "One execution of an experiment: every case, round after round, then a report."),
@@ -138,7 +140,11 @@ _TERMS: tuple[tuple[str, str], ...] = (
     ),
     (
         "exposed communication",
-        "Time in which a transfer's data can flow to or from a rank and the rank computes nothing.",
+        (
+            "Time in which a transfer's data can flow to or from a rank and the rank computes nothing. Holistic Trace "
+            "Analysis (HTA) counts waiting inside, as NCCL's kernels run while they wait: exposed there is exposed "
+            "communication plus waiting for ranks here, as the parts of a step have them."
+        ),
     ),
     (
         "waiting for ranks",
@@ -161,8 +167,9 @@ _TERMS: tuple[tuple[str, str], ...] = (
     (
         "busbw",
         (
-            "Bus bandwidth as nccl-tests defines it: a transfer's bytes over its time, times a factor for operation "
-            "and ranks (2(n-1)/n for an all-reduce). Here transfers may overlap computation."
+            "Bus bandwidth with nccl-tests' factor: a transfer's bytes over its time, times a factor for operation "
+            "and ranks (2(n-1)/n for an all-reduce). Here a transfer's time is from when data can flow to the last "
+            f"rank's result, and it may overlap computation. {OTHER_CLOCK}: busbw by call, next to it."
         ),
     ),
     (

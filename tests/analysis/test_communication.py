@@ -11,10 +11,22 @@ import pandas as pd
 import pytest
 
 from ddpbench.analysis import summarize
-from ddpbench.analysis.steps.communication import FACTORS, line_of
+from ddpbench.analysis.steps.communication import FACTORS, OTHER_CLOCK, line_of
 from ddpbench.records import RunDir
+from ddpbench.report.method import TERMS
+from ddpbench.report.rows import rows_of
+from ddpbench.report.sections import communication
 from ddpbench.spec import Budget, Case, PlannedCase
-from tests.synthetic import MS, ORIGIN_NS, RankLaunch, case_of, write_launch, write_plan, write_proof
+from tests.synthetic import (
+    MS,
+    ORIGIN_NS,
+    RankLaunch,
+    case_of,
+    write_launch,
+    write_plan,
+    write_proof,
+    write_run,
+)
 
 DDP, SMALL, MASTER = case_of("ddp", 2), case_of("ddp", 2, bucket_cap_mb=1.0), case_of("master", 2)
 
@@ -56,6 +68,11 @@ def test_times_run_from_the_last_start_to_the_last_end(tmp_path: Path) -> None:
     assert list(table["time_s"]) == pytest.approx([0.006, 0.008, 0.020])
     assert list(table["busbw"]) == pytest.approx([1000 / 0.006, 2000 / 0.008, 4000 / 0.020])  # 2(n-1)/n is 1
     assert list(table["rounds"]) == [3, 3, 3]
+    # by nccl-tests' clock: each rank from its call to its result, so 8 and 3, 8 and 8, 8 and 6; then 10 and 8
+    assert list(table["call_time_s"]) == pytest.approx([(11 + 16 + 14) / 6e3, 0.009, 0.020])
+    assert list(table["call_busbw"]) == pytest.approx([1000 / (41 / 6e3), 2000 / 0.009, 4000 / 0.020])
+    called = 4.30265273 * statistics.stdev(map(math.log, (11, 16, 14))) / math.sqrt(3)
+    assert table.loc[1000, "call_busbw_ci_low"] == pytest.approx(1000 / (41 / 6e3) / math.exp(called))
     assert list(table["transfers"]) == [3, 3, 3]
     half = 4.30265273 * statistics.stdev(map(math.log, (4, 8, 6))) / math.sqrt(3)  # t(0.975, 2)
     assert table.loc[1000, "time_ci_high_s"] == pytest.approx(0.006 * math.exp(half))
@@ -154,3 +171,20 @@ def test_what_was_handed_over_at_once_reads_as_if_it_had_been_alone(
     found = table_of(tmp_path, {case_of("ddp", 2, backend=backend): [[rank(buckets)] * 2] * 2})
     assert list(found["time_s"]) == pytest.approx([0.010] * 5)
     assert list(found["busbw"]) == pytest.approx([(1000 + number) / 0.010 for number in range(5)])
+
+
+def test_wherever_busbw_is_defined_the_other_clock_is_told(tmp_path: Path) -> None:
+    """The glossary, which pages take terms from, and the figure: one owner has the sentence."""
+    assert "waiting for late ranks is inside" in OTHER_CLOCK
+    assert OTHER_CLOCK in dict(TERMS)["busbw"]
+    summary = summarize(write_run(tmp_path / "run", 12, rounds=3))
+    section = communication.section(summary, rows_of(summary))
+    assert section is not None
+    assert section.pictures
+    for picture in section.pictures:
+        assert OTHER_CLOCK in picture.caption
+        assert "busbw by call, GB/s" in [column.title for column in picture.table.columns]
+
+
+def test_the_glossary_converts_exposed_communication() -> None:
+    assert "exposed communication plus waiting for ranks here" in dict(TERMS)["exposed communication"]

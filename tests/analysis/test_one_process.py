@@ -43,7 +43,7 @@ def test_ranks_are_told_against_one_process_with_as_many_threads(
     assert sentence(summary).endswith("times the samples/s of one process with 2 threads.")
     (one,) = [one for one in summary.findings if one.kind == "threads"]
     assert one.verdict == verdict
-    assert "16 and 8 samples a step" in one.tags
+    assert "16 and 8 samples per step" in one.tags
     assert one.text in [one.text for one in summary.answer]  # the first question after "what do ranks buy"
 
 

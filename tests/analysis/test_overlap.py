@@ -83,6 +83,37 @@ def test_a_step_of_two_ranks_by_hand() -> None:
     assert found.has_transfers
 
 
+def holistic(spans: Sequence[tuple[str, int, int]], transfers: Sequence[tuple[int, int, int]]) -> int:
+    """Exposed communication as Holistic Trace Analysis has it, of one rank: its transfers from call to result, in which
+    it computes nothing. Every nanosecond is looked at."""
+
+    def within(at: int, parts: Sequence[tuple[Any, int, int]]) -> bool:
+        return any(start <= at < end for _, start, end in parts)
+
+    computing = [span for span in spans if span[0] in COMPUTE_SPANS]
+    return sum(within(at, transfers) and not within(at, computing) for at in range(100))
+
+
+@given(
+    st.tuples(st.integers(5, 60), st.integers(5, 60)),
+    st.tuples(st.integers(0, 30), st.integers(0, 30)),
+    st.tuples(st.integers(1, 15), st.integers(1, 15)),
+)
+def test_exposed_and_waiting_together_are_what_holistic_trace_analysis_calls_exposed(
+    computed: tuple[int, int], handed_before: tuple[int, int], moved: tuple[int, int]
+) -> None:
+    """The conversion that the glossary and docs/method.md give, for two ranks that are late by turns."""
+    handed = [max(0, until - before) for until, before in zip(computed, handed_before, strict=True)]
+    ends = [max(handed) + took for took in moved]
+    spans = [[("backward", 0, until), ("optimizer", 90, 100)] for until in computed]
+    transfers = [[(0, start, end)] for start, end in zip(handed, ends, strict=True)]
+    ranks = {number: rank(spans[number], transfers[number]) for number in (0, 1)}
+    found = breakdown([ranks], processes=2)
+    assert found is not None
+    theirs = [holistic(spans[number], transfers[number]) for number in (0, 1)]
+    assert found.parts["exposed_comm"] + found.parts["exposed_wait"] == ns(sum(theirs) / 2)
+
+
 @pytest.mark.parametrize("ahead_ns", [0, 10**12, -7])
 def test_on_two_hosts_an_all_reduce_takes_as_long_as_its_shortest_part(ahead_ns: int) -> None:
     # One clock would say: the bucket leaves at 40 and at 60 and is back at 80 on both, so that it takes 20 and

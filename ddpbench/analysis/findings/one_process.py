@@ -40,7 +40,7 @@ def one_process_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
             text=sentence(text),
             tags=(
                 *grouping.told(case),
-                *(["{:,} and {:,} samples a step".format(*batches)] if len(set(batches)) > 1 else []),
+                *(["{:,} and {:,} samples per step".format(*batches)] if len(set(batches)) > 1 else []),
                 *conditions(families.beside),
                 *size_tags(judged),
                 *launch_tags(judged.rounds, families.parts),

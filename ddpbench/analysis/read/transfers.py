@@ -30,6 +30,9 @@ class Moved:
 
     count: int = 0
     time_ns: float = 0.0
+    called_ns: float = 0.0
+    """Time by the clock of nccl-tests: from when it left a rank's queue to that rank's result, the mean over ranks.
+    Waiting for late ranks is inside, and nothing is shared."""
     ranks: int = 0
     """How many take part in each, the most where that differs."""
 
@@ -72,14 +75,18 @@ class Transfers:
         """Return what was moved, by launch, then by operation and bytes."""
         found: defaultdict[int, dict[tuple[str, int], Moved]] = defaultdict(dict)
         ranks = np.bincount(self.transfer, minlength=len(self.launch))
-        columns = (self.launch, self.op, self.bytes, self.charged, self.clocked, ranks)
-        for launch, op, size, charged, clocked, taking_part in zip(
+        called = (
+            np.bincount(self.transfer, weights=self.end - self.served, minlength=len(self.launch)) / ranks
+        )
+        columns = (self.launch, self.op, self.bytes, self.charged, called, self.clocked, ranks)
+        for launch, op, size, charged, called_ns, clocked, taking_part in zip(
             *(each.tolist() for each in columns), strict=True
         ):
             if clocked:
                 total = found[launch].setdefault((self.ops[op], size), Moved())
                 total.count += 1
                 total.time_ns += charged
+                total.called_ns += called_ns
                 total.ranks = max(total.ranks, taking_part)
         return found
 

@@ -4,7 +4,8 @@ A transfer takes from when its data can flow until its last rank has its result 
 queue behind others is not in it, and of an instant that it shares with others over the same links it is charged with
 its even part (`Moved`). So no busbw exceeds what a link carries. busbw is nccl-tests' measure
 (doc/PERFORMANCE.md there): bytes over time, times a factor by which the number says how busy the links are,
-whatever the operation and the number of ranks. The rounds are the replicates: a round gives one mean time for
+whatever the operation and the number of ranks. Only the factor is nccl-tests'; its clock (`OTHER_CLOCK`) gives the
+columns `call_time_s` and `call_busbw`. The rounds are the replicates: a round gives one mean time for
 each size, over all its transfers of that size.
 """
 
@@ -32,9 +33,17 @@ MIN_SIZES = 3
 COLUMNS = (
     *("group", "case_id", "op", "world_size", "bytes"),
     *("time_s", "time_ci_low_s", "time_ci_high_s", "busbw", "busbw_ci_low", "busbw_ci_high"),
+    *("call_time_s", "call_time_ci_low_s", "call_time_ci_high_s"),
+    *("call_busbw", "call_busbw_ci_low", "call_busbw_ci_high"),
     *("factor", "rounds", "transfers"),
     *("latency_s", "latency_ci_low_s", "latency_ci_high_s", "byte_s", "misfit", "latency_share"),
 )
+OTHER_CLOCK = (
+    "nccl-tests' clock is another: each rank's from its call to its result, so that waiting for late ranks is inside, "
+    "and the mean over ranks"
+)
+"""What must stand wherever busbw is defined. nccl-tests, src/common.cu, BenchTime, and README, -a, at commit 01d6761: a
+rank's time for 20 calls back to back after a barrier, over 20, averaged over ranks (the default, `-a 1`)."""
 MIN_SPREAD = 4.0
 """The largest size over the smallest under which a line through sizes tells no latency."""
 MOST_MISFIT = 0.25
@@ -142,6 +151,7 @@ def _rows(world: int, members: Sequence[CaseRun]) -> list[dict[str, Any]]:
                 total = moved.setdefault(key, {}).setdefault(number, Moved())
                 total.count += part.count
                 total.time_ns += part.time_ns
+                total.called_ns += part.called_ns
                 total.ranks = max(total.ranks, part.ranks)
                 case_of.setdefault(key, run.case_id)
     means: dict[str, dict[float, float]] = {}
@@ -163,6 +173,7 @@ def _rows(world: int, members: Sequence[CaseRun]) -> list[dict[str, Any]]:
         time = Interval.around(means[op][size], half_width([math.log(value) for value in times]))
         group = world if flow_of(op) == "pair" else max(one.ranks for one in moved[op, size].values())
         factor = FACTORS[op][1](group) if op in FACTORS else math.nan
+        called = _called([one for one in moved[op, size].values() if one.time_ns > 0])
         line = lines[op]
         rows.append(
             {
@@ -173,9 +184,11 @@ def _rows(world: int, members: Sequence[CaseRun]) -> list[dict[str, Any]]:
                 "time_s": time.value,
                 "time_ci_low_s": time.low,
                 "time_ci_high_s": time.high,
-                "busbw": factor * size / time.value,
-                "busbw_ci_low": None if time.high is None else factor * size / time.high,
-                "busbw_ci_high": None if time.low is None else factor * size / time.low,
+                **_rate("busbw", factor * size, time),
+                "call_time_s": called.value,
+                "call_time_ci_low_s": called.low,
+                "call_time_ci_high_s": called.high,
+                **_rate("call_busbw", factor * size, called),
                 "factor": factor,
                 "rounds": len(times),
                 "transfers": count,
@@ -188,3 +201,18 @@ def _rows(world: int, members: Sequence[CaseRun]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _called(rounds: Sequence[Moved]) -> Interval:
+    """Return the time of a call by nccl-tests' clock, seconds, with its interval over rounds."""
+    mean = sum(one.called_ns for one in rounds) / sum(one.count for one in rounds) / 1e9
+    return Interval.around(mean, half_width([math.log(one.called_ns / one.count) for one in rounds]))
+
+
+def _rate(name: str, size: float, time: Interval) -> dict[str, float | None]:
+    """Return bytes over time as a column with its ends."""
+    return {
+        name: size / time.value,
+        f"{name}_ci_low": None if time.high is None else size / time.high,
+        f"{name}_ci_high": None if time.low is None else size / time.low,
+    }

@@ -27,6 +27,9 @@ class Point:
     busbw: Estimate | None
     rounds: int
     transfers: int
+    call_ms: Estimate | None = None
+    """The time by nccl-tests' clock, and busbw by that."""
+    call_busbw: Estimate | None = None
     latency_share: float | None = None
     """How much of its time is latency, by the line through its curve; None where there is none that fits."""
 
@@ -58,12 +61,16 @@ def curves_of(records: Sequence[Mapping[Any, Any]]) -> list[TransferCurve]:
     for record in records:
         busbw = _estimate(record, "busbw", "busbw_ci_low", "busbw_ci_high")
         time = _estimate(record, "time_s", "time_ci_low_s", "time_ci_high_s")
+        called = _estimate(record, "call_time_s", "call_time_ci_low_s", "call_time_ci_high_s")
+        call_busbw = _estimate(record, "call_busbw", "call_busbw_ci_low", "call_busbw_ci_high")
         assert time is not None
         points.setdefault((str(record["op"]), int(record["world_size"])), []).append(
             Point(
                 bytes=int(record["bytes"]),
                 time_ms=time.scaled(1e3),
                 busbw=None if busbw is None else busbw.scaled(1e-9),
+                call_ms=None if called is None else called.scaled(1e3),
+                call_busbw=None if call_busbw is None else call_busbw.scaled(1e-9),
                 rounds=int(record["rounds"]),
                 transfers=int(record["transfers"]),
                 latency_share=None if pd.isna(record["latency_share"]) else float(record["latency_share"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from ddpbench.analysis.steps.communication import FACTORS
+from ddpbench.analysis.steps.communication import FACTORS, OTHER_CLOCK
 from ddpbench.report.captions import burst_words, label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
@@ -106,7 +106,10 @@ def _caption(name: str, row: Row, curves: Sequence[TransferCurve], marks: Sequen
             if len(rounds) > 1
             else f"transfers of it; whiskers: 95 % t-intervals over {counted(rounds[0], 'round')}.",
             *(
-                [f"busbw is bytes over time, times nccl-tests' factor for n ranks ({'; '.join(factors)})."]
+                [
+                    f"busbw is bytes over time, times nccl-tests' factor for n ranks ({'; '.join(factors)}).",
+                    f"{OTHER_CLOCK}: busbw by call, in the table.",
+                ]
                 if factors
                 else []
             ),
@@ -157,6 +160,8 @@ def _table(name: str, curves: Sequence[TransferCurve]) -> Table:
             ),
             Cell.estimate(point.time_ms),
             Cell.estimate(point.busbw),
+            Cell.estimate(point.call_ms),
+            Cell.estimate(point.call_busbw),
             Cell.count(point.transfers),
             Cell.count(point.rounds),
         )
@@ -169,6 +174,8 @@ def _table(name: str, curves: Sequence[TransferCurve]) -> Table:
         Column("Size", number=True),
         Column("Time, ms", number=True),
         Column("busbw, GB/s", number=True),
+        Column("Time by call, ms", number=True),
+        Column("busbw by call, GB/s", number=True),
         Column("Transfers", number=True),
         Column("Rounds", number=True),
     )
