@@ -19,7 +19,8 @@ take `model` (or `net`, `module`) instead of its parameters, and return a schedu
 steps after every update. A function of the script's own does as well as a method: `model = build_model`.
 
 With `step`, `model` may return a dict of modules, and `optimizer` takes the model and returns whatever `step` wants
-for its third argument. Each model has an object of the class to itself: what a step counts there is that model's.
+for its third argument. Each model has an object of the class to itself: what `loss`, `before_update` or `step` counts
+there is that model's, and what feeds it (`dataset`, `loader`, `collate`, `samples`) does not see it.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class PlainWorkload(Workload[BaseModel]):
                 f"{self._own.__name__}.model() wants a process group, and there is none yet: return the bare module, "
                 "which the strategy wraps"
             ) from error
-        return ModelWithStep(model, own) if self.owns_step else ModelWithLoss(model, method_of(own, "loss"))
+        return (ModelWithStep if self.owns_step else ModelWithLoss)(model, own)
 
     def step(
         self, model: torch.nn.Module, network: torch.nn.Module, batch: Any, optimizers: Any

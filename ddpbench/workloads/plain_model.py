@@ -11,16 +11,18 @@ import torch
 from torch import nn
 
 from ddpbench.workloads.plain_methods import method_of
+from ddpbench.workloads.plain_state import copy_of
 
 
-class _Shared:
-    """Holds a function that copies of a model share: what it is bound to may hold the whole dataset."""
+class _Held:
+    """A user's object that belongs to one model; a copy of the model has a copy of it."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
+    def __init__(self, own: Any) -> None:
+        self.own = own
+        self.loss = method_of(own, "loss")
 
-    def __deepcopy__(self, _memo: Any) -> _Shared:
-        return self
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Held:
+        return _Held(copy_of(self.own, memo))
 
 
 class OwnModel(nn.Module):
@@ -30,6 +32,8 @@ class OwnModel(nn.Module):
     """All that there are in this process, copies too."""
 
     network: nn.Module
+    own: Any
+    """The user's object, of this model alone."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -74,12 +78,28 @@ class ModelWithStep(OwnModel):
 class ModelWithLoss(OwnModel):
     """The user's model under the user's loss: a batch to its loss, of shape [1] so that replicas' can be gathered."""
 
-    def __init__(self, network: nn.Module, loss: Callable[[nn.Module, Any], Any]) -> None:
+    def __init__(self, network: nn.Module, own: Any) -> None:
+        """`own` is the user's object as it is before any training, which stays so: this model gets a copy of it."""
         super().__init__(network)
-        self._loss = _Shared(loss)
+        parts = (*network.modules(), *network.parameters(), *network.buffers())
+        self._held = _Held(copy_of(own, {id(part): part for part in parts}))
+
+    @property
+    def own(self) -> Any:
+        """The user's object, of this model alone."""
+        return self._held.own
 
     def forward(self, batch: Any) -> torch.Tensor:
-        return scalar(self._loss.function(self.network, batch)).reshape(1)
+        return scalar(self._held.loss(self.network, batch)).reshape(1)
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> ModelWithLoss:
+        """Casts and moves the models that the user's object keeps as this one, such as an average of its weights."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        within = {id(module) for module in self.network.modules()}
+        for kept in getattr(self.own, "__dict__", {}).values():
+            if isinstance(kept, nn.Module) and id(kept) not in within:
+                kept._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
 
 
 def scalar(returned: Any) -> torch.Tensor:

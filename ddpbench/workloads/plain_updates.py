@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -15,7 +16,9 @@ from ddpbench.workloads.plain_model import ModelWithStep, holder_of, what
 def noting_optimizer(
     own: Any, parameters: list[torch.Tensor], default: Callable[..., torch.optim.Optimizer], options: Any
 ) -> torch.optim.Optimizer:
-    """Return the optimizer of a user's object over these parameters of one of its models.
+    """Return the optimizer over these parameters, of the user's object that belongs to the model that has them.
+
+    `own` is in its place for parameters that no model has.
 
     `before_update` and the scheduler, if it has any, are hooks of its step: every strategy, and the proof's one
     process, does with them as training does. `default` makes one where the object has none.
@@ -24,6 +27,8 @@ def noting_optimizer(
         TypeError: it returned anything else.
     """
     made: Any
+    with suppress(LookupError):
+        own = holder_of(parameters).own
     if callable(getattr(own, "optimizer", None)):
         make = method_of(own, "optimizer")
         made = make(holder_of(parameters).network if _takes_model(make) else parameters)

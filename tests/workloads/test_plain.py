@@ -6,6 +6,7 @@ import copy
 import pickle
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -146,11 +147,13 @@ def test_the_mean_over_replicas_of_losses_is_the_loss() -> None:
     assert float(workload.loss(torch.tensor([1.0, 4.0]), None)) == 2.5
 
 
-def test_a_copy_of_the_model_shares_what_its_loss_is_bound_to() -> None:
-    own = Mine()
-    model = ModelWithLoss(own.model(), own.loss)
+def test_a_copy_of_the_model_has_a_copy_of_the_object_that_shares_its_data() -> None:
+    own: Any = Mine()
+    own.data = own.dataset(0, 1)
+    model = ModelWithLoss(own.model(), own)
     twin = copy.deepcopy(model)
-    assert twin._loss.function.__self__ is own
+    assert len({id(each) for each in (own, model.own, twin.own)}) == 3
+    assert twin.own.data is own.data
     assert twin.network is not model.network
     x = torch.randn(2, 3)
     with torch.no_grad():
@@ -169,12 +172,12 @@ def test_a_copy_of_the_model_shares_what_its_loss_is_bound_to() -> None:
 )
 def test_a_loss_that_is_no_scalar_is_refused(loss: Any, said: str) -> None:
     with pytest.raises(TypeError, match=said):
-        ModelWithLoss(nn.Linear(3, 1), loss)(torch.zeros(2, 3))
+        ModelWithLoss(nn.Linear(3, 1), SimpleNamespace(loss=loss))(torch.zeros(2, 3))
 
 
 def test_a_model_that_is_no_module_is_refused() -> None:
     with pytest.raises(TypeError, match=r"model\(\) returned a int; it must return a torch\.nn\.Module"):
-        ModelWithLoss(3, lambda model, batch: batch)  # type: ignore[arg-type]
+        ModelWithLoss(3, Mine())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

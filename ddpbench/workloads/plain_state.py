@@ -1,0 +1,82 @@
+"""What a user's object keeps, copied for each model: counts and averages are of one. Imports torch at once."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+MOST_BYTES = 256 * 1024 * 1024
+"""What an attribute may hold to be copied: a larger one is data, which all models share."""
+MOST_PARTS = 100_000
+"""So many objects, too: as of a list of samples."""
+
+
+def copy_of(own: Any, memo: dict[int, Any]) -> Any:
+    """Return a user's object with what it keeps copied; `memo` is `deepcopy`'s, and holds what stays as it is.
+
+    Shared are its datasets, what is large, and what cannot be copied, such as an open file. An object that cannot be
+    copied at all is shared itself.
+    """
+    try:
+        made = copy.copy(own)
+        attributes = vars(made)
+    except Exception:  # whatever a class's own way of copying may raise
+        return own
+    memo[id(own)] = made
+    for name, value in attributes.items():
+        trial = dict(memo)
+        if not _is_state(value, trial):
+            continue
+        try:
+            attributes[name] = copy.deepcopy(value, trial)
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception:  # as of a lock: it is shared
+            continue
+        kept = trial.pop(id(trial), [])
+        memo.setdefault(id(memo), []).extend(kept)  # what lies under an id in `memo` has to stay alive
+        memo.update({key: each for key, each in trial.items() if key != id(memo)})
+    return made
+
+
+def _is_state(value: Any, memo: dict[int, Any]) -> bool:
+    """Return whether a value is small enough to be what training keeps; notes the datasets in it, which are shared."""
+    waiting, seen, held = deque([value]), set[int](), 0
+    while waiting:
+        each = waiting.popleft()
+        if id(each) in seen or id(each) in memo:
+            continue
+        seen.add(id(each))
+        if isinstance(each, Dataset | DataLoader | Sampler):
+            memo[id(each)] = each
+            continue
+        held += _bytes_of(each)
+        if held > MOST_BYTES or len(seen) > MOST_PARTS:
+            return False
+        waiting.extend(_parts_of(each))
+    return True
+
+
+def _bytes_of(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, str | bytes | bytearray):
+        return len(value)
+    size = getattr(value, "nbytes", 0)  # as of an array
+    return size if isinstance(size, int) else 0
+
+
+def _parts_of(value: Any) -> Iterable[Any]:
+    if isinstance(value, nn.Module | torch.Tensor | type):
+        return ()  # a model is copied whatever its size, as the one that trains is
+    if isinstance(value, Mapping):
+        return [*value.keys(), *value.values()]
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        return value
+    return list(getattr(value, "__dict__", {}).values())

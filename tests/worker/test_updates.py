@@ -1,0 +1,73 @@
+"""Users' classes whose updates keep state, draw at random, or come by gradients otherwise."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from ddpbench.workloads import plain_state
+from tests.ranks import run_ranks
+from tests.worker import test_refusals
+from tests.worker.test_refusals import ended
+
+FILE = Path(__file__).parent / "update_models.py"
+
+
+def each_ended(
+    rank: int, processes: int, names: list[str], strategies: list[str]
+) -> dict[tuple[str, str], tuple[str, str]]:
+    """The outcome of each class's proof under each strategy; `fsdp whole` is one with options."""
+    test_refusals.FILE = FILE
+    found = {}
+    for name in names:
+        for strategy in strategies:
+            plain, _, wrap = strategy.partition(" ")
+            options: dict[str, Any] = {"wrap": wrap} if wrap else {}
+            found[name, strategy] = ended(rank, processes, name, plain, options)
+    return found
+
+
+KEEPING = ["Counts", "CountsInList", "KeepsOptimizer", "Averages", "KeepsModel", "CountsLosses"]
+
+
+@pytest.mark.ranks
+def test_what_an_object_keeps_is_of_one_model() -> None:
+    strategies = ["ddp", "zero1", "fsdp", "master"]
+    for found in run_ranks(each_ended, 2, KEEPING, strategies):
+        status, reason = found.pop(("Averages", "fsdp"))
+        assert (status, "FSDP does not support deepcopy" in reason) == ("skipped", True), reason
+        assert {key: value for key, value in found.items() if value != ("ok", "")} == {}
+    (found,) = run_ranks(each_ended, 1, KEEPING, ["data_parallel", "single"])
+    assert {key: value for key, value in found.items() if value != ("ok", "")} == {}
+
+
+def test_a_copied_object_shares_its_data_and_what_cannot_be_copied() -> None:
+    class Own:
+        def __init__(self) -> None:
+            self.data = TensorDataset(torch.zeros(2))
+            self.splits = {"train": self.data}
+            self.many = list(range(plain_state.MOST_PARTS + 1))
+            self.lock = threading.Lock()
+            self.queue = [torch.zeros(2)]
+            self.model, self.locked = nn.Linear(2, 2), [self.queue, self.lock]
+            self.bound = self.queue_of
+
+        def queue_of(self) -> Any:
+            return self.queue
+
+    own = Own()
+    made = plain_state.copy_of(own, {id(own.model): own.model})
+    assert [
+        getattr(made, name) is getattr(own, name) for name in ("data", "many", "lock", "locked", "model")
+    ] == [True] * 5
+    assert made.splits is not own.splits
+    assert made.splits["train"] is own.data
+    assert made.queue is not own.queue
+    assert made.queue[0] is not own.queue[0]
+    assert made.bound() is made.queue

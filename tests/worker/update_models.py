@@ -1,0 +1,316 @@
+"""Users' classes whose updates keep state, draw at random, or come by gradients otherwise: named by this path."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.data import TensorDataset
+
+
+def data() -> TensorDataset:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(128, 8, generator=generator)
+    return TensorDataset(x, x.sum(1, keepdim=True))
+
+
+class Sound:
+    dataset = staticmethod(data)
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    def optimizer(self, parameters: Any) -> Any:
+        return torch.optim.SGD(parameters, lr=0.01)
+
+
+class Counts(Sound):
+    """Clips by a norm that shrinks with each update."""
+
+    made = 0
+
+    def before_update(self, model: nn.Module) -> None:
+        self.made += 1
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0 / self.made)
+
+
+class CountsInList(Sound):
+    """Counts in a list that it has from the start."""
+
+    def __init__(self) -> None:
+        self.norms: list[float] = []
+
+    def before_update(self, model: nn.Module) -> None:
+        self.norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), 1.0 / (1 + len(self.norms)))))
+
+
+class KeepsOptimizer(Sound):
+    """Sets the rate of the optimizer that it kept."""
+
+    def optimizer(self, parameters: Any) -> Any:
+        self.kept = torch.optim.SGD(parameters, lr=1e-6)
+        return self.kept
+
+    def before_update(self, model: nn.Module) -> None:
+        for group in self.kept.param_groups:
+            group["lr"] = 0.05
+
+
+class Averages(Sound):
+    """Keeps a moving average of the model's weights."""
+
+    average: Any = None
+
+    def before_update(self, model: nn.Module) -> None:
+        if self.average is None:
+            self.average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+        self.average.update_parameters(model)
+
+
+class KeepsModel(Sound):
+    """Reads its model where model() kept it."""
+
+    def model(self) -> nn.Module:
+        self.kept = super().model()
+        return self.kept
+
+    def before_update(self, model: nn.Module) -> None:
+        nn.utils.clip_grad_norm_(self.kept.parameters(), 0.01)
+
+
+class CountsLosses(Sound):
+    """A term of its loss grows with each one."""
+
+    made = 0
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        self.made += 1
+        return super().loss(model, batch) * (1 + self.made / 10)
+
+
+class Langevin(torch.optim.Optimizer):
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.01})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for each in group["params"]:
+                each.add_(each.grad, alpha=-group["lr"]).add_(torch.randn_like(each), alpha=group["lr"])
+
+
+class DrawsInOptimizer(Sound):
+    def optimizer(self, parameters: Any) -> Any:
+        return Langevin(parameters)
+
+
+class DrawsBeforeUpdate(Sound):
+    def before_update(self, model: nn.Module) -> None:
+        for each in model.parameters():
+            assert each.grad is not None
+            each.grad.add_(torch.randn_like(each.grad), alpha=0.1)
+
+
+class Wrapping(torch.optim.Optimizer):
+    """An optimizer around another that does not call its base class, as some are published."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+        self.param_groups = inner.param_groups
+        self.state = defaultdict(dict)
+
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        return self.inner.step(closure)
+
+
+class WrapsOptimizer(Sound):
+    def optimizer(self, parameters: Any) -> Any:
+        return Wrapping(torch.optim.Adam(parameters, lr=0.01))
+
+    def before_update(self, model: nn.Module) -> None:
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+
+class WrapsInStep(Sound):
+    loss: Any = None
+
+    def optimizer(self, model: nn.Module) -> Any:
+        return Wrapping(torch.optim.Adam(model.parameters(), lr=0.01))
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(batch[0]), batch[1])
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+
+class Locked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Sound().model()
+        self.lock = threading.Lock()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with self.lock:
+            found: torch.Tensor = self.net(x)
+        return found
+
+
+class HoldsLock(Sound):
+    def model(self) -> nn.Module:
+        return Locked()
+
+
+class SeededByRank(Sound):
+    def model(self) -> nn.Module:
+        torch.manual_seed(42 + int(os.environ["RANK"]))
+        return super().model()
+
+
+class Clamped(Sound):
+    """Hooks of parameters clamp gradients."""
+
+    def model(self) -> nn.Module:
+        made = super().model()
+        for each in made.parameters():
+            each.register_hook(lambda slope: slope.clamp(-0.05, 0.05))
+        return made
+
+
+class NestedLists(nn.Module):
+    """Each layer is a list of two parts that are called one by one, as in a transformer or a U-Net."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.ModuleList([nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.Tanh())]) for _ in range(2)
+        )
+        self.leave = nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for first, second in self.layers:  # type: ignore[misc]
+            x = x + second(first(x))
+        found: torch.Tensor = self.leave(x)
+        return found
+
+
+class Nested(Sound):
+    def model(self) -> nn.Module:
+        return NestedLists()
+
+
+class Coder(nn.Module):
+    """Used by its own methods, never called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def coded(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.leave(self.enter(x).relu())
+        return found
+
+
+class Coders(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.coders = nn.ModuleList(Coder() for _ in range(2))
+        self.leave = nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for each in self.coders:
+            x = x + each.coded(x)  # type: ignore[operator]
+        found: torch.Tensor = self.leave(x)
+        return found
+
+
+class ByMethods(Sound):
+    def model(self) -> nn.Module:
+        return Coders()
+
+
+class InnerLoop(nn.Module):
+    """Takes steps on its inputs before it answers, as MAML does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Sound().model()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights = dict(self.net.named_parameters())
+        aim = functional_call(self.net, weights, (x,)).square().mean()
+        slopes = torch.autograd.grad(aim, list(weights.values()), create_graph=True)
+        weights = {
+            name: each - 0.01 * slope for (name, each), slope in zip(weights.items(), slopes, strict=True)
+        }
+        found: torch.Tensor = functional_call(self.net, weights, (x,))
+        return found
+
+
+class Adapts(Sound):
+    def model(self) -> nn.Module:
+        return InnerLoop()
+
+
+class Stepping(Sound):
+    loss: Any = None
+
+    def optimizer(self, model: nn.Module) -> Any:
+        return torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+class Surgery(Stepping):
+    """Computes gradients without a backward, and sets them."""
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        loss = nn.functional.mse_loss(model(batch[0]), batch[1])
+        optimizer.zero_grad()
+        parameters = list(model.parameters())
+        for each, slope in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            each.grad = slope.clamp(-1, 1)
+        optimizer.step()
+        return loss.detach()
+
+
+class PerSample(Stepping):
+    """Clips each sample's gradient, as private training does."""
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        weights = dict(model.named_parameters())
+
+        def of_one(given: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return nn.functional.mse_loss(functional_call(model, given, (x[None],)), y[None])
+
+        fixed = {name: each.detach() for name, each in weights.items()}
+        slopes = vmap(grad(of_one), in_dims=(None, 0, 0))(fixed, *batch)
+        optimizer.zero_grad()
+        for name, each in weights.items():
+            each.grad = slopes[name].clamp(-1, 1).mean(0)
+        optimizer.step()
+        return nn.functional.mse_loss(model(batch[0]), batch[1]).detach()
+
+
+class PutTogether(Stepping):
+    """Puts its gradients together of two backwards': what a strategy has averaged."""
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        taken = []
+        for part in (1, 2):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(batch[0]), batch[1]) * part
+            loss.backward()
+            taken.append([each.grad for each in model.parameters()])
+        for each, first, second in zip(model.parameters(), *taken, strict=True):
+            each.grad = first.clamp(-1, 1) + second
+        optimizer.step()
+        return loss.detach()
