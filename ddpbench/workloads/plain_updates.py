@@ -42,6 +42,7 @@ def noting_optimizer(
             f"optimizer() returned {_named(made)}; it must return an optimizer of torch.optim, or a pair of one and "
             "its scheduler"
         )
+    with_hooks(optimizer)
     if scheduler is not None and _wants_value(scheduler):
         raise TypeError(
             f"optimizer() returned the scheduler {type(scheduler).__name__}, whose step() needs a value such as the "
@@ -64,6 +65,15 @@ def noting_optimizer(
     if scheduler is not None:
         optimizer.register_step_post_hook(_stepping(scheduler))
     return optimizer
+
+
+def with_hooks(optimizer: torch.optim.Optimizer) -> None:
+    """Gives an optimizer the hooks of its steps that it lacks where its class does not call torch's constructor."""
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+        optimizer.__dict__.setdefault("defaults", {})
+        torch.optim.Optimizer.__setstate__(
+            optimizer, {}
+        )  # as torch does for one that was pickled before it had them
 
 
 def _wants_value(scheduler: Any) -> bool:

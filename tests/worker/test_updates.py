@@ -71,3 +71,32 @@ def test_a_copied_object_shares_its_data_and_what_cannot_be_copied() -> None:
     assert made.queue is not own.queue
     assert made.queue[0] is not own.queue[0]
     assert made.bound() is made.queue
+
+
+@pytest.mark.ranks
+def test_optimizers_without_torchs_constructor_and_models_with_locks_are_proved() -> None:
+    names = ["WrapsOptimizer", "WrapsInStep", "HoldsLock"]
+    for found in run_ranks(each_ended, 2, names, ["ddp", "zero1", "fsdp", "master"]):
+        assert {key: value for key, value in found.items() if value != ("ok", "")} == {}
+
+
+def test_lists_of_modules_that_nothing_calls_are_cut_into_their_parts() -> None:
+    from ddpbench.strategies.fsdp.replica import blocks
+
+    inner = nn.ModuleDict(
+        {"a": nn.Linear(2, 2), "b": nn.ModuleList([nn.Sequential(nn.Linear(2, 2)), nn.ReLU()])}
+    )
+    cut = blocks(nn.ModuleList([inner, nn.Linear(2, 2)]))
+    assert [type(each).__name__ for each in cut] == ["Linear", "Sequential", "Linear"]
+
+
+@pytest.mark.ranks
+def test_fsdp_names_its_cut_into_blocks_where_only_that_cannot_train() -> None:
+    for found in run_ranks(each_ended, 2, ["Nested", "ByMethods", "Adapts"], ["fsdp", "fsdp whole"]):
+        for name, said in (
+            ("ByMethods", "outside its module's forward"),
+            ("Adapts", "torch.autograd.grad was"),
+        ):
+            status, reason = found.pop((name, "fsdp"))
+            assert (status, said in reason, "may train it" in reason) == ("skipped", True, True), reason
+        assert {key: value for key, value in found.items() if value != ("ok", "")} == {}

@@ -112,11 +112,20 @@ def _shard(job: Job, model: nn.Module, options: FsdpOptions, mesh: DeviceMesh) -
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """Return the children with parameters of the model's outermost ModuleLists and Sequentials, in their order."""
+    """Return the children with parameters of the model's outermost ModuleLists and Sequentials, in their order.
+
+    In the place of a child that is only a list or dict of modules, which nothing calls, are its own children.
+    """
     if isinstance(model, nn.ModuleList | nn.Sequential):
-        children: Sequence[nn.Module] = list(model.children())
-        return [child for child in children if next(child.parameters(), None) is not None]
+        return [block for child in model.children() for block in _called(child)]
     return [block for child in model.children() for block in blocks(child)]
+
+
+def _called(module: nn.Module) -> list[nn.Module]:
+    """Return a module that has parameters; of a container without a forward, those of its children that have some."""
+    if isinstance(module, nn.ModuleList | nn.ModuleDict) and type(module).forward is nn.Module.forward:
+        return [each for child in module.children() for each in _called(child)]
+    return [module] if next(module.parameters(), None) is not None else []
 
 
 def mixes_types(model: nn.Module) -> bool:

@@ -30,6 +30,7 @@ from ddpbench.worker.training.randomness import seed_all
 from ddpbench.worker.training.storage import batch_bytes_of
 from ddpbench.worker.training.types import cast_model, cast_words, name_of, type_of, types_in
 from ddpbench.workloads import is_import_path, load_workload
+from ddpbench.workloads.plain_updates import with_hooks
 
 
 class DivergedError(Exception):
@@ -218,8 +219,12 @@ class Training:
     def make_optimizer(self, parameters: Any) -> torch.optim.Optimizer:
         """Return the workload's optimizer, with its options; of one with a step of its own, all of them as one."""
         if not self.workload.owns_step:
-            return self.workload.optimizer(parameters, self.workload_options)
+            optimizer = self.workload.optimizer(parameters, self.workload_options)
+            with_hooks(optimizer)
+            return optimizer
         together: Any = Optimizers(self.workload.optimizers(parameters, self.workload_options))
+        for one in together.all:
+            with_hooks(one)
         return together  # type: ignore[no-any-return]
 
     def replica(

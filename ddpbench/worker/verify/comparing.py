@@ -180,7 +180,7 @@ class Comparer:
         """Return a copy of a model that trains as it does.
 
         One that torch copies without what it trains with (hooks of parameters, scripts), or not at all (weights that
-        are computed, as by `weight_norm`), is made again and given the same state.
+        are computed, as by `weight_norm`; a lock, an open file), is made again and given the same state.
         """
         hooked = any(
             each._backward_hooks or getattr(each, "_post_accumulate_grad_hooks", None)
@@ -189,9 +189,13 @@ class Comparer:
         if not hooked and not any(isinstance(each, torch.jit.ScriptModule) for each in model.modules()):
             try:
                 return copy.deepcopy(model)
+            except (MemoryError, torch.OutOfMemoryError):
+                raise
             except RuntimeError as error:
                 if "deepcopy protocol" not in str(error):
                     raise
+            except Exception:  # whatever an object that cannot be copied raises
+                pass
         drawn = random_state()
         made = self.fresh()
         set_random_state(drawn)

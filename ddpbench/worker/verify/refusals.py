@@ -53,6 +53,10 @@ _SHARDED = (
         "got mixed torch.Tensor and DTensor",
         "a parameter was used outside its module's forward, where FSDP has only a shard of it",
     ),
+    (
+        "appears to not have been used in the graph",
+        "torch.autograd.grad was asked for the gradient of a parameter that FSDP had exchanged for a gathered one",
+    ),
 )
 """Messages of torch's kernels of a model under FSDP, none of whose own checks found it; and what that means."""
 _REFUSES = ("raise ", "assert ")
@@ -72,7 +76,7 @@ def refusal(error: BaseException, training: Training) -> str:
         return f"{name} cannot train this model: {_unused(training, text)}"
     for words, meaning in _SHARDED if name == "fsdp" else ():
         if words in text:
-            return f"{name} cannot train this model: {meaning}"
+            return _of_shards(training, meaning)
     if isinstance(error, _KINDS) and _raised_in_torch(error) and _WAITS not in text:
         return f"{name} cannot train this model: {exception_words(error)}"
     return ""
@@ -114,6 +118,13 @@ def _unused(training: Training, text: str) -> str:
             "are never trained, or use ddp with options.ddp.find_unused_parameters = true"
         )
     return f"{what}, although it searches for them: does forward return an object in which torch finds no tensors?"
+
+
+def _of_shards(training: Training, meaning: str) -> str:
+    """Return why FSDP cannot train a model as it cut it up, and the other way."""
+    if training.options.wrap == "whole":
+        return f"fsdp cannot train this model: {meaning}"
+    return f'fsdp cannot train this model in blocks: {meaning}; options.fsdp.wrap = "whole" may train it'
 
 
 def _twice(training: Training) -> str:
