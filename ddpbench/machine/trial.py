@@ -150,6 +150,7 @@ def _own_reason(case: Case, facts: Mapping[str, Any]) -> str | None:
         mixed_within_blocks=bool(facts.get("mixed_blocks")),
         dropped_blocks=tuple(facts.get("dropped_blocks", ())),
         updates_in_backward=bool(facts.get("in_backward")),
+        unreached=() if facts.get("group") else tuple(facts.get("unreached", ())),
     )
     return reason or found_reason(case, found)
 
@@ -199,6 +200,11 @@ def summary_of(name: str, facts: Mapping[str, Any]) -> str:
         *(["asks for the process group"] if facts.get("group") else []),
         *([_of_closure(facts["closure"])] if facts.get("closure") else []),
         *(["updates parameters during backward"] if facts.get("in_backward") else []),
+        *(
+            [f"sets gradients without backward() ({_few(facts['unreached'])})"]
+            if facts.get("unreached")
+            else []
+        ),
         *([f"enters {facts['autocast']} autocast itself"] if facts.get("autocast") else []),
         *([f"its forward writes into {_few(facts['writes'])}"] if facts.get("writes") else []),
         *(

@@ -123,10 +123,17 @@ def found_reason(case: Case, found: ModelFound) -> str | None:
     if case.backend == "mpi" and found.are_complex:
         return f'MPI sends real numbers only, and this model trains {found.words}: set backend = "gloo"'
     strategy = load_strategy(case.strategy)
-    if found.updates_in_backward and strategy.aggregates and not strategy.one_process and case.world_size > 1:
+    averages = strategy.aggregates and not strategy.one_process and case.world_size > 1
+    if found.updates_in_backward and averages:
         return (
             "the class's optimizers step during backward, as from hooks of parameters, and so before gradients are "
             f"averaged, which {case.strategy} does at its end: have step() call them after backward()"
+        )
+    if found.unreached and averages:
+        return (
+            "the class's step sets gradients that no backward() makes, as from torch.autograd.grad or torch.func, and "
+            f"{case.strategy} averages gradients at the end of a backward(): have step() call one, or average them "
+            "there with torch.distributed.all_reduce"
         )
     return strategy.found_reason(case, found)
 

@@ -81,6 +81,8 @@ class ModelFound:
     """Blocks that some steps leave out and others do not, as under LayerDrop, by name."""
     updates_in_backward: bool = False
     """True if optimizers step while a backward is under way, as from hooks of parameters."""
+    unreached: tuple[str, ...] = ()
+    """Parameters whose gradients no backward makes and the class does not average itself, by name."""
 
     @property
     def are_mixed(self) -> bool:

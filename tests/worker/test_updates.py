@@ -11,9 +11,12 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from ddpbench.machine.trial import _own_reason, summary_of
+from ddpbench.worker.verify.inspection import inspect_workload
 from ddpbench.workloads import plain_state
 from tests.ranks import run_ranks
 from tests.worker import test_refusals
+from tests.worker.own_cases import own_case
 from tests.worker.test_refusals import ended
 
 FILE = Path(__file__).parent / "update_models.py"
@@ -100,3 +103,30 @@ def test_fsdp_names_its_cut_into_blocks_where_only_that_cannot_train() -> None:
             status, reason = found.pop((name, "fsdp"))
             assert (status, said in reason, "may train it" in reason) == ("skipped", True, True), reason
         assert {key: value for key, value in found.items() if value != ("ok", "")} == {}
+
+
+@pytest.mark.parametrize("name", ["Surgery", "PerSample", "PutTogether", "WrapsInStep"])
+def test_gradients_that_no_backward_made_are_left_to_strategies_that_average_nothing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    facts = inspect_workload(own_case(FILE, name, "single", 1))
+    strange = name in ("Surgery", "PerSample")
+    for strategy in ("ddp", "zero1", "fsdp", "master", "data_parallel", "single", "independent"):
+        reason = _own_reason(own_case(FILE, name, strategy, 1 if strategy == "single" else 2), facts) or ""
+        expected = strange and strategy in ("ddp", "zero1", "fsdp", "master")
+        assert (f"{strategy} averages gradients at the end of a backward()" in reason) is expected, (
+            strategy,
+            facts,
+        )
+    told = "sets gradients without backward() (0.weight" in summary_of(name, facts)
+    assert told is strange
+
+
+@pytest.mark.ranks
+def test_replicas_in_threads_refuse_what_torch_func_cannot_go_through() -> None:
+    (found,) = run_ranks(each_ended, 1, ["Surgery", "PerSample"], ["data_parallel"])
+    assert found["Surgery", "data_parallel"] == ("ok", "")
+    status, reason = found["PerSample", "data_parallel"]
+    assert (status, "torch.func cannot differentiate" in reason) == ("skipped", True), reason

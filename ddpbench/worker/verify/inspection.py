@@ -44,6 +44,7 @@ from ddpbench.worker.verify.optimizers import (
     not_moved,
     not_moved_by_steps,
     sparse_seen,
+    unreached_seen,
 )
 from ddpbench.worker.verify.written import written_by
 from ddpbench.workloads import Workload, load_workload
@@ -220,7 +221,13 @@ def _inspect_own_step(
     for one in optimizers.all:
         one.register_step_pre_hook(lambda *_: within.append(in_backward()))
     hint = partial(mixed_words, model, batch)
-    with _doing("its step", hint), entered_autocasts() as autocasts, sparse_seen(model) as sparse:
+    watch = unreached_seen(model, optimizers.all)
+    with (
+        _doing("its step", hint),
+        entered_autocasts() as autocasts,
+        sparse_seen(model) as sparse,
+        watch as unreached,
+    ):
         _refuse(not_moved_by_steps(model, optimizers.all, step))
         step()  # the first is not the one that is timed
     if training.case.evaluation and training.workload.evaluates:
@@ -230,6 +237,7 @@ def _inspect_own_step(
     took: dict[str, Any] = {"made_s": made_s, "step_s": step_s, "step": True}
     took |= ({"sparse": True} if sparse else {}) | ({"closure": closure} if closure else {})
     took |= {"in_backward": True} if any(within) else {}
+    took |= {"unreached": names} if (names := unreached()) else {}
     return took | _facts(training, model, batch=batch, loss=losses[0], autocast=widest(autocasts))
 
 

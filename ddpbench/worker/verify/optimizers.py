@@ -76,6 +76,38 @@ def sparse_seen(model: nn.Module) -> Iterator[list[bool]]:
             hook.remove()
 
 
+@contextmanager
+def unreached_seen(
+    model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]
+) -> Iterator[Callable[[], list[str]]]:
+    """Give a function that names the parameters stepped with a gradient that no backward has made.
+
+    Such a gradient, as from `torch.autograd.grad` or `torch.func`, is not averaged over ranks at a backward's end.
+    """
+    watched = {id(each): name for name, each in model.named_parameters() if each.requires_grad}
+    reached: set[int] = set()
+    stepped: set[int] = set()
+
+    def step(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        stepped.update(id(each) for each in parameters if id(each) in watched and _has_gradient(each))
+
+    def reach(parameter: torch.Tensor) -> None:
+        reached.add(id(parameter))
+
+    hooks: list[Any] = [
+        each.register_post_accumulate_grad_hook(reach)  # type: ignore[no-untyped-call]
+        for each in model.parameters()
+        if each.requires_grad
+    ]
+    hooks += [one.register_step_pre_hook(step) for one in optimizers]
+    try:
+        yield lambda: [name for key, name in watched.items() if key in stepped - reached]
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 def not_moved(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     """Return which parameters with a gradient some updates from it cannot move; empty where there are none.
 

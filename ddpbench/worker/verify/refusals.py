@@ -59,6 +59,7 @@ _SHARDED = (
     ),
 )
 """Messages of torch's kernels of a model under FSDP, none of whose own checks found it; and what that means."""
+_FUNCTIONAL = "must override the setup_context staticmethod"
 _REFUSES = ("raise ", "assert ")
 _MOST_NAMES = 3
 
@@ -77,6 +78,8 @@ def refusal(error: BaseException, training: Training) -> str:
     for words, meaning in _SHARDED if name == "fsdp" else ():
         if words in text:
             return _of_shards(training, meaning)
+    if training.strategy.one_process and _FUNCTIONAL in text:
+        return f"{name} cannot train this model: torch.func cannot differentiate what its replicas exchange"
     if isinstance(error, _KINDS) and _raised_in_torch(error) and _WAITS not in text:
         return f"{name} cannot train this model: {exception_words(error)}"
     return ""
