@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpbench.analysis.regression.apart import across
+from ddpbench.analysis.regression.changes import wider_in_turn
 from ddpbench.analysis.statistics import changepoints
 from ddpbench.analysis.statistics.changepoints import change_points, level_each, shifts
 from ddpbench.analysis.statistics.resolution import DRIFT
-from ddpbench.analysis.statistics.sequential import evidence
+from ddpbench.analysis.statistics.sequential import anytime_interval
 from ddpbench.analysis.statistics.stats import ALPHA, Timing
 from tests.analysis import test_changepoints, test_recorded_rounds, test_tails
 
@@ -58,13 +59,34 @@ def drift_of_6_per_cent() -> Printed:
 
 
 def alike_rounds() -> Printed:
-    """Comparisons in turn of four equal cases, 178 rounds, each with a correlation of 0.2 with the one before."""
-    dice, count, rounds, cases = np.random.default_rng(1), 1000, 178, 4
-    wrong = np.zeros(count, dtype=bool)
-    for _ in range(cases):
-        logs = _alike(dice.normal(0, 0.04, (count, rounds)), 0.2)
-        wrong |= (evidence(logs) >= math.log(cases / ALPHA)).any(axis=1)
-    return {"a case called different": _per_cent(int(wrong.sum()), count)}
+    """Comparisons in turn of four equal cases, 178 rounds, each correlated with the one before; looked at now and then.
+
+    By the intervals that `ddpbench compare --interleave` has, and as if rounds were independent.
+    """
+    printed = {}
+    for correlation, count in ((0.2, 200), (0.35, 200)):
+        dice = np.random.default_rng(1)
+        wrong = {"told different": 0, "as if independent": 0}
+        for _ in range(count):
+            logs = _alike(dice.normal(0, 0.04, (4, 178)), correlation)
+            for name, found in wrong.items():
+                wrong[name] = found + _is_told_apart(logs, widened=name == "told different")
+        for name, found in wrong.items():
+            printed[f"correlation of {correlation:g}, {name}"] = _per_cent(found, count)
+    return printed
+
+
+def _is_told_apart(logs: NDArray[np.float64], *, widened: bool) -> bool:
+    """Whether a case of equal sides, shape (cases, rounds), is called different after some of the rounds."""
+    cases, most = logs.shape
+    for count in (*range(5, 20), *range(20, most, 12), most):
+        seen = [dict(enumerate(row[:count].tolist())) for row in logs]
+        wider = wider_in_turn(seen) if widened else 1.0
+        for row in seen:
+            found = anytime_interval(list(row.values()), ALPHA / cases, wider=wider)
+            if found.low is not None and found.high is not None and not found.low <= 0 <= found.high:
+                return True
+    return False
 
 
 def alike_runs() -> Printed:

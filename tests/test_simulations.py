@@ -14,7 +14,7 @@ from tests.simulations import SIMULATIONS, main
 
 CLAIMS = read_claims()
 COMMAND = re.compile(r"python -m tests\.simulations ([\w-]+)")
-QUICK = {"drift-of-6-per-cent", "alike-rounds", "alike-runs"}
+QUICK = {"drift-of-6-per-cent", "alike-runs"}
 """Those that take a few seconds."""
 
 

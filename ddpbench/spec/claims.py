@@ -58,7 +58,7 @@ def _no_bare_per_cent(value: object) -> object:
 
 _PER_CENT = Unit("1", type="number or percentage")
 _Selection = dict[str, list[Any]]
-_Number = Annotated[int, limits.CLAIM_NUMBER]
+_Number = Annotated[int, limits.CLAIM_NUMBER, Unit("1")]
 VERDICTS = ("holds in part", "holds", "does not hold", "cannot tell", "no run kept")
 """How the verdict of an earlier run begins; the longest of two that begin alike comes first."""
 
@@ -79,7 +79,7 @@ class Earlier(BaseModel, extra="forbid", frozen=True):
     date: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
     """Day of the run, or of the wording if no run was kept."""
     verdict: Annotated[str, Field(pattern=f"^({'|'.join(VERDICTS)})(: .+)?$")]
-    """`holds`, `does not hold`, `holds in part`, `cannot tell` or `no run kept`; after a colon the numbers."""
+    """Verdict: `holds`, `does not hold`, `holds in part`, `cannot tell` or `no run kept`; after a colon the numbers."""
     why: Annotated[str, AfterValidator(_one_line)] = ""
     """Why the claim was changed, measured again or judged anew after this."""
 

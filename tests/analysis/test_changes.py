@@ -17,7 +17,7 @@ import pytest
 from ddpbench.analysis.aa_test import noise_of
 from ddpbench.analysis.regression import Change, Changes, Side, changes_of, read_side, unlike
 from ddpbench.analysis.regression.apart import across, shown_drift, within
-from ddpbench.analysis.regression.changes import _apart
+from ddpbench.analysis.regression.changes import _apart, verdict_in_turn, wider_in_turn
 from ddpbench.analysis.regression.gate import decided
 from ddpbench.analysis.regression.told import (
     failing,
@@ -30,6 +30,7 @@ from ddpbench.analysis.regression.told import (
     value_words,
 )
 from ddpbench.analysis.statistics.resolution import DRIFT, resolved_in_turn
+from ddpbench.analysis.statistics.sequential import anytime_interval
 from ddpbench.analysis.statistics.stats import (
     ALPHA,
     COPIES,
@@ -713,3 +714,23 @@ def test_rounds_that_are_far_slower_leave_no_verdict_and_pass_no_gate(tmp_path: 
     assert (changes.resolvable, changes.wanted_s) == (None, None)
     assert "would have been seen" not in headline(changes)
     assert not [line for line in remarks(changes) if "To resolve" in line or "Too few rounds" in line]
+
+
+@pytest.mark.parametrize(("rounds", "wider"), [(11, False), (12, True), (40, True)])
+def test_rounds_in_turn_that_are_alike_have_wider_intervals(rounds: int, wider: bool) -> None:
+    slowly = [math.sin(number / 3) for number in range(rounds)]
+    quickly = [math.sin(2.5 * number) for number in range(rounds)]
+    assert wider_in_turn([dict(enumerate(quickly))]) == 1
+    found = wider_in_turn([dict(enumerate(slowly))])
+    assert found > 1.5 if wider else found == 1
+    mixed = wider_in_turn([dict(enumerate(slowly)), dict(enumerate(quickly)), dict(enumerate(quickly))])
+    assert 1 <= mixed <= found
+
+
+def test_a_comparison_in_turn_allows_for_alike_rounds() -> None:
+    """Equal programs whose rounds drift slowly: as independent rounds they would be told apart."""
+    logs = [0.02 + 0.02 * math.sin(number / 4) for number in range(30)]
+    plain = anytime_interval(logs)
+    assert plain.low is not None
+    assert plain.low > 0
+    assert verdict_in_turn(logs) == "cannot tell"

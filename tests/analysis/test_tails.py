@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ddpbench.analysis.regression.changes import _told_in_turn
+from ddpbench.analysis.regression.changes import _Told, _told_in_turn, wider_in_turn
 from ddpbench.analysis.statistics.sequential import far_off
 from ddpbench.analysis.statistics.stats import ALPHA, MARGIN, judged
 
@@ -58,12 +58,16 @@ class Shares:
     alone: dict[str, float]
 
 
+def _told(logs: list[float]) -> _Told:
+    return _told_in_turn(logs, MARGIN, ALPHA, wider_in_turn([dict(enumerate(logs))]))
+
+
 def shares(draw: Draw, rounds: int, series: int = SERIES) -> Shares:
     dice = np.random.default_rng(1)
     told: Counter[str] = Counter()
     alone: Counter[str] = Counter()
     for _ in range(series):
-        found = _told_in_turn(draw(dice, rounds).tolist(), MARGIN, ALPHA)
+        found = _told(draw(dice, rounds).tolist())
         told[found.verdict] += 1
         alone[judged(found.ratio, rounds).verdict] += 1
     return Shares(*({verdict: count[verdict] / series for verdict in VERDICTS} for count in (told, alone)))
@@ -125,12 +129,12 @@ QUIET_ROUNDS = [0.001 * (number % 5 - 2) for number in range(20)]
 )
 def test_it_is_said_how_many_rounds_are_far_off(logs: list[float], reason: str) -> None:
     dice = np.random.default_rng(3)
-    told = _told_in_turn(dice.permutation(logs).tolist(), MARGIN, ALPHA)
+    told = _told(dice.permutation(logs).tolist())
     assert (told.verdict, told.tail, told.reason) == ("cannot tell", True, reason)
     assert told.mean == pytest.approx(math.exp(sum(logs) / len(logs)))
 
 
 def test_rounds_far_off_in_both_directions_leave_a_verdict() -> None:
-    told = _told_in_turn([SLOW, *QUIET_ROUNDS, -SLOW], MARGIN, ALPHA)
+    told = _told([SLOW, *QUIET_ROUNDS, -SLOW])
     assert (told.verdict, told.tail, told.reason) == ("equivalent", False, "")
     assert far_off([SLOW, *QUIET_ROUNDS, -SLOW]) == (1, 1)

@@ -11,15 +11,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
+
+import numpy as np
 
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.read.walls import begin_wall_s, launches_wall_s, round_wall_s, session_walls_s
 from ddpbench.analysis.regression.apart import across, drifts_of, within
 from ddpbench.analysis.regression.sides import Side
+from ddpbench.analysis.statistics.correlation import (
+    IN_TURN_FROM,
+    estimated,
+    neighbours,
+    widening_in_turn,
+)
 from ddpbench.analysis.statistics.resolution import (
     WANTED,
     InTurn,
@@ -398,11 +406,26 @@ def rounds_in_turn(base: Sequence[Timing], new: Sequence[Timing]) -> list[tuple[
 
 def verdict_in_turn(logs: Sequence[float]) -> ChangeVerdict:
     """Return what rounds in turn say of a single case, by the logarithms of new over base time per sample."""
-    return _told_in_turn(logs, MARGIN, ALPHA).verdict
+    return _told_in_turn(logs, MARGIN, ALPHA, wider_in_turn([dict(enumerate(logs))])).verdict
 
 
-def _told_in_turn(logs: Sequence[float], margin: float, alpha: float) -> _Told:
-    told = _told(len(logs), anytime_interval(logs, alpha).exponential(), margin, FEWEST)
+def wider_in_turn(cases: Sequence[Mapping[int, float]]) -> float:
+    """Return the factor by which intervals over rounds in turn are wider, for what the rounds of all cases show.
+
+    Args:
+        cases: of each case the logarithms of new over base time per sample, by the round's number.
+    """
+    numbers = sorted({number for one in cases for number in one})
+    rounds = [(number, "") for number in numbers]
+    able = [one for one in cases if len(one) >= FEWEST]
+    if len(rounds) < IN_TURN_FROM or not able or not neighbours(rounds):
+        return 1.0
+    logs = np.array([[one.get(number, math.nan) for number in numbers] for one in able])
+    return widening_in_turn(len(rounds), estimated(logs, rounds, ratios=True).reckoned)
+
+
+def _told_in_turn(logs: Sequence[float], margin: float, alpha: float, wider: float) -> _Told:
+    told = _told(len(logs), anytime_interval(logs, alpha, wider=wider).exponential(), margin, FEWEST)
     if not logs:
         return told
     mean = math.fsum(logs) / len(logs)
@@ -430,16 +453,26 @@ def _of_first_session(timings: Sequence[Timing]) -> dict[int, Timing]:
     }
 
 
+def _logs_in_turn(a: CaseRun, b: CaseRun) -> dict[int, float]:
+    """Return the logarithms of new over base time per sample, by the number of the round that both have."""
+    return {
+        base.round: math.log(new.sample_s / base.sample_s)
+        for base, new in rounds_in_turn(a.timings, b.timings)
+    }
+
+
 def _in_turn(
     asked: dict[int, tuple[CaseRun, CaseRun]], _drift: float | None, margin: float, alpha: float
 ) -> dict[int, _Told]:
     """Judge cases whose rounds are pairs, by intervals that hold at every number of rounds."""
     found: dict[int, _Told] = {}
     level = alpha / len(asked) if asked else alpha
-    for index, (a, b) in asked.items():
-        logs = [math.log(new.sample_s / base.sample_s) for base, new in rounds_in_turn(a.timings, b.timings)]
+    every = {index: _logs_in_turn(*pair) for index, pair in asked.items()}
+    wider = wider_in_turn(list(every.values()))
+    for index, by_round in every.items():
+        logs = list(by_round.values())
         spread = _known(typical_deviation(logs)) if len(logs) >= FEWEST else None
-        told = _told_in_turn(logs, margin, level)
+        told = _told_in_turn(logs, margin, level, wider)
         found[index] = replace(
             told,
             deviation=spread,
@@ -516,6 +549,7 @@ def _parts(
         for known, one in zip(drifts_of(*sides, drift), sides, strict=True)
     ]
     in_turn = [base.round for base, _ in rounds_in_turn(a.timings, b.timings)]
+    wider = wider_in_turn([_logs_in_turn(a, b)]) if paired else 1.0
     found: list[PartChange] = []
     for name in names:
         mine = {number: one[name] for number, one in before.items()}
@@ -524,6 +558,7 @@ def _parts(
             difference = anytime_interval(
                 [other[number] - mine[number] for number in in_turn if number in mine and number in other],
                 alpha / len(names),
+                wider=wider,
             )
         else:
             difference = _difference(list(mine.values()), list(other.values()), alpha / len(names), drifts)

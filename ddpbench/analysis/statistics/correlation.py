@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 MOST = 0.9
 """No correlation above this is reckoned with: so few rounds as there are could not show it."""
+IN_TURN_FROM = 12
+"""Fewer rounds in turn cannot show how they are correlated, nor is a verdict of theirs often wrong: these intervals are
+wider than a t-interval from the start. docs/compare.md has how often (`python -m tests.simulations alike-rounds`)."""
 _SAFETY = 0.5
 """Standard errors that are added to the estimate."""
 _TOLD_BY = 200
@@ -112,6 +115,11 @@ def widening_of(rounds: int, correlation: float) -> float:
     lags = np.arange(1, min(rounds, _FURTHEST))
     total = rounds + 2 * float(((rounds - lags) * np.power(correlation, lags)).sum())
     return _factor(rounds, total)
+
+
+def widening_in_turn(rounds: int, correlation: float) -> float:
+    """Return the same for an interval that holds at every number of rounds in turn."""
+    return widening_of(rounds, correlation) if rounds >= IN_TURN_FROM else 1.0
 
 
 def widened(timings: Sequence[Timing], other: Sequence[Timing] = ()) -> float:

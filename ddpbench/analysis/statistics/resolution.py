@@ -18,7 +18,7 @@ from typing import Literal
 
 from scipy import special
 
-from ddpbench.analysis.statistics.correlation import widening_of
+from ddpbench.analysis.statistics.correlation import widening_in_turn, widening_of
 from ddpbench.analysis.statistics.sequential import half_width_in_deviations
 from ddpbench.analysis.statistics.stats import (
     ALPHA,
@@ -66,7 +66,7 @@ def resolved_in_turn(
     """
     if rounds < MIN_ROUNDS:
         return None
-    deviation *= widening_of(rounds, correlation)
+    deviation *= widening_in_turn(rounds, correlation)
     factor = half_width_in_deviations(rounds, alpha / 2)  # of the two kinds of evidence this one
     if factor is None:
         return None
