@@ -221,8 +221,8 @@ FOUND = {
     "short": {"sleep-of-3-percent": 8},
     "equal": {"equal-sides": 0},
 }
-"""How often of ten it is promised that a difference is found, by the row of docs/method.md that has them together. Of the
-short sleep nine are, which its file does not show by today's rule: docs/method.md says so."""
+"""How often of ten it is promised that a difference is found, by the row of docs/method.md that has them together. Of
+the short sleep nine are, which its file does not show by today's rule: docs/method.md says so."""
 MOST_APART = 1
 """So often of ten equal sides may be told apart."""
 
