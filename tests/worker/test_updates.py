@@ -17,6 +17,7 @@ from ddpbench.workloads import plain_state
 from tests.ranks import run_ranks
 from tests.worker import test_refusals
 from tests.worker.own_cases import own_case
+from tests.worker.test_odd_models import proved
 from tests.worker.test_refusals import ended
 
 FILE = Path(__file__).parent / "update_models.py"
@@ -130,3 +131,70 @@ def test_replicas_in_threads_refuse_what_torch_func_cannot_go_through() -> None:
     assert found["Surgery", "data_parallel"] == ("ok", "")
     status, reason = found["PerSample", "data_parallel"]
     assert (status, "torch.func cannot differentiate" in reason) == ("skipped", True), reason
+
+
+DRAWING = ["DrawsInOptimizer", "DrawsBeforeUpdate", "DrawsInStep"]
+
+
+@pytest.mark.ranks
+def test_what_updates_draw_is_named_where_it_makes_replicas_unequal_and_else_left_out() -> None:
+    for found in run_ranks(each_noted, 2, DRAWING, ["ddp", "zero1", "fsdp", "master"]):
+        for (name, strategy), (passed, failed, fault) in found.items():
+            if strategy in ("ddp", "master"):
+                assert failed == {"final replicas"}, (name, strategy)
+                assert "draws random numbers" in fault
+            else:
+                assert (failed, fault) == (set(), ""), (name, strategy)
+            assert "initial state" in passed
+    (found,) = run_ranks(each_noted, 1, DRAWING[:2], ["data_parallel", "independent"])
+    assert {(str(failed), fault) for _, failed, fault in found.values()} == {("set()", "")}
+
+
+def each_noted(
+    rank: int, processes: int, names: list[str], strategies: list[str]
+) -> dict[tuple[str, str], tuple[set[str], set[str], str]]:
+    """What passed of each class's proof without a note, what failed, and what is said of the model."""
+    found = {}
+    for name in names:
+        for strategy in strategies:
+            records, fault = proved(own_case(FILE, name, strategy, 2), rank, processes)
+            passed = {each.compared for each in records if each.passed and not each.note}
+            failed = {each.compared for each in records if not each.passed}
+            found[name, strategy] = (passed, failed, fault)
+    return found
+
+
+@pytest.mark.parametrize("name", ["DrawsInOptimizer", "DrawsBeforeUpdate", "DrawsInStep", "DropsOut"])
+def test_what_updates_draw_is_drawn_alike_in_one_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    records, _ = proved(own_case(FILE, name, "single", 1))
+    assert {(each.passed, each.note) for each in records if each.compared.startswith(("up", "param"))} == {
+        (True, "")
+    }
+
+
+@pytest.mark.ranks
+def test_a_model_that_seeds_by_rank_is_named() -> None:
+    for found in run_ranks(each_noted, 2, ["SeededByRank"], ["ddp", "fsdp"]):
+        for passed, failed, fault in found.values():
+            assert (passed, failed) == (set(), {"initial state"})
+            assert fault.startswith("model() gives other parameters on each rank")
+
+
+@pytest.mark.ranks
+def test_hooks_that_see_the_whole_batch_are_held_against_one_process() -> None:
+    (found,) = run_ranks(each_noted, 1, ["Clamped"], ["data_parallel"])
+    passed, failed, _ = found["Clamped", "data_parallel"]
+    assert (failed, "gradients, same shards" in passed, "gradients, whole batch" in passed) == (
+        set(),
+        False,
+        True,
+    )
+    for found in run_ranks(each_noted, 2, ["Clamped"], ["ddp"]):
+        passed, failed, _ = found["Clamped", "ddp"]
+        assert (failed, "gradients, same shards" in passed, "gradients, whole batch" in passed) == (
+            set(),
+            True,
+            False,
+        )

@@ -314,3 +314,30 @@ class PutTogether(Stepping):
             each.grad = first.clamp(-1, 1) + second
         optimizer.step()
         return loss.detach()
+
+
+class DrawsInStep(Stepping):
+    """Adds noise to its gradients after backward()."""
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(batch[0]), batch[1])
+        loss.backward()  # type: ignore[no-untyped-call]
+        for each in model.parameters():
+            each.grad.add_(torch.randn_like(each.grad), alpha=0.1)
+        optimizer.step()
+        return loss.detach()
+
+
+class DropsOut(Stepping):
+    """Draws in its forward alone."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.3), nn.Linear(16, 1))
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(batch[0]), batch[1])
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss.detach()

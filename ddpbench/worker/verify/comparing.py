@@ -19,6 +19,7 @@ from ddpbench.worker.training.randomness import random_state, seed_all, set_rand
 from ddpbench.worker.training.training import Training
 from ddpbench.worker.training.types import Numbers
 from ddpbench.worker.verify.written import changed_since, writes_sentence
+from ddpbench.workloads import is_import_path
 
 Tensors = dict[str, torch.Tensor]
 """Gradients or parameters by the model's names."""
@@ -51,6 +52,16 @@ UNSEEDED = (
     "numpy.random.default_rng()"
 )
 """Reason why a model's results differ from one time to the next."""
+DRAWS_IN_UPDATE = (
+    "the update draws random numbers, others on each rank: to keep replicas equal, draw them from a generator that is "
+    "seeded alike on all ranks"
+)
+"""Reason why ranks that make the same update end otherwise."""
+_BY_RANK = (
+    "model() gives other parameters on each rank, though all are seeded alike before it: have it not seed by rank, or "
+    "read a file that differs"
+)
+"""Reason why initial states differ where model() repeats its own."""
 MOST_HALVINGS = 40
 """fp16: so often is the loss's scale halved until gradients are finite."""
 
@@ -173,6 +184,7 @@ class Comparer:
         self.writes: list[str] = []
         """Parameters that the model's forward writes into; set by `examine`."""
         self._fault: str | None = None
+        self._fault_of_updates: str | None = None
         self.tolerance = AUTOCAST_ROUNDOFFS * roundoff or TOLERANCES[dtype]
         self._small = AUTOCAST_SMALL_GRADIENT if roundoff else SMALL_GRADIENT
 
@@ -182,11 +194,9 @@ class Comparer:
         One that torch copies without what it trains with (hooks of parameters, scripts), or not at all (weights that
         are computed, as by `weight_norm`; a lock, an open file), is made again and given the same state.
         """
-        hooked = any(
-            each._backward_hooks or getattr(each, "_post_accumulate_grad_hooks", None)
-            for each in model.parameters()
-        )
-        if not hooked and not any(isinstance(each, torch.jit.ScriptModule) for each in model.modules()):
+        if not has_hooks(model) and not any(
+            isinstance(each, torch.jit.ScriptModule) for each in model.modules()
+        ):
             try:
                 return copy.deepcopy(model)
             except (MemoryError, torch.OutOfMemoryError):
@@ -297,8 +307,11 @@ class Comparer:
         elif proof.compared == "final replicas":
             fault = writes_sentence(self.writes) if self.writes else ""
             fault = fault if self.prover.agreed(float(bool(fault))) else ""
+            fault = fault or self.fault_of_updates()
         else:
             fault = self.fault_of_gradients()
+            if not fault and proof.compared.startswith(("update", "parameters")):
+                fault = self.fault_of_updates()
             return not_compared(proof.compared, self.name, fault) if fault else proof
         if not fault:
             return proof
@@ -306,10 +319,10 @@ class Comparer:
         return replace(proof, note=fault)
 
     def _fault_of_initial_state(self) -> str:
-        """Return why the model's initial state cannot be the same on all ranks; empty where model() repeats it."""
+        """Return why the model's initial state is not the same on all ranks; empty where that is not the class's."""
         first, second = self.fresh(), self.fresh()
         if not self.prover.agreed(float(bool(changed_since(trained(first), second)))):
-            return ""
+            return _BY_RANK if is_import_path(self.training.case.workload) else ""
         return f"two calls of model() give other parameters under the same seeds: it {UNSEEDED}"
 
     def fault_of_gradients(self) -> str:
@@ -351,6 +364,55 @@ class Comparer:
     def _seeded_gradient(self, model: torch.nn.Module) -> Tensors:
         self.seed(0)
         return self.prover.gradient(model, self.shards[0], self.precision)
+
+    def update_replica(self, replica: Replica) -> None:
+        """Updates this rank's replica; what that draws is seeded by the rank."""
+        self._seed_update(self.prover.rank)
+        self.precision.update(replica)
+
+    def update(
+        self,
+        model: torch.nn.Module,
+        gradient: Tensors,
+        optimizer: torch.optim.Optimizer,
+        rank: int | None = None,
+    ) -> None:
+        """Makes one process's update from these gradients; parameters without one take no part.
+
+        What it draws is seeded as in `rank`'s update, this one's if None.
+        """
+        for name, parameter in model.named_parameters():
+            parameter.grad = gradient[name].clone() if name in gradient else None
+        self._seed_update(self.prover.rank if rank is None else rank)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    def _seed_update(self, rank: int) -> None:
+        seed_all(self.training.case.seed + 1 + self.training.case.world_size + rank)
+
+    def fault_of_updates(self) -> str:
+        """Return what an update does that no strategy can be held to; empty where one process repeats it.
+
+        All ranks call it together; the answer is found once.
+        """
+        if self._fault_of_updates is None:
+            self._fault_of_updates = self._found_fault_of_updates()
+        return self._fault_of_updates
+
+    def _found_fault_of_updates(self) -> str:
+        gradient = self._seeded_gradient(self.fresh())
+        made = []
+        for rank in (0, 0, 1):
+            model = self.fresh()
+            optimizer = self.training.make_optimizer(model.parameters())
+            for _ in range(3):  # a schedule may begin at a learning rate of zero
+                self.update(model, gradient, optimizer, rank)
+            made.append(trained(model))
+        differs = [any(not torch.equal(each[name], made[0][name]) for name in each) for each in made[1:]]
+        again, elsewhere = (bool(self.prover.agreed(float(each))) for each in differs)
+        if again:
+            return f"the update gives other parameters from the same gradients and seeds: it {UNSEEDED}"
+        return DRAWS_IN_UPDATE if elsewhere else ""
 
     def average_afresh(self) -> Tensors:
         """Return `average`, each shard's gradient of a model that no forward has changed."""
@@ -429,6 +491,14 @@ GATHERS = (
     "computed with the same exchange, and the strategy's is compared with their mean"
 )
 """The note on a comparison that one process cannot be the reference of."""
+
+
+def has_hooks(model: torch.nn.Module) -> bool:
+    """Return whether parameters of it have hooks, which may change their gradients."""
+    return any(
+        each._backward_hooks or getattr(each, "_post_accumulate_grad_hooks", None)
+        for each in model.parameters()
+    )
 
 
 def has_batch_statistics(model: torch.nn.Module) -> bool:

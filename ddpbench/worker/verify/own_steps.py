@@ -6,6 +6,7 @@ import math
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -104,7 +105,10 @@ def _compared(prover: Rank, numbers: Numbers, batch: Any, shards: Sequence[Any])
     comparer = Comparer(prover, numbers, FULL, shards, own)
     model = training.fresh_model(numbers.cast, FULL)
     equal = all_equal(checksum(model), prover.control, prover.processes)
-    yield comparer.explained(comparer.proof("initial state", 0.0 if equal else math.inf, 0.0))
+    initial = comparer.explained(comparer.proof("initial state", 0.0 if equal else math.inf, 0.0))
+    yield initial
+    if not initial.passed and initial.note:
+        return
     before = trained(model)
     distributed = dist.is_initialized() and training.strategy.uses_backend
     replica = training.replica(model, NullRecorder(), distributed=distributed, precision=FULL)
@@ -114,7 +118,8 @@ def _compared(prover: Rank, numbers: Numbers, batch: Any, shards: Sequence[Any])
         prover.on_step()
     after = replica.own_parameters()
     note = "the step exchanges values between ranks: replicas in one process cannot" if gathers else ""
-    note = note or _why_not(prover, model, numbers, shards, expected)
+    apart = _apart(prover, lockstep) if not gathers else ""
+    note = note or apart or _why_not(prover, model, numbers, shards, expected)
     if note:
         yield not_compared("parameters, same samples", comparer.name, note)
     elif lockstep is not None and expected is not None:
@@ -128,8 +133,26 @@ def _compared(prover: Rank, numbers: Numbers, batch: Any, shards: Sequence[Any])
         yield proof
     if training.strategy.replicas_equal and prover.processes > 1:
         equal = all_equal(checksum(model), prover.control, prover.processes)
-        yield comparer.proof("final replicas", 0.0 if equal else math.inf, 0.0)
+        final = comparer.proof("final replicas", 0.0 if equal else math.inf, 0.0)
+        if apart and not final.passed:
+            prover.blame(apart)
+            final = replace(final, note=apart)
+        yield final
     replica.close()
+
+
+def _apart(prover: Rank, lockstep: Lockstep | None) -> str:
+    """Return why replicas that are given the same gradients after every backward end otherwise; empty if they do not.
+
+    Those of data parallelism have to stay equal, whatever averages their gradients.
+    """
+    if prover.agreed(float(lockstep is not None and not lockstep.are_equal)):
+        return (
+            "the step makes other updates on each rank from the same gradients: it draws random numbers after "
+            "backward(), which a generator that is seeded alike on all ranks would give alike, or computes something "
+            "of its own batch"
+        )
+    return ""
 
 
 def _lockstep(prover: Rank, numbers: Numbers, shards: Sequence[Any]) -> Lockstep | None:
@@ -227,6 +250,12 @@ class Lockstep:
     def parameters(self) -> Tensors:
         """The first replica's, which all have."""
         return trained(self._models[0])
+
+    @property
+    def are_equal(self) -> bool:
+        """Return whether all replicas have the same parameters."""
+        first, *others = (trained(model) for model in self._models)
+        return all(torch.equal(other[name], value) for other in others for name, value in first.items())
 
     def run(self) -> None:
         """Makes `STEPS` steps, and more until every optimizer has stepped, at most `MOST_STEPS`.

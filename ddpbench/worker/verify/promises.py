@@ -22,6 +22,7 @@ from ddpbench.worker.verify.comparing import (
     Comparer,
     Tensors,
     has_batch_statistics,
+    has_hooks,
     mean,
     norm,
     not_compared,
@@ -53,7 +54,10 @@ def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
     promise: Promise = strategy.promise(training.options)
     model = training.fresh_model(comparer.numbers.cast, precision)
     equal = all_equal(checksum(model), prover.control, prover.processes)
-    yield comparer.explained(comparer.proof("initial state", 0.0 if equal else math.inf, 0.0))
+    initial = comparer.explained(comparer.proof("initial state", 0.0 if equal else math.inf, 0.0))
+    yield initial
+    if not initial.passed and initial.note:  # nothing after it can be equal
+        return
     reference = comparer.copied(model) if promise != "nothing" else model
     comparer.settle_scale(model, own)
     distributed = dist.is_initialized() and strategy.uses_backend
@@ -85,7 +89,7 @@ def _gradients(
     yield from _against(comparer, reference, own)
     yield from _completeness(comparer, reference, own)
     idle = replica.unused()
-    precision.update(replica)
+    comparer.update_replica(replica)
     training, before = comparer.training, trained(reference)
     updates = training.case.compute == "real" and precision.name == "full"
     follows = updates and bool(later) and not comparer.draws
@@ -95,15 +99,15 @@ def _gradients(
     if updates:
         used = {name: gradient for name, gradient in own.items() if name not in idle}
         stepping = training.make_optimizer(reference.parameters())
-        _apply(reference, used, stepping)
+        comparer.update(reference, used, stepping)
         # A schedule may begin at a learning rate of zero: until an update has changed something, none is compared.
         while made < FINAL_STEPS and prover.agreed(float(_as_before(reference, before))):
             replica.gradients_of(*batch)
             again = comparer.own_gradients(replica)  # others, where the model draws or keeps state
             used = {name: gradient for name, gradient in again.items() if name not in replica.unused()}
-            precision.update(replica)
+            comparer.update_replica(replica)
             prover.on_step()
-            _apply(reference, used, stepping)
+            comparer.update(reference, used, stepping)
             made += 1
         after = replica.own_parameters()
         yield comparer.change("update, same gradients", before, after, trained(reference))
@@ -112,12 +116,12 @@ def _gradients(
     for following in drawn:
         replica.gradients_of(*following)
         left_out.append(replica.unused())
-        precision.update(replica)
+        comparer.update_replica(replica)
         prover.on_step()
     if follows:
         batches = [*[comparer.shards] * made, *(each.shards for each in later)]
         for shards, without in zip(batches, left_out, strict=True):
-            _apply(trainee, comparer.average_reached(trainee, shards, without), optimizer)
+            comparer.update(trainee, comparer.average_reached(trainee, shards, without), optimizer)
         after = replica.own_parameters()
         yield comparer.change("parameters, same samples", before, after, trained(trainee))
     yield from _final(comparer, replica)
@@ -152,7 +156,9 @@ def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> It
     """The gradient of this rank's step, held against one process's over the same shards, and over all at once."""
     training = comparer.training
     workload, strategy = training.workload, training.strategy
-    draws = comparer.draws
+    draws, hooked = comparer.draws, has_hooks(reference)
+    once = False
+    """The hooks of parameters are called once for all shards."""
     expected: Tensors | None = None
     if draws and training.case.world_size > 1 and (strategy.one_process or strategy.whole_batches):
         who = "replicas" if strategy.one_process else strategy.pieces
@@ -165,6 +171,10 @@ def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> It
             # Forwards may change what later ones compute: they write weights, or keep state.
             expected = comparer.average_afresh()
             proof = comparer.held("gradients, same shards", own, expected)
+        if not proof.passed and hooked and strategy.one_process and training.case.world_size > 1:
+            once = True
+            note = "hooks of parameters get the whole batch's gradients at once, as in one process: those are compared"
+            proof = not_compared("gradients, same shards", comparer.name, note)
         yield proof
     note = ""
     if comparer.prover.gathers:
@@ -193,6 +203,9 @@ def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> It
         note = "one process's whole batch does not fit into a GPU's memory, and is not compared: the ranks' shards are"
         yield not_compared("gradients, whole batch", comparer.name, note)
         return
+    if once:
+        yield comparer.held("gradients, whole batch", own, whole)
+        return
     assert expected is not None
     prover = comparer.prover
     gap = prover.agreed(comparer.error(expected, whole))
@@ -202,14 +215,24 @@ def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> It
         whole = prover.gradient(comparer.fresh(), batch, comparer.precision)
         gap = prover.agreed(comparer.error(expected, whole))
     if workload.whole_batches and gap > comparer.tolerance:
-        note = comparer.fault_of_gradients() or (
-            "the loss is not a mean over samples (one process's gradients over shards average to another one than "
-            f"over the whole batch, by {gap:.1e}), as a mean over unequal numbers of words is not: data-parallel "
-            "training then differs from one process's, whatever the strategy"
+        note = (
+            comparer.fault_of_gradients()
+            or (_HOOKED if hooked else "")
+            or (
+                "the loss is not a mean over samples (one process's gradients over shards average to another one than "
+                f"over the whole batch, by {gap:.1e}), as a mean over unequal numbers of words is not: data-parallel "
+                "training then differs from one process's, whatever the strategy"
+            )
         )
         yield not_compared("gradients, whole batch", comparer.name, note)
         return
     yield comparer.held("gradients, whole batch", own, whole)
+
+
+_HOOKED = (
+    "hooks of parameters change each shard's gradients before they are averaged: over the whole batch, one process's "
+    "are others"
+)
 
 
 class _WholeBatchError(Exception):
@@ -281,7 +304,7 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     yield comparer.proof("share of gradients kept back", max(shares), MOST_KEPT)
     for _ in range(FINAL_STEPS):
         replica.gradients_of(*batch)
-        comparer.precision.update(replica)
+        comparer.update_replica(replica)
         prover.on_step()
     yield from _final(comparer, replica)
 
@@ -307,14 +330,14 @@ def _averaged(
         comparer.seed(prover.rank)
         replica.gradients_of(*batch)
         without = replica.unused()
-        comparer.precision.update(replica)
+        comparer.update_replica(replica)
         for group in groups if not prover.gathers else ():
             averaged, reached = comparer.mean_reached((models[rank], rank) for rank in group)
             gradient = {
                 name: value for name, value in averaged.items() if name in reached or name not in without
             }
             for rank in group:
-                _apply(models[rank], gradient, optimizers[rank])
+                comparer.update(models[rank], gradient, optimizers[rank], rank)
         if averages:
             state = mean([trained(model) for model in models])
             for model in models:
@@ -345,7 +368,7 @@ def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     draws = comparer.draws
     for _ in range(FINAL_STEPS):
         replica.gradients_of(*batch)
-        comparer.precision.update(replica)
+        comparer.update_replica(replica)
         prover.on_step()
     log: list[Any] = [replica.log() if prover.rank == 0 else None]
     if prover.processes > 1:
@@ -372,7 +395,7 @@ def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     )
     for number, (rank, version) in enumerate(updates, start=1):
         _load(other, versions[version])
-        _apply(current, comparer.gradient(other, rank - first), optimizer)
+        comparer.update(current, comparer.gradient(other, rank - first), optimizer)
         versions[number] = trained(current)
         needed = {own, number, *(later for _, later in updates[number:])}
         versions = {kept: values for kept, values in versions.items() if kept in needed}
@@ -393,11 +416,3 @@ def _load(model: torch.nn.Module, values: Tensors) -> None:
     for name, parameter in model.named_parameters():
         if name in values:
             parameter.detach().copy_(values[name])
-
-
-def _apply(model: torch.nn.Module, gradient: Tensors, optimizer: torch.optim.Optimizer) -> None:
-    """One process's update from these gradients; parameters without one take no part."""
-    for name, parameter in model.named_parameters():
-        parameter.grad = gradient[name].clone() if name in gradient else None
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
