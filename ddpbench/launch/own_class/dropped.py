@@ -343,7 +343,7 @@ class _Collected:
         schedules = self._schedules(calls)
         if schedules is not None:
             return schedules
-        if "param_groups" in text or "['lr']" in text:
+        if "['lr']" in text:
             return SCHEDULE
         if "require_backward_grad_sync" in text:
             return SYNC
@@ -361,9 +361,18 @@ class _Collected:
         if any(map(self._sets_part, calls)):
             return MODEL
         for group in (MODEL, PRINTED, DONE):
-            if names & _CALLS[group]:
+            if names & _CALLS[group] and not (group == PRINTED and any(map(self._collects, calls))):
                 return group
         return OTHER
+
+    def _collects(self, call: ast.Call) -> bool:
+        """Return whether a call puts objects or parts of a model into a list, which is no log."""
+        if last_name(call) != "append" or not call.args:
+            return False
+        found = self.of.tracer.trace(call.args[0], self.scope)
+        script, made = self.of.script, last_name(found.node)
+        parts = found.item and made.removeprefix("named_") in ("parameters", "modules", "children", "buffers")
+        return parts or (isinstance(found.node, ast.Call) and made in script.classes)
 
     def _sets_part(self, call: ast.Call) -> bool:
         """Return whether a call puts a part of a model into evaluation, as frozen BatchNorm is: no sweep does that."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable
 
-from ddpbench.launch.own_class.bindings import Scope
+from ddpbench.launch.own_class.bindings import Scope, key_of
 from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
 from ddpbench.launch.own_class.reading import Reading
 from ddpbench.launch.own_class.rendering import Renderer, counted_as
-from ddpbench.launch.own_class.script import here, last_name, place_of_node
+from ddpbench.launch.own_class.script import first_name, here, last_name, place_of_node
 from ddpbench.launch.own_class.source import Method, folded, name_of
 from ddpbench.launch.own_class.steps import (
     before_backward,
@@ -51,6 +51,7 @@ class LoopMethods(Reading):
         kept = needed_for(before.statements, needed, no_effect)
         if self.batch.count and self._counts(loop) & needed:
             return None
+        self._note_reads(loop, [*kept, before.loss])
         renderer = self._renderer(loop, kept)
         renderer.roles = {**renderer.roles, **self._model_roles("model")}
         made = [renderer.statement(each, loop.body_scope) for each in kept]
@@ -78,6 +79,7 @@ class LoopMethods(Reading):
         needed = {loss} - {""}
         states = self._carried(loop, statements, needed, is_effect)
         kept = needed_for(statements, needed | states, is_effect)
+        self._note_reads(loop, kept)
         renderer = self._renderer(loop, kept)
         counted = _counted(kept)
         self.notes += [
@@ -92,6 +94,20 @@ class LoopMethods(Reading):
             made += ast.parse("self.batches += 1").body
         made.append(ast.Return(ast.Name(loss or "loss", ast.Load())))
         return self._method("step", ("model", "batch", "optimizer"), renderer, self._opened(made))
+
+    def _note_reads(self, loop: TrainingLoop, kept: list[ast.stmt] | list[ast.AST]) -> None:
+        """Note the objects that a step's statements read, and the names that they bind and read."""
+        nodes = [each for node in kept for each in ast.walk(node)]
+        bound = {e.id for e in nodes if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
+        bound |= set(self._targets())
+        for each in nodes:
+            if isinstance(each, ast.Name) and each.id in bound:
+                self.used.add(each.id)
+            elif isinstance(each, ast.Name | ast.Attribute) and key_of(each):
+                found = self.tracer.trace(each, loop.body_scope)
+                plain = isinstance(found.node, ast.Name | ast.Attribute | ast.Constant)
+                if not plain and not found.item and last_name(found.node) != "parse_args":
+                    self.state.setdefault(found.key, "step")
 
     def _carried(
         self,
@@ -142,7 +158,16 @@ class LoopMethods(Reading):
         if self.batch.count is not None:
             roles[self.batch.count] = ast.parse("self.batches", mode="eval").body
         roles |= self._model_roles("") | self._optimizer_roles()
-        return Renderer(self.tracer, roles, device=self._device(), keeps=True)
+        written = {
+            key_of(each)
+            for each in here(loop.body)
+            if isinstance(each, ast.Attribute)
+            and isinstance(each.ctx, ast.Store)
+            and first_name(each) != "self"
+        }
+        return Renderer(
+            self.tracer, roles, device=self._device(), keeps=True, written=frozenset(written - {""})
+        )
 
     def _device(self) -> ast.expr:
         """Return what says where a step's tensors are."""

@@ -46,6 +46,12 @@ class Reading:
         """A sentence for each thing that is left to do."""
         self.kept: dict[str, ast.expr] = {}
         """What the class keeps in `self`, by name."""
+        self.state: dict[tuple[int, Path], str] = {}
+        """The method in which each object of the script is read, by the key of its origin."""
+        self.told: set[int] = set()
+        """The lines for which there is a line to fill in."""
+        self.used: set[str] = set()
+        """The names that a step reads of what its own statements bind."""
         self.loops = training_loops(self.tracer)
         self.loop = self.loops[0] if self.loops else None
         self.batch = batch_of(self.tracer, self.loop) if self.loop else Batch(None, (), None, None)
@@ -179,6 +185,9 @@ class Reading:
         statements = list(statements)
         self.kept |= renderer.kept
         self.places |= renderer.places
+        of_step = "step" if name in ("loss", "before_update") else name
+        for key in (*renderer.inlined, *renderer.keeper.values()):
+            self.state.setdefault(key, of_step)
         before = [each for made in renderer.before.values() for each in made]
         self._take(*before, *statements)
         given = [*renderer.imports, *renderer.missing]
@@ -187,6 +196,13 @@ class Reading:
         for missing, told in renderer.missing.items():
             if missing == EPOCH and self.length:
                 lines.append(f"{missing} = {self.length}")
+                continue
+            if missing in parameters:
+                lines.append(f"...  # see that the argument `{missing}` is the one meant here: {told}")
+                if not problems:
+                    self.left.append(
+                        f"{name}(): see that the argument `{missing}` is the one meant ({told})."
+                    )
                 continue
             lines.append(f"{missing} = ...  # {told}")
             if not problems:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
 
-from ddpbench.launch.own_class.bindings import Path, Scope
+from ddpbench.launch.own_class.bindings import Path, Scope, key_of
 from ddpbench.launch.own_class.models import settings_of
 from ddpbench.launch.own_class.script import first_name, here, last_name, place_of_node
 from ddpbench.launch.own_class.tracing import Origin, Tracer, parameters_of
@@ -71,6 +71,8 @@ class Renderer:
     """The keys of the origins of those objects, by their names there."""
     places: set[int] = field(default_factory=set)
     """The numbers of nodes of the script that something else stands for."""
+    written: frozenset[str] = frozenset()
+    """Attributes of objects that the statements set, which are read where they are: `meter.n`."""
     counters: frozenset[str] = frozenset()
     """Names the loop counts in, which become attributes."""
 
@@ -170,9 +172,9 @@ class _Pass(ast.NodeTransformer):
 
     def _is_loader(self, node: ast.expr) -> bool:
         found = self._origin(node)
-        return found is not None and (
-            "loader" in last_name(node).lower() or last_name(found.node) == "DataLoader"
-        )
+        if found is None or found.item or found.path:
+            return False  # a batch of a loader is none
+        return "loader" in last_name(node).lower() or last_name(found.node) == "DataLoader"
 
     def _autocast(self, node: ast.Call) -> ast.AST:
         """Autocast takes a device's type, not a device."""
@@ -242,6 +244,8 @@ class _Pass(ast.NodeTransformer):
             return _as_of(node, deepcopy(self.to.roles[found.key]))
         if isinstance(node, ast.Attribute) and self._is_role(node.value):
             return None  # a part of the model is the model's, not another one like it
+        if isinstance(node, ast.Attribute) and key_of(node) in self.to.written:
+            return None
         if self.to.device is not None and is_device(node, self.scope, self.tracer):
             return deepcopy(self.to.device)
         own = isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"

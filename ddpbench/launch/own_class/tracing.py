@@ -169,11 +169,16 @@ class Tracer:
                 continue  # `model = model.to(device)`: the value is what the name had before
             if isinstance(binding.value, ast.Constant) and binding.value.value is None:
                 continue
-            if self._is_untaken(binding.tests, scope, depth):
+            if self.is_untaken(binding.tests, scope, depth):
                 continue
             yield binding
 
-    def _is_untaken(self, tests: Tests, scope: Scope, depth: int) -> bool:
+    def bindings_at(self, name: str, scope: Scope, line: int) -> list[Binding]:
+        """Return what a name may be bound to at a line: what the loop around it goes through, or else all."""
+        found = self.bindings(scope).get(name, [])
+        return [each for each in found if self._is_around(line, each)] or found
+
+    def is_untaken(self, tests: Tests, scope: Scope, depth: int = 0) -> bool:
         """Return whether the defaults do not take a branch."""
         if depth >= _DEEPEST:
             return False
@@ -223,7 +228,8 @@ class Tracer:
             for each in changes
             if is_of_it(key, each) and self._takes(each, made.scope)
         ]
-        return sorted(found, key=lambda each: each.statement.lineno)
+        once = {id(each.statement): each for each in found}  # under each of its names
+        return sorted(once.values(), key=lambda each: each.statement.lineno)
 
     def _changes(self, scope: Scope) -> dict[str, list[Change]]:
         if id(scope.node) not in self._changes_in:
@@ -233,7 +239,7 @@ class Tracer:
     def _takes(self, change: Change, scope: Scope) -> bool:
         """Return whether a change is made with the script's defaults, and is more than a move or a wrapper."""
         moves = change.value is not None and self._unwrapped(change.value, scope) is not None
-        return not moves and not self._is_untaken(change.tests, scope, 0)
+        return not moves and not self.is_untaken(change.tests, scope, 0)
 
     def _is_around(self, line: int, binding: Binding) -> bool:
         loop = self._loop_of.get(id(binding.value)) if line and binding.kind == "item" else None

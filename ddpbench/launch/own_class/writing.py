@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import ast
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from traceback import walk_tb
 
 from ddpbench.errors import RequestError
 from ddpbench.launch.own_class.bindings import Change, Scope
 from ddpbench.launch.own_class.checking import unknown_names
 from ddpbench.launch.own_class.dropped import Dropped, Leavings, Setting, Taken, summary
+from ddpbench.launch.own_class.effects import Effect, Effects, own_functions
 from ddpbench.launch.own_class.insertion import NAME
 from ddpbench.launch.own_class.loop_methods import LoopMethods
 from ddpbench.launch.own_class.models import Loader, dataset_by_name, is_module, loader_of, model_by_name
 from ddpbench.launch.own_class.rendering import Renderer
-from ddpbench.launch.own_class.script import Script, last_name, required
+from ddpbench.launch.own_class.script import Script, in_step, last_name, required
 from ddpbench.launch.own_class.source import Method, at_path, comment_of, source_of
 from ddpbench.launch.own_class.tracing import Origin, Tracer
 from ddpbench.launch.own_class.update_methods import UpdateMethods
@@ -111,6 +112,15 @@ def _line_of(error: BaseException) -> int:
     return 0
 
 
+def _opened(method: Method, line: str, parameters: tuple[str, ...]) -> Method:
+    """Return a method with a line to fill in before its others."""
+    if not method.same_as:
+        return replace(method, lines=[line, *method.lines])
+    given = "samples" if method.name == "collate" else ", ".join(parameters)
+    whole = (given,) if given else ()
+    return Method(method.name, whole, [line, f"return {method.same_as}({given})"], problems=method.problems)
+
+
 class _Writer(LoopMethods, UpdateMethods):
     def written(self) -> Written:
         """Return the class."""
@@ -129,6 +139,7 @@ class _Writer(LoopMethods, UpdateMethods):
             *self._clipping(),
         ]
         made = self._constructor()
+        methods = self._with_effects(methods, made, batch, loader)
         lacking = [*self._not_in_class(), *self._undivided(loader)]
         self.left += lacking
         sentences = [*lacking, *self.notes]
@@ -159,6 +170,70 @@ class _Writer(LoopMethods, UpdateMethods):
             settings=list({(each.key, each.value): each for each in left.settings}.values()),
             ends=self.ends,
         )
+
+    def _with_effects(
+        self, methods: list[Method], made: list[Method], batch: list[str], loader: Loader
+    ) -> list[Method]:
+        """Return the methods with a line to fill in for what the script does to what they make, or a step reads."""
+        if self.loop is None:
+            return methods
+        source = "\n".join(
+            [f"class {NAME}:", *batch, *(line for each in [*methods, *made] for line in each.text)]
+        )
+        names = {each.id for each in ast.walk(ast.parse(source)) if isinstance(each, ast.Name)}
+        data = [each for each in (loader.dataset, self.batch.loader) if each is not None]
+        owners = {
+            "model": [*self.models.values()],
+            "optimizer": [*self.updates.all.values()],
+            "dataset": data,
+        }
+        parts = {each.key: part for part, mine in owners.items() for each in mine}
+        parts |= {other: parts[key] for key, other in self.others.items() if key in parts}
+        parts |= {key: parts[other] for key, other in self.others.items() if other in parts}
+        found = Effects(
+            self.tracer,
+            self.loop,
+            places=frozenset(self.places),
+            parts=parts,
+            state=self.state,
+            loaders={self.batch.loader.key} if self.batch.loader is not None else set(),
+            made_by_class=own_functions(names, self.script.functions),
+        )
+        for each in found.all([each for mine in owners.values() for each in mine], self.used):
+            if each.node.lineno not in self.told:
+                methods = self._opened_for(methods, each)
+        return methods
+
+    def _opened_for(self, methods: list[Method], effect: Effect) -> list[Method]:
+        name, wanted = self._place_of(effect, methods), f"what line {effect.at.lineno} does: {effect.text}"
+        self.left.append(f"{name}(): do there what line {effect.at.lineno} does: `{effect.text}`.")
+        within = "loss" if name == "step" and any(each.name == "loss" for each in methods) else name
+        line = (
+            f"...  # {wanted}" if within == name else f"...  # for a step() in place of this loss(), {wanted}"
+        )
+        parameters = {"before_update": ("model",), "optimizer": ("model",)}.get(name, ())
+        if all(each.name != within for each in methods):
+            return [*methods, Method(within, parameters, [line])]
+        return [each if each.name != within else _opened(each, line, parameters) for each in methods]
+
+    def _place_of(self, effect: Effect, methods: list[Method]) -> str:
+        """Return the method that should have an effect: one between backward and update is `before_update`'s."""
+        loop = self.loop
+        assert loop is not None
+        nodes = list(in_step(loop.body))
+        if effect.node not in nodes and effect.node not in loop.body:
+            return effect.part
+        if any(each.name == "step" for each in methods):
+            return "step"
+
+        def places(names: tuple[str, ...]) -> list[tuple[int, int]]:
+            calls = [each for each in nodes if isinstance(each, ast.Call) and last_name(each) in names]
+            return [(each.lineno, each.col_offset) for each in calls]
+
+        backward, update = places(("backward", "manual_backward")), places(("step",))
+        here = (effect.at.lineno, effect.at.col_offset)
+        between = backward and update and backward[0] < here < update[0]
+        return "before_update" if between and effect.part == "model" else "step"
 
     def _measure(self, dataset: Method, batch: list[str]) -> None:
         """Find out how a method can say how many batches an epoch has."""
@@ -304,6 +379,7 @@ class _Writer(LoopMethods, UpdateMethods):
             return made
         lines = []
         for each in changes:
+            self.told.add(each.statement.lineno)
             does = " ".join(ast.unparse(each.statement).split())
             self.left.append(f"{part}(): do there what line {each.statement.lineno} does: `{does}`.")
             lines.append(f"...  # what line {each.statement.lineno} does: {does}")

@@ -1,0 +1,702 @@
+"""What a script does to its model, data, optimizer or state and the class does not do, each with its statement."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from ddpbench.launch.own_class.bindings import Binding, Path, Scope, Tests, key_of
+from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
+from ddpbench.launch.own_class.script import Function, first_name, here, in_step, last_name, place_of_node
+from ddpbench.launch.own_class.tracing import MOVES, Origin, Tracer, parameters_of, returned_by
+
+_DEEPEST = 12
+_PARTS = frozenset(
+    {"parameters", "named_parameters", "modules", "named_modules", "children", "named_children", "buffers"}
+    | {
+        "named_buffers",
+        "state_dict",
+        "items",
+        "values",
+        "keys",
+        "get",
+        "view",
+        "detach",
+        "reshape",
+        "flatten",
+    }
+    | {"data_ptr", "flat", "unbind", "view_as", "float", "half", "double", "bfloat16", "requires_grad_"}
+)
+"""Methods that give an object itself or parts of it, and change nothing unless they end in `_`."""
+_FACTS = frozenset(
+    {"shape", "device", "dtype", "ndim", "training", "is_cuda", "is_leaf", "requires_grad", "grad_fn"}
+)
+"""Attributes that are no part of an object which could be changed."""
+_READS = frozenset(
+    {
+        "numel",
+        "nelement",
+        "element_size",
+        "size",
+        "dim",
+        "norm",
+        "sum",
+        "mean",
+        "std",
+        "var",
+        "abs",
+        "max",
+        "min",
+    }
+    | {
+        "clone",
+        "item",
+        "tolist",
+        "numpy",
+        "pow",
+        "sqrt",
+        "isnan",
+        "isfinite",
+        "isinf",
+        "any",
+        "all",
+        "argmax",
+    }
+    | {
+        "is_floating_point",
+        "is_complex",
+        "data_ptr",
+        "get_device",
+        "forward",
+        "generate",
+        "predict",
+        "encode",
+    }
+    | {
+        "decode",
+        "sample",
+        "extra_repr",
+        "index",
+        "count",
+        "copy",
+        "join",
+        "format",
+        "eq",
+        "topk",
+        "long",
+        "int",
+    }
+    | {
+        "get_last_lr",
+        "get_lr",
+        "is_enabled",
+        "get_scale",
+        "memory_format",
+        "t",
+        "transpose",
+        "square",
+        "cumsum",
+    }
+)
+_DONE = frozenset(
+    {"step", "zero_grad", "backward", "manual_backward", "no_sync", "join", "accumulate", "unscale_", "scale"}
+    | {
+        "share_memory",
+        "share_memory_",
+        "compile",
+        "set_epoch",
+        "register_comm_hook",
+        "save",
+        "save_pretrained",
+    }
+    | {
+        "save_checkpoint",
+        "state_dict",
+        "manual_seed",
+        "seed",
+        "retain_grad",
+        "contiguous",
+        "set_grad_enabled",
+    }
+    | {
+        "type",
+        "summary",
+        "print_trainable_parameters",
+        "close",
+        "flush",
+        "log",
+        "wait_for_everyone",
+        "prepare",
+    }
+)
+"""Methods that a strategy or a sweep has its own of, or that change nothing of what a step computes."""
+HARMLESS_METHODS = _PARTS | _READS | _DONE | MOVES
+_MAKERS = frozenset(
+    {"DataLoader", "DistributedDataParallel", "DDP", "DataParallel", "FullyShardedDataParallel", "FSDP"}
+    | {"setup", "setup_module", "setup_dataloaders", "prepare_model", "prepare_data_loader", "initialize"}
+    | {"fully_shard", "convert_sync_batchnorm", "deepcopy", "copy", "random_split", "Subset", "prepare"}
+    | {"tqdm", "trange", "track", "progress_bar", "GradScaler", "autocast", "partial", "count", "chain"}
+    | {"repeat", "cycle", "product", "islice", "AveragedModel", "watch", "summary", "ModelEma", "ModelEMA"}
+    | {"EMA", "ExponentialMovingAverage", "broadcast", "all_reduce", "reduce", "barrier", "all_gather"}
+    | {"reduce_scatter", "makedirs", "dump", "dumps", "getsizeof", "asdict", "time", "info", "debug"}
+    | {"warning", "append", "extend", "add", "insert", "put", "setdefault", "ref", "register_comm_hook"}
+)
+"""Functions that change nothing of what they are given, or only wrap it as a strategy does."""
+_WORDS = (
+    "print",
+    "log",
+    "eval",
+    "valid",
+    "test",
+    "save",
+    "write",
+    "report",
+    "plot",
+    "display",
+    "profile",
+    "count",
+)
+"""Words in the name of a function from elsewhere by which it is taken to change nothing."""
+_MODULES = frozenset(
+    {"torch", "F", "np", "numpy", "math", "json", "os", "time", "sys", "functional", "nn", "optim"}
+)
+_CHANGING = frozenset(
+    {"prune", "parametrize", "parametrizations", "quantization", "ao", "init", "swa_utils", "nn_utils"}
+)
+_BUILTINS = frozenset(dir(builtins)) - {"setattr", "delattr", "exec", "eval"}
+_GIVES = frozenset(
+    {
+        "list",
+        "tuple",
+        "set",
+        "iter",
+        "reversed",
+        "sorted",
+        "next",
+        "filter",
+        "dict",
+        "vars",
+        "getattr",
+        "chain",
+    }
+)
+"""Functions whose result has in it what they are given."""
+
+
+_NOWHERE = (10**9, 0)
+"""A place behind all others."""
+LOCAL = "a step's own"
+"""In place of a method's name: what a step's statements bind."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A statement that changes what the class trains with."""
+
+    node: ast.stmt
+    part: str
+    """The method of the class that should do so."""
+    at: ast.stmt | ast.expr
+    """The call, or the statement, that does it."""
+
+    @property
+    def text(self) -> str:
+        """Return the statement's source in a line."""
+        shown = self.at if isinstance(self.node, ast.If | ast.For | ast.While | ast.With) else self.node
+        return " ".join(ast.unparse(shown).split())
+
+
+@dataclass(frozen=True)
+class _Where:
+    """A function's statements that are looked at, with its parameters that are parts of what the class has."""
+
+    scope: Scope
+    taint: Mapping[str, str]
+    helper: bool
+    """Whether the class does nothing of it, as it has no copy of the call."""
+
+
+class Effects:
+    """Finds them."""
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        loop: TrainingLoop,
+        *,
+        places: frozenset[int],
+        parts: Mapping[tuple[int, Path], str],
+        state: Mapping[tuple[int, Path], str],
+        loaders: set[tuple[int, Path]],
+        made_by_class: set[str],
+    ) -> None:
+        """`parts` and `state` have the method for each origin: of models, optimizers and data, and of other objects.
+
+        `made_by_class` are the functions that the class calls as they are.
+        """
+        self.tracer, self.loop, self.places = tracer, loop, places
+        self.parts, self.state = parts, state
+        self.made = made_by_class
+        self.loaders = loaders
+        self._busy: set[tuple[int, frozenset[str]]] = set()
+        self._seen: set[tuple[int, str]] = set()
+        self._functions = {
+            each.node.name: each
+            for each in tracer.scopes
+            if not isinstance(each.node, ast.Module)
+            and (each.own is None or id(each.node) in tracer.enclosing)
+        }
+        self.trunk = self._trunk()
+
+    def all(self, origins: list[Origin], used: set[str]) -> list[Effect]:
+        """Return the effects in the functions on the way to the training loop, and in those that make `origins`.
+
+        `used` are the names that a step binds and reads.
+        """
+        loop = self.loop
+        scopes = {id(each.node): (each, end) for each, end in self.trunk.values()}
+        for origin in origins:
+            scopes.setdefault(
+                id(origin.scope.node), (Scope(origin.scope.node, origin.scope.own), (_NOWHERE, _NOWHERE))
+            )
+        found: dict[tuple[int, int], Effect] = {}
+        for scope, (_, end) in scopes.values():
+            if not isinstance(scope.node, ast.Module) and scope.own is None and scope.node.name in self.made:
+                continue  # the class calls it whole
+            for each in self._in(_Where(scope, {}, helper=False), end):
+                found.setdefault((each.node.lineno, each.node.col_offset), each)
+            if scope.node is loop.body_scope.node:
+                own = set(map(id, here(loop.node.body)))
+                for each in self._in(_Where(scope, {}, helper=False), body=loop.body):
+                    if id(each.node) not in own:  # of a function that stands here in place of its call
+                        found.setdefault((each.node.lineno, each.node.col_offset), each)
+                taint = dict.fromkeys(used, LOCAL)
+                for each in self._in(_Where(scope, taint, helper=False), _backward_of(loop)):
+                    if each.part == LOCAL:
+                        key = (each.node.lineno, each.node.col_offset)
+                        found.setdefault(key, replace(each, part="step"))
+        return [found[place] for place in sorted(found)]
+
+    def _trunk(self) -> dict[int, tuple[Scope, tuple[tuple[int, int], tuple[int, int]]]]:
+        """Return the functions that lead to the training loop, each with where its training begins and ends."""
+        loop = self.loop
+        entry: dict[int, list[ast.AST]] = {id(loop.scope.node): [loop.stands or loop.node]}
+        found = {id(loop.scope.node): loop.scope, id(loop.body_scope.node): loop.body_scope}
+        for _ in self.tracer.scopes:
+            before = len(found)
+            for scope in self.tracer.scopes:
+                for call in (e for e in here(scope.node.body) if isinstance(e, ast.Call)):
+                    called = self._called(call, scope)
+                    if called is not None and id(called.node) in found and called.node is not scope.node:
+                        if id(scope.node) == id(loop.scope.node) and called.node is loop.body_scope.node:
+                            continue
+                        found.setdefault(id(scope.node), scope)
+                        if call not in entry.setdefault(id(scope.node), []):
+                            entry[id(scope.node)].append(call)
+            if len(found) == before:
+                break
+        own = [
+            e for e in self.tracer.scopes if e.own is not None and getattr(e.node, "name", "") == "__init__"
+        ]
+        for each in own:
+            if each.own is loop.body_scope.own or each.own is loop.scope.own:
+                found.setdefault(id(each.node), each)
+        return {key: (scope, _span_of(scope, entry.get(key, []))) for key, scope in found.items()}
+
+    def _stands_in_loop(self, call: ast.Call, called: Scope) -> bool:
+        """Return whether the statements of a function stand in the loop's own in place of its call."""
+        loop = self.loop
+        if not any(map(is_backward, here(called.node.body))):
+            return False
+        return call in here(loop.node.body) and call not in here(loop.body)
+
+    def _called(self, call: ast.Call, scope: Scope) -> Scope | None:
+        """Return the function or the method of the script that a call calls; for a class, its `__init__`."""
+        func = call.func
+        if isinstance(func, ast.Name):
+            found = self._functions.get(func.id)
+            return found or self._method(func.id, "__init__")
+        if not isinstance(func, ast.Attribute):
+            return None
+        if isinstance(func.value, ast.Name) and func.value.id == "self" and scope.own is not None:
+            return self._method(scope.own.name, func.attr)
+        made = self.tracer.trace(func.value, scope)
+        return self._method(last_name(made.node), func.attr) if isinstance(made.node, ast.Call) else None
+
+    def _method(self, owner: str, name: str) -> Scope | None:
+        found = self.tracer.script.classes.get(owner)
+        if found is None:
+            return None
+        for each in found.body:
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name == name:
+                return Scope(each, found)
+        return None
+
+    def _in(
+        self, where: _Where, end: tuple[int, int] = _NOWHERE, body: list[ast.stmt] | None = None
+    ) -> Iterator[Effect]:
+        for node, heads, tests in _statements(body or where.scope.node.body, ()):
+            if (node.lineno, node.col_offset) >= end:
+                continue
+            value = getattr(node, "value", None)
+            taken = place_of_node(node) in self.places or place_of_node(value or node) in self.places
+            if taken and not where.helper and not isinstance(node, ast.If | ast.For | ast.While | ast.With):
+                continue
+            if self.tracer.is_untaken(tests, where.scope):
+                continue
+            yield from self._effects(node, heads, where)
+
+    def _effects(self, node: ast.stmt, heads: list[ast.AST], where: _Where) -> Iterator[Effect]:
+        for target in _targets(node):
+            part = self._set(target, node, where) or self._made_anew(target, node, where)
+            if part:
+                yield Effect(node, part, node)
+        for head in heads:
+            for call in (each for each in ast.walk(head) if isinstance(each, ast.Call)):
+                if place_of_node(call) in self.places and not where.helper:
+                    continue
+                part = self._does(call, where)
+                if part:
+                    yield Effect(node, part, call)
+
+    def _set(self, target: ast.expr, node: ast.stmt, where: _Where) -> str:
+        """Return the part that an assignment changes; empty where it changes none."""
+        if isinstance(target, ast.Name):
+            kept = isinstance(node, ast.AugAssign) and target.id not in ("self",)
+            return self._part(target, where, whole=False) if kept else ""
+        if not isinstance(target, ast.Attribute | ast.Subscript):
+            return ""
+        told = ast.unparse(target)
+        if "require_backward_grad_sync" in told or (
+            "'lr'" in told and "param_groups" in self._source(target, where)
+        ):
+            return ""  # these are listed under their own headings
+        part = self._part(target.value, where)
+        if where.helper or part == self._part(target.value, where, whole=False):
+            return part
+        _, (begin, _) = self.trunk.get(id(where.scope.node), (where.scope, (_NOWHERE, _NOWHERE)))
+        return (
+            part if (node.lineno, node.col_offset) >= begin else ""
+        )  # before it, it is what the class begins with
+
+    def _made_anew(self, target: ast.expr, node: ast.stmt, where: _Where) -> str:
+        """Return the part that a name has, where it is bound to something made of it, as a wrapped optimizer is."""
+        key = key_of(target)
+        if not key or not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+            return ""
+        if not any(key_of(each) == key for each in ast.walk(node.value)):
+            return ""
+        known = last_name(node.value) in _MAKERS | HARMLESS_METHODS
+        made = self.tracer.trace(node.value, where.scope).node is not node.value  # only moved, or wrapped
+        return "" if known or made or self._part(target, where) != "optimizer" else "optimizer"
+
+    def _source(self, target: ast.expr, where: _Where) -> str:
+        """Return where a group of parameters comes from."""
+        name = first_name(target)
+        bound = self.tracer.bindings(where.scope).get(name, [])
+        return ast.unparse(target) + " ".join(ast.unparse(each.value) for each in bound)
+
+    def _does(self, call: ast.Call, where: _Where) -> str:
+        """Return the part that a call changes; empty where it is known to change none."""
+        func, name = call.func, last_name(call)
+        called = self._called(call, where.scope)
+        taint: dict[str, str] = {}
+        if called is not None:
+            if (id(called.node) in self.trunk and not where.helper) or self._stands_in_loop(call, called):
+                return ""
+            taint = self._given(call, called, where)
+        receiver = self._part(func.value, where) if isinstance(func, ast.Attribute) else ""
+        if receiver == LOCAL:
+            return LOCAL if name.startswith("register_") else ""
+        if receiver and isinstance(func, ast.Attribute):
+            if name == "load_state_dict" and call.args and self._is_loaded(call.args[0], where):
+                return ""
+            if called is not None and not isinstance(called.node, ast.Module):
+                taint["self"] = receiver
+            elif self._of_library(func.value, where) and self._is_known(name):
+                return ""
+            elif name not in HARMLESS_METHODS or name == "requires_grad_":
+                return receiver
+        if called is not None:
+            return self._inside(called, taint)
+        if isinstance(func, ast.Name) and self._part(func, where):
+            return ""  # a module's forward
+        if receiver:
+            return ""
+        given = [each for each in self._arguments(call) if self._part(each, where) not in ("", LOCAL)]
+        if not given or self._is_pure(call, name):
+            return ""
+        if name in ("setattr", "delattr") and given[0] is not call.args[0]:
+            return ""
+        return self._part(given[0], where)
+
+    def _inside(self, called: Scope, taint: dict[str, str]) -> str:
+        """Return the part that a function of the script changes."""
+        key = (id(called.node), frozenset(taint))
+        if key in self._busy or len(self._busy) > _DEEPEST:
+            return ""
+        self._busy.add(key)
+        try:
+            return next((each.part for each in self._in(_Where(called, taint, helper=True))), "")
+        finally:
+            self._busy.discard(key)
+
+    def _given(self, call: ast.Call, called: Scope, where: _Where) -> dict[str, str]:
+        assert not isinstance(called.node, ast.Module)
+        names = parameters_of(called.node)
+        names = (
+            names[1:] if called.own is not None and id(called.node) not in self.tracer.enclosing else names
+        )
+        pairs = [*zip(names, call.args, strict=False)]
+        pairs += [(each.arg, each.value) for each in call.keywords if each.arg]
+        return {name: part for name, value in pairs if (part := self._part(value, where))}
+
+    def _arguments(self, call: ast.Call) -> list[ast.expr]:
+        given = [*call.args, *(each.value for each in call.keywords)]
+        return [each.value if isinstance(each, ast.Starred) else each for each in given]
+
+    def _is_pure(self, call: ast.Call, name: str) -> bool:
+        if isinstance(call.func, ast.Name) and name in _BUILTINS:
+            return name != "map" or not call.args or last_name(call.args[0]) in _BUILTINS
+        if (
+            name in _MAKERS
+            or name.endswith("Sampler")
+            or name in HARMLESS_METHODS - {"prepare", "requires_grad_"}
+            or self._is_known(name)
+        ):
+            return True
+        if name.endswith("_") or not isinstance(call.func, ast.Name | ast.Attribute):
+            # a method of a tensor changes only what stands before it
+            return not isinstance(call.func, ast.Name) and first_name(call.func) not in _MODULES | {"init"}
+        path = ast.unparse(call.func).split(".")
+        module = path[0] in _MODULES and not _CHANGING & set(path) and "utils" not in path
+        return module or "lr_scheduler" in path or path[-1].endswith("LR")
+
+    def _is_known(self, name: str) -> bool:
+        return any(word in name.lower() for word in _WORDS) and not name.endswith("_")
+
+    def _of_library(self, node: ast.expr, where: _Where) -> bool:
+        """Return whether an object that the step reads is one of a library's, such as a logger."""
+        return self._part(node, where, whole=False) == ""
+
+    def _is_loaded(self, node: ast.expr, where: _Where) -> bool:
+        found = self.tracer.trace(node, where.scope).node
+        return any(
+            "load" in last_name(each) for each in ast.walk(found) if isinstance(each, ast.Call)
+        ) or any(
+            "load" in ast.unparse(each.value)
+            for each in self.tracer.bindings(where.scope).get(first_name(node), [])
+        )
+
+    def _part(self, node: ast.expr, where: _Where, depth: int = 0, *, whole: bool = True) -> str:
+        """Return the method of the class that makes what an expression gives itself or a part of; empty: none does.
+
+        Without `whole`, objects that a step only reads are not looked at.
+        """
+        if depth > _DEEPEST:
+            return ""
+        if isinstance(node, ast.Name) and node.id in where.taint:
+            return where.taint[node.id]
+        if isinstance(node, ast.Name | ast.Attribute | ast.Call):
+            origin = self.tracer.trace(node, where.scope)
+            for table in (self.parts, self.state) if whole else (self.parts,):
+                if origin.key in table:
+                    return table[origin.key]
+            if isinstance(node, ast.Call) and origin.node is not node:
+                return self._part(origin.node, replace(where, scope=origin.scope), depth + 1, whole=whole)
+
+        def inner(each: ast.expr) -> str:
+            return self._part(each, where, depth + 1, whole=whole)
+
+        match node:
+            case ast.Name():
+                return self._named(
+                    node.id, node.lineno if hasattr(node, "lineno") else 0, where, depth, whole
+                )
+            case ast.Attribute():
+                if node.attr in _FACTS:
+                    return ""
+                own = isinstance(node.value, ast.Name) and node.value.id == "self"
+                if own and where.scope.own is not None and "self" not in where.taint:
+                    origin = self.tracer.trace(node, where.scope)
+                    if origin.node is node:
+                        return ""
+                    return self._part(origin.node, replace(where, scope=origin.scope), depth + 1, whole=whole)
+                return inner(node.value)
+            case ast.Subscript() | ast.Starred() | ast.NamedExpr():
+                return inner(node.value)
+            case ast.IfExp():
+                return inner(node.body) or inner(node.orelse)
+            case ast.BoolOp():
+                return next(filter(None, map(inner, node.values)), "")
+            case ast.List() | ast.Tuple() | ast.Set():
+                return next(filter(None, map(inner, node.elts)), "")
+            case ast.BinOp(op=ast.Add()) if not isinstance(node.left, ast.Constant):
+                both = (node.left, node.right)
+                return next((inner(e) for e in both if isinstance(e, ast.Call | ast.List) and inner(e)), "")
+            case ast.Dict():
+                return next(filter(None, map(inner, node.values)), "")
+            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
+                return self._comprehended(node, node.elt, where, depth, whole)
+            case ast.Call():
+                return self._returned(node, where, depth, whole)
+        return ""
+
+    def _named(self, name: str, line: int, where: _Where, depth: int, whole: bool) -> str:
+        """Return the part that a name has by any of its bindings; a loop around the line is the only one."""
+        key = (id(where.scope.node), name)
+        if key in self._seen:
+            return ""
+        self._seen.add(key)
+        try:
+            for binding in self.tracer.bindings_at(name, where.scope, line):
+                part = self._bound(binding, where, depth, whole)
+                if part:
+                    return part
+        finally:
+            self._seen.discard(key)
+        origin = self.tracer.trace(
+            ast.copy_location(ast.Name(name, ast.Load()), ast.Pass(lineno=line, col_offset=0)), where.scope
+        )
+        if (
+            origin.scope.node is not where.scope.node
+            and not isinstance(origin.node, ast.Name)
+            and not where.helper
+        ):
+            return self._part(origin.node, replace(where, scope=origin.scope), depth + 1, whole=whole)
+        return ""
+
+    def _bound(self, binding: Binding, where: _Where, depth: int, whole: bool) -> str:
+        value, path = binding.value, binding.path
+        while binding.kind == "item" and isinstance(value, ast.Call) and path:
+            if last_name(value) == "enumerate" and value.args:
+                if path[0] == 0:
+                    return ""
+                value, path = value.args[0], path[1:]
+            elif last_name(value) == "zip" and path[0] < len(value.args):
+                value, path = value.args[path[0]], path[1:]
+            else:
+                break
+        named = last_name(value).startswith("named_") or last_name(value) == "items"
+        loads = (
+            last_name(value).endswith("Loader") or self.tracer.trace(value, where.scope).key in self.loaders
+        )
+        if binding.kind == "item" and loads:
+            return ""  # a batch is made of copies
+        if binding.kind == "context" or (binding.kind == "item" and named and path == (0,)):
+            return ""
+        return self._part(value, where, depth + 1, whole=whole)
+
+    def _comprehended(
+        self,
+        node: ast.ListComp | ast.SetComp | ast.GeneratorExp,
+        element: ast.expr,
+        where: _Where,
+        depth: int,
+        whole: bool,
+    ) -> str:
+        taint = dict(where.taint)
+        for each in node.generators:
+            if self.tracer.trace(each.iter, where.scope).key in self.loaders:
+                continue
+            part = self._part(each.iter, replace(where, taint=taint), depth + 1, whole=whole)
+            names = [e.id for e in ast.walk(each.target) if isinstance(e, ast.Name)]
+            plain = isinstance(each.iter, ast.Call) and last_name(each.iter).startswith(("named_", "items"))
+            for name in names[1:] if plain else names:
+                if part:
+                    taint[name] = part
+        return self._part(element, replace(where, taint=taint), depth + 1, whole=whole)
+
+    def _returned(self, node: ast.Call, where: _Where, depth: int, whole: bool) -> str:
+        name = last_name(node)
+        if isinstance(node.func, ast.Attribute) and (name in _PARTS or name.startswith("get_")):
+            return self._part(node.func.value, where, depth + 1, whole=whole)
+        if name in _GIVES or name in ("zip", "enumerate"):
+            return next(
+                filter(None, (self._part(e, where, depth + 1, whole=whole) for e in self._arguments(node))),
+                "",
+            )
+        called = self._functions.get(name) if isinstance(node.func, ast.Name) else None
+        if called is not None and not isinstance(called.node, ast.Module):
+            inner = _Where(called, self._given(node, called, where), helper=True)
+            for value in returned_by(called.node) if inner.taint else ():
+                part = self._part(value, inner, depth + 1, whole=whole)
+                if part:
+                    return part
+        return ""
+
+
+def _backward_of(loop: TrainingLoop) -> tuple[int, int]:
+    calls = [each for each in in_step(loop.body) if isinstance(each, ast.Call) and is_backward(each)]
+    places = [(each.lineno, each.col_offset) for each in calls]
+    return min(places, default=(0, 0))
+
+
+def _span_of(scope: Scope, entries: list[ast.AST]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return where the outermost loops around the training begin and end, or the statements that do it."""
+    found = [each for each in _flat(scope.node.body) if any(inner in entries for inner in ast.walk(each))]
+    if not found:
+        return _NOWHERE, _NOWHERE
+    first, last = found[0], found[-1]
+    return (first.lineno, first.col_offset), (last.end_lineno or 0, last.end_col_offset or 0)
+
+
+def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield statements, and instead of blocks that are no loops what stands in them."""
+    for each in body:
+        if isinstance(each, ast.If | ast.With | ast.AsyncWith | ast.Try):
+            for name in ("body", "handlers", "orelse", "finalbody"):
+                for inner in getattr(each, name, []):
+                    yield from _flat(inner.body if isinstance(inner, ast.ExceptHandler) else [inner])
+        elif not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield each
+
+
+def _statements(body: list[ast.stmt], tests: Tests) -> Iterator[tuple[ast.stmt, list[ast.AST], Tests]]:
+    """Yield each statement with the expressions of its own and the conditions that it stands under."""
+    for each in body:
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        if isinstance(each, ast.If):
+            yield each, [each.test], tests
+            yield from _statements(each.body, (*tests, (each.test, True)))
+            yield from _statements(each.orelse, (*tests, (each.test, False)))
+        elif isinstance(each, ast.For | ast.AsyncFor | ast.While):
+            yield each, [each.test if isinstance(each, ast.While) else each.iter], tests
+            yield from _statements([*each.body, *each.orelse], tests)
+        elif isinstance(each, ast.With | ast.AsyncWith):
+            yield each, [item.context_expr for item in each.items], tests
+            yield from _statements(each.body, tests)
+        elif isinstance(each, ast.Try):
+            inner = [e for handler in each.handlers for e in handler.body]
+            yield from _statements([*each.body, *inner, *each.orelse, *each.finalbody], tests)
+        else:
+            yield each, [each], tests
+
+
+def _targets(node: ast.stmt) -> Iterator[ast.expr]:
+    found: list[ast.expr] = []
+    if isinstance(node, ast.Assign | ast.Delete):
+        found = [*node.targets]
+    elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+        found = [node.target]
+    while found:
+        each = found.pop(0)
+        if isinstance(each, ast.Tuple | ast.List):
+            found = [*each.elts, *found]
+        else:
+            yield each
+
+
+def own_functions(names: set[str], functions: Mapping[str, Function]) -> set[str]:
+    """Return the functions of the script among names, with those that they call in turn."""
+    found: set[str] = set()
+    todo = names & set(functions)
+    while todo:
+        name = todo.pop()
+        found.add(name)
+        calls = {e.id for e in ast.walk(functions[name]) if isinstance(e, ast.Name)} & set(functions)
+        todo |= calls - found
+    return found
