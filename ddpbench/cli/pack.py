@@ -48,7 +48,7 @@ def _run(arguments: argparse.Namespace) -> int:
             f"{run.path} was measured with uncommitted changes (commit {on_one_line(commit)}): nobody can measure it "
             "again. Commit them and measure anew, or give --dirty"
         )
-    with run.locked():
+    with run.locked("ddpbench pack"):
         path = pack(run)
     show(f"packed {format_bytes(path.stat().st_size)} of records", file=sys.stderr)
     ddpbench.write_report(run.path)

@@ -174,7 +174,7 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
             size.has_failed()
     new = bool(submission.plans)
     _make(submission.path)
-    with RunDir(submission.path).locked(by="ddpbench submit"):
+    with RunDir(submission.path).locked("ddpbench submit"):
         submission = current(submission)  # another call may have noted jobs since it was read
         try:
             write_submission(submission)

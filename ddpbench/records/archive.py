@@ -30,7 +30,7 @@ MOST_BYTES = 2**30
 _MOST_MEMORY = 2**27
 """Bytes that decompression may need; an archive of `pack` needs half of it, and a hostile one could ask for 4 GiB."""
 _STAMP = ".unpacked"
-"""In `cases/`: the digest of the archive that it was unpacked from; absent where a sweep wrote the records."""
+"""In `cases/`: the digest of the archive that holds the same records; absent where a sweep wrote them."""
 
 
 def pack(run: RunDir) -> Path:
@@ -58,11 +58,13 @@ def pack(run: RunDir) -> Path:
             if content.tell() > MOST_BYTES:  # files have grown, or there are very many
                 raise _too_many(run)
     packed = lzma.compress(content.getvalue(), preset=9 | lzma.PRESET_EXTREME)
+    stamp = run.cases / _STAMP
     try:
+        if stamp.exists():  # the new one's digest before it is there, beside the old one's
+            write_atomically(stamp, "\n".join([*_stamp_now(run), _digest(packed)]))
         write_atomically(run.packed, packed)
-        stamp = run.cases / _STAMP
         if stamp.exists():
-            write_anew(stamp, _digest(run.packed))
+            write_atomically(stamp, _digest(packed))
     except OSError as error:
         raise OutputError(f"{run.packed} cannot be written: {explain_os_error(error)}") from None
     return run.packed
@@ -88,13 +90,14 @@ def unpack(run: RunDir) -> None:
     try:
         with tempfile.TemporaryDirectory(dir=run.path, prefix=".unpacking-") as folder:
             beside = RunDir(Path(folder))
-            for name, data in _members(run.packed):
+            packed = read_bytes(run.packed, MOST_BYTES)
+            for name, data in _members(run.packed, packed):
                 target = beside.path / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with create_file(target) as file:
                     file.write(data)
             beside.cases.mkdir(exist_ok=True)
-            write_anew(beside.cases / _STAMP, _digest(run.packed))
+            write_anew(beside.cases / _STAMP, _digest(packed))
             # Another process may have unpacked it meanwhile: a folder that is not empty is not replaced.
             with contextlib.suppress(FileExistsError):
                 _rename(beside.cases, run.cases)
@@ -111,8 +114,8 @@ def _rename(source: Path, target: Path) -> None:
         shutil.rmtree(source)
 
 
-def _members(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of an archive's files.
+def _members(path: Path, packed: bytes) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of the files of an archive, whose path is for messages.
 
     Raises:
         UnreadableError: a member is not a record file, comes twice, or cannot be read.
@@ -123,7 +126,7 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
     seen: set[str] = set()
     decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MOST_MEMORY)
     try:
-        content = decompressor.decompress(read_bytes(path, MOST_BYTES), max_length=MOST_BYTES)
+        content = decompressor.decompress(packed, max_length=MOST_BYTES)
         if not decompressor.eof:  # its checksum follows the last member
             raise EOFError(f"its end is missing, or it holds more than {MOST_BYTES:,} bytes")
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
@@ -155,13 +158,34 @@ def _record_files(root: Path) -> Iterator[str]:
 
 
 def _check_stamp(run: RunDir) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        if read_bytes(run.cases / _STAMP, 1000) != _digest(run.packed).encode():
-            raise RequestError(
-                f"{run.cases} was unpacked from another {run.packed.name} than the one that is there now; move "
-                f"{run.cases} away to read the new one"
-            )
+    while True:
+        digest = _digest(read_bytes(run.packed, MOST_BYTES))
+        try:
+            stamped = _stamped(run.cases / _STAMP)
+        except FileNotFoundError:
+            return
+        if digest in stamped:
+            return
+        if digest == _digest(read_bytes(run.packed, MOST_BYTES)):  # else it was packed between the two looks
+            break
+    raise RequestError(
+        f"{run.cases} was unpacked from another {run.packed.name} than the one that is there now; move "
+        f"{run.cases} away to read the new one"
+    )
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(read_bytes(path, MOST_BYTES)).hexdigest()
+def _stamp_now(run: RunDir) -> list[str]:
+    """Return the digest of the archive that is there, if the records are stamped with it."""
+    with contextlib.suppress(FileNotFoundError, UnreadableError):
+        digest = _digest(read_bytes(run.packed, MOST_BYTES))
+        return [digest] if digest in _stamped(run.cases / _STAMP) else []
+    return []
+
+
+def _stamped(stamp: Path) -> list[str]:
+    """Return the digests of the archives that the records are the same as: two while the archive is replaced."""
+    return read_bytes(stamp, 1000).decode("ascii", "replace").split()
+
+
+def _digest(packed: bytes) -> str:
+    return hashlib.sha256(packed).hexdigest()

@@ -12,8 +12,10 @@ import errno
 import json
 import math
 import os
+import re
+import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -178,7 +180,7 @@ def check_room(folder: Path) -> None:
     Raises:
         OSError: it has none.
     """
-    path = folder / f".room-{os.getpid()}.new"
+    path = _unfinished(folder)
     try:
         with create_file(path) as file:
             file.write(bytes(_ROOM_BYTES))
@@ -238,6 +240,53 @@ def write_anew(path: Path, content: str | bytes) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
+_UNFINISHED = re.compile(r"\.ddpbench-[0-9a-f]{16}\.new", re.ASCII)
+_LEFT_S = 86_400
+"""Seconds after which nobody writes an unfinished file any more."""
+
+
+def _unfinished(folder: Path, key: str = "") -> Path:
+    """Return a name for a file that is being written: another one each time, or that of a key."""
+    return folder / f".ddpbench-{key or secrets.token_hex(8)}.new"
+
+
+@contextlib.contextmanager
+def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """Gives a new file, which takes the name of another as a whole when the body ends; of one that fails nothing stays.
+
+    Writers of one file at once have files of their own: the last to end has the name. Whoever has written one removes
+    what killed writers left in the folder a day ago or longer. A process id in the name would say no more: on a shared
+    disk it may be another host's.
+
+    Raises:
+        OSError: it cannot be written; the other one is as it was.
+    """
+    new = _unfinished(path.parent)
+    try:
+        with create_file(new, mode) as file:
+            now = os.fstat(file.fileno()).st_mtime  # by the disk's clock, as that of the others
+            yield file
+        new.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise
+    _remove_left(path.parent, now)
+
+
+def _remove_left(folder: Path, now: float) -> None:
+    """Removes this user's unfinished files of writers that were killed."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if not _UNFINISHED.fullmatch(entry.name):
+                continue
+            with contextlib.suppress(OSError):
+                found = entry.stat(follow_symlinks=False)
+                old = now - found.st_mtime > _LEFT_S and found.st_uid == os.geteuid()
+                if old and stat.S_ISREG(found.st_mode):
+                    os.unlink(entry.path)  # noqa: PTH108
+
+
 def write_atomically(
     path: Path, content: str | bytes, *, flushed: bool = True, private: bool = False
 ) -> None:
@@ -250,20 +299,46 @@ def write_atomically(
         OutputError: a pipe, a socket, a device or a folder has its name.
         OSError: it cannot be written.
     """
-    beside = path.with_name(f".{path.name}.new")
     _check_replaceable(path)
-    _check_replaceable(beside)
+    with replacing(path, 0o600 if private else 0o666) as file:
+        _fill(file, content, flushed=flushed)
+
+
+def _fill(file: BinaryIO, content: str | bytes, *, flushed: bool = True) -> None:
+    file.write(content.encode() if isinstance(content, str) else content)
+    if flushed:
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_numbered(path: Path, number: int, content: bytes, is_taken: Callable[[], bool]) -> bool:
+    """Writes a file as a whole under a number that only one file of its folder may have; returns whether it is there.
+
+    It is not where another writer is at this number, where the number `is_taken`, or where a file has the name: try
+    the next number.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    claim = _unfinished(path.parent, f"{number:016d}")
     try:
-        beside.unlink(missing_ok=True)  # of a writer that was killed
-        with create_file(beside, 0o600 if private else 0o666) as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            if flushed:
-                file.flush()
-                os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise
+        file = create_file(claim)
+    except FileExistsError:
+        return False
+    try:
+        with file:
+            _fill(file, content)
+        if is_taken():  # looked for under the claim: nobody else gives this number meanwhile
+            return False
+        try:
+            os.link(claim, path)  # which replaces nothing
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without hard links
+            claim.replace(path)
+        return True
+    finally:
+        claim.unlink(missing_ok=True)
 
 
 def field_lines(data: Mapping[str, Any]) -> str:

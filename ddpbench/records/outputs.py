@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import stat
 import sys
 from pathlib import Path
 
 from ddpbench.errors import OutputError
 from ddpbench.planted import is_planted
-from ddpbench.records.files import check_links, create_file, kind_of
+from ddpbench.records.files import check_links, kind_of, replacing
 from ddpbench.records.rundir import explain_os_error
 
 STANDARD_OUTPUT = Path("-")
@@ -210,23 +209,16 @@ def _replace(target: Path, data: bytes) -> None:
         before = target.lstat()
     except FileNotFoundError:
         before = None
-    new = target.parent / f".ddpbench-{secrets.token_hex(8)}.new"
-    try:
-        with create_file(new, 0o666 if before is None else 0o600) as file:
-            if before is not None:
-                _keep_attributes(file.fileno(), target, before)
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+    with replacing(target, 0o666 if before is None else 0o600) as file:
+        if before is not None:
+            _keep_attributes(file.fileno(), target, before)
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
         if not stat.S_ISREG(_mode_of(target) or stat.S_IFREG):
             raise OutputError(
                 f"{target} has just become {kind_of(target.lstat().st_mode)}: give another name"
             )
-        new.replace(target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            new.unlink()
-        raise
 
 
 def _keep_attributes(descriptor: int, target: Path, before: os.stat_result) -> None:

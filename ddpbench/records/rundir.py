@@ -26,12 +26,13 @@ from ddpbench.records.files import (
     MOST_PLAN,
     check_default,
     check_links,
+    check_room,
     copy_file,
     kind_of,
     most_of,
     open_to_append,
+    read_bytes,
     read_text,
-    write_anew,
 )
 from ddpbench.texts import on_one_line, shortened
 
@@ -402,24 +403,22 @@ class RunDir:
             IdentityError: it is there, and leads elsewhere.
         """
         self.check()
-        probe = self.path / ".writable"
         missing = [path for path in (self.cases, self.path, *self.path.parents) if not path.exists()]
         try:
             make_parents(self.path)
             self.cases.mkdir(parents=True, exist_ok=True)
-            write_anew(probe, b"\0" * 65536)
-            probe.unlink()
+            check_room(self.path)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                probe.unlink(missing_ok=True)
             for path in missing:
                 with contextlib.suppress(OSError):
                     path.rmdir()
             raise OutputError(f"{self.path} cannot be written: {explain_os_error(error)}") from None
 
     @contextlib.contextmanager
-    def locked(self, by: str = "sweep") -> Iterator[None]:
-        """Holds the directory for one sweep, or what `by` calls it; the kernel lets go of it however that ends.
+    def locked(self, holder: str = "a sweep", otherwise: str = "") -> Iterator[None]:
+        """Holds the directory for one command; the kernel lets go of it however that ends.
+
+        `holder` is what others are told has it; `otherwise` what else this command's user can do than wait.
 
         Raises:
             OutputError: another process holds it, or its file system has no locks.
@@ -429,18 +428,24 @@ class RunDir:
             lock = open_to_append(path)
         except OSError as error:
             raise OutputError(f"{path} cannot be written: {explain_os_error(error)}") from None
+        instead = f" or {otherwise}" if otherwise else ""
         with lock as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                message = f"{self.path} is in use by another {by}; wait for it or give another --out"
-                raise OutputError(message) from None
+                raise OutputError(
+                    f"{self.path} is in use by {_held_by(path)}: wait until that ends{instead}"
+                ) from None
             except OSError as error:  # a file system without locks, or whose lock service is away
                 raise OutputError(
-                    f"{path} cannot be locked ({error.strerror}): choose an --out on a file system that has locks; "
-                    "Lustre has them when mounted with -o flock"
+                    f"{path} cannot be locked ({error.strerror}): have the directory on a file system that has locks"
+                    f"{instead}; Lustre has them when mounted with -o flock"
                 ) from None
-            yield
+            _note_holder(file.fileno(), f"{holder} (process {os.getpid()} on {os.uname().nodename})")
+            try:
+                yield
+            finally:
+                _note_holder(file.fileno(), "")
 
     def experiment_text(self) -> str | None:
         """Return the text of its experiment; None where it cannot be read."""
@@ -460,6 +465,25 @@ class RunDir:
         except (FileNotFoundError, NotADirectoryError):
             near = "" if self.path.exists() else meant_path(self.path, is_run)
             raise IdentityError(f"{self.path} is not a run directory: {path.name} is missing{near}") from None
+
+
+_MOST_HOLDER = 400
+"""Bytes that a lock's file has of who holds it."""
+
+
+def _note_holder(lock: int, words: str) -> None:
+    with contextlib.suppress(OSError):  # a full disk: it is held all the same
+        os.ftruncate(lock, 0)
+        os.write(lock, os.fsencode(words)[:_MOST_HOLDER])
+
+
+def _held_by(lock: Path) -> str:
+    """Return in words who holds a lock, as far as its file says."""
+    try:
+        words = read_bytes(lock, _MOST_HOLDER).decode("utf-8", "replace")
+    except (OSError, UnreadableError):
+        words = ""
+    return on_one_line(words) or "another ddpbench command"
 
 
 def is_run(path: Path) -> bool:

@@ -35,7 +35,7 @@ def write_report(
         run.figures.mkdir(exist_ok=True)
         for path in [*_pictures(run.figures), *_pictures(run.slides)]:
             if str(path.relative_to(run.path)) not in page.figures:
-                path.unlink()
+                path.unlink(missing_ok=True)  # another report may have been first
         for name, content in page.figures.items():
             path = run.path / name
             path.parent.mkdir(exist_ok=True)

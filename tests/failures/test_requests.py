@@ -100,7 +100,8 @@ def test_a_run_directory_in_use_is_refused(write_experiment: Callable[..., Path]
     with (run / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         (run / "plan.json").write_text('{"schema_version": 1}', encoding="utf-8")
-        assert "in use by another sweep" in refused("sweep", path, "--out", run)
+        told = refused("sweep", path, "--out", run)
+        assert "in use by another ddpbench command: wait until that ends or give another --out" in told
 
 
 def test_another_schema_is_refused(write_experiment: Callable[..., Path], tmp_path: Path) -> None:

@@ -224,7 +224,10 @@ def test_pack_then_report_on_a_checkout_gives_the_same_page(
 def test_a_run_under_way_is_not_packed(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     with run.locked():
         assert command(["pack", str(run.path)]) == 2
-    assert "in use by another sweep" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert told.endswith(
+        f"{run.path} is in use by a sweep (process {os.getpid()} on {os.uname().nodename}): wait until that ends\n"
+    )
     assert not run.packed.exists()
 
 

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -222,12 +223,23 @@ def test_a_file_system_without_locks_is_told_as_such(tmp_path: Path, monkeypatch
         pass
 
 
-def test_one_sweep_holds_a_directory_at_a_time(tmp_path: Path) -> None:
-    run = RunDir(tmp_path)
-    with run.locked(), pytest.raises(OutputError, match="in use by another sweep"), RunDir(tmp_path).locked():
-        pytest.fail("two held it")
+def test_one_command_holds_a_directory_at_a_time_and_is_named(tmp_path: Path) -> None:
+    run, lock = RunDir(tmp_path), tmp_path / ".lock"
+    held = f"{tmp_path} is in use by ddpbench pack (process {os.getpid()} on {os.uname().nodename})"
+    with run.locked("ddpbench pack"):
+        for otherwise, end in (("", ""), ("give another --out", " or give another --out")):
+            with (
+                pytest.raises(OutputError, match=f"^{re.escape(held)}: wait until that ends{end}$"),
+                RunDir(tmp_path).locked("a sweep", otherwise),
+            ):
+                pytest.fail("two held it")
+        lock.write_bytes(b"")  # a full disk
+        with pytest.raises(OutputError, match="in use by another ddpbench command: wait"), run.locked():
+            pytest.fail("two held it")
+    lock.write_text("x" * 10_000, encoding="utf-8")  # of whoever was killed, or a stranger
     with run.locked():
-        pass
+        assert "x" not in lock.read_text(encoding="utf-8")
+    assert not lock.read_bytes()
 
 
 @pytest.mark.parametrize(

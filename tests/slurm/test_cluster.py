@@ -277,7 +277,7 @@ def test_who_leaves_finds_the_jobs_again(slurm: Cluster, write: Callable[..., Pa
     await_launches(out / "nodes-1", 1)
     code, told = submit(slurm, *asked)
     assert code == 2, told
-    assert "in use by another ddpbench submit" in told
+    assert "in use by ddpbench submit (process " in told
     client.send_signal(signal.SIGINT)
     code, told = ended(client)
     assert code == 130, told

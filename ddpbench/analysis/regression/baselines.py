@@ -10,17 +10,19 @@ one list, of which a name means: a file's whole name (`0001_main`), its number (
 from __future__ import annotations
 
 import glob
+import itertools
 import platform
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ddpbench.analysis.regression.saved import read_saved
 from ddpbench.analysis.regression.sides import Side, read_side
 from ddpbench.errors import OutputError, RequestError, meant, meant_path
 from ddpbench.planted import is_decoy
-from ddpbench.records.files import check_default, new_folder, write_atomically
+from ddpbench.records.files import check_default, new_folder, write_numbered
 from ddpbench.records.rundir import explain_os_error, is_run
 from ddpbench.records.submission_dir import run_at
 from ddpbench.texts import on_one_line, shortened
@@ -87,14 +89,20 @@ class Baselines:
                 "digits alone, for those are the numbers of what is saved"
             )
         folder = self.storage / machine_folder()
-        number = 1 + max((_number(path) for path in self.entries()), default=0)
-        path = folder / f"{number:04d}_{name}.json"
+        first = 1 + max((_number(path) for path in self.entries()), default=0)
+        path = folder / f"{first:04d}_{name}.json"
         try:
             with new_folder(folder):
-                write_atomically(path, content)
+                for number in itertools.count(first):  # another save may have taken it since
+                    path = folder / f"{number:04d}_{name}.json"
+                    if write_numbered(path, number, content, partial(self._has, number)):
+                        break
         except OSError as error:
             raise OutputError(f"{path} cannot be written: {explain_os_error(error)}") from None
         return path
+
+    def _has(self, number: int) -> bool:
+        return any(_number(path) == number for path in self.entries())
 
     def _nothing(self, text: str, there: list[Path]) -> str:
         names = [on_one_line(path.stem) for path in there]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -126,11 +126,11 @@ class Sweep:
         claim = nullcontext() if self._claims_nothing() else claimed(self._prepared.hardware.cores)
         if self._prepared.resumes:
             # A damaged or newer one is refused before anything starts; packed records are unpacked before new ones.
-            with self._run.locked():
+            with self._locked():
                 read_plan(self._run)
         with claim:
             self._run.create()
-            with self._writing(), self._run.locked(), self._fabrics:
+            with self._writing(), self._locked(), self._fabrics:
                 try:
                     self._work(started)
                 except KeyboardInterrupt:
@@ -154,6 +154,9 @@ class Sweep:
                     if self._identified:
                         self._note_session()
         return self.result
+
+    def _locked(self) -> AbstractContextManager[None]:
+        return self._run.locked(otherwise="give another --out")
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
