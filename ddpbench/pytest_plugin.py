@@ -259,8 +259,10 @@ class DdpBenchmark:
         """
         config = self._request.config
         disabled = bool(getattr(self._benchmark, "disabled", False))
-        count = rounds or (1 if disabled else config.getoption("--ddpbench-rounds"))
-        seconds = measured or (0.05 if disabled else config.getoption("--ddpbench-measured"))
+        count = _number("rounds", rounds, int) or (1 if disabled else config.getoption("--ddpbench-rounds"))
+        seconds = _number("measured", measured, int, float) or (
+            0.05 if disabled else config.getoption("--ddpbench-measured")
+        )
         if disabled:
             self._request.node.user_properties.append((_NOT_MEASURED, True))
         bench = _bench(config)
@@ -287,17 +289,23 @@ class DdpBenchmark:
         return extra_info(run, found.row, found.side.identity)
 
     def _located(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings with a workload's file found."""
-        from ddpbench.launch.own_workloads import located
+        """Return the settings as an experiment's file can hold them, without what is None, and its own files found.
 
-        name = settings.get("workload")
-        if not isinstance(name, str):
-            return settings
-        for folder in (self._request.path.parent, self._request.config.rootpath):
-            found = located(name, folder)
-            if found != name:
-                return {**settings, "workload": found}
-        return settings
+        Fails the test where one cannot be.
+        """
+        from ddpbench.errors import RequestError
+        from ddpbench.launch.own_workloads import located_among
+        from ddpbench.spec.given import as_toml
+
+        folders = (self._request.path.parent, self._request.config.rootpath, Path.cwd())
+        advice = "give its path from the test's folder or from pytest's root"
+        problem = ""
+        try:
+            given = {key: as_toml(key, value) for key, value in settings.items() if value is not None}
+            return _with_files(given, lambda name: located_among(name, folders, advice))
+        except RequestError as error:
+            problem = str(error)
+        _fail(problem)
 
     def _measure(self, bench: _Bench, wanted: _Wanted) -> _Measured:
         from ddpbench.errors import DdpbenchError, SideError
@@ -469,13 +477,41 @@ def _read(path: Path) -> _Measured:
     return _Measured(side=read_side(run), row=row)
 
 
+def _number(name: str, value: Any, *kinds: type) -> Any:
+    """Return a number that a test gives; None where it gives none. Fails the test where it is no number."""
+    from ddpbench.texts import shortened
+
+    if getattr(value, "shape", None) == ():
+        value = value.item()  # NumPy's
+    if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
+        _fail(f"{name}: {shortened(value)} is no {'whole ' if kinds == (int,) else ''}number")
+    return value
+
+
+def _with_files(settings: dict[str, Any], file_of: Callable[[str], str]) -> dict[str, Any]:
+    """Return the settings with a workload's name as `file_of` has it, and its options under the same file."""
+    name, options = settings.get("workload"), settings.get("options")
+    if not isinstance(name, str):
+        return settings
+    found = file_of(name)
+    if isinstance(options, dict):
+        before, now = (one.rpartition(":")[0] for one in (name, found))
+        options = {now if owner == before else owner: given for owner, given in options.items()}
+        settings = {**settings, "options": options}
+    return {**settings, "workload": found}
+
+
 def _within(settings: dict[str, Any], root: Path) -> dict[str, Any]:
     """Return the settings with a workload's file by its path from this folder, which the other side has, too."""
-    file, colon, name = str(settings.get("workload", "")).rpartition(":")
-    path = Path(file).resolve()
-    if not file.endswith(".py") or not path.is_relative_to(root):
-        return settings
-    return {**settings, "workload": f"{path.relative_to(root)}{colon}{name}"}
+
+    def file_of(workload: str) -> str:
+        file, colon, name = workload.rpartition(":")
+        path = Path(file).resolve()
+        if not file.endswith(".py") or not path.is_relative_to(root):
+            return workload
+        return f"{path.relative_to(root)}{colon}{name}"
+
+    return _with_files(settings, file_of)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -8,11 +8,13 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ddpbench import pytest_plugin
@@ -64,6 +66,9 @@ def test_step(ddp_benchmark, world_size):
 def test_typo(ddp_benchmark):
     ddp_benchmark(workload="train.py:Measured", strategy="ddq")
 """
+
+LOOP: list[Any] = []
+LOOP.append(LOOP)
 
 
 @pytest.fixture
@@ -191,6 +196,107 @@ def test_progress_says_that_there_is_no_time_left(tmp_path: Path, capsys: pytest
 )
 def test_messages_name_the_flags_of_pytest(text: str, expected: str) -> None:
     assert in_pytest(text) == expected
+
+
+def fixture_of(test: Path, root: Path) -> Any:
+    """What the fixture gives a test of this file."""
+    request: Any = SimpleNamespace(path=test, config=SimpleNamespace(rootpath=root))
+    return pytest_plugin.DdpBenchmark(request, None, pytest_plugin.MeasuredTimer())
+
+
+def written(fixture: Any, folder: Path, **settings: Any) -> dict[str, Any]:
+    """The experiment that these settings become."""
+    fixture._write(folder / "x.toml", fixture._located(settings), {})
+    return tomllib.loads((folder / "x.toml").read_text(encoding="utf-8"))
+
+
+def test_settings_may_be_what_a_program_has_at_hand(suite: Path) -> None:
+    fixture = fixture_of(suite / "tests" / "test_steps.py", suite)
+    found = written(
+        fixture,
+        suite,
+        workload=Path("train.py"),
+        world_size=np.int64(2),
+        lr=np.float32(0.5),
+        learning=np.bool_(True),
+        bucket_cap_mb=None,
+        strategy=None,
+        options={"ddp": {"gradient_as_bucket_view": None, "static_graph": True}},
+        env={"A": "1"},
+    )
+    assert found == {
+        "base": {"workload": "train.py", "world_size": 2, "lr": 0.5, "learning": True},
+        "options": {"ddp": {"static_graph": True}},
+        "env": {"A": "1"},
+        "budget": {},
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"world_size": {1, 2}}, r"world_size: \{1, 2\} is of type set: give a text, a path, a number"),
+        ({"world_size": np.arange(2)}, r"world_size: array\(\[0, 1\]\) is of type ndarray: give "),
+        ({"options": {"ddp": {"x": [1, None]}}}, r"options\.ddp\.x\[1\]: None is of type NoneType: give "),
+        ({"options": {"ddp": {2: 1}}}, r"options\.ddp: 2 is of type int: keys are texts"),
+        ({"strategy": b"ddp"}, r"strategy: b'ddp' is of type bytes: give "),
+        ({"strategy": "\ud800"}, r"strategy: '\\ud800' is no text in Unicode"),
+        ({"strategy": LOOP}, r"more than 12 lists and dicts are in one another"),
+    ],
+)
+def test_a_setting_that_is_none_is_told_by_its_name(suite: Path, settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(pytest.fail.Exception, match=told):
+        written(fixture_of(suite / "tests" / "test_steps.py", suite), suite, **settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [("rounds", "3", "whole number"), ("rounds", 2.5, "whole"), ("measured", "1", "number")],
+)
+def test_launches_and_seconds_are_numbers(name: str, value: object, told: str) -> None:
+    kinds = (int,) if name == "rounds" else (int, float)
+    with pytest.raises(pytest.fail.Exception, match=f"{name}: {value!r} is no {told}"):
+        pytest_plugin._number(name, value, *kinds)
+    assert pytest_plugin._number(name, np.int64(3), *kinds) == 3
+    assert pytest_plugin._number(name, None, *kinds) is None
+
+
+@pytest.mark.parametrize("name", ["gone.py:Mine", "replay:gone.json"])
+def test_a_file_that_is_nowhere_is_told_with_the_folders_of_the_user(
+    suite: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(suite)
+    file = name.removeprefix("replay:").partition(":")[0]
+    with pytest.raises(pytest.fail.Exception) as failed:
+        fixture_of(suite / "tests" / "test_steps.py", suite)._located({"workload": name})
+    assert str(failed.value) == (
+        f"workload {name!r}: there is no file {suite}/tests/{file} or {suite}/{file}; give its path from the "
+        "test's folder or from pytest's root"
+    )
+    whole = str(suite / "gone.py")
+    with pytest.raises(pytest.fail.Exception, match=f"there is no file {whole}$"):
+        fixture_of(suite / "tests" / "test_steps.py", suite)._located({"workload": f"{whole}:Mine"})
+
+
+def test_a_file_beside_the_test_comes_first_and_its_options_go_with_it(
+    suite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (suite / "train.py").write_text("")
+    fixture, given = (
+        fixture_of(suite / "tests" / "test_steps.py", suite),
+        {"workload": "train.py:Measured", "options": {"train.py": {"depth": 2}, "ddp": {}}},
+    )
+    for folder, file in ((suite, "tests/train.py"), (suite / "tests", "train.py")):
+        monkeypatch.chdir(folder)
+        found = fixture._located(given)
+        assert found == {
+            "workload": f"{file}:Measured",
+            "options": {file: {"depth": 2}, "ddp": {}},
+        }
+        assert pytest_plugin._within(found, suite) == {
+            "workload": "tests/train.py:Measured",
+            "options": {"tests/train.py": {"depth": 2}, "ddp": {}},
+        }
 
 
 def test_disabled_it_only_sees_that_it_works(suite: Path) -> None:

@@ -9,8 +9,11 @@ from typing import Any
 
 from ddpbench.errors import RequestError, meant_path
 from ddpbench.launch.own_classes import missing
+from ddpbench.planted import is_planted
+from ddpbench.records.rundir import is_run
 from ddpbench.spec import OWN_TYPES, Experiment, PlannedCase
 from ddpbench.spec.claims import SIDES
+from ddpbench.texts import command
 from ddpbench.workloads import is_import_path
 from ddpbench.workloads.shipped import PREFIX, is_path, profile_path
 
@@ -21,28 +24,73 @@ def located(name: str, beside: Path | None) -> str:
     A relative path is looked for beside the experiment's file first, then in the working directory. What is
     no path of a file, or of none that is there, stays as it is.
     """
+    head, attribute = _file_of(name)
+    path = _found(head, _folders(beside)) if head else None
+    return name if path is None else _named(name, path, attribute)
+
+
+def located_among(name: str, folders: Iterable[Path], advice: str) -> str:
+    """Return the same of the first of these folders that has its file.
+
+    Raises:
+        RequestError: none has; the sentence says which were looked in, and what to do.
+    """
+    head, attribute = _file_of(name)
+    if not head:
+        return name
+    folders = [*dict.fromkeys(folder.resolve() for folder in folders)]
+    path = _found(head, folders)
+    if path is not None:
+        return _named(name, path, attribute)
+    if Path(head).is_file():  # a whole path
+        return name
+    raise RequestError(f"workload {name!r}: {_nowhere('file', head, folders, advice)}")
+
+
+def _file_of(name: str) -> tuple[str, str]:
+    """Return a name's own file, a profile's or a module's, and what it is to be followed by; empty: it has none."""
     if name.startswith(PREFIX):
         profile = name.removeprefix(PREFIX)
-        path = _found(profile, beside) if is_path(profile) else None
-        return name if path is None else f"{PREFIX}{path}"
+        return (profile if is_path(profile) else ""), ""
     head, _, attribute = name.rpartition(":")
-    if not is_import_path(name) or not head.endswith(".py"):
-        return name
-    path = _found(head, beside)
-    return name if path is None else f"{path}:{attribute}"
+    return (head, attribute) if is_import_path(name) and head.endswith(".py") else ("", "")
 
 
-def _found(name: str, beside: Path | None) -> Path | None:
+def _named(name: str, path: Path, attribute: str) -> str:
+    return f"{PREFIX}{path}" if name.startswith(PREFIX) else f"{path}:{attribute}"
+
+
+def _found(name: str, folders: Iterable[Path]) -> Path | None:
     """Return a relative path's file; None for an absolute path, or where there is no such file."""
     if Path(name).is_absolute():
         return None
-    for folder in _folders(beside):
+    for folder in folders:
         path = (folder / name).resolve()
         if path.is_file():
             with contextlib.suppress(ValueError):
                 path = path.relative_to(Path.cwd().resolve())
             return path
     return None
+
+
+def _nowhere(kind: str, name: str, folders: Sequence[Path], advice: str) -> str:
+    """Return in words that a file is in none of these folders, and what to do."""
+    places = " or ".join(dict.fromkeys(str((folder / name).resolve()) for folder in folders))
+    near = (meant_path(path, Path.is_file) for path in (Path(name), *(folder / name for folder in folders)))
+    meant = next(filter(None, near), "")
+    return f"there is no {kind} {places}{meant or ('' if Path(name).is_absolute() else f'; {advice}')}"
+
+
+def _advice(name: str, beside: Path | None) -> str:
+    """Return what to do where a file is neither beside the experiment's nor in the working directory."""
+    if beside is None or not is_run(beside):
+        return "give its path from the experiment's folder"
+    started = "go on in the folder in which the run was started"
+    for folder in beside.resolve().parents:  # runs are made below it, unless --out says otherwise
+        with contextlib.suppress(OSError):
+            if (folder / name).is_file() and not is_planted(folder / name):
+                return f"{started}: {command('cd', folder)}"
+    return started
 
 
 def cast_notes(cases: Iterable[PlannedCase]) -> list[str]:
@@ -66,8 +114,7 @@ def check_profile(name: str, beside: Path | None) -> None:
     """
     profile = name.removeprefix(PREFIX)
     if is_path(profile) and not profile_path(profile).exists():
-        places = " or ".join(dict.fromkeys(str((folder / profile).resolve()) for folder in _folders(beside)))
-        raise ValueError(f"there is no profile {places}{meant_path(profile_path(profile), Path.is_file)}")
+        raise ValueError(_nowhere("profile", profile, _folders(beside), _advice(profile, beside)))
 
 
 def _folders(beside: Path | None) -> list[Path]:
@@ -85,9 +132,8 @@ def with_located(experiment: Experiment, beside: Path) -> Experiment:
         found = located(name, beside)
         head = found.rpartition(":")[0]
         if is_import_path(found) and head.endswith(".py") and not Path(head).is_file():
-            places = " or ".join(dict.fromkeys(str((folder / head).resolve()) for folder in _folders(beside)))
-            advice = meant_path(Path(head), Path.is_file) or "; give its path from the experiment's folder"
-            raise RequestError(f"workload {name!r}: there is no file {places}{advice}")
+            told = _nowhere("file", head, _folders(beside), _advice(head, beside))
+            raise RequestError(f"workload {name!r}: {told}")
         if is_import_path(found) and (why := missing(found)):
             raise RequestError(f"workload {name!r}: {why}")
         return found

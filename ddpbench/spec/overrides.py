@@ -116,6 +116,10 @@ def apply(
     data: dict[str, Any], overrides: Sequence[str], catalog: Catalog, problems: list[Problem]
 ) -> list[list[str]]:
     """Set the overrides' values; return the key in parts of each that is a setting."""
+    if not isinstance(overrides, list | tuple) or not all(isinstance(one, str) for one in overrides):
+        told = f'{shortened(overrides)}: give a list of texts, such as ["base.local_batch=16"]'
+        problems.append(Problem(path="overrides", message=told))  # of a program: --set gives nothing else
+        return []
     read = [found for text in overrides if (found := _read(text, problems))]
     # what the options' names mean depends on strategies and workloads, which another override may give
     whole = [(keys, value, text) for keys, value, text in read if _is_whole(keys)]

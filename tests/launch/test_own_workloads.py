@@ -128,6 +128,32 @@ def test_a_file_that_is_nowhere_is_refused_with_both_places(folders: tuple[Path,
     assert f"{beside}/mine/train.py or {here}/mine/train.py" in told_of
 
 
+@pytest.mark.parametrize("name", ["mine/train.py:A", "replay:mine/step.json"])
+def test_a_run_that_is_resumed_elsewhere_is_told_where_it_was_started(
+    folders: tuple[Path, Path],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    here, _ = folders
+    run = here / "reports" / "x"
+    run.mkdir(parents=True)
+    (run / "plan.json").write_text("{}", encoding="utf-8")
+    (run / "experiment.toml").write_text(f'[base]\nworkload = "{name}"\n', encoding="utf-8")
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.chdir(elsewhere)
+    file = name.removeprefix("replay:").removesuffix(":A")
+    began = f"{run}/{file} or {elsewhere}/{file}; go on in the folder in which the run was started"
+    with pytest.raises(RequestError) as caught:
+        prepare(SweepRequest(experiment=run))
+    assert str(caught.value).endswith(began)  # nothing tells where that was
+    (here / "mine").mkdir()
+    (here / file).touch()
+    with pytest.raises(RequestError) as caught:
+        prepare(SweepRequest(experiment=run))
+    assert str(caught.value).endswith(f"{began}: cd {here}")
+
+
 def test_what_was_found_is_told_in_a_line() -> None:
     facts = {"parameters": 1200, "gradient_bytes": 4800, "samples": None, "batch": "float32 [4, 6]"}
     assert summary_of("mine/train.py:A", facts) == (

@@ -177,6 +177,14 @@ than = { "options.ddp.accumulate" = 1 }
 )
 
 
+@pytest.mark.parametrize("given", [[8], "base.seed=1", {"base.seed": 1}, None, ["base.seed=1", b"x"]])
+def test_overrides_that_are_no_list_of_texts_are_told_as_such(given: Any) -> None:
+    with pytest.raises(ExperimentError) as caught:
+        parse_experiment("", CATALOG, name="x", overrides=given)
+    (told,) = map(str, caught.value.problems)
+    assert told == f'overrides: {given!r}: give a list of texts, such as ["base.local_batch=16"]'
+
+
 @pytest.mark.parametrize("override", ["base.strategy=fsdp", "axes.strategy=['single', 'fsdp']"])
 def test_what_belongs_to_a_strategy_that_was_replaced_is_left_out(override: str) -> None:
     experiment, notes = parsed(LEFT, override)
