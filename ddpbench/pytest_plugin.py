@@ -478,13 +478,13 @@ def _read(path: Path) -> _Measured:
 
 
 def _number(name: str, value: Any, *kinds: type) -> Any:
-    """Return a number that a test gives; None where it gives none. Fails the test where it is no number."""
+    """Return a number that a test gives; None where it gives none. Fails the test where it is not a number."""
     from ddpbench.texts import shortened
 
     if getattr(value, "shape", None) == ():
         value = value.item()  # NumPy's
     if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
-        _fail(f"{name}: {shortened(value)} is no {'whole ' if kinds == (int,) else ''}number")
+        _fail(f"{name}: {shortened(value)} is not a {'whole ' if kinds == (int,) else ''}number")
     return value
 
 

@@ -240,7 +240,7 @@ def test_settings_may_be_what_a_program_has_at_hand(suite: Path) -> None:
         ({"options": {"ddp": {"x": [1, None]}}}, r"options\.ddp\.x\[1\]: None is of type NoneType: give "),
         ({"options": {"ddp": {2: 1}}}, r"options\.ddp: 2 is of type int: keys are texts"),
         ({"strategy": b"ddp"}, r"strategy: b'ddp' is of type bytes: give "),
-        ({"strategy": "\ud800"}, r"strategy: '\\ud800' is no text in Unicode"),
+        ({"strategy": "\ud800"}, r"strategy: '\\ud800' is not Unicode text"),
         ({"strategy": LOOP}, r"more than 12 lists and dicts are in one another"),
     ],
 )
@@ -255,7 +255,7 @@ def test_a_setting_that_is_none_is_told_by_its_name(suite: Path, settings: dict[
 )
 def test_launches_and_seconds_are_numbers(name: str, value: object, told: str) -> None:
     kinds = (int,) if name == "rounds" else (int, float)
-    with pytest.raises(pytest.fail.Exception, match=f"{name}: {value!r} is no {told}"):
+    with pytest.raises(pytest.fail.Exception, match=f"{name}: {value!r} is not a {told}"):
         pytest_plugin._number(name, value, *kinds)
     assert pytest_plugin._number(name, np.int64(3), *kinds) == 3
     assert pytest_plugin._number(name, None, *kinds) is None

@@ -35,7 +35,7 @@ def as_toml(name: str, value: Any, depth: int = 0) -> Any:
         case str():
             text = str.__str__(value)  # of a member of an enumeration its value
             if any("\ud800" <= one <= "\udfff" for one in text):
-                raise RequestError(f"{name}: {shortened(text)} is no text in Unicode")
+                raise RequestError(f"{name}: {shortened(text)} is not Unicode text")
             return text
         case list() | tuple():
             return [as_toml(f"{name}[{place}]", one, depth + 1) for place, one in enumerate(value)]
