@@ -145,6 +145,8 @@ CHANGES = [
     ("BEFORE", "for m in model.modules():\n    m.p = 0.5", "model"),
     ("BEFORE", "model.register_forward_hook(lambda *given: None)", "model"),
     ("BEFORE", "model.apply(quiet)", "model"),
+    ("BEFORE", "Net.forward = lambda self, x: self.f(x)", "model"),
+    ("EPOCH", "model.f[0].bias.requires_grad_(False)", "model"),
     ("BEFORE", "[p.data.zero_() for name, p in model.named_parameters()]", "model"),
     ("BEFORE", "optimizer.param_groups[0]['weight_decay'] = 0.1", "optimizer"),
     ("BEFORE", "for group in optimizer.param_groups:\n    group['momentum'] = 0.5", "optimizer"),
@@ -207,6 +209,74 @@ def test_an_attribute_of_an_object_that_each_batch_sets_is_kept_with_the_object(
     assert not found.is_open, found.left
     assert "loss = error.mean() * self.meter.n" in found.text
     assert "self.meter.n = self.meter.n + 1" in found.text
+
+
+def test_an_entry_that_each_batch_sets_is_read_where_it_is_kept(tmp_path: Path) -> None:
+    found = written(
+        tmp_path, 'error.mean() * heat["t"]', BEFORE='heat = {"t": 1.0}', AFTER='heat["t"] *= 0.9'
+    )
+    assert not found.is_open, found.left
+    assert 'error.mean() * self.heat["t"]' in found.text
+    assert 'self.heat["t"] *= 0.9' in found.text
+
+
+def test_a_criterion_that_is_changed_is_to_be_said(tmp_path: Path) -> None:
+    before = "criterion = nn.MSELoss()"
+    assert not written(tmp_path, "criterion(model(x), y)", BEFORE=before).is_open
+    found = written(tmp_path, "criterion(model(x), y)", BEFORE=f"{before}\ncriterion.reduction = 'sum'")
+    assert "criterion = ...  # in the script, nn.MSELoss(), changed in line" in found.text
+    assert found.is_open
+
+
+def test_a_constructor_that_cannot_be_taken_leaves_something_to_fill_in(tmp_path: Path) -> None:
+    found = written(
+        tmp_path,
+        'error.mean() * heat["t"]',
+        BEFORE='heat = {"t": 1.0}\nkept = list(model.parameters())',
+        AFTER='heat["t"] *= 0.9\nfor p in kept:\n    p.data = p.data.clamp(-1, 1)',
+    )
+    assert any(each.startswith("__init__(): ") for each in found.left)
+    assert found.is_open
+
+
+def test_what_is_done_to_an_optimizer_where_it_is_made_with_its_model_is_to_be_filled_in(
+    tmp_path: Path,
+) -> None:
+    setup = """
+        def setup(rate):
+            model = Net()
+            model.f[2] = nn.Identity()
+            optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+            for group in optimizer.param_groups:
+                group["momentum"] = 0.9
+            return model, optimizer
+
+        def main():
+    """
+    written(tmp_path)
+    path = tmp_path / "train.py"
+    text = path.read_text(encoding="utf-8").replace("def main():\n", textwrap.dedent(setup).lstrip(), 1)
+    text = text.replace("    model = Net()\n    meter", "    model, optimizer = setup(0.1)\n    meter")
+    text = text.replace("    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n", "")
+    path.write_text(text, encoding="utf-8")
+    found = written_class(read_script(path))
+    assert "return setup(0.1)[0]" in found.text
+    assert [each.partition(" does: ")[2] for each in found.left] == ["`group['momentum'] = 0.9`."]
+
+
+def test_what_a_function_does_to_a_batch_in_place_is_to_be_filled_in(tmp_path: Path) -> None:
+    written(tmp_path)
+    path = tmp_path / "train.py"
+    error = "            error = (model(x) - y).pow(2)\n"
+    text = path.read_text(encoding="utf-8").replace(
+        error, f"            scale_([x], 2)\n{error}            error.register_hook(print)\n"
+    )
+    path.write_text(text, encoding="utf-8")
+    found = written_class(read_script(path))
+    assert [each.partition(" does: ")[2] for each in found.left] == [
+        "`scale_([x], 2)`.",
+        "`error.register_hook(print)`.",
+    ]
 
 
 @pytest.mark.parametrize(

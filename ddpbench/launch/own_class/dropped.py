@@ -366,7 +366,7 @@ class _Collected:
         return OTHER
 
     def _collects(self, call: ast.Call) -> bool:
-        """Return whether a call puts objects or parts of a model into a list, which is no log."""
+        """Return whether a call puts objects or parts of a model into a list: that logs nothing."""
         if last_name(call) != "append" or not call.args:
             return False
         found = self.of.tracer.trace(call.args[0], self.scope)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from ddpbench.launch.own_class.bindings import Binding, Path, Scope, Tests, key_of
 from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
+from ddpbench.launch.own_class.models import DATASETS, MODULES
 from ddpbench.launch.own_class.script import Function, first_name, here, in_step, last_name, place_of_node
 from ddpbench.launch.own_class.tracing import MOVES, Origin, Tracer, parameters_of, returned_by
 
@@ -141,7 +142,18 @@ _MAKERS = frozenset(
     | {"repeat", "cycle", "product", "islice", "AveragedModel", "watch", "summary", "ModelEma", "ModelEMA"}
     | {"EMA", "ExponentialMovingAverage", "broadcast", "all_reduce", "reduce", "barrier", "all_gather"}
     | {"reduce_scatter", "makedirs", "dump", "dumps", "getsizeof", "asdict", "time", "info", "debug"}
-    | {"warning", "append", "extend", "add", "insert", "put", "setdefault", "ref", "register_comm_hook"}
+    | {
+        "warning",
+        "parameters_to_vector",
+        "append",
+        "extend",
+        "add",
+        "insert",
+        "put",
+        "setdefault",
+        "ref",
+        "register_comm_hook",
+    }
 )
 """Functions that change nothing of what they are given, or only wrap it as a strategy does."""
 _WORDS = (
@@ -261,13 +273,15 @@ class Effects:
             scopes.setdefault(
                 id(origin.scope.node), (Scope(origin.scope.node, origin.scope.own), (_NOWHERE, _NOWHERE))
             )
+        here_made: dict[int, list[str]] = {}
+        for origin in origins:
+            here_made.setdefault(id(origin.scope.node), []).append(self.parts.get(origin.key, ""))
         found: dict[tuple[int, int], Effect] = {}
         for scope, (_, end) in scopes.values():
-            if not isinstance(scope.node, ast.Module) and scope.own is None and scope.node.name in self.made:
-                continue  # the class calls it whole
             for each in self._in(_Where(scope, {}, helper=False), end):
-                found.setdefault((each.node.lineno, each.node.col_offset), each)
-            if scope.node is loop.body_scope.node:
+                if each.part in here_made.get(id(scope.node), ()) or not self._is_called(scope):
+                    found.setdefault((each.node.lineno, each.node.col_offset), each)
+            if scope.node is loop.body_scope.node and not self._is_called(scope):
                 own = set(map(id, here(loop.node.body)))
                 for each in self._in(_Where(scope, {}, helper=False), body=loop.body):
                     if id(each.node) not in own:  # of a function that stands here in place of its call
@@ -278,6 +292,11 @@ class Effects:
                         key = (each.node.lineno, each.node.col_offset)
                         found.setdefault(key, replace(each, part="step"))
         return [found[place] for place in sorted(found)]
+
+    def _is_called(self, scope: Scope) -> bool:
+        """Return whether the class calls a function as it is, and so does all that it does."""
+        plain = not isinstance(scope.node, ast.Module) and scope.own is None
+        return plain and getattr(scope.node, "name", "") in self.made
 
     def _trunk(self) -> dict[int, tuple[Scope, tuple[tuple[int, int], tuple[int, int]]]]:
         """Return the functions that lead to the training loop, each with where its training begins and ends."""
@@ -375,11 +394,18 @@ class Effects:
             return ""  # these are listed under their own headings
         part = self._part(target.value, where)
         if where.helper or part == self._part(target.value, where, whole=False):
-            return part
+            return part or self._of_class(target.value)
         _, (begin, _) = self.trunk.get(id(where.scope.node), (where.scope, (_NOWHERE, _NOWHERE)))
         return (
             part if (node.lineno, node.col_offset) >= begin else ""
         )  # before it, it is what the class begins with
+
+    def _of_class(self, node: ast.expr) -> str:
+        """Return the part that a class of the script makes."""
+        for part, roots in (("model", MODULES), ("dataset", DATASETS)):
+            if isinstance(node, ast.Name) and self.tracer.script.derives(node.id, roots):
+                return part
+        return ""
 
     def _made_anew(self, target: ast.expr, node: ast.stmt, where: _Where) -> str:
         """Return the part that a name has, where it is bound to something made of it, as a wrapped optimizer is."""
@@ -409,7 +435,8 @@ class Effects:
             taint = self._given(call, called, where)
         receiver = self._part(func.value, where) if isinstance(func, ast.Attribute) else ""
         if receiver == LOCAL:
-            return LOCAL if name.startswith("register_") else ""
+            in_place = where.helper and name.endswith("_")
+            return LOCAL if in_place or name.startswith("register_") else ""
         if receiver and isinstance(func, ast.Attribute):
             if name == "load_state_dict" and call.args and self._is_loaded(call.args[0], where):
                 return ""

@@ -158,13 +158,13 @@ class LoopMethods(Reading):
         if self.batch.count is not None:
             roles[self.batch.count] = ast.parse("self.batches", mode="eval").body
         roles |= self._model_roles("") | self._optimizer_roles()
-        written = {
-            key_of(each)
+        sets = [
+            each
             for each in here(loop.body)
-            if isinstance(each, ast.Attribute)
-            and isinstance(each.ctx, ast.Store)
-            and first_name(each) != "self"
-        }
+            if isinstance(each, ast.Attribute | ast.Subscript) and isinstance(each.ctx, ast.Store)
+        ]
+        written = {key_of(e) for e in sets if isinstance(e, ast.Attribute) and first_name(e) != "self"}
+        written |= {key_of(each.value) for each in sets if isinstance(each, ast.Subscript)}
         return Renderer(
             self.tracer, roles, device=self._device(), keeps=True, written=frozenset(written - {""})
         )

@@ -48,7 +48,7 @@ class Reading:
         """What the class keeps in `self`, by name."""
         self.state: dict[tuple[int, Path], str] = {}
         """The method in which each object of the script is read, by the key of its origin."""
-        self.told: set[int] = set()
+        self.opened: set[int] = set()
         """The lines for which there is a line to fill in."""
         self.used: set[str] = set()
         """The names that a step reads of what its own statements bind."""

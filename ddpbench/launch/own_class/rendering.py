@@ -72,7 +72,7 @@ class Renderer:
     places: set[int] = field(default_factory=set)
     """The numbers of nodes of the script that something else stands for."""
     written: frozenset[str] = frozenset()
-    """Attributes of objects that the statements set, which are read where they are: `meter.n`."""
+    """Attributes, and what has entries, that the statements set: they are read where they are, as `meter.n`."""
     counters: frozenset[str] = frozenset()
     """Names the loop counts in, which become attributes."""
 
@@ -201,6 +201,8 @@ class _Pass(ast.NodeTransformer):
             return None
         if not all(isinstance(each.value, ast.Constant) for each in found.node.keywords):
             return None
+        if self.tracer.changed(node.func, self.scope):
+            return None  # it is another one than it was made
         self.to.places.add(place_of_node(found.node))
         path = ast.Attribute(deepcopy(made.value), "functional", ast.Load())
         return ast.Attribute(path, _FUNCTIONAL[name], ast.Load()), deepcopy(found.node.keywords)
@@ -244,7 +246,8 @@ class _Pass(ast.NodeTransformer):
             return _as_of(node, deepcopy(self.to.roles[found.key]))
         if isinstance(node, ast.Attribute) and self._is_role(node.value):
             return None  # a part of the model is the model's, not another one like it
-        if isinstance(node, ast.Attribute) and key_of(node) in self.to.written:
+        written = of if isinstance(node, ast.Subscript) else node
+        if not isinstance(node, ast.Name) and key_of(written) in self.to.written:
             return None
         if self.to.device is not None and is_device(node, self.scope, self.tracer):
             return deepcopy(self.to.device)

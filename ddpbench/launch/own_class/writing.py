@@ -165,7 +165,7 @@ class _Writer(LoopMethods, UpdateMethods):
             text,
             self.left,
             notes=self.notes,
-            is_open=any(each.is_open for each in methods),
+            is_open=any(each.is_open for each in [*made, *methods]),
             dropped=left.dropped,
             settings=list({(each.key, each.value): each for each in left.settings}.values()),
             ends=self.ends,
@@ -200,7 +200,7 @@ class _Writer(LoopMethods, UpdateMethods):
             made_by_class=own_functions(names, self.script.functions),
         )
         for each in found.all([each for mine in owners.values() for each in mine], self.used):
-            if each.node.lineno not in self.told:
+            if each.node.lineno not in self.opened:
                 methods = self._opened_for(methods, each)
         return methods
 
@@ -379,7 +379,7 @@ class _Writer(LoopMethods, UpdateMethods):
             return made
         lines = []
         for each in changes:
-            self.told.add(each.statement.lineno)
+            self.opened.add(each.statement.lineno)
             does = " ".join(ast.unparse(each.statement).split())
             self.left.append(f"{part}(): do there what line {each.statement.lineno} does: `{does}`.")
             lines.append(f"...  # what line {each.statement.lineno} does: {does}")
