@@ -252,8 +252,8 @@ class DdpBenchmark:
             rounds: launches; by default `--ddpbench-rounds`, and one where benchmarks are disabled.
             measured: seconds of timed steps in each; by default `--ddpbench-measured`.
             settings: those of an experiment's `[base]`, such as `workload`, `strategy`, `world_size`, `bucket_cap_mb`;
-                `options={"ddp": {...}}` and `env={...}` are its sections. A workload's file is looked for beside the
-                test, then in pytest's root.
+                `options={"ddp": {...}}` and `env={...}` are its sections. None leaves a setting out. A workload's file
+                is looked for next to the test, then in pytest's root, then in the working directory.
 
         Fails the test where the case cannot be measured, with the reason.
         """
