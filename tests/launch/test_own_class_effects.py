@@ -15,7 +15,7 @@ SCRIPT = """
     import torch
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
-    from elsewhere import adapt, count_flops
+    from elsewhere import adapt, averages, count_flops, writer
 
     class Net(nn.Module):
         def __init__(self):
@@ -50,6 +50,12 @@ SCRIPT = """
         def follow(self, model):
             for name, value in model.state_dict().items():
                 self.kept[name].mul_(0.9).add_(value, alpha=0.1)
+
+    class Best:
+        def __call__(self, model, rank=0):
+            self.kept = copy.deepcopy(model.state_dict())
+            if rank:
+                model.rank = rank
 
     class Scaled:
         def __init__(self, inner):
@@ -145,6 +151,8 @@ CHANGES = [
     ("BEFORE", "for m in model.modules():\n    m.p = 0.5", "model"),
     ("BEFORE", "model.register_forward_hook(lambda *given: None)", "model"),
     ("BEFORE", "model.apply(quiet)", "model"),
+    ("BEFORE", "{'lora': inject}['lora'](model)", "model"),
+    ("BEFORE", "Best()(model.f[0], rank=4)", "model"),
     ("BEFORE", "Net.forward = lambda self, x: self.f(x)", "model"),
     ("EPOCH", "model.f[0].bias.requires_grad_(False)", "model"),
     ("BEFORE", "[p.data.zero_() for name, p in model.named_parameters()]", "model"),
@@ -294,6 +302,13 @@ def test_what_a_function_does_to_a_batch_in_place_is_to_be_filled_in(tmp_path: P
         ("AFTER", "norm = sum(p.grad.norm() for p in model.parameters())"),
         ("AFTER", "print(time.time(), optimizer.param_groups[0]['lr'])"),
         ("AFTER", "averaged.follow(model)"),
+        (
+            "BEFORE",
+            "for p in Net().parameters():\n    p.requires_grad_(False)\nlist(p for p in model.parameters())",
+        ),
+        ("AFTER", "for p in model.parameters():\n    writer.add_histogram('p', p)"),
+        ("EPOCH", "Best()(model)"),
+        ("EPOCH", "averages.update_parameters(model)"),
         ("EPOCH", "print(validate(model, loader))"),
         ("EPOCH", "torch.save({'model': model.state_dict(), 'opt': optimizer.state_dict()}, 'a.pt')"),
         ("END", "inject(model)"),

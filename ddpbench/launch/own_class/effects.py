@@ -141,6 +141,7 @@ _MAKERS = frozenset(
     | {"tqdm", "trange", "track", "progress_bar", "GradScaler", "autocast", "partial", "count", "chain"}
     | {"repeat", "cycle", "product", "islice", "AveragedModel", "watch", "summary", "ModelEma", "ModelEMA"}
     | {"EMA", "ExponentialMovingAverage", "broadcast", "all_reduce", "reduce", "barrier", "all_gather"}
+    | {"update_parameters", "update", "unwrap_model", "gather", "gather_for_metrics", "save_state"}
     | {"reduce_scatter", "makedirs", "dump", "dumps", "getsizeof", "asdict", "time", "info", "debug"}
     | {
         "warning",
@@ -157,18 +158,21 @@ _MAKERS = frozenset(
 )
 """Functions that change nothing of what they are given, or only wrap it as a strategy does."""
 _WORDS = (
-    "print",
-    "log",
-    "eval",
-    "valid",
-    "test",
-    "save",
-    "write",
-    "report",
-    "plot",
-    "display",
-    "profile",
-    "count",
+    *(
+        "print",
+        "log",
+        "eval",
+        "valid",
+        "test",
+        "save",
+        "write",
+        "report",
+        "plot",
+        "display",
+        "profile",
+        "count",
+    ),
+    *("metric", "histogram", "scalar", "add_image", "add_graph", "add_text", "add_batch", "unwrap", "gather"),
 )
 """Words in the name of a function from elsewhere by which it is taken to change nothing."""
 _MODULES = frozenset(
@@ -335,14 +339,19 @@ class Effects:
         """Return the function or the method of the script that a call calls; for a class, its `__init__`."""
         func = call.func
         if isinstance(func, ast.Name):
-            found = self._functions.get(func.id)
-            return found or self._method(func.id, "__init__")
+            found = self._functions.get(func.id) or self._method(func.id, "__init__")
+            return found or self._instance(func, scope)
         if not isinstance(func, ast.Attribute):
-            return None
+            return self._instance(func, scope)
         if isinstance(func.value, ast.Name) and func.value.id == "self" and scope.own is not None:
-            return self._method(scope.own.name, func.attr)
+            return self._method(scope.own.name, func.attr) or self._instance(func, scope)
         made = self.tracer.trace(func.value, scope)
         return self._method(last_name(made.node), func.attr) if isinstance(made.node, ast.Call) else None
+
+    def _instance(self, func: ast.expr, scope: Scope) -> Scope | None:
+        """Return the `__call__` of an object of one of the script's classes."""
+        made = self.tracer.trace(func, scope).node
+        return self._method(last_name(made), "__call__") if isinstance(made, ast.Call) else None
 
     def _method(self, owner: str, name: str) -> Scope | None:
         found = self.tracer.script.classes.get(owner)
@@ -433,6 +442,7 @@ class Effects:
             if (id(called.node) in self.trunk and not where.helper) or self._stands_in_loop(call, called):
                 return ""
             taint = self._given(call, called, where)
+            called = replace(called, call=call, caller=where.scope)
         receiver = self._part(func.value, where) if isinstance(func, ast.Attribute) else ""
         if receiver == LOCAL:
             in_place = where.helper and name.endswith("_")
@@ -494,7 +504,9 @@ class Effects:
             or self._is_known(name)
         ):
             return True
-        if name.endswith("_") or not isinstance(call.func, ast.Name | ast.Attribute):
+        if not isinstance(call.func, ast.Name | ast.Attribute):
+            return False
+        if name.endswith("_"):
             # a method of a tensor changes only what stands before it
             return not isinstance(call.func, ast.Name) and first_name(call.func) not in _MODULES | {"init"}
         path = ast.unparse(call.func).split(".")

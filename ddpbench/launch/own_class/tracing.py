@@ -174,9 +174,13 @@ class Tracer:
             yield binding
 
     def bindings_at(self, name: str, scope: Scope, line: int) -> list[Binding]:
-        """Return what a name may be bound to at a line: what the loop around it goes through, or else all."""
+        """Return what a name may be bound to at a line: what the loop around it goes through, or else all.
+
+        What another loop goes through is left out where there is anything else.
+        """
         found = self.bindings(scope).get(name, [])
-        return [each for each in found if self._is_around(line, each)] or found
+        around = [each for each in found if self._is_around(line, each)]
+        return around or [each for each in found if id(each.value) not in self._loop_of] or found
 
     def is_untaken(self, tests: Tests, scope: Scope, depth: int = 0) -> bool:
         """Return whether the defaults do not take a branch."""
@@ -211,16 +215,15 @@ class Tracer:
             for each in bindings
             if each.kind == "value" and self.trace(each.value, made.scope).node is made.node
         }
-        parts = {  # a parameter of it that a loop goes through
-            name
-            for name, bindings in self.bindings(made.scope).items()
-            for each in bindings
-            if each.kind == "item" and first_name(each.value) in {name.partition(".")[0] for name in names}
-        }
+        firsts = {name.partition(".")[0] for name in names}
+
+        def is_part(name: str, line: int) -> bool:  # a parameter of it that a loop goes through
+            bound = self.bindings_at(name, made.scope, line)
+            return any(each.kind == "item" and first_name(each.value) in firsts for each in bound)
 
         def is_of_it(key: str, change: Change) -> bool:
             named = any(key == name or key.startswith(f"{name}.") for name in names)
-            return named or (change.freezes and key in parts)
+            return named or (change.freezes and is_part(key, change.statement.lineno))
 
         found = [
             each
