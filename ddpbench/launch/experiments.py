@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ddpbench.errors import RequestError, meant_path, nearest
 from ddpbench.planted import is_decoy
-from ddpbench.spec.shipped import shipped_experiments
+from ddpbench.shipped import shipped_experiments
 from ddpbench.texts import command
 
 

@@ -1,4 +1,4 @@
-"""The experiments that come with ddpbench: where they are, and what their claims' histories know of kept runs."""
+"""What the claims' histories of the experiments that come with ddpbench know of kept runs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
+from ddpbench.shipped import shipped_experiments
 from ddpbench.spec.claims import Earlier, Past, PlannedClaim, past
 from ddpbench.spec.documents import parse, read_text
-
-_PACKAGE = Path(__file__).resolve().parents[1]
-
-
-def shipped_experiments() -> Path:
-    """Return the folder of the experiments that come with ddpbench: in an installed package, or in the checkout."""
-    installed = _PACKAGE / "experiments"  # only a wheel has it: see tool.hatch in pyproject.toml
-    return installed if installed.is_dir() else _PACKAGE.parent / "experiments"
 
 
 class _Claim(BaseModel):
