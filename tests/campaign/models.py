@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 STRANGE = Path(__file__).parents[1] / "worker/strange_models.py"
+UPDATES = STRANGE.with_name("update_models.py")
 STRATEGIES = ("ddp", "zero1", "fsdp", "master", "data_parallel")
 SEEN = "campaign saw: "
 """Start of a line in which a class says what it trains with."""
@@ -624,8 +625,42 @@ def _strange() -> dict[str, Model]:
     return found
 
 
-def _of_file(name: str) -> str:
-    return f"{STRANGE.read_text(encoding='utf-8')}\n\nMeasured = {name}\n"
+def _updates() -> dict[str, Model]:
+    """Models of a file of tests whose updates keep state, draw at random, or come by gradients otherwise."""
+    sound = dict.fromkeys(("single", *STRATEGIES), Promise(types=(), threads=0))
+    counted = Promise(types=(), threads=0, notes=("keeps state from one forward to the next",))
+    drawn = Promise(status="diverged", said=("draws random numbers",))
+    unaveraged = dict.fromkeys(("ddp", "zero1", "fsdp", "master"), _skipped("that no backward() makes"))
+    seeds = ("model() gives other parameters on each rank",)
+    by_rank = Promise(status="diverged", said=seeds, notes=seeds)
+    others: dict[str, dict[str, Promise]] = {
+        "Counts": {},
+        "CountsInList": {},
+        "CountsLosses": dict.fromkeys(("fsdp", "data_parallel"), counted),
+        "KeepsOptimizer": {},
+        "KeepsModel": {},
+        "Averages": {"fsdp": _skipped("FSDP does not support deepcopy")},
+        "DrawsInOptimizer": {"ddp": drawn, "master": drawn},
+        "DrawsBeforeUpdate": {"ddp": drawn, "master": drawn},
+        "DrawsInStep": {"ddp": drawn, "master": drawn},
+        "WrapsOptimizer": {},
+        "WrapsInStep": {},
+        "HoldsLock": {},
+        "Nested": {},
+        "ByMethods": {"fsdp": _skipped("in blocks: a parameter was used outside its module's forward")},
+        "Adapts": {"fsdp": _skipped("in blocks: torch.autograd.grad was asked")},
+        "Surgery": unaveraged,
+        "PerSample": {**unaveraged, "data_parallel": _skipped("torch.func cannot differentiate")},
+        "SeededByRank": dict.fromkeys(("ddp", "zero1", "fsdp", "master"), by_rank),
+    }
+    return {
+        f"updates-{name}": Model(text=_of_file(name, UPDATES), promises={**sound, **changed})
+        for name, changed in others.items()
+    }
+
+
+def _of_file(name: str, file: Path = STRANGE) -> str:
+    return f"{file.read_text(encoding='utf-8')}\n\nMeasured = {name}\n"
 
 
 @cache
@@ -642,6 +677,7 @@ def models() -> dict[str, Model]:
         _data,
         _surroundings,
         _strange,
+        _updates,
     )
     return {name: model for kind in kinds for name, model in kind().items()}
 
