@@ -304,8 +304,8 @@ def _correlated(measured: Sequence[CaseRun]) -> Iterable[str]:
     found, factor = correlation_of([case.timings for case in measured]), widened(longest.timings)
     if factor > 1:
         yield (
-            f"Rounds resemble those before them: a lag-1 correlation of {found.estimate:.2f}, and {found.reckoned:.2f} "
-            f"at half a standard error more. Intervals of comparisons are {factor:.2f} times as wide for it."
+            f"Rounds have a lag-1 correlation of {found.estimate:.2f}. Intervals of comparisons allow for "
+            f"{found.reckoned:.2f}, half a standard error more, and are {factor:.2f} times as wide for it."
         )
 
 

@@ -303,7 +303,13 @@ def changes_of(
             new_step=steps[1].scaled(found[index].scale),
             in_turn=None
             if told.deviation is None or not all(walls)  # saved files do not say what a round took
-            else InTurn(deviation=told.deviation, round_s=round_s, begin_s=begin_s, alpha=alpha / len(asked)),
+            else InTurn(
+                deviation=told.deviation,
+                round_s=round_s,
+                begin_s=begin_s,
+                alpha=alpha / len(asked),
+                correlation=told.correlation,
+            ),
             parts=_parts(*asked[index], paired=paired, drift=drift, alpha=alpha / len(asked)),
         )
     return Changes(base=base, new=new, paired=paired, drift=drift, changes=tuple(found), unlike=tuple(unlike))
@@ -372,6 +378,8 @@ class _Told:
     resolvable: float | None = None
     deviation: float | None = None
     """Standard deviation of the log ratio of a round in turn."""
+    correlation: float = 0.0
+    """Of rounds in turn, as `correlation_in_turn` has it."""
     drifts: tuple[float, float] | None = None
     mean: float | None = None
     tail: bool = False
@@ -409,8 +417,8 @@ def verdict_in_turn(logs: Sequence[float]) -> ChangeVerdict:
     return _told_in_turn(logs, MARGIN, ALPHA, wider_in_turn([dict(enumerate(logs))])).verdict
 
 
-def wider_in_turn(cases: Sequence[Mapping[int, float]]) -> float:
-    """Return the factor by which intervals over rounds in turn are wider, for what the rounds of all cases show.
+def correlation_in_turn(cases: Sequence[Mapping[int, float]]) -> float:
+    """Return the lag-1 correlation to reckon with for rounds in turn, by what the rounds of all cases show; 0 of few.
 
     Args:
         cases: of each case the logarithms of new over base time per sample, by the round's number.
@@ -419,9 +427,14 @@ def wider_in_turn(cases: Sequence[Mapping[int, float]]) -> float:
     rounds = [(number, "") for number in numbers]
     able = [one for one in cases if len(one) >= FEWEST]
     if len(rounds) < IN_TURN_FROM or not able or not neighbours(rounds):
-        return 1.0
+        return 0.0
     logs = np.array([[one.get(number, math.nan) for number in numbers] for one in able])
-    return widening_in_turn(len(rounds), estimated(logs, rounds, ratios=True).reckoned)
+    return estimated(logs, rounds, ratios=True).reckoned
+
+
+def wider_in_turn(cases: Sequence[Mapping[int, float]]) -> float:
+    """Return the factor by which intervals over rounds in turn are wider for their correlation."""
+    return widening_in_turn(len({number for one in cases for number in one}), correlation_in_turn(cases))
 
 
 def _told_in_turn(logs: Sequence[float], margin: float, alpha: float, wider: float) -> _Told:
@@ -468,7 +481,7 @@ def _in_turn(
     found: dict[int, _Told] = {}
     level = alpha / len(asked) if asked else alpha
     every = {index: _logs_in_turn(*pair) for index, pair in asked.items()}
-    wider = wider_in_turn(list(every.values()))
+    wider, correlation = (of(list(every.values())) for of in (wider_in_turn, correlation_in_turn))
     for index, by_round in every.items():
         logs = list(by_round.values())
         spread = _known(typical_deviation(logs)) if len(logs) >= FEWEST else None
@@ -476,7 +489,10 @@ def _in_turn(
         found[index] = replace(
             told,
             deviation=spread,
-            resolvable=None if spread is None or told.tail else resolved_in_turn(spread, len(logs), level),
+            correlation=correlation,
+            resolvable=None
+            if spread is None or told.tail
+            else resolved_in_turn(spread, len(logs), level, correlation=correlation),
         )
     return found
 

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 MOST = 0.9
 """No correlation above this is reckoned with: so few rounds as there are could not show it."""
 IN_TURN_FROM = 12
-"""Fewer rounds in turn cannot show how they are correlated, nor is a verdict of theirs often wrong: these intervals are
-wider than a t-interval from the start. docs/compare.md has how often (`python -m tests.simulations alike-rounds`)."""
+"""Fewer rounds in turn cannot show how they are correlated. Their intervals are wider than a t-interval from the start:
+up to a correlation of 0.35 that is enough (`python -m tests.simulations alike-rounds`), at 0.5 it is not."""
 _SAFETY = 0.5
 """Standard errors that are added to the estimate."""
 _TOLD_BY = 200
