@@ -100,9 +100,10 @@ def load(run_dir: str | Path, *, write: bool = False) -> pd.DataFrame:
     from ddpbench.records.submission_dir import run_at
 
     run = run_at(Path(run_dir))
-    frame = load_frame(run)
-    if write:
-        write_csv(frame, run)
+    with run.held() if write else contextlib.nullcontext(run) as own:
+        frame = load_frame(run)
+        if write:
+            write_csv(frame, own)
     return frame
 
 
@@ -165,7 +166,7 @@ def report_on(
     collected = gc.isenabled()
     gc.disable()  # a tenth of the time: nothing of what is read is garbage before the page is written
     try:
-        with others:
+        with run.held() as own, others:
             from ddpbench import report
             from ddpbench.analysis import summarize, write_csv
             from ddpbench.report.draw.painter import Painter
@@ -174,8 +175,9 @@ def report_on(
 
             told = told or to_nobody
             summary = summarize(run, others, told)
-            write_csv(summary.cases, run)
-            return report.write_report(summary, run, Painter(others, told), wanted or ONLY_PNG), summary
+            write_csv(summary.cases, own)
+            report.write_report(summary, own, Painter(others, told), wanted or ONLY_PNG)
+            return run.report, summary
     finally:
         if collected:
             gc.enable()

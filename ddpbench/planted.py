@@ -1,8 +1,12 @@
-"""Tells whether another user may have put a path where this one finds it. It imports nothing of ddpbench."""
+"""Tells whether another user may have put a path where this one finds it, or can put something in its place.
+
+It imports nothing of ddpbench.
+"""
 
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 from pathlib import Path
 
@@ -17,6 +21,45 @@ def is_planted(path: Path) -> bool:
     """
     folder, found = path.absolute().parent.stat(), path.lstat()
     return bool(folder.st_mode & stat.S_IWOTH) and found.st_uid not in (os.geteuid(), folder.st_uid)
+
+
+def other_owner(folder: int) -> str:
+    """Return the name of the user that an open folder belongs to; empty where that is this one, or root.
+
+    Some file systems show another owner than the user who writes, as a bind mount or a server that maps users does:
+    there a new file, which nobody else sees, tells who this user is.
+    """
+    owner = os.fstat(folder).st_uid
+    if owner in (os.geteuid(), 0) or owner == _shown_as(folder):
+        return ""
+    try:
+        return pwd.getpwuid(owner).pw_name
+    except KeyError:
+        return f"user {owner}"
+
+
+def _shown_as(folder: int) -> int | None:
+    """Return the owner that a file gets that this user makes in an open folder; None where none can be made."""
+    import tempfile
+
+    try:
+        with tempfile.TemporaryFile(dir=f"/proc/self/fd/{folder}") as own:
+            return os.fstat(own.fileno()).st_uid
+    except OSError:
+        return None
+
+
+def exchangeable_above(path: Path) -> Path | None:
+    """Return the first folder above a path that is another user's and lets everybody put something in its place.
+
+    Raises:
+        OSError: it cannot be reached.
+    """
+    for folder in path.resolve().parents:
+        found = folder.stat()
+        if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX and found.st_uid != os.geteuid():
+            return folder
+    return None
 
 
 def is_decoy(word: str) -> bool:

@@ -98,8 +98,13 @@ def _run(arguments: argparse.Namespace) -> int:
         recovery=run_at(arguments.recovery) if arguments.recovery is not None else None,
     )
     run = run_at(arguments.run_dir)
-    allocation = allocation_of(run, request)
-    paths = write_allocation(allocation, arguments.out or run.path)
+    if arguments.out is not None:
+        allocation = allocation_of(run, request)
+        paths = write_allocation(allocation, arguments.out)
+    else:
+        with run.held() as own:
+            allocation = allocation_of(run, request)
+            paths = [run.path / path.name for path in write_allocation(allocation, own.path)]
     show(markdown(allocation), end="")
     show("\n".join(map(str, paths)), file=sys.stderr)
     if allocation.elsewhere:

@@ -40,18 +40,19 @@ def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.units import format_bytes
 
     run = run_at(arguments.run_dir)
-    for read in (read_plan, read_machine, read_merged, read_sessions):
-        read(run)  # whole, or refused with what is wrong, before anything is written
-    commit = str((read_machine(run).get("context") or {}).get("git_commit") or "")
-    if is_dirty(commit) and not arguments.dirty:
-        raise RequestError(
-            f"{run.path} was measured with uncommitted changes (commit {on_one_line(commit)}): nobody can measure it "
-            "again. Commit them and measure anew, or give --dirty"
-        )
-    with run.locked("ddpbench pack"):
-        path = pack(run)
-    show(f"packed {format_bytes(path.stat().st_size)} of records", file=sys.stderr)
+    with run.held() as own:
+        for read in (read_plan, read_machine, read_merged, read_sessions):
+            read(run)  # whole, or refused with what is wrong, before anything is written
+        commit = str((read_machine(run).get("context") or {}).get("git_commit") or "")
+        if is_dirty(commit) and not arguments.dirty:
+            raise RequestError(
+                f"{run.path} was measured with uncommitted changes (commit {on_one_line(commit)}): nobody can measure "
+                "it again. Commit them and measure anew, or give --dirty"
+            )
+        with own.locked("ddpbench pack"):
+            size = pack(own).stat().st_size
+    show(f"packed {format_bytes(size)} of records", file=sys.stderr)
     ddpbench.write_report(run.path)
     show("to keep it in git, add its folder to those that .gitignore lists", file=sys.stderr)
-    show(path)
+    show(run.packed)
     return 0

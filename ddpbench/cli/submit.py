@@ -17,6 +17,7 @@ from ddpbench.cli.lines import PassingLine, columns_here, say, show
 if TYPE_CHECKING:
     from ddpbench.errors import RequestError
     from ddpbench.launch.slurm.submission import Size, Submission
+    from ddpbench.records.rundir import Made
 
 _NAMED = ("partition", "account", "gres", "constraint")
 
@@ -172,8 +173,7 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
     if retry_failed:
         for size in submission.sizes:
             size.has_failed()
-    new = bool(submission.plans)
-    _make(submission.path)
+    made = _make(submission.path)
     with RunDir(submission.path).locked("ddpbench submit"):
         submission = current(submission)  # another call may have noted jobs since it was read
         try:
@@ -190,8 +190,8 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
             if room and not asked:
                 _check_room(room, chosen)
         except BaseException:  # nothing was submitted: nothing stays
-            if new:
-                shutil.rmtree(submission.path, ignore_errors=True)
+            if submission.plans:
+                made.remove()
             raise
         try:
             if detach:
@@ -248,20 +248,26 @@ def _explain(error: RequestError, room: Mapping[int, float]) -> None:
         raise RequestError(f"{why}\n{error}") from None
 
 
-def _make(path: Path) -> None:
-    """Sees that the directory is there, to be locked.
+def _make(path: Path) -> Made:
+    """Sees that the directory is there, to be locked; returns what was made of it.
 
     Raises:
-        OutputError: it cannot be made, or another user could exchange it.
+        OutputError: it cannot be made, holds something else, or another user could exchange it.
     """
     from ddpbench.errors import OutputError
-    from ddpbench.records.rundir import explain_os_error, make_parents
+    from ddpbench.records.rundir import Made, check_own, explain_os_error, make_dir
+    from ddpbench.records.submission_dir import SubmissionDir, check_free_for_submission, is_of_submission
 
     try:
-        make_parents(path)
-        path.mkdir(exist_ok=True)
+        if SubmissionDir(path).is_there:
+            check_own(path)
+            return Made(path, is_of_submission)
+        check_free_for_submission(path)
+        made = make_dir(path, is_of_submission)
+        made.mark()
     except OSError as error:
         raise OutputError(f"{path} cannot be written: {explain_os_error(error)}") from None
+    return made
 
 
 def _report(submission: Submission) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -111,9 +110,9 @@ def write_run(run: RunDir, plan: Plan, machine: dict[str, Any]) -> None:
     """Writes a run directory with a plan, and with `machine.json` as far as it is known.
 
     Raises:
-        OutputError: it cannot be written; nothing of it stays.
+        OutputError: it cannot be written; nothing of it stays. Or it holds other files.
     """
-    run.create()
+    made = run.create()
     try:
         write_atomically(run.machine, json.dumps(machine, indent=1) + "\n")
         # with the seed of the order, where it was drawn
@@ -121,7 +120,8 @@ def write_run(run: RunDir, plan: Plan, machine: dict[str, Any]) -> None:
         write_atomically(run.plan, plan.dumps())
         make_job_key(run)
     except OSError as error:
-        shutil.rmtree(run.path, ignore_errors=True)  # nothing but what was just begun
+        made.remove_files(run.plan, run.job_key)
+        made.remove()
         raise OutputError(f"{run.path} cannot be written: {explain_os_error(error)}") from None
 
 

@@ -18,7 +18,7 @@ from ddpbench.machine.identity import planned_record
 from ddpbench.records import RunDir
 from ddpbench.records.job_key import make_job_key
 from ddpbench.records.machine import read_machine
-from ddpbench.records.rundir import checked_name, default_path
+from ddpbench.records.rundir import check_own, checked_name, default_path
 from ddpbench.spec import limits
 from ddpbench.texts import command, shortened
 
@@ -165,7 +165,8 @@ def lines_of(run: RunDir, **changes: Any) -> Lines:
         raise RequestError(
             f"{run.path} was measured by ddpbench sweep, which also resumes it; plan the experiment itself"
         ) from None
-    with contextlib.suppress(OSError):  # the job says that it has none
+    with contextlib.suppress(OSError, OutputError):  # the job says that it has none
+        check_own(run.path)
         make_job_key(run)  # one planned by an older version
     return launcher_lines(replace(planned, **changes), run)
 

@@ -87,6 +87,11 @@ def unpack(run: RunDir) -> None:
     if run.cases.exists():
         _check_stamp(run)
         return
+    with run.held(planned=False) as own:
+        _unpack(own)
+
+
+def _unpack(run: RunDir) -> None:
     try:
         with tempfile.TemporaryDirectory(dir=run.path, prefix=".unpacking-") as folder:
             beside = RunDir(Path(folder))

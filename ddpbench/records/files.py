@@ -2,7 +2,7 @@
 
 A run directory may come from a stranger. What is read in one is a regular file of a sane size, and what is written is
 a regular file of it; links are refused or replaced, wherever they lead. Whatever writes in one does so from here.
-Nothing here defends against someone who changes it meanwhile.
+Nothing here defends against someone who changes it meanwhile: `RunDir.held` does, for a directory of this user's.
 """
 
 from __future__ import annotations
@@ -248,6 +248,11 @@ _LEFT_S = 86_400
 def _unfinished(folder: Path, key: str = "") -> Path:
     """Return a name for a file that is being written: another one each time, or that of a key."""
     return folder / f".ddpbench-{key or secrets.token_hex(8)}.new"
+
+
+def is_unfinished(name: str) -> bool:
+    """Return whether a file has the name of one that is being written."""
+    return _UNFINISHED.fullmatch(name) is not None
 
 
 @contextlib.contextmanager

@@ -13,13 +13,22 @@ import errno
 import fcntl
 import os
 import re
+import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ddpbench.errors import IdentityError, OutputError, RequestError, UnreadableError, meant_path
+from ddpbench.errors import (
+    DdpbenchError,
+    IdentityError,
+    OutputError,
+    RequestError,
+    UnreadableError,
+    meant_path,
+)
+from ddpbench.planted import exchangeable_above, other_owner
 from ddpbench.records.checked import read_json
 from ddpbench.records.files import (
     MOST_NOTES,
@@ -28,13 +37,15 @@ from ddpbench.records.files import (
     check_links,
     check_room,
     copy_file,
+    is_unfinished,
     kind_of,
     most_of,
     open_to_append,
     read_bytes,
     read_text,
+    write_atomically,
 )
-from ddpbench.texts import on_one_line, shortened
+from ddpbench.texts import command, on_one_line, shortened
 
 Purpose = Literal["proof", "measure"]
 MAX_NAME = 150
@@ -107,6 +118,170 @@ def make_parents(path: Path) -> None:
         _own_reports()
 
 
+MARK = ".ddpbench"
+"""In a folder that a command has made, or was given while it was empty."""
+_MARK_TEXT = (
+    "ddpbench made this folder or was given it empty: it may replace and remove its own files in it.\n"
+)
+
+
+@dataclass(slots=True)
+class Made:
+    """Files and folders that a call has made at a path: they are removed if it fails, and all others stay."""
+
+    path: Path
+    own: Callable[[str], bool]
+    """Tells the names that the call may give to files and folders in it."""
+    folders: tuple[Path, ...] = ()
+    """The directory and those above it, the innermost first: those of them that were not there."""
+    kept: set[str] = field(default_factory=set)
+    """Names of what is not this call's."""
+
+    @property
+    def is_new(self) -> bool:
+        """Return whether the directory was not there."""
+        return self.path in self.folders
+
+    def mark(self) -> None:
+        """Marks the directory, so that another call may use it if this one is killed.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if not _is_marked(self.path):
+            write_atomically(self.path / MARK, _MARK_TEXT)
+
+    def begin(self) -> None:
+        """Notes, once the directory is locked, that all else that is there by now is another call's."""
+        self.kept |= {name for name, _ in _entries(self.path)} - _CREATED
+
+    def remove(self) -> None:
+        """Removes what this call has made, as far as it can."""
+        if self.is_new:
+            shutil.rmtree(self.path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                for name, kind in _entries(self.path):
+                    if name not in self.kept and self.own(name):
+                        self._remove(self.path / name, kind)
+        for folder in self.folders:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+    def remove_files(self, *paths: Path) -> None:
+        """Removes files of the directory that this call has written."""
+        for path in paths:
+            if path.name not in self.kept:
+                path.unlink(missing_ok=True)
+
+    def _remove(self, path: Path, kind: int) -> None:
+        if kind == stat.S_IFDIR:
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def make_dir(path: Path, own: Callable[[str], bool]) -> Made:
+    """Makes a directory and those above it, or takes one that `check_free` lets pass.
+
+    Raises:
+        OutputError: it holds something else; or another user could exchange it.
+        OSError: it cannot be made.
+    """
+    missing = [one for one in (path, *path.parents) if not one.exists()]
+    make_parents(path)
+    try:
+        path.mkdir()
+    except FileExistsError:
+        missing = [one for one in missing if one != path]
+        check_own(path)
+    check_free(path, own)
+    return Made(path, own, tuple(missing), {name for name, _ in _entries(path)})
+
+
+def check_free(path: Path, own: Callable[[str], bool]) -> None:
+    """Refuses a directory for a command's files that is neither missing nor empty, nor marked with its own files alone.
+
+    Raises:
+        OutputError: it holds something else, which may be its user's.
+        OSError: it cannot be read.
+    """
+    # A call may have been killed while it wrote the mark.
+    names = {name for name, _ in _entries(path) if not is_unfinished(name)}
+    if names and not (_is_marked(path) and all(map(own, names))):
+        raise OutputError(f"{path} holds other files and is not a run directory; choose another --out")
+
+
+def check_own(path: Path) -> None:
+    """Refuses to write in another user's directory: they can put links there meanwhile, or something in its place.
+
+    Raises:
+        OutputError: it is another user's.
+        OSError: it cannot be reached.
+    """
+    try:
+        folder = _open_folder(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    try:
+        _check_held(path, folder)
+    finally:
+        os.close(folder)
+
+
+def _open_folder(path: Path) -> int:
+    return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _check_held(path: Path, folder: int) -> None:
+    if not (owner := other_owner(folder)):
+        return
+    if any((path / name).is_file() for name in ("plan.json", "submission.json")):
+        raise OutputError(f"{path} belongs to {owner}, and is only read: {_copy(path)}")
+    raise OutputError(f"{path} belongs to {owner}: choose another --out")
+
+
+def _copy(path: Path) -> str:
+    """Return how to work on a copy of a run directory."""
+    whole = path.resolve()
+    return f"copy it, and give the copy: {command('cp', '-r', whole, f'{whole.name}-copy')}"
+
+
+def _is_marked(path: Path) -> bool:
+    try:
+        return read_text(path / MARK, MOST_NOTES) == _MARK_TEXT
+    except (OSError, UnreadableError):
+        return False
+
+
+_BEFORE_PLAN = frozenset(
+    {
+        MARK,
+        ".lock",
+        ".torchinductor",
+        "cases",
+        "server.log",
+        "fabric.log",
+        "fabric.json",
+        "probe.json",
+        "probe.log",
+        "machine.json",
+        "experiment.toml",
+    }
+)
+"""Names in a sweep's directory until its plan stands, in addition to those of `is_before_plan`."""
+_CREATED = frozenset({MARK, ".lock", "cases"})
+"""Those that are made before the directory is locked."""
+
+
+def is_before_plan(name: str) -> bool:
+    """Return whether a sweep that ended before its plan stood may have left this; a killed one removes nothing."""
+    return (
+        name in _BEFORE_PLAN or name.startswith(".tmp-") or (name.startswith(".") and name.endswith(".new"))
+    )
+
+
 CASE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 """What a case's id looks like: the name of a folder, which nothing leads out of."""
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{0,64}")
@@ -116,7 +291,8 @@ _ASIDE = re.compile(r"(launch-\d+|proof)\.aside-\d+", re.ASCII)
 _RANK_FILE = re.compile(r"rank-(\d{5,9})\.attempt-(0|[1-9]\d{0,8})\.(jsonl|log)", re.ASCII)
 _FILES = re.compile(
     r"(experiment\.toml|(machine|plan|fabric|sessions|merged)\.json|cases\.(csv|parquet)|report\.html|records\.tar\.xz"
-    r"|(server(-\d+)?|fabric)\.log|probe\.(json|log)|job\.key|job\.sbatch|slurm-\d{1,18}\.out|\.lock|\.writable)|\..+\.new",
+    r"|(server(-\d+)?|fabric)\.log|probe\.(json|log)|job\.key|job\.sbatch|slurm-\d{1,18}\.out"
+    r"|\.lock|\.writable|\.ddpbench)|\..+\.new",
     re.ASCII,
 )
 _FOLDERS = frozenset({"cases", "figures", "slides", "traces", ".torchinductor"})
@@ -384,6 +560,49 @@ class RunDir:
             elif kind != stat.S_IFREG:
                 yield self.cases / name, kind_of(kind)
 
+    @contextlib.contextmanager
+    def held(self, *, planned: bool = True) -> Iterator[RunDir]:
+        """Holds the directory open to write in it, and yields it by a path that leads nowhere else.
+
+        A user who can rename it, or a folder above it, cannot have anything written elsewhere. Where it need not be
+        `planned`, all that is written must come from it.
+
+        Raises:
+            OutputError: it is another user's, or cannot be reached.
+            IdentityError: it is not a run directory.
+        """
+        try:
+            folder = _open_folder(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise self._is_none() from None
+        except OSError as error:
+            raise OutputError(f"{self.path} cannot be written: {explain_os_error(error)}") from None
+        itself = RunDir(Path(f"/proc/self/fd/{folder}"))
+        try:
+            _check_held(self.path, folder)
+            if planned and not itself.plan.exists():
+                raise self._is_none()
+            yield itself
+        except DdpbenchError as error:
+            if str(itself.path) not in str(error):
+                raise
+            raise error.reworded(str(error).replace(str(itself.path), str(self.path))) from None
+        finally:
+            os.close(folder)
+
+    def check_resumable(self) -> None:
+        """Refuses to resume a run that another user could exchange, and with it the code that is run.
+
+        Raises:
+            OutputError: it is another user's, or below such a folder, in which everybody can write.
+            OSError: it cannot be reached.
+        """
+        check_own(self.path)
+        if self.plan.exists() and (folder := exchangeable_above(self.path)) is not None:
+            raise OutputError(
+                f"{folder} is another user's, and everybody can rename what is in it; of {self.path} {_copy(self.path)}"
+            )
+
     def set_aside(self, launch: LaunchDir) -> None:
         """Moves the folder of a launch that is to be done again aside, with its records and logs."""
         for number in range(1000):
@@ -393,26 +612,45 @@ class RunDir:
                 return
         raise OutputError(f"{launch.path} was set aside 1000 times; remove some of its .aside folders")
 
-    def create(self) -> None:
-        """Makes the directory and proves that it can be written.
-
-        What it made of the directory is gone again where it cannot be.
+    def check_free(self) -> None:
+        """Refuses a directory that a new sweep may not use: one with files that are not a sweep's.
 
         Raises:
-            OutputError: it cannot be.
+            OutputError: it is one.
+            OSError: it cannot be read.
+        """
+        check_free(self.path, is_before_plan)
+
+    def create(self) -> Made:
+        """Makes the directory and proves that it can be written; returns what was made of it.
+
+        That is gone again where it cannot be.
+
+        Raises:
+            OutputError: it cannot be, or holds files that are not a sweep's.
             IdentityError: it is there, and leads elsewhere.
         """
         self.check()
-        missing = [path for path in (self.cases, self.path, *self.path.parents) if not path.exists()]
+        made = Made(self.path, is_before_plan, kept={name for name, _ in _entries(self.path)})
+        cases = False
         try:
-            make_parents(self.path)
-            self.cases.mkdir(parents=True, exist_ok=True)
+            if self.plan.exists():
+                check_own(self.path)
+            else:
+                made = make_dir(self.path, is_before_plan)
+                made.mark()
+            cases = not self.cases.exists()
+            self.cases.mkdir(exist_ok=True)
             check_room(self.path)
         except OSError as error:
-            for path in missing:
+            # It is not locked: what another call may have made meanwhile stays.
+            with contextlib.suppress(OSError):
+                made.remove_files(self.path / MARK)
+            for path in (*([self.cases] if cases else []), *made.folders):
                 with contextlib.suppress(OSError):
                     path.rmdir()
             raise OutputError(f"{self.path} cannot be written: {explain_os_error(error)}") from None
+        return made
 
     @contextlib.contextmanager
     def locked(self, holder: str = "a sweep", otherwise: str = "") -> Iterator[None]:
@@ -463,8 +701,11 @@ class RunDir:
         try:
             return read_json(path, MOST_PLAN if path == self.plan else MOST_NOTES)
         except (FileNotFoundError, NotADirectoryError):
-            near = "" if self.path.exists() else meant_path(self.path, is_run)
-            raise IdentityError(f"{self.path} is not a run directory: {path.name} is missing{near}") from None
+            raise self._is_none(path.name) from None
+
+    def _is_none(self, missing: str = "plan.json") -> IdentityError:
+        near = "" if self.path.exists() else meant_path(self.path, is_run)
+        return IdentityError(f"{self.path} is not a run directory: {missing} is missing{near}")
 
 
 _MOST_HOLDER = 400

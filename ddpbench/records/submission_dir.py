@@ -14,13 +14,30 @@ from pathlib import Path
 from typing import Any
 
 from ddpbench.errors import IdentityError, RequestError
-from ddpbench.records.files import MIB, damaged, parse_json, read_bytes
-from ddpbench.records.rundir import RunDir, explain_os_error, leading_elsewhere, refuse
+from ddpbench.records.files import MIB, damaged, is_unfinished, parse_json, read_bytes
+from ddpbench.records.rundir import MARK, RunDir, check_free, explain_os_error, leading_elsewhere, refuse
 from ddpbench.texts import command
 
 _RUN = re.compile(r"nodes-([1-9]\d{0,8})", re.ASCII)
-_FILE = re.compile(r"submission\.json|\.lock|\..+\.new", re.ASCII)
+_FILE = re.compile(r"submission\.json|\.lock|\.ddpbench|\..+\.new", re.ASCII)
+_MERGED = _CURRENT, _NEXT, _BEFORE = "merged", ".merged-new", ".merged-old"
 _MOST_FILE = MIB
+
+
+def is_of_submission(name: str) -> bool:
+    """Return whether `ddpbench submit` may give this name to something in its directory."""
+    own = name in _MERGED or name in ("submission.json", ".lock", MARK)
+    return own or _RUN.fullmatch(name) is not None or is_unfinished(name)
+
+
+def check_free_for_submission(path: Path) -> None:
+    """Refuses a directory for a new submission that is neither missing nor empty, nor was left by one that made no run.
+
+    Raises:
+        OutputError: it is one.
+        OSError: it cannot be read.
+    """
+    check_free(path, lambda name: is_of_submission(name) and _RUN.fullmatch(name) is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +54,17 @@ class SubmissionDir:
     @property
     def merged(self) -> RunDir:
         """Return the run that joins all sizes, once there is more than one."""
-        return RunDir(self.path / "merged")
+        return RunDir(self.path / _CURRENT)
 
     @property
     def merged_next(self) -> Path:
         """Return where the next merged run is made."""
-        return self.path / ".merged-new"
+        return self.path / _NEXT
 
     @property
     def merged_before(self) -> Path:
         """Return where the last merged run is until the next one has replaced it."""
-        return self.path / ".merged-old"
+        return self.path / _BEFORE
 
     def run(self, nodes: int) -> RunDir:
         """Return the run on that number of nodes."""
@@ -69,11 +86,10 @@ class SubmissionDir:
         Raises:
             IdentityError: a file or folder of it is a link, a pipe, a socket or a device, or the one for the other.
         """
-        folders = {self.merged.path.name, self.merged_next.name, self.merged_before.name}
         refuse(
             leading_elsewhere(
                 self.path,
-                lambda name: name in folders or _RUN.fullmatch(name) is not None,
+                lambda name: name in _MERGED or _RUN.fullmatch(name) is not None,
                 _FILE.fullmatch,
             )
         )

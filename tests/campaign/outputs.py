@@ -37,6 +37,32 @@ OTHER_COMMANDS: dict[str, list[str]] = {
     "baseline": ["baseline", "save", "main", "{here}/given"],
 }
 """Commands that write elsewhere."""
+FOLDER_COMMANDS: dict[str, list[str]] = {
+    "sweep": ["sweep", "{here}/e.toml", "--out", "{here}/mine"],
+    "sweep-in-its-place": ["sweep", "{here}/mine/experiment.toml", "--out", "{here}/mine"],
+    "sweep-of-no-class": ["sweep", "{here}/no_class.toml", "--out", "{here}/mine"],
+    "plan-folder": ["plan", "{here}/e.toml", "--nodes", "a", "--out", "{here}/mine"],
+    "submit-folder": ["submit", "{here}/e.toml", "--nodes", "1", "--dry-run", "--out", "{here}/mine"],
+    "merge-folder": ["merge", "{here}/given", "{here}/later", "--out", "{here}/mine"],
+}
+"""Commands that make a directory, given a folder of the user's that must be refused, or left as it is."""
+FOLDERS: dict[str, tuple[str, ...]] = {
+    f"users-{Path(name).name}": ("experiment.toml", name)
+    for name in (
+        "cases/patients.csv",
+        "experiment.toml",
+        "machine.json",
+        "probe.json",
+        "fabric.log",
+        ".notes.new",
+        ".tmp-work/thesis.tex",
+        ".lock",
+        ".ddpbench",
+    )
+}
+"""Files of the user's in it, which have names that commands use too."""
+EMPTY = {"sweep-of-no-class": (2,), "submit-folder": (0, 2)}
+"""Commands that leave an empty folder as it is, and how they end there."""
 NOT_HERE = {
     "sweep": "the faults in surroundings",
     "submit": "the family of submissions",
@@ -94,19 +120,23 @@ def names() -> list[str]:
     """Return the names of all inputs of this kind."""
     found = [f"{command}:{place}" for command in FILE_COMMANDS for place in PLACES]
     found += [f"{command}:limited" for command in OTHER_COMMANDS]
+    found += [f"{command}:{folder}" for command in FOLDER_COMMANDS for folder in FOLDERS]
+    found += [f"{command}:users-empty" for command in EMPTY]
     return [*found, "report:own-cache-folder", "report:cache-folder-of-that-name"]
 
 
 def argv(rest: str) -> list[str]:
     """Return an input's command."""
     command = rest.partition(":")[0]
-    words = FILE_COMMANDS.get(command) or OTHER_COMMANDS[command]
+    words = (FILE_COMMANDS | OTHER_COMMANDS | FOLDER_COMMANDS)[command]
     return [word.replace("{out}", "{here}/out") for word in words]
 
 
 def codes(rest: str) -> tuple[int, ...]:
     """Return with which codes it may end."""
     command, _, place = rest.partition(":")
+    if command in FOLDER_COMMANDS:
+        return EMPTY[command] if place == "users-empty" else (2,)
     if place == "limited" or (place.startswith("limited") and command.endswith("markdown")):
         return FINE  # what it writes may be small enough
     return PLACES[place][2] if place in PLACES else (0,)
@@ -132,7 +162,18 @@ def prepare(rest: str, here: Path) -> None:
     (here / "given/.lock").touch()  # as a sweep leaves it
     if command.startswith(("compare", "history")):
         write_run(here / "other", rundirs.CASES, rounds=rundirs.ROUNDS, blocks=2, steps=3, seed=1)
-    if command == "merge":
+    if command in FOLDER_COMMANDS:
+        text = '[base]\nworkload = "{}"\nstrategy = "single"\nworld_size = 1\ndevice = "cpu"\n'
+        (here / "e.toml").write_text(text.format("mlp:small"), encoding="utf-8")
+        (here / "no_class.toml").write_text(text.format("train.py:Measured"), encoding="utf-8")
+        (here / "train.py").write_text(classes.SOUND.replace("def dataset", "def rows"), encoding="utf-8")
+        (here / "mine").mkdir()
+        for name in FOLDERS.get(place, ()):
+            (here / "mine" / name).parent.mkdir(exist_ok=True)
+            (here / "mine" / name).write_text(
+                f"# the user's own\n{text.format('mlp:small')}", encoding="utf-8"
+            )
+    if command in ("merge", "merge-folder"):
         write_run(here / "later", rundirs.CASES, rounds=rundirs.ROUNDS, blocks=2, steps=3, seed=1)
     if command == "init":
         source = classes.SOUND.replace("class Measured", "class Other")
@@ -156,7 +197,7 @@ State = dict[str, tuple[int, int, str]]
 
 def state(here: Path) -> State:
     """Return of all that is the user's own its kind, its number and a digest of its content."""
-    own = [here / name for name in ("out", "elsewhere/file", "train.py")]
+    own = [here / name for name in ("out", "elsewhere/file", "train.py", "mine")]
     own += sorted((here / "mine").rglob("*")) if (here / "mine").is_dir() else []
     found: State = {}
     for path in own:
@@ -182,6 +223,8 @@ def lost(rest: str, before: State, here: Path, code: int | None) -> list[str]:
             wrong.append(f"{name} was replaced by something else")
         elif now[name][2] != content and (code != 0 or name.startswith("mine")):
             wrong.append(f"{name} was changed")
+    if rest.endswith(":users-empty") and any((here / "mine").iterdir()):
+        wrong.append("mine is empty no more")
     wrong += [
         f"empty: {path.relative_to(here)}"
         for path in here.rglob("*")

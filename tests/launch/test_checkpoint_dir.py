@@ -8,6 +8,7 @@ import pytest
 
 from ddpbench.errors import OutputError
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
+from ddpbench.records import RunDir
 from ddpbench.spec import Case
 
 
@@ -44,10 +45,10 @@ def test_cases_of_before_keep_their_ids() -> None:
 
 def test_what_a_killed_sweep_left_is_in_nobodys_way_and_other_files_are(tmp_path: Path) -> None:
     left = tmp_path / "run"
-    left.mkdir()
+    RunDir(left).create()
     for name in (".tmp-x1", ".torchinductor"):
         (left / name).mkdir()
-    for name in (".lock", ".probe.json.new"):
+    for name in (".lock", ".ddpbench-0123456789abcdef.new"):
         (left / name).touch()
     assert prepare(request(tmp_path, "")).plan.runnable
     (left / "thesis.new").touch()

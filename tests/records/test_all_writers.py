@@ -1,4 +1,4 @@
-"""Every place in the package that writes, creates or renames a file is listed here, with its reason."""
+"""Every place in the package that writes, creates, renames or removes a file is listed here, with its reason."""
 
 from __future__ import annotations
 
@@ -52,7 +52,6 @@ WRITERS = {
     "launch/slurm/disks.py:_unpack:file.extract": "a node's records, checked by name",
     "machine/done.py:Done._copy_proof:beside.rename": "a proof, to its place in a run directory",
     "machine/launched.py:_remove_stale_pages:os.open": "nothing: it is opened to be read",
-    "matplotlib_folder.py:_without_settings:os.open": "nothing: the folder to come back to",
     "pytest_plugin.py:DdpBenchmark._write:source.write_text": "in a temporary folder",
     "pytest_plugin.py:_one_at_a_time:os.open": "a lock, which nothing is written into but a process id",
     "pytest_plugin.py:_one_at_a_time:os.fdopen": "the same",
@@ -65,6 +64,72 @@ WRITERS = {
 }
 """`module:function:call`, and what it writes. A file of a user's goes through `records/outputs.py`, one of a run
 directory through `records/files.py`; anything else needs a reason for which neither can be used."""
+
+REMOVERS = {
+    "records/rundir.py:Made.remove:shutil.rmtree": "the owner of what a call removes again: a directory it has made",
+    "records/rundir.py:Made.remove:folder.rmdir": "the same: folders above it, if empty",
+    "records/rundir.py:Made._remove:shutil.rmtree": "the same: a folder it has made in one that was empty or marked",
+    "records/rundir.py:Made._remove:path.unlink": "the same: a file",
+    "records/rundir.py:Made.remove_files:path.unlink": "the same: a file that was not there",
+    "records/rundir.py:RunDir.create:path.rmdir": "folders that it has just made, if empty",
+    "records/files.py:new_folder:path.rmdir": "folders that it has just made, if empty",
+    "records/files.py:check_room:path.unlink": "the file that it has just written",
+    "records/files.py:write_anew:path.unlink": "a file of a run directory that is written anew",
+    "records/files.py:replacing:new.unlink": "its own temporary name",
+    "records/files.py:write_numbered:claim.unlink": "the same",
+    "records/files.py:_remove_left:os.unlink": "such a name of a killed writer's, a day old and this user's",
+    "records/archive.py:_rename:shutil.rmtree": "records just unpacked, into a folder that it has made",
+    "machine/done.py:Done._copy_proof:shutil.rmtree": "a copy of a proof that was not finished, below cases/",
+    "machine/server.py:ServerProcess._tried:old.unlink": "probe.json and probe.log of a run directory, or temporary",
+    "machine/server.py:ServerProcess.gradients:path.unlink": "the same",
+    "machine/server.py:ServerProcess.stated_batch:path.unlink": "the same",
+    "machine/trial.py:gradients_in_rank.gradients:(folder / left).unlink": "the same",
+    "machine/trial.py:inspect_own:(folder / left).unlink": "the same",
+    "launch/sweep/identification.py:identify:(run.path / 'probe.json').unlink": "the same",
+    "launch/sweep/identification.py:identify:(run.path / 'probe.log').unlink": "the same",
+    "launch/watch.py:LaunchRunner.run_launch:directory.rendezvous.unlink": "a launch's own, below cases/",
+    "launch/watch.py:_remove_checkpoints:shutil.rmtree": "a folder named by the run's id, its case and launch",
+    "worker/rank/checkpoints.py:Saver.run:shutil.rmtree": "the same",
+    "worker/rank/checkpoints.py:Saver._clear:shutil.rmtree": "the same",
+    "worker/rank/checkpoints.py:Saver._timed:shutil.rmtree": "in such a folder",
+    "worker/rank/checkpoints.py:Saver._timed:path.unlink": "the same",
+    "worker/rank/measuring.py:Measurement._plan_the_failure:shutil.rmtree": "a folder named by the run's id",
+    "worker/rank/snapshots.py:Snapshots.write:stale.unlink": "in such a folder",
+    "worker/rank/snapshots.py:Snapshots.write:self._told(old).unlink": "the same",
+    "worker/rank/snapshots.py:Snapshots.write:self._data(old).unlink": "the same",
+    "worker/slot/own_rank.py:OwnRank._tell:shutil.rmtree": "a folder named by the run's id",
+    "worker/slot/own_rank.py:OwnRank.__init__:stale.unlink": "records of an unfinished try of a launch, below cases/",
+    "worker/slot/opening.py:open_run:nonce.unlink": "the file that it has just made, of a drawn name",
+    "worker/ray/__main__.py:_launch:shutil.rmtree": "a temporary folder that it has made",
+    "worker/mpi/library.py:_forget_segments:Path(name).unlink": "shared memory that this rank's MPI has made",
+    "worker/mpi/library.py:_forget_strays:Path(name).unlink": "that of this user's ranks that are gone",
+    "report/__init__.py:write_report:path.unlink": "pictures of ddpbench's names in a run's figures/ and slides/",
+    "report/allocation/__init__.py:_write_all:path.unlink": "files that it has just written",
+    "cli/baseline.py:_remove:path.unlink": "the baseline that its user names, in .benchmarks",
+    "cli/bisect.py:_run:out.rmdir": "a folder that it has made, if empty",
+    "cli/merge.py:_run:shutil.rmtree": "a merged run that it has just made, at a name that was free",
+    "cli/submit.py:_report:shutil.rmtree": "a submission's .merged-new and .merged-old",
+    "launch/merge/merge.py:merge:shutil.rmtree": "a folder that it has made, under a temporary name",
+    "launch/merge/merge.py:_remove_empty:folder.rmdir": "folders that it has made, if empty",
+    "launch/merge/launches.py:_copy_launch:copy.unlink": "a copy that it has just made",
+    "launch/interleave/sides.py:_exported:shutil.rmtree": "an unfinished export below .code/",
+    "launch/interleave/sides.py:_exported:index.unlink": "the same: its index",
+    "machine/launched.py:LaunchedRanks._forget:shutil.rmtree": "a temporary folder that it has made",
+    "machine/launched.py:_remove_stale_pages:shutil.rmtree": "such a folder of this user's that nobody holds",
+    "machine/turnstile.py:Turnstile.__init__:shutil.rmtree": "a temporary folder that it has made",
+    "machine/turnstile.py:Turnstile.close:shutil.rmtree": "the same",
+    "machine/turnstile.py:Turn.remove:shutil.rmtree": "the same, of a parent that was killed",
+    "matplotlib_folder.py:_remove:shutil.rmtree": "a temporary folder that it has made",
+    "guard.py:Traces.remove:shutil.rmtree": "a launch's temporary folder, which a fork server has made",
+    "guard.py:Traces.remove:folder.rmdir": "torch.compile's cache in a run directory, if empty",
+    "guard.py:_remove:shutil.rmtree": "what came into the temporary folder, or shared memory of a launch's names",
+    "guard.py:_remove:path.unlink": "the same",
+    "guard.py:_holds_sockets:os.unlink": "a socket that it has just made",
+    "cache.py:keep:os.unlink": "its own temporary name",
+    "cache.py:_prune:os.unlink": "entries of the user's cache, in a folder that it has marked",
+}
+"""`module:function:call`, and what it removes: what this call has made, or what has one of ddpbench's names in a
+folder that ddpbench has made or marked. Nothing else is removed but what its user names to be removed."""
 
 ALWAYS = {"write_text", "write_bytes", "touch", "truncate", "hardlink_to", "symlink_to", "mkfifo", "mknod"}
 ALWAYS |= {"copyfile", "copyfileobj", "copytree", "copy2", "move", "rename", "renames", "link", "symlink"}
@@ -99,7 +164,7 @@ def writes(call: ast.Call) -> bool:
         return first is not None and not (isinstance(first, ast.Constant) and first.value is None)
     if whole == "os.open":
         flags = ast.unparse(call.args[1])
-        return not re.fullmatch(r"(os\.O_(RDONLY|NOFOLLOW|NONBLOCK|CLOEXEC|DIRECTORY)( \| )?)+", flags)
+        return not re.fullmatch(r"(os\.O_(RDONLY|PATH|NOFOLLOW|NONBLOCK|CLOEXEC|DIRECTORY)( \| )?)+", flags)
     if name in ("open", "fdopen"):
         method = isinstance(call.func, ast.Attribute) and whole.partition(".")[0] not in (
             "os", "io", "gzip", "lzma", "bz2", "tarfile", "codecs", "zipfile",
@@ -130,6 +195,26 @@ def test_every_place_that_writes_a_file_is_listed() -> None:
         "write users' files by records/outputs.py, others by records/files.py"
     )
     assert set(WRITERS) - found == set(), "no longer there"
+
+
+def removes(call: ast.Call) -> bool:
+    """Return whether a call removes a file or folder."""
+    whole = ast.unparse(call.func)
+    return whole.rpartition(".")[2] in {"rmtree", "unlink", "rmdir", "removedirs"} or whole == "os.remove"
+
+
+def test_every_place_that_removes_a_file_is_listed() -> None:
+    root = Path(ddpbench.__file__).parent
+    found = {
+        f"{path.relative_to(root).as_posix()}:{scope}:{ast.unparse(call.func)}"
+        for path in root.rglob("*.py")
+        for scope, call in calls(ast.parse(path.read_text(encoding="utf-8")))
+        if removes(call)
+    }
+    assert found - set(REMOVERS) == set(), (
+        "a call removes what it has made itself: see Made in records/rundir.py"
+    )
+    assert set(REMOVERS) - found == set(), "no longer there"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ _WORDS = (
 )
 _KINDS = ("ref", "path", "python", "set", "env")
 _OF_BOTH = ("budget.seed", "budget.rounds_min", "budget.rounds_max", "budget.total")
-_COPIES = ".code"
+COPIES = ".code"
 """The folder of commits' files, in a comparison's. By the dot pytest, mypy and others of a repository pass it over."""
 _ASK_S = 120
 """How long git may take, and an interpreter to import what is measured."""
@@ -383,7 +383,7 @@ def _hide(folder: Path) -> None:
 def _exported(top: Path, spec: SideSpec, out: Path) -> Path:
     """Write the files of a commit into a folder of their own, and return it; the repository is left as it is."""
     commit = _commit_named(top, spec)
-    folder = out.resolve() / _COPIES / commit[:12]
+    folder = out.resolve() / COPIES / commit[:12]
     if folder.is_dir():
         return folder
     unfinished = folder.with_name(f".{folder.name}.new")

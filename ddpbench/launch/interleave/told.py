@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ddpbench.errors import LaunchError, OutputError, RequestError, SideError
-from ddpbench.launch.interleave.sides import SideSpec, check_there, place
-from ddpbench.launch.interleave.turns import Turn, Turns, read_comparison
+from ddpbench.launch.interleave.sides import COPIES, SideSpec, check_there, place
+from ddpbench.launch.interleave.turns import FILE, Turn, Turns, read_comparison
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.records import RunDir
-from ddpbench.records.rundir import checked_name, default_path, explain_os_error, make_parents
+from ddpbench.records.rundir import Made, checked_name, default_path, explain_os_error, make_dir
 from ddpbench.spec import Case
 from ddpbench.spec.overrides import whole_keys
 from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
@@ -125,7 +123,7 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
         cores = read_hardware().cores
         turns = Turns(sides, out, listener, (*asked.overrides, order, *own), asked.turns, cores)
     except (RequestError, KeyboardInterrupt):
-        _unmake(out, made)
+        made.remove()
         raise
 
     def enough() -> bool:
@@ -135,7 +133,7 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
         turns.measure(asked.total_s, enough, rounds=(asked.fewest, MOST_ROUNDS_IN_TURN), seed=seed)
     except (SideError, KeyboardInterrupt):  # a side that cannot begin has said why
         if not turns.made:
-            _unmake(out, made)
+            made.remove()
         raise
     if not turns.made:
         logs = ", ".join(dict.fromkeys(str(log.parent) for log in sorted(out.glob("*/cases/*/proof/*.log"))))
@@ -143,31 +141,16 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
     return changes_in(out, asked.alpha)
 
 
-def _made(out: Path) -> list[Path]:
-    """Make the directory; return what was not there of it and those above it: nothing in these is anyone else's.
+def _made(out: Path) -> Made:
+    """Make the directory; return what was made of it.
 
     Raises:
-        OutputError: it cannot be made.
+        OutputError: it cannot be made, or holds something.
     """
-    missing = [path for path in (out, *out.parents) if not path.exists()]
     try:
-        make_parents(out)
-        out.mkdir()
-    except FileExistsError:
-        return []
+        return make_dir(out, {"base", "new", COPIES, FILE}.__contains__)
     except OSError as error:
         raise OutputError(f"{out} cannot be written: {explain_os_error(error)}") from None
-    return missing
-
-
-def _unmake(out: Path, made: list[Path]) -> None:
-    """Remove a directory that was made here, with all in it, and those above it that were and are empty."""
-    if not made:
-        return
-    shutil.rmtree(out, ignore_errors=True)
-    for path in made:
-        with suppress(OSError):
-            path.rmdir()
 
 
 def _decided(change: Change, limit: float | None) -> bool:

@@ -36,7 +36,7 @@ FETCH_S = 300.0
 """Until it is done, seconds."""
 _MOST_FETCHED = 1 << 32
 _LEFT_OUT = frozenset(
-    ["report.html", "figures", "slides", "job.sbatch", ".lock", "cases.csv", "cases.parquet"]
+    ["report.html", "figures", "slides", "job.sbatch", ".lock", ".ddpbench", "cases.csv", "cases.parquet"]
 )
 """What the command that follows makes by itself."""
 _SHARED_OPTIONS = ("partition", "account", "qos", "reservation", "constraint")

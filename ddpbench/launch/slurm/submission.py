@@ -29,7 +29,7 @@ from ddpbench.records.checked import check
 from ddpbench.records.files import MOST_OUTCOME, damaged, parse_json, read_bytes
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.rundir import checked_name, default_path, explain_os_error
-from ddpbench.records.submission_dir import SubmissionDir
+from ddpbench.records.submission_dir import SubmissionDir, check_free_for_submission
 from ddpbench.spec import Case, PlannedCase, limits
 from ddpbench.spec.overrides import whole_keys
 from ddpbench.texts import command, shortened
@@ -204,8 +204,7 @@ def plan_submission(
         found = open_submission(path)
         _check_same(found, asked)
         return replace(found, request=request, notes=tuple(notes))
-    if path.exists() and any(one.name != ".lock" for one in path.iterdir()):
-        raise OutputError(f"{path} is not empty, and no submission: choose another --out")
+    check_free_for_submission(path)
     sizes, plans = [], {}
     for nodes in request.sizes:
         cases = _cases_of(nodes, request.sizes, planned)

@@ -45,26 +45,6 @@ from ddpbench.spec import (
 )
 from ddpbench.texts import command
 
-_OWN_FILES = {
-    ".lock",
-    ".torchinductor",
-    ".writable",
-    "cases",
-    "server.log",
-    "fabric.log",
-    "fabric.json",
-    "probe.json",
-    "probe.log",
-    "machine.json",
-    "experiment.toml",
-}
-"""What a sweep that ended before its plan stood may leave in its directory, beside what `_own` adds."""
-
-
-def _own(name: str) -> bool:
-    """Return whether a sweep that ended before its plan stood may have left this; a killed one removes nothing."""
-    return name in _OWN_FILES or name.startswith(".tmp-") or (name.startswith(".") and name.endswith(".new"))
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepRequest:
@@ -110,6 +90,7 @@ def prepare(request: SweepRequest) -> Prepared:
         if directory is not None:
             RunDir(checked_name(directory)).check()
     if out is not None:
+        RunDir(out).check_resumable()
         refuse_merged(RunDir(out))
     catalog = TableCatalog(source.parent)
     notes: list[str] = []
@@ -149,8 +130,8 @@ def prepare(request: SweepRequest) -> Prepared:
     _check_checkpoint_dirs(cases)
     check_drawable(entry.case for entry in cases if entry.skip_reason is None)
     seeded = experiment.budget.seed is not None
-    if not resumes and run.path.is_dir() and any(not _own(path.name) for path in run.path.iterdir()):
-        raise OutputError(f"{run.path} holds other files and is not a run directory; choose another --out")
+    if not resumes:
+        run.check_free()
     plan = make_plan(experiment, cases, stored)
     return Prepared(
         experiment=plan.experiment,

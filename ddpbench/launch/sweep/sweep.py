@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -31,7 +30,7 @@ from ddpbench.machine.sessions import Session, note_session
 from ddpbench.machine.turnstile import Turn
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
-from ddpbench.records.rundir import Purpose, explain_os_error
+from ddpbench.records.rundir import Made, Purpose, explain_os_error
 from ddpbench.spec import Case, PlannedCase
 from ddpbench.texts import command
 
@@ -129,8 +128,10 @@ class Sweep:
             with self._locked():
                 read_plan(self._run)
         with claim:
-            self._run.create()
-            with self._writing(), self._locked(), self._fabrics:
+            made = self._run.create()
+            with self._writing(made), self._locked(), self._fabrics:
+                if not self._prepared.resumes:
+                    self._begin(made)
                 try:
                     self._work(started)
                 except KeyboardInterrupt:
@@ -140,14 +141,12 @@ class Sweep:
                     if (
                         not self._prepared.resumes and not self._done.endings
                     ):  # so that another try is not a resume
-                        for path in (self._run.plan, self._run.experiment, self._run.machine):
-                            path.unlink(missing_ok=True)
+                        made.remove_files(self._run.plan, self._run.experiment, self._run.machine)
                         self._identified = False
                     raise
                 except (WorkloadError, MachineError):
                     if not self._prepared.resumes and not self._identified:
-                        # nothing but what it has just begun
-                        shutil.rmtree(self._run.path, ignore_errors=True)
+                        made.remove()
                     raise
                 finally:
                     self.result.wall_s = self._clock() - started
@@ -158,15 +157,28 @@ class Sweep:
     def _locked(self) -> AbstractContextManager[None]:
         return self._run.locked(otherwise="give another --out")
 
+    def _begin(self, made: Made) -> None:
+        """Notes, once the directory is locked, what is not of this sweep.
+
+        Raises:
+            OutputError: it has become another sweep's.
+        """
+        if self._run.plan.exists():
+            raise OutputError(
+                f"another sweep has just planned {self._run.path}: choose another --out, or resume that one with: "
+                f"{command('ddpbench', 'sweep', self._run.path)}"
+            )
+        made.begin()
+
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _writing(self, made: Made) -> Iterator[None]:
         """Makes a directory that cannot be written before its plan stands a wrong request, of which nothing is left."""
         try:
             yield
         except OSError as error:
             if self._prepared.resumes or self._run.plan.exists():
                 raise
-            shutil.rmtree(self._run.path, ignore_errors=True)
+            made.remove()
             told = f"{self._run.path} cannot be written: {explain_os_error(error)}"
             raise OutputError(told) from None
 

@@ -19,6 +19,7 @@ from ddpbench.own_code import RANK_CODE, code_digest
 from ddpbench.records import RunDir
 from ddpbench.records.files import MOST_NOTES, read_text
 from ddpbench.records.plan import StoredPlan, read_plan
+from ddpbench.records.rundir import check_own
 from ddpbench.worker.place import SlotPlace, host_name
 from ddpbench.worker.slot.ending import explained
 from ddpbench.worker.slot.roster import Card
@@ -31,6 +32,7 @@ def own_card(run: RunDir, place: SlotPlace, server: Callable[[Mapping[str, str]]
     problem = ""
     facts: dict[str, Any] = {}
     try:
+        check_own(run.path)
         plan = read_plan(run)
         if not plan.cases:
             raise RequestError(f"{run.plan} has no case; plan the experiment again, in another --out")
