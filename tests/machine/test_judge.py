@@ -24,7 +24,7 @@ from ddpbench.records import (
     Warmup,
     read_launch,
 )
-from ddpbench.records.files import create_file
+from ddpbench.records.files import create_file, is_unfinished
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.records.reader import RankRecords
 from ddpbench.records.schema import Record
@@ -153,7 +153,7 @@ def test_who_could_not_write_for_want_of_room_is_not_to_blame(
     told: dict[str, Any] = {"oom": False, "started_utc": "", "wall_s": 1.0, "server_s": 0.0, "noise": Noise()}
 
     def full(path: Path, mode: int = 0o666) -> BinaryIO:
-        if path.name.startswith(".room"):
+        if is_unfinished(path.name):
             raise OSError(errno.ENOSPC, "No space left on device")
         return create_file(path, mode)  # of a page that was left
 
