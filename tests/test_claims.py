@@ -241,7 +241,7 @@ def test_a_claim_without_data_is_refused(says: str, figure: Mapping[str, Any], w
 
 def test_a_printed_table_is_what_a_sweep_prints() -> None:
     head, *rows = printed("quick-two-cores-gloo").splitlines()
-    assert head.split()[:4] == ["strategy", "ranks", "bucket", "samples/s"]
+    assert head.split()[:5] == ["strategy", "ranks", "bucket", "threads", "samples/s"]
     assert [row.split()[0] for row in rows] == [
         str(case["strategy"]) for case in cases_of("quick-two-cores-gloo")
     ]

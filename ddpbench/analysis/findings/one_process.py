@@ -28,12 +28,12 @@ def one_process_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
         return ()
     ranks, process = families.beside
     case, batches = ranks.case, [run.case.global_batch for run in families.beside]
-    who = f"{name_of(ranks)} at {counted(case.world_size, 'rank')}, {case.workload}"
-    other = f"one process with {counted(process.case.threads_per_rank, 'thread')}"
+    who = f"{name_of(ranks)} at {counted(case.world_size, 'rank')}"
+    other = f"one process with {counted(process.case.threads_per_rank, 'thread')}, {case.workload}"
     rate = plain(inverse(judged.ratio))
-    text = f"{who}, trains {rate} times the samples/s of {other}"
+    text = f"{who} trains {rate} times the samples/s of {other}"
     if judged.verdict == "unresolved":
-        text = f"{who}, against {other}: no significant difference; it trains {rate} times the samples/s"
+        text = f"{who} against {other}: no significant difference; it trains {rate} times the samples/s"
     return (
         Finding(
             kind="threads",
