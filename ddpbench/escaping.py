@@ -73,7 +73,7 @@ _FORMULA = "=+-@\N{FULLWIDTH EQUALS SIGN}\N{FULLWIDTH PLUS SIGN}\N{FULLWIDTH HYP
 _TEXT_MARK = "'"
 _NEXT_CELL = re.compile(rf"""([;|\t\n][\s"]*)('*)(?=[{re.escape(_FORMULA)}])""")
 _NEXT_MARKED = re.compile(rf"""([;|\t\n][\s"]*)'('*)(?=[{re.escape(_FORMULA)}])""")
-"""Where spreadsheets separate cells by semicolons or tabs, a cell begins in the middle of a text, too."""
+"""Start of a cell in a spreadsheet that separates cells by semicolons or tabs."""
 
 
 def escape_csv(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Which of ddpbench's code made a run's numbers: a digest of what runs in a rank. The one owner of what that is."""
+"""Digest of the code that makes a run's numbers: what runs in a rank. The one owner of what that is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the experiments are that come with ddpbench."""
+"""Finds the experiments that come with ddpbench."""
 
 from __future__ import annotations
 

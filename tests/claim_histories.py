@@ -58,16 +58,16 @@ def without_history() -> str:
 def contents(names: Sequence[str]) -> dict[str, bytes]:
     """Return git's objects by their names, `COMMIT:PATH` or a blob's id; those that are not there are left out."""
     asked = "".join(f"{name}\n" for name in names).encode()
-    told = subprocess.run(
+    message = subprocess.run(
         ["git", "cat-file", "--batch"], cwd=ROOT, check=True, capture_output=True, input=asked
     ).stdout
     found, at = {}, 0
     for name in names:
-        head, at = told[at : (end := told.index(b"\n", at))], end + 1
+        head, at = message[at : (end := message.index(b"\n", at))], end + 1
         if head.endswith(b" missing"):
             continue
         size = int(head.split()[2])
-        found[name], at = told[at : at + size], at + size + 1
+        found[name], at = message[at : at + size], at + size + 1
     return found
 
 
@@ -75,8 +75,8 @@ def versions(*paths: str) -> list[tuple[str, str]]:
     """Return (commit, path) of every version of these files in git's history, oldest first."""
     found, commit = [], ""
     which = ("-m", "--reverse", "--no-renames", "--diff-filter=AM", "--name-only", "--format=commit %H")
-    told = git("log", *which, "HEAD", "--", *paths)
-    for line in told.splitlines():
+    message = git("log", *which, "HEAD", "--", *paths)
+    for line in message.splitlines():
         if line.startswith("commit "):
             commit = line.partition(" ")[2]
         elif line:
@@ -138,12 +138,12 @@ def histories(folder: Path = EXPERIMENTS) -> dict[str, list[dict[str, Any]]]:
 
 
 def untold(
-    stood: Iterable[Standing], now: Iterable[Standing], told: Mapping[str, Sequence[Mapping[str, Any]]]
+    stood: Iterable[Standing], now: Iterable[Standing], message: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> list[Standing]:
     """Return what stood once, and is neither in a history nor what stands now."""
     known = {
         Standing(report=name, says=entry["says"], verdict=entry["verdict"].partition(":")[0], run=run)
-        for name, entries in told.items()
+        for name, entries in message.items()
         for entry in entries
         for run in (entry.get("run", ""), "")
     }

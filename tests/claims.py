@@ -198,13 +198,13 @@ def verdicts_of(name: str) -> list[str]:
 
 def _told_before(claim: PlannedClaim) -> str:
     """Return the verdicts before, oldest first, each with its commit, and with its wording where that was another."""
-    told, wording = [], claim.says
+    message, wording = [], claim.says
     for entry in claim.history:
         quoted = f"*{entry.says}* " if entry.says != wording else ""
         changed = " (other settings)" if entry.says == claim.says and entry.number != claim.number else ""
-        told.append(f"`{entry.commit}`: {quoted}{entry.verdict}{changed}")
+        message.append(f"`{entry.commit}`: {quoted}{entry.verdict}{changed}")
         wording = entry.says
-    return "; ".join(told)
+    return "; ".join(message)
 
 
 def _known_claims(name: str) -> tuple[PlannedClaim, ...]:
@@ -229,13 +229,13 @@ def superseded() -> list[str]:
 
 def not_measured() -> str:
     """Return which claims of the experiments no kept run has decided, by their numbers."""
-    told = []
+    message = []
     for path in sorted((ROOT / "experiments").glob("*.toml")):
         stated = tomllib.loads(path.read_text(encoding="utf-8")).get("claims", [])
         known = {claim.number for claim in _known_claims(path.stem)} if path.stem in KEPT else set()
         if left := {claim["number"] for claim in stated} - known:
-            told.append(f"{series(left)} of `{path.stem}`")
-    return f"Not measured yet: claims {', '.join(told)}." if told else "All are measured."
+            message.append(f"{series(left)} of `{path.stem}`")
+    return f"Not measured yet: claims {', '.join(message)}." if message else "All are measured."
 
 
 def series(numbers: Iterable[int]) -> str:

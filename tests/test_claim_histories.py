@@ -59,14 +59,14 @@ def test_every_wording_and_verdict_that_ever_stood_is_in_a_history(
 
 @in_git
 def test_a_verdict_that_no_history_tells_is_found(stood: Mapping[Standing, list[str]]) -> None:
-    told = histories()
+    message = histories()
     ring = "a ring's step is no longer with 32 workers than with 2"
-    told["claim_master_congestion"] = [
+    message["claim_master_congestion"] = [
         one
-        for one in told["claim_master_congestion"]
+        for one in message["claim_master_congestion"]
         if one["says"] != ring or not one["verdict"].startswith("does not hold")
     ]
-    found = untold(stood, present(), told)
+    found = untold(stood, present(), message)
     assert {(one.says, one.verdict) for one in found} == {(ring, "does not hold")}
     assert {one.run for one in found} == {"", "91cbc443cdf4"}
 

@@ -148,8 +148,8 @@ def test_the_page_of_claims_lists_the_superseded_runs_and_what_is_not_measured()
     expected = superseded()
     assert re.findall(r"^\| `.*\|$", page, re.MULTILINE) == expected
     assert len(expected) >= 4
-    told = re.sub(r"\s+", " ", page)
-    assert not_measured() in told
+    message = re.sub(r"\s+", " ", page)
+    assert not_measured() in message
 
 
 def covered_by(claims: Claims, readme: str) -> list[tuple[int, int]]:

@@ -67,8 +67,10 @@ def test_simulated_figures_stand_beside_their_command(one: Simulated) -> None:
 def test_each_command_prints_what_is_stated(one: Simulated, capsys: pytest.CaptureFixture[str]) -> None:
     name = name_of(one)
     assert main([name]) == 0
-    told = dict(line.removeprefix(f"{name}, ").split(": ") for line in capsys.readouterr().out.splitlines())
-    assert told == dict(one.prints), "change reports/claims.toml and the page to what is printed"
+    message = dict(
+        line.removeprefix(f"{name}, ").split(": ") for line in capsys.readouterr().out.splitlines()
+    )
+    assert message == dict(one.prints), "change reports/claims.toml and the page to what is printed"
 
 
 def test_every_simulation_s_figures_are_stated() -> None:

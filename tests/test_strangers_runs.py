@@ -59,9 +59,9 @@ def test_what_would_write_in_it_refuses_and_says_what_to_do(
     before = names(run.path)
     assert command(words.format(run=run.path).split()) == 2
     assert names(run.path) == before
-    told = capsys.readouterr().err
-    assert f"{run.path} belongs to nobody, and is only read: copy it, and give the copy: cp -r" in told
-    assert "Traceback" not in told
+    message = capsys.readouterr().err
+    assert f"{run.path} belongs to nobody, and is only read: copy it, and give the copy: cp -r" in message
+    assert "Traceback" not in message
 
 
 def test_it_can_be_read_and_a_copy_is_ones_own(
@@ -166,9 +166,9 @@ def test_a_resume_below_anybodys_folder_is_refused(run: RunDir, capsys: pytest.C
 def test_messages_name_the_directory_as_it_was_given(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     (run.path / ".lock").mkdir()
     (run.path / "cases.csv").unlink(missing_ok=True)
-    with pytest.raises(OutputError) as told, run.held() as itself:
+    with pytest.raises(OutputError) as message, run.held() as itself:
         raise OutputError(f"{itself.table} is a pipe")
-    assert str(told.value) == f"{run.table} is a pipe"
+    assert str(message.value) == f"{run.table} is a pipe"
 
 
 @pytest.mark.parametrize("unnamed", [True, False])

@@ -54,7 +54,7 @@ class LossCurveRun:
     session: str = ""
     """The sweep that ran its launch."""
     correlation: float = 0.0
-    """As its launch's `Timing` has it."""
+    """The correlation of its launch's `Timing`."""
 
     @property
     def timing(self) -> Timing | None:

@@ -47,7 +47,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if is_dirty(commit) and not arguments.dirty:
             raise RequestError(
                 f"{run.path} was measured with uncommitted changes (commit {on_one_line(commit)}): nobody can measure "
-                "it again. Commit them and measure anew, or give --dirty"
+                "it again. Commit them and measure again, or give --dirty"
             )
         with own.locked("ddpbench pack"):
             size = pack(own).stat().st_size

@@ -91,7 +91,7 @@ class Table:
     mixed: bool = False
     """Whether one column holds different quantities, which are rounded each for itself."""
     fold: str = ""
-    """What stands in its place until it is opened; empty for a table that is always open."""
+    """The text shown until it is opened; empty for a table that is always open."""
 
     def evenly_rounded(self) -> Table:
         """Return it with one rounding within each column of measured values."""

@@ -60,11 +60,11 @@ _PER_CENT = Unit("1", type="number or percentage")
 _Selection = dict[str, list[Any]]
 _Number = Annotated[int, limits.CLAIM_NUMBER, Unit("1")]
 VERDICTS = ("holds in part", "holds", "does not hold", "cannot tell", "no run kept")
-"""How the verdict of an earlier run begins; the longest of two that begin alike comes first."""
+"""Starts of the verdict of an earlier run; the longer of two that begin alike comes first."""
 
 
 class Earlier(BaseModel, extra="forbid", frozen=True):
-    """One `[[claims.history]]`: what was claimed before, or measured before, and what came of it."""
+    """An entry of `[[claims.history]]`: an earlier claim or run, and its verdict."""
 
     number: _Number
     """Number of the claim then: its own if the same claim was measured again."""
@@ -81,7 +81,7 @@ class Earlier(BaseModel, extra="forbid", frozen=True):
     verdict: Annotated[str, Field(pattern=f"^({'|'.join(VERDICTS)})(: .+)?$")]
     """Verdict: `holds`, `does not hold`, `holds in part`, `cannot tell` or `no run kept`; after a colon the numbers."""
     why: Annotated[str, AfterValidator(_one_line)] = ""
-    """Why the claim was changed, measured again or judged anew after this."""
+    """Why the claim was changed, measured again or judged again after this."""
 
 
 class Claim(BaseModel, extra="forbid", frozen=True):

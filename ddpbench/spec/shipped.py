@@ -1,4 +1,4 @@
-"""What the claims' histories of the experiments that come with ddpbench know of kept runs."""
+"""Histories of claims for kept runs, from the experiments that come with ddpbench."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _with_own(claim: PlannedClaim, run_id: str, known: Sequence[Sequence[Past]])
 
 
 def _histories(file: Path) -> list[tuple[Past, ...]]:
-    """Return the history of each of a file's claims; none where there is no such file, or it cannot be read."""
+    """Return the history of each of a file's claims; empty if the file is missing or cannot be read."""
     try:
         found = _Experiment.model_validate(parse(read_text(file)))
     except (OSError, ValueError, ValidationError):

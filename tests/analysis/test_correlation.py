@@ -211,10 +211,10 @@ def test_a_run_whose_rounds_drift_says_so_and_has_wider_intervals(tmp_path: Path
     cases = read_cases(run, read_plan(run))
     (reckoned,) = {one.correlation for case in cases for one in case.timings}
     assert reckoned > 0.4
-    told = [one for one in summarize(run).validity if "lag-1 correlation" in one]
-    assert len(told) == 1
-    assert f"{reckoned:.2f}" in told[0]
-    assert f"{widening_of(10, reckoned):.2f} times as wide" in told[0]
+    message = [one for one in summarize(run).validity if "lag-1 correlation" in one]
+    assert len(message) == 1
+    assert f"{reckoned:.2f}" in message[0]
+    assert f"{widening_of(10, reckoned):.2f} times as wide" in message[0]
     ddp = next(case for case in cases if case.case.strategy == "ddp")
     base = next(case for case in cases if case.case_id == ddp.baseline_id)
     found = compare(ddp.timings, base.timings)

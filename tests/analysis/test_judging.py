@@ -54,9 +54,9 @@ def page(cases: Sequence[CaseRun], claims: Sequence[Decided]) -> Iterator[_Said]
     for one in claims:
         for held in one.pairs:
             yield from said_of(held.a, held.b, held.ratio)
-    for told in (*findings(cases), *input_findings(cases), *precision_findings(cases)):
-        if len(told.cases) == 2:
-            yield from said_of(*told.cases, told.ratio)
+    for message in (*findings(cases), *input_findings(cases), *precision_findings(cases)):
+        if len(message.cases) == 2:
+            yield from said_of(*message.cases, message.ratio)
     families = Families(cases)
     for a in cases:
         for b in cases:

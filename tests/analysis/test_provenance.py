@@ -17,7 +17,7 @@ from tests.synthetic import RankLaunch, case_of, write_launch, write_plan
 SETUP = {"numa": "1 node"}
 
 
-def told(folder: Path, digest: str | None, setup: dict[str, str] | None) -> str:
+def message(folder: Path, digest: str | None, setup: dict[str, str] | None) -> str:
     run, case = RunDir(folder / "run"), case_of("single", 1)
     write_plan(run, [case])
     write_launch(run, case, 0, [RankLaunch()])
@@ -29,19 +29,19 @@ def told(folder: Path, digest: str | None, setup: dict[str, str] | None) -> str:
 
 
 def test_a_run_of_today_s_code_and_records_has_nothing_to_say(tmp_path: Path) -> None:
-    found = told(tmp_path, code_digest(), SETUP)
+    found = message(tmp_path, code_digest(), SETUP)
     assert "measuring code" not in found
     assert "Rule 9" not in found
 
 
 def test_other_measuring_code_is_said(tmp_path: Path) -> None:
-    found = told(tmp_path, "0011223344556677", SETUP)
+    found = message(tmp_path, "0011223344556677", SETUP)
     assert "Other measuring code than this version's made this run (rank_code_digest in Provenance)." in found
     assert "Rule 9" not in found
 
 
 def test_a_run_from_before_digests_and_setups_says_both(tmp_path: Path) -> None:
-    found = told(tmp_path, None, None)
+    found = message(tmp_path, None, None)
     assert "Which measuring code made this run is not known" in found
     assert "Rule 9 of Hoefler and Belli is not met" in found
 

@@ -32,10 +32,10 @@ def test_an_unknown_flag_or_command_is_refused() -> None:
 def test_a_typo_in_the_toml_names_every_problem(tmp_path: Path) -> None:
     path = tmp_path / "typo.toml"
     path.write_text('[base]\nstrategie = "ddp"\n[axes]\nworld_size = []\n', encoding="utf-8")
-    told = refused("sweep", path)
-    assert "2 problems" in told
-    assert "base.strategie: unknown key; did you mean 'strategy'?" in told
-    assert "axes.world_size: is empty" in told
+    message = refused("sweep", path)
+    assert "2 problems" in message
+    assert "base.strategie: unknown key; did you mean 'strategy'?" in message
+    assert "axes.world_size: is empty" in message
 
 
 def test_broken_toml_and_binary_files(tmp_path: Path) -> None:
@@ -55,8 +55,8 @@ def test_a_wrong_override_is_refused() -> None:
 
 
 def test_gpus_that_are_not_there() -> None:
-    told = refused("sweep", "quick", "--set", "base.device=cuda", CUDA_VISIBLE_DEVICES="")
-    assert "no GPU here" in told
+    message = refused("sweep", "quick", "--set", "base.device=cuda", CUDA_VISIBLE_DEVICES="")
+    assert "no GPU here" in message
     assert "nccl moves data between GPUs only" in refused(
         "sweep", "quick", "--set", "base.backend=nccl", CUDA_VISIBLE_DEVICES=""
     )
@@ -73,9 +73,9 @@ def test_a_directory_that_is_no_run(tmp_path: Path) -> None:
 def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
     occupied = tmp_path / "file"
     occupied.write_text("", encoding="utf-8")
-    told = refused("sweep", "quick", "--out", occupied / "run")
-    assert "cannot be written" in told
-    assert "--out" in told
+    message = refused("sweep", "quick", "--out", occupied / "run")
+    assert "cannot be written" in message
+    assert "--out" in message
 
 
 def test_another_sweep_on_the_same_cores_is_named(
@@ -86,9 +86,9 @@ def test_another_sweep_on_the_same_cores_is_named(
         claim.bind(f"\0ddpbench-core-{core}")
         claim.listen(1)
         path = write_experiment([workload("Sound")])
-        told = refused("sweep", path, "--out", tmp_path / "run", DDPBENCH_SHARED_MACHINE="")
-    assert f"process {os.getpid()}" in told
-    assert "DDPBENCH_SHARED_MACHINE" in told
+        message = refused("sweep", path, "--out", tmp_path / "run", DDPBENCH_SHARED_MACHINE="")
+    assert f"process {os.getpid()}" in message
+    assert "DDPBENCH_SHARED_MACHINE" in message
 
 
 def test_a_run_directory_in_use_is_refused(write_experiment: Callable[..., Path], tmp_path: Path) -> None:
@@ -100,8 +100,8 @@ def test_a_run_directory_in_use_is_refused(write_experiment: Callable[..., Path]
     with (run / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         (run / "plan.json").write_text('{"schema_version": 1}', encoding="utf-8")
-        told = refused("sweep", path, "--out", run)
-        assert "in use by another ddpbench command: wait until that ends or give another --out" in told
+        message = refused("sweep", path, "--out", run)
+        assert "in use by another ddpbench command: wait until that ends or give another --out" in message
 
 
 def test_another_schema_is_refused(write_experiment: Callable[..., Path], tmp_path: Path) -> None:

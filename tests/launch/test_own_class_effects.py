@@ -187,9 +187,9 @@ def test_what_a_script_does_and_the_class_does_not_is_to_be_filled_in(
 ) -> None:
     found = written(tmp_path, **{place: change})
     assert found.is_open
-    told = [each for each in found.left if each.startswith(f"{method}(): do there what line ")]
-    assert len(told) == 1, found.left
-    assert int(told[0].split("what line ")[1].split()[0]) in lines_of(tmp_path, change)
+    message = [each for each in found.left if each.startswith(f"{method}(): do there what line ")]
+    assert len(message) == 1, found.left
+    assert int(message[0].split("what line ")[1].split()[0]) in lines_of(tmp_path, change)
     assert any(line.strip().startswith("...  # ") for line in found.text.splitlines())
 
 

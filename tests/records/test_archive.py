@@ -224,8 +224,8 @@ def test_pack_then_report_on_a_checkout_gives_the_same_page(
 def test_a_run_under_way_is_not_packed(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     with run.locked():
         assert command(["pack", str(run.path)]) == 2
-    told = capsys.readouterr().err
-    assert told.endswith(
+    message = capsys.readouterr().err
+    assert message.endswith(
         f"{run.path} is in use by a sweep (process {os.getpid()} on {os.uname().nodename}): wait until that ends\n"
     )
     assert not run.packed.exists()

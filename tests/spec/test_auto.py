@@ -98,10 +98,10 @@ def test_a_dry_run_says_what_is_left_out(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     assert run(["sweep", "quick", "--dry-run", "--fabric", "2 x 2 x 1gbit"]) == 0
-    told = capsys.readouterr().out
-    assert 'world_size = "auto" leaves out 2 ranks on this fabric: 2 nodes of 2 are 4 ranks' in told
-    assert "ddp · 4 ranks · default buckets · 2 x 2 · 1 Gbit/s, emulated" in told
-    assert " 2 ranks ·" not in told
+    message = capsys.readouterr().out
+    assert 'world_size = "auto" leaves out 2 ranks on this fabric: 2 nodes of 2 are 4 ranks' in message
+    assert "ddp · 4 ranks · default buckets · 2 x 2 · 1 Gbit/s, emulated" in message
+    assert " 2 ranks ·" not in message
 
 
 QUICK = (Path(__file__).parents[2] / "experiments/quick.toml").read_text(encoding="utf-8")
@@ -161,7 +161,7 @@ def test_a_job_on_nodes_has_no_process_with_all_of_their_cores(
     assert (
         run(["plan", "quick", "--nodes", "a,b", "--ranks-per-node", "2", "--out", str(tmp_path / "run")]) == 0
     )
-    told = capsys.readouterr().out
-    assert "the case with a thread for each core is left out" in told
+    message = capsys.readouterr().out
+    assert "the case with a thread for each core is left out" in message
     plan = json.loads((tmp_path / "run/plan.json").read_text(encoding="utf-8"))
     assert {one["threads_per_rank"] for one in plan["cases"]} == {1}

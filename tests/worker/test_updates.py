@@ -121,8 +121,8 @@ def test_gradients_that_no_backward_made_are_left_to_strategies_that_average_not
             strategy,
             facts,
         )
-    told = "sets gradients without backward() (0.weight" in summary_of(name, facts)
-    assert told is strange
+    message = "sets gradients without backward() (0.weight" in summary_of(name, facts)
+    assert message is strange
 
 
 @pytest.mark.ranks

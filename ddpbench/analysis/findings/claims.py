@@ -308,7 +308,7 @@ def _finding(one: Decided, by_id: Mapping[str, CaseRun], names: Names) -> Findin
 
 
 EARLIER = "earlier verdict"
-"""How the tag begins that tells what came of a claim before."""
+"""Start of the tag with a claim's earlier verdicts."""
 
 
 def earlier(one: Decided) -> str:
@@ -527,7 +527,7 @@ class _Words:
         return ("", f"{longer(by)} faster") if ahead else ("its step takes ", f"{longer(by)} longer")
 
     def _within(self, ratio: Interval) -> str:
-        """Return the difference of a pair that counts as equal, beside what was claimed to be equal."""
+        """Return the difference of a pair that counts as equal, with the margin that was claimed."""
         low, high = ratio.low or 0.0, ratio.high or math.inf
         apart = f"step times differ by {signed(ratio)}"
         if low > 1:

@@ -63,7 +63,7 @@ class _Pair:
     family: tuple[CaseRun, ...]
     """All at that number of ranks, from which the two are told apart."""
     corrected: int
-    """How many comparisons share the error: those of the family, or of the claims that name the two."""
+    """The number of comparisons that share the error: those of the family, or of the claims that name the two."""
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpbench.analysis.findings.groups import grouped, measured, panels, process_beside
+from ddpbench.analysis.findings.groups import grouped, measured, panels, with_one_process
 from ddpbench.analysis.judging import judge_pair
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.best import Family, Standing
@@ -41,9 +41,12 @@ class Families:
             for family in self._members
             if sum(len(run.timings) >= MIN_ROUNDS for run in family) > 1
         }
-        self.beside = process_beside(cases)
+        self.one_process = with_one_process(cases)
         """The reference of the first panel and one process with as many threads: a comparison across panels."""
-        also = self.beside is not None and len(pairs(*(run.timings for run in self.beside))) >= MIN_ROUNDS
+        also = (
+            self.one_process is not None
+            and len(pairs(*(run.timings for run in self.one_process))) >= MIN_ROUNDS
+        )
         self.parts = max(1, len(several) + also)
         """Among how many the 5 % are divided."""
         self._alpha = ALPHA / self.parts
@@ -74,9 +77,9 @@ class Families:
         family = self.family_of((a, b))
         return family.pair(a.case_id, b.case_id) if family is not None else None
 
-    def judge_beside(self) -> Judgement | None:
+    def judge_one_process(self) -> Judgement | None:
         """Return the reference against one process; None where there is none, or they are never run together."""
-        return judge_pair(*self.beside, self._alpha) if self.beside is not None else None
+        return judge_pair(*self.one_process, self._alpha) if self.one_process is not None else None
 
     def standings(self, runs: Sequence[CaseRun]) -> dict[str, Standing]:
         """Return how each of these stands among them, by its id; empty where no family has them all."""

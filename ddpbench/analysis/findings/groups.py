@@ -146,10 +146,10 @@ def _largest(members: Sequence[CaseRun]) -> int:
     return max(run.case.world_size for run in members if exchanges_gradients(run))
 
 
-def process_beside(cases: Sequence[CaseRun]) -> tuple[CaseRun, CaseRun] | None:
+def with_one_process(cases: Sequence[CaseRun]) -> tuple[CaseRun, CaseRun] | None:
     """Return the first panel's reference, and one process whose threads have as many cores as its ranks, or nearly.
 
-    None where there is no such process.
+    None where no such process was run.
     """
     if len({run.case.threads_per_rank for run in cases}) < 2:
         return None
@@ -157,7 +157,7 @@ def process_beside(cases: Sequence[CaseRun]) -> tuple[CaseRun, CaseRun] | None:
     for members in compared_panels(cases)[:1]:
         reference = reference_of(members)
         own = reference.case.threads_per_rank
-        beside = [
+        candidates = [
             run
             for run in measured(cases)
             if traits_of(run.case).role == "base"
@@ -166,9 +166,9 @@ def process_beside(cases: Sequence[CaseRun]) -> tuple[CaseRun, CaseRun] | None:
             and not run.oversubscribed
             and grouping.panel(run.case, but=shared) == grouping.panel(reference.case, but=shared)
         ]
-        if beside:
+        if candidates:
             cores = reference.case.world_size * own
-            return reference, min(beside, key=lambda run: abs(run.case.threads_per_rank - cores))
+            return reference, min(candidates, key=lambda run: abs(run.case.threads_per_rank - cores))
     return None
 
 

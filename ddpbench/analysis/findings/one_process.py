@@ -21,13 +21,13 @@ from ddpbench.units import counted
 
 
 def one_process_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """One sentence on the first panel's reference, where such a process was run beside it in enough rounds."""
+    """Return a sentence on the first panel's reference and such a process, if both have enough rounds."""
     families = Families(cases)
-    judged = families.judge_beside()
-    if families.beside is None or judged is None or judged.verdict == "too few":
+    judged = families.judge_one_process()
+    if families.one_process is None or judged is None or judged.verdict == "too few":
         return ()
-    ranks, process = families.beside
-    case, batches = ranks.case, [run.case.global_batch for run in families.beside]
+    ranks, process = families.one_process
+    case, batches = ranks.case, [run.case.global_batch for run in families.one_process]
     who = f"{name_of(ranks)} at {counted(case.world_size, 'rank')}"
     other = f"one process with {counted(process.case.threads_per_rank, 'thread')}, {case.workload}"
     rate = plain(inverse(judged.ratio))
@@ -41,7 +41,7 @@ def one_process_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
             tags=(
                 *grouping.told(case),
                 *(["{:,} and {:,} samples per step".format(*batches)] if len(set(batches)) > 1 else []),
-                *conditions(families.beside),
+                *conditions(families.one_process),
                 *size_tags(judged),
                 *launch_tags(judged.rounds, families.parts),
             ),

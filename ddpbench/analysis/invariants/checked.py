@@ -111,7 +111,7 @@ class Invariant:
     unseen: Callable[[Measured], float | None] | None = None
     """Of a rule that statistics decide, the largest deviation that a case leaves open, as a fraction."""
     by_construction: bool = False
-    """Whether no record can break it, but an error of the analysis alone: it is checked, and not counted."""
+    """True if only an error of the analysis can break it: it is checked, and not counted."""
     withholds: Callable[[Measured, Bounded], bool] = lambda case, number: False
     """Return whether a number outside its bounds forbids every conclusion from the case's throughput."""
 

@@ -1,4 +1,4 @@
-"""Sentences on what a run's machine.json is too old to tell, or tells of other measuring code than this version's."""
+"""Sentences on runs of other measuring code than this version's, and on what an old machine.json lacks."""
 
 from __future__ import annotations
 

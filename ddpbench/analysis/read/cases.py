@@ -111,8 +111,8 @@ def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
 
     Their timings carry what correlates the run's rounds.
     """
-    beside = grouping.base_of_none(run.case for run in cases)
-    cases = [replace(run, baseline_id="") if run.case in beside else run for run in cases]
+    baseless = grouping.base_of_none(run.case for run in cases)
+    cases = [replace(run, baseline_id="") if run.case in baseless else run for run in cases]
     changes = {run.case_id: [x.change for x in run.good if x.change is not None] for run in cases}
     found = unsteady(changes)
     judged_runs: list[CaseRun] = []

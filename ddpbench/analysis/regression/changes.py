@@ -379,7 +379,7 @@ class _Told:
     deviation: float | None = None
     """Standard deviation of the log ratio of a round in turn."""
     correlation: float = 0.0
-    """Of rounds in turn, as `correlation_in_turn` has it."""
+    """The lag-1 correlation of rounds in turn (`correlation_in_turn`)."""
     drifts: tuple[float, float] | None = None
     mean: float | None = None
     tail: bool = False

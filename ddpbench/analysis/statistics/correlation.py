@@ -109,7 +109,7 @@ def _places(rounds: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
 
 
 def widening_of(rounds: int, correlation: float) -> float:
-    """Return the same for so many rounds of one session, one after the other."""
+    """Return the same for `rounds` rounds of one session, one after the other."""
     if correlation <= 0 or rounds < 2:
         return 1.0
     lags = np.arange(1, min(rounds, _FURTHEST))
@@ -134,7 +134,7 @@ def _widening(rounds: tuple[tuple[int, int], ...], correlation: float) -> float:
 
 
 def _factor(count: int, total: float) -> float:
-    """Return the widening for the sum of the correlations of every two of so many rounds."""
+    """Return the widening for the sum of the correlations of every two of `count` rounds."""
     left = (count - total / count) / (count - 1)
     return max(1.0, math.sqrt(total / count / left))
 

@@ -51,7 +51,7 @@ def anytime_interval(values: Sequence[float], alpha: float = ALPHA, *, wider: fl
     """Return the middle of values, and its interval, which holds at every number of them; no ends while it has none.
 
     Outliers move neither by much: the middle is Huber's, of values cut off at `CUT` scales around it. Where rounds are
-    correlated its ends are to be `wider` apart, by the factor of so many rounds (`correlation.py`).
+    correlated its ends are to be `wider` apart, by the factor of `correlation.py`.
     """
     every = np.asarray(values, dtype=np.float64)
     middle, spread = middle_of(every), float(np.ptp(every)) if len(every) else 0.0

@@ -1,4 +1,4 @@
-"""What a script does to its model, data, optimizer or state and the class does not do, each with its statement."""
+"""Finds statements of a script that change its model, data, optimizer or state and are not in the class."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PARTS = frozenset(
 _FACTS = frozenset(
     {"shape", "device", "dtype", "ndim", "training", "is_cuda", "is_leaf", "requires_grad", "grad_fn"}
 )
-"""Attributes that are no part of an object which could be changed."""
+"""Attributes of an object that nothing changes."""
 _READS = frozenset(
     {
         "numel",
@@ -231,7 +231,7 @@ class _Where:
     scope: Scope
     taint: Mapping[str, str]
     helper: bool
-    """Whether the class does nothing of it, as it has no copy of the call."""
+    """Return whether the class has no copy of the call."""
 
 
 class Effects:
@@ -694,7 +694,7 @@ def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _statements(body: list[ast.stmt], tests: Tests) -> Iterator[tuple[ast.stmt, list[ast.AST], Tests]]:
-    """Yield each statement with the expressions of its own and the conditions that it stands under."""
+    """Yield each statement with its expressions and the conditions that it stands under."""
     for each in body:
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue

@@ -323,7 +323,7 @@ def _draw(picture: Picture, families: Sequence[str]) -> tuple[Drawn, set[str]]:
         body = Bbox.from_extents(0, below, picture.width_in, below + picture.height_in)
         svg = slim(themed(saved(figure, "svg", part=body)))
         narrow = narrow_form(picture) if picture.narrow is not None else b""
-    png = stamped(png, digest_of(svg))  # so that a picture that is kept can be held against its page
+    png = stamped(png, digest_of(svg))  # a test compares a kept picture with its page by this
     files[f"figures/{picture.file_name}.png"] = png
     return Drawn(narrow=narrow, svg=svg, png=png, files=files), missing
 

@@ -48,7 +48,7 @@ def _table(one: Decided) -> Table:
 
 
 def _earlier(claims: Sequence[Decided]) -> Table | None:
-    """Return what was claimed before, and what came of it; None where nothing was."""
+    """Return earlier claims with their verdicts; None without any."""
     if not claims:
         return None
     return Table(
