@@ -106,6 +106,9 @@ def _be(
         sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
         os.chdir(here)
         tempfile.tempdir = None
+        if resource.RLIMIT_FSIZE in limits:  # Python would leave cut byte code, which others then read
+            sys.dont_write_bytecode = True
+            os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
         for which, most in limits.items():
             resource.setrlimit(which, (most, most))
         from ddpbench.cli import run as command
