@@ -18,7 +18,7 @@ from ddpbench.cli.lines import WIDEST
 from ddpbench.cli.results import table
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
-from ddpbench.spec.claims import PlannedClaim
+from ddpbench.spec.claims import JudgedAgain, PlannedClaim
 from ddpbench.spec.shipped import with_known_history
 from tests.kept import KEPT, REPORTS, ROOT, summary_of
 
@@ -185,26 +185,38 @@ def unclaimed(prose: str, covered: Sequence[tuple[int, int]]) -> list[str]:
 def verdicts_of(name: str) -> list[str]:
     """Return the rows of a kept run's claims in the page of claims: verdicts with their numbers, and those before."""
     summary = summary_of(name)
-    before = {claim.says: claim for claim in _known_claims(name)}
+    run_id = read_plan(RunDir(REPORTS / name)).run_id
     rows = []
     for one in summary.get("claims", ()):
         (text,) = (found["text"] for found in summary["findings"] if f": {one['says']}" in found["text"])
         detail = text.partition(f": {one['says']}")[2].removeprefix("; ").removesuffix(".")
         verdict = f"{one['verdict']}{': ' if detail else ''}{detail}"
-        past = _told_before(before[one["says"]])
+        past = _told_before(one, run_id)
         rows.append(f"| [{name}](reports/{name}/report.html) | {one['says']} | {verdict} | {past} |")
     return rows
 
 
-def _told_before(claim: PlannedClaim) -> str:
-    """Return the verdicts before, oldest first, each with its commit, and with its wording where that was another."""
-    message, wording = [], claim.says
-    for entry in claim.history:
-        quoted = f"*{entry.says}* " if entry.says != wording else ""
-        changed = " (other settings)" if entry.says == claim.says and entry.number != claim.number else ""
-        message.append(f"`{entry.commit}`: {quoted}{entry.verdict}{changed}")
-        wording = entry.says
-    return "; ".join(message)
+def _told_before(claim: Mapping[str, Any], run_id: str) -> str:
+    """Return the verdicts before, oldest first, each with its commit, and with its wording where that was another.
+
+    Args:
+        claim: as the summary of a page has it.
+        run_id: the page's run.
+    """
+    parts, wording = [], claim["says"]
+    for entry in claim["history"]:
+        quoted = f"*{entry['says']}* " if entry["says"] != wording else ""
+        changed = entry["says"] == claim["says"] and entry["number"] != claim["number"]
+        note = (
+            " (other settings)"
+            if changed
+            else " (this run, by earlier rules)"
+            if entry["run"] == run_id
+            else ""
+        )
+        parts.append(f"`{entry['commit']}`: {quoted}{entry['verdict']}{note}")
+        wording = entry["says"]
+    return "; ".join(parts)
 
 
 def _known_claims(name: str) -> tuple[PlannedClaim, ...]:
@@ -219,7 +231,7 @@ def superseded() -> list[str]:
     for name in KEPT:
         for claim in _known_claims(name):
             for entry in claim.history:
-                if entry.run:
+                if entry.run and not isinstance(entry, JudgedAgain):
                     rows.setdefault((name, entry.date, entry.run, entry.commit), set()).add(entry.number)
     return [
         f"| `{name}` | {series(numbers)} | {date} | `git show {commit}:reports/{name}/report.html` |"
@@ -229,13 +241,13 @@ def superseded() -> list[str]:
 
 def not_measured() -> str:
     """Return which claims of the experiments no kept run has decided, by their numbers."""
-    message = []
+    parts = []
     for path in sorted((ROOT / "experiments").glob("*.toml")):
         stated = tomllib.loads(path.read_text(encoding="utf-8")).get("claims", [])
         known = {claim.number for claim in _known_claims(path.stem)} if path.stem in KEPT else set()
         if left := {claim["number"] for claim in stated} - known:
-            message.append(f"{series(left)} of `{path.stem}`")
-    return f"Not measured yet: claims {', '.join(message)}." if message else "All are measured."
+            parts.append(f"{series(left)} of `{path.stem}`")
+    return f"Not measured yet: claims {', '.join(parts)}." if parts else "All are measured."
 
 
 def series(numbers: Iterable[int]) -> str:

@@ -14,6 +14,7 @@ from ddpbench.launch.catalog import TableCatalog
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import load_experiment
+from ddpbench.spec.claims import JudgedAgain
 from ddpbench.spec.shipped import with_known_history
 from tests.claim_histories import (
     EXPERIMENTS,
@@ -29,7 +30,7 @@ from tests.claim_histories import (
     untold,
     without_history,
 )
-from tests.kept import KEPT, unpacked
+from tests.kept import KEPT, REPORTS, summary_of, unpacked
 
 WHY_NOT = without_history()
 in_git = pytest.mark.skipif(bool(WHY_NOT), reason=f"git's history cannot be read: {WHY_NOT}")
@@ -145,12 +146,25 @@ def test_a_kept_run_s_claims_come_with_what_was_before_it(tmp_path: Path) -> Non
     found = with_known_history(plan.claims, plan.experiment, plan.run_id)
     (ring,) = [claim for claim in found if "hardly longer" in claim.says]
     assert ring.number == 7
-    assert [entry.head for entry in ring.history] == ["does not hold", "cannot tell"]
+    assert [entry.head for entry in ring.history] == ["does not hold", "cannot tell", "holds"]
+    assert [isinstance(entry, JudgedAgain) for entry in ring.history] == [False, False, True]
     assert {claim.number for claim in found} == {5, 6, 7, 8}
     stranger = with_known_history(plan.claims, plan.experiment, "0" * 12)
     assert stranger == plan.claims, "another run of the same wording is not taken for it"
     elsewhere = with_known_history(plan.claims, plan.experiment, plan.run_id, tmp_path)
     assert elsewhere == plan.claims
+
+
+def test_a_run_that_is_judged_again_keeps_the_verdict_that_it_had() -> None:
+    """By its own records the first and the third of these claims held, until intervals allowed for correlation."""
+    summary = summary_of("claim_model_parallel")
+    run_id = read_plan(RunDir(REPORTS / "claim_model_parallel")).run_id
+    own = [[past["verdict"] for past in one["history"] if past["run"] == run_id] for one in summary["claims"]]
+    assert [len(each) for each in own] == [1, 0, 1, 0, 0]
+    assert own[0][0].startswith("holds: ")
+    tags = [finding["tags"] for finding in summary["findings"] if finding["kind"] == "claim"]
+    again = [any(tag.endswith("then judged again") for tag in each) for each in tags]
+    assert again == [True, False, True, False, False]
 
 
 def test_every_kept_run_is_known_to_the_history_of_its_claims(tmp_path: Path) -> None:

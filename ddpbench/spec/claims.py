@@ -190,6 +190,11 @@ class Past:
         return self.verdict.partition(":")[0]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JudgedAgain(Past):
+    """The verdict that a run's own records had by earlier rules."""
+
+
 def past(history: Sequence[Earlier]) -> tuple[Past, ...]:
     """Return a claim's history as a plan holds it."""
     return tuple(Past(**one.model_dump()) for one in history)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
 from ddpbench.shipped import shipped_experiments
-from ddpbench.spec.claims import Earlier, Past, PlannedClaim, past
+from ddpbench.spec.claims import Earlier, JudgedAgain, Past, PlannedClaim, past
 from ddpbench.spec.documents import parse, read_text
 
 
@@ -26,7 +26,8 @@ def with_known_history(
 ) -> tuple[PlannedClaim, ...]:
     """Return the claims of a run whose plan has no history with that which the shipped experiment knows of this run.
 
-    A run is known by its id alone. What stands before it in a claim's history came before it.
+    A run is known by its id alone. What is before it in a claim's history came before it; its own entry is the verdict
+    that it had when the history was written.
     """
     if not run_id or not claims or any(claim.number is not None or claim.history for claim in claims):
         return tuple(claims)
@@ -38,7 +39,8 @@ def _with_own(claim: PlannedClaim, run_id: str, known: Sequence[Sequence[Past]])
     for history in known:
         for place, entry in enumerate(history):
             if entry.run == run_id and entry.says == claim.says:
-                return replace(claim, number=entry.number, history=tuple(history[:place]))
+                own = JudgedAgain(**asdict(entry))
+                return replace(claim, number=entry.number, history=(*history[:place], own))
     return claim
 
 

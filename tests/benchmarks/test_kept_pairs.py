@@ -32,6 +32,7 @@ from tests.benchmarks.kept_pairs import (
     beside_torchrun,
     beyond,
     folder_of,
+    found_if_widened_at_once,
     noting,
     over_launches,
     read,
@@ -245,6 +246,12 @@ def test_what_was_planted_is_found_as_often_as_is_said() -> None:
             assert verdicts.count("slower") + verdicts.count("faster") <= MOST_APART
         (row,) = (one for one in readme if one.startswith(f"| `{path.parent.name}/{path.name}` |"))
         assert row.endswith(f"| **{sentence_on(path)}** |"), sentence_on(path)
+
+
+def test_the_record_has_what_another_number_of_rounds_would_have_given() -> None:
+    readme = " ".join((PLANTED / "README.md").read_text(encoding="utf-8").split())
+    counts = ", ".join(f"{name} {count}" for name, count in found_if_widened_at_once().items())
+    assert f"{counts} of ten found" in readme, counts
 
 
 @pytest.mark.parametrize("path", sorted(PLANTED.glob("*/*.csv")), ids=lambda path: path.stem)

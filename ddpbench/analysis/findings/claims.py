@@ -59,7 +59,7 @@ from ddpbench.analysis.statistics.stats import (
 )
 from ddpbench.analysis.summary import ClaimVerdict, Decided, Finding, HeldPair, PairVerdict
 from ddpbench.spec import grouping
-from ddpbench.spec.claims import Of, PlannedClaim
+from ddpbench.spec.claims import JudgedAgain, Of, Past, PlannedClaim
 from ddpbench.spec.grouping import PANEL, SCALE, VARIANT
 from ddpbench.strategies.traits import spoken_among, traits_of
 from ddpbench.units import counted
@@ -143,18 +143,24 @@ def _decided(
         )
         for pair, why, comparison in zip(pairs, unable, compared, strict=True)
     )
+    verdict = _verdict(held)
     return Decided(
         says=claim.says,
         number=claim.number,
-        history=claim.history,
+        history=_before(claim.history, verdict),
         source=claim.source,
         kind=claim.kind,
         margin=claim.margin,
         of=claim.of,
-        verdict=_verdict(held),
+        verdict=verdict,
         pairs=held,
         comparisons=count,
     )
+
+
+def _before(history: Sequence[Past], verdict: ClaimVerdict) -> tuple[Past, ...]:
+    """Return a claim's history without this run's own entry where its verdict is the same now."""
+    return tuple(one for one in history if not isinstance(one, JudgedAgain) or one.head != verdict)
 
 
 def _runs_of(pairs: Sequence[_Pair]) -> list[CaseRun]:
@@ -320,6 +326,8 @@ def earlier(one: Decided) -> str:
     wordings = _changes([*(entry.says for entry in tried), one.says])
     numbers = _changes([*(entry.number for entry in tried), one.number])
     then = "reworded" if wordings else "changed" if numbers else "measured again"
+    if isinstance(tried[-1], JudgedAgain):
+        then, wordings, numbers = "judged again", 0, 0
     often = wordings or numbers
     times = "" if often < 2 else " twice" if often == 2 else f" {often} times"
     return f"{EARLIER}{'s' if len(heads) > 1 else ''}: {', '.join(heads)}, then {then}{times}"
