@@ -41,10 +41,10 @@ def bounds_of(runs: Iterable[_T]) -> dict[Hashable, _T]:
 
 
 def outruns(case: Case, rate: float, bound_rate: float) -> bool:
-    """Return whether a case's throughput lies above that of its bound by more than 2 %: then there is no bound.
+    """Return whether a case's throughput is more than 2 % above its bound, which then is refuted.
 
     Both rates in samples per second of the whole job. Values decide, and not intervals: a bound so uncertain that it
-    may lie below is not one to be told beside a higher number.
+    may be lower is not shown with a higher number.
     """
     return is_bounded(case) and rate > bound_rate * (1 + MARGIN)
 

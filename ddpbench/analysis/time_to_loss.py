@@ -138,7 +138,7 @@ def against_base(run: CaseRun, baseline: CaseRun) -> Comparison | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """What a case needs to reach the loss: the median time, means of the rest; None where not all reached it."""
+    """Needs of a case to reach the loss: the median time, means of the rest; None where not all reached it."""
 
     target: float
     time_s: Interval | None

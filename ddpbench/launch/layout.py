@@ -165,7 +165,7 @@ def lines_of(run: RunDir, **changes: Any) -> Lines:
         raise RequestError(
             f"{run.path} was measured by ddpbench sweep, which also resumes it; plan the experiment itself"
         ) from None
-    with contextlib.suppress(OSError, OutputError):  # the job says that it has none
+    with contextlib.suppress(OSError, OutputError):  # the job says so
         check_own(run.path)
         make_job_key(run)  # one planned by an older version
     return launcher_lines(replace(planned, **changes), run)

@@ -48,7 +48,7 @@ def located_among(name: str, folders: Iterable[Path], advice: str) -> str:
 
 
 def _file_of(name: str) -> tuple[str, str]:
-    """Return a name's own file, a profile's or a module's, and what it is to be followed by; empty: it has none."""
+    """Return a name's own file, a profile's or a module's, and what follows it; both empty without a file."""
     if name.startswith(PREFIX):
         profile = name.removeprefix(PREFIX)
         return (profile if is_path(profile) else ""), ""
@@ -82,10 +82,10 @@ def _nowhere(kind: str, name: str, folders: Sequence[Path], advice: str) -> str:
 
 
 def _advice(name: str, beside: Path | None) -> str:
-    """Return what to do where a file is neither beside the experiment's nor in the working directory."""
+    """Return what to do where a file is neither in the experiment's folder nor in the working directory."""
     if beside is None or not is_run(beside):
         return "give its path from the experiment's folder"
-    started = "go on in the folder in which the run was started"
+    started = "resume it in the folder in which the run was started"
     for folder in beside.resolve().parents:  # runs are made below it, unless --out says otherwise
         with contextlib.suppress(OSError):
             if (folder / name).is_file() and not is_planted(folder / name):

@@ -60,7 +60,7 @@ def pack(run: RunDir) -> Path:
     packed = lzma.compress(content.getvalue(), preset=9 | lzma.PRESET_EXTREME)
     stamp = run.cases / _STAMP
     try:
-        if stamp.exists():  # the new one's digest before it is there, beside the old one's
+        if stamp.exists():  # holds both digests while the archive is replaced
             write_atomically(stamp, "\n".join([*_stamp_now(run), _digest(packed)]))
         write_atomically(run.packed, packed)
         if stamp.exists():
@@ -94,18 +94,18 @@ def unpack(run: RunDir) -> None:
 def _unpack(run: RunDir) -> None:
     try:
         with tempfile.TemporaryDirectory(dir=run.path, prefix=".unpacking-") as folder:
-            beside = RunDir(Path(folder))
+            unpacked = RunDir(Path(folder))
             packed = read_bytes(run.packed, MOST_BYTES)
             for name, data in _members(run.packed, packed):
-                target = beside.path / name
+                target = unpacked.path / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with create_file(target) as file:
                     file.write(data)
-            beside.cases.mkdir(exist_ok=True)
-            write_anew(beside.cases / _STAMP, _digest(packed))
+            unpacked.cases.mkdir(exist_ok=True)
+            write_anew(unpacked.cases / _STAMP, _digest(packed))
             # Another process may have unpacked it meanwhile: a folder that is not empty is not replaced.
             with contextlib.suppress(FileExistsError):
-                _rename(beside.cases, run.cases)
+                _rename(unpacked.cases, run.cases)
     except OSError as error:
         raise OutputError(f"{run.packed} cannot be unpacked: {explain_os_error(error)}") from None
 

@@ -259,7 +259,7 @@ def is_unfinished(name: str) -> bool:
 def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Gives a new file, which takes the name of another as a whole when the body ends; of one that fails nothing stays.
 
-    Writers of one file at once have files of their own: the last to end has the name. Whoever has written one removes
+    Each of several writers of one file has its own file: the last to end has the name. Whoever has written one removes
     what killed writers left in the folder a day ago or longer. A process id in the name would say no more: on a shared
     disk it may be another host's.
 

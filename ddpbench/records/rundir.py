@@ -272,7 +272,7 @@ _BEFORE_PLAN = frozenset(
 )
 """Names in a sweep's directory until its plan stands, in addition to those of `is_before_plan`."""
 _CREATED = frozenset({MARK, ".lock", "cases"})
-"""Those that are made before the directory is locked."""
+"""Files made before the directory is locked."""
 
 
 def is_before_plan(name: str) -> bool:
@@ -654,9 +654,9 @@ class RunDir:
 
     @contextlib.contextmanager
     def locked(self, holder: str = "a sweep", otherwise: str = "") -> Iterator[None]:
-        """Holds the directory for one command; the kernel lets go of it however that ends.
+        """Holds the directory for one command; the kernel releases it however that ends.
 
-        `holder` is what others are told has it; `otherwise` what else this command's user can do than wait.
+        `holder` is what messages name; `otherwise` what else this command's user can do than wait.
 
         Raises:
             OutputError: another process holds it, or its file system has no locks.

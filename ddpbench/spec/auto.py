@@ -1,4 +1,4 @@
-"""What `auto` and `all` become on the devices at hand, `auto` also on a fabric that says how many ranks there are."""
+"""Resolves `auto` and `all` on the devices at hand, `auto` also on a fabric that says how many ranks there are."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def without_all_threads(experiment: Experiment) -> Experiment:
 
 
 def _with_all_threads(experiment: Experiment, cores: int | None) -> Experiment:
-    """Return the experiment with so many threads for `all`, in `single` alone: ranks beside it would share its cores.
+    """Return the experiment with `cores` threads for `all`, in `single` alone: other ranks would share its cores.
 
     It has no such case where `cores` is None, where the experiment has that number of threads already, without
     `single`, and where nothing but replays is trained, whose ranks sleep.

@@ -374,7 +374,7 @@ def deciding(what: Decided, case: Case) -> Key:
 
 
 def base_of_none(cases: Iterable[Case]) -> set[Case]:
-    """Return the base cases that are of no other case and have more threads than one that is: a process beside ranks.
+    """Return the base cases that are of no other case and have more threads than one that is.
 
     A speed-up over itself would read as if it trained no faster than the base case that the others have.
     """

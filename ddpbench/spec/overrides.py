@@ -117,8 +117,8 @@ def apply(
 ) -> list[list[str]]:
     """Set the overrides' values; return the key in parts of each that is a setting."""
     if not isinstance(overrides, list | tuple) or not all(isinstance(one, str) for one in overrides):
-        told = f'{shortened(overrides)}: give a list of texts, such as ["base.local_batch=16"]'
-        problems.append(Problem(path="overrides", message=told))  # of a program: --set gives nothing else
+        message = f'{shortened(overrides)}: give a list of texts, such as ["base.local_batch=16"]'
+        problems.append(Problem(path="overrides", message=message))  # of a program: --set gives nothing else
         return []
     read = [found for text in overrides if (found := _read(text, problems))]
     # what the options' names mean depends on strategies and workloads, which another override may give

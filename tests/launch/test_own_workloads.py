@@ -143,7 +143,7 @@ def test_a_run_that_is_resumed_elsewhere_is_told_where_it_was_started(
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     monkeypatch.chdir(elsewhere)
     file = name.removeprefix("replay:").removesuffix(":A")
-    began = f"{run}/{file} or {elsewhere}/{file}; go on in the folder in which the run was started"
+    began = f"{run}/{file} or {elsewhere}/{file}; resume it in the folder in which the run was started"
     with pytest.raises(RequestError) as caught:
         prepare(SweepRequest(experiment=run))
     assert str(caught.value).endswith(began)  # nothing tells where that was

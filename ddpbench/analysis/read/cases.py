@@ -107,7 +107,7 @@ def of_no_case(run: RunDir, plan: StoredPlan) -> list[LeftOut]:
 
 
 def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
-    """All cases of a run, their launches flagged where they were not steady; a base case of none has none itself.
+    """Return all cases of a run, with launches that were not steady flagged. A base case of no case has no base case.
 
     Their timings carry what correlates the run's rounds.
     """

@@ -177,7 +177,7 @@ class Changes:
 
     @property
     def unresolved(self) -> list[Change]:
-        """Of these the ones that more rounds would decide."""
+        """The undecided cases that more rounds would decide."""
         return [change for change in self.undecided if not change.tail]
 
     @property
@@ -188,7 +188,7 @@ class Changes:
 
     @property
     def wanted_s(self) -> float | None:
-        """How long a comparison in turn takes to resolve `wanted` in all of `unresolved` at once, seconds.
+        """The time that a comparison in turn takes to resolve `wanted` in all of `unresolved` at once, seconds.
 
         With probability `POWER`, so that each of several has to be likelier to. None where one of them takes more
         rounds than it may have, or its scatter is not known.
@@ -286,29 +286,29 @@ def changes_of(
     judge = _in_turn if paired else _apart
     walls = [round_wall_s(side.cases) for side in (base, new)]
     round_s, begin_s = sum(walls), _begin_s(base, new, paired=paired)
-    for index, told in judge(asked, drift, margin, alpha).items():
+    for index, outcome in judge(asked, drift, margin, alpha).items():
         steps = _compared_steps(*asked[index], paired=paired)
         found[index] = replace(
             found[index],
-            verdict=told.verdict,
-            reason=told.reason,
-            ratio=told.ratio,
-            rounds=told.rounds,
-            bound=told.bound,
-            resolvable=told.resolvable,
-            drifts=told.drifts,
-            mean=told.mean,
-            tail=told.tail,
+            verdict=outcome.verdict,
+            reason=outcome.reason,
+            ratio=outcome.ratio,
+            rounds=outcome.rounds,
+            bound=outcome.bound,
+            resolvable=outcome.resolvable,
+            drifts=outcome.drifts,
+            mean=outcome.mean,
+            tail=outcome.tail,
             base_step=steps[0],
             new_step=steps[1].scaled(found[index].scale),
             in_turn=None
-            if told.deviation is None or not all(walls)  # saved files do not say what a round took
+            if outcome.deviation is None or not all(walls)  # saved files do not say what a round took
             else InTurn(
-                deviation=told.deviation,
+                deviation=outcome.deviation,
                 round_s=round_s,
                 begin_s=begin_s,
                 alpha=alpha / len(asked),
-                correlation=told.correlation,
+                correlation=outcome.correlation,
             ),
             parts=_parts(*asked[index], paired=paired, drift=drift, alpha=alpha / len(asked)),
         )
@@ -354,8 +354,8 @@ def _reason(
         if any(_key(one.case, but) == _key(own.case, but) for one in others if one is not None):
             return "the sides have it differently often: which is compared with which is not known"
         near = [_setting_apart(own.case, one.case) for one in others if one is not None]
-        told = next((words for words in near if words), "")
-        return f"it is in {side.name} alone{f'; the other has it with {told}' if told else ''}"
+        outcome = next((words for words in near if words), "")
+        return f"it is in {side.name} alone{f'; the other has it with {outcome}' if outcome else ''}"
     return unusable(a, base.name) or unusable(b, new.name)
 
 
@@ -438,23 +438,23 @@ def wider_in_turn(cases: Sequence[Mapping[int, float]]) -> float:
 
 
 def _told_in_turn(logs: Sequence[float], margin: float, alpha: float, wider: float) -> _Told:
-    told = _told(len(logs), anytime_interval(logs, alpha, wider=wider).exponential(), margin, FEWEST)
+    outcome = _told(len(logs), anytime_interval(logs, alpha, wider=wider).exponential(), margin, FEWEST)
     if not logs:
-        return told
+        return outcome
     mean = math.fsum(logs) / len(logs)
-    told = replace(told, mean=math.exp(mean))
+    outcome = replace(outcome, mean=math.exp(mean))
     agrees = {"equivalent": abs(mean) < math.log1p(margin), "faster": mean < 0, "slower": mean > 0}
-    if agrees.get(told.verdict, True):
-        return told
-    return replace(told, verdict="cannot tell", tail=True, reason=_tail_words(logs, mean, told, margin))
+    if agrees.get(outcome.verdict, True):
+        return outcome
+    return replace(outcome, verdict="cannot tell", tail=True, reason=_tail_words(logs, mean, outcome, margin))
 
 
-def _tail_words(logs: Sequence[float], mean: float, told: _Told, margin: float) -> str:
+def _tail_words(logs: Sequence[float], mean: float, outcome: _Told, margin: float) -> str:
     """Return how rounds in turn make the mean another than the typical round, whose verdict was this."""
-    slower = math.exp(mean) > told.ratio.value
+    slower = math.exp(mean) > outcome.ratio.value
     below, above = far_off(logs, math.log1p(margin))
     count, side = (above, "slower") if slower else (below, "faster")
-    typical = "alike" if told.verdict == "equivalent" else told.verdict
+    typical = "alike" if outcome.verdict == "equivalent" else outcome.verdict
     most = f"{count} of {len(logs)} are far {side}" if count else f"the mean of all is {side}"
     return f"typical rounds are {typical}, but {most}"
 
@@ -485,13 +485,13 @@ def _in_turn(
     for index, by_round in every.items():
         logs = list(by_round.values())
         spread = _known(typical_deviation(logs)) if len(logs) >= FEWEST else None
-        told = _told_in_turn(logs, margin, level, wider)
+        outcome = _told_in_turn(logs, margin, level, wider)
         found[index] = replace(
-            told,
+            outcome,
             deviation=spread,
             correlation=correlation,
             resolvable=None
-            if spread is None or told.tail
+            if spread is None or outcome.tail
             else resolved_in_turn(spread, len(logs), level, correlation=correlation),
         )
     return found
@@ -511,11 +511,11 @@ def _apart(
     found: dict[int, _Told] = {}
     for index, one in compared.items():
         error = one.standard_error if index in enough else None
-        told = _told(one.rounds, one.time_ratio(level), margin, MIN_ROUNDS)
-        if not any(within(run.timings).scatter.value for run in asked[index]) and not told.reason:
-            told = _Told("cannot tell", COPIES, told.ratio, told.rounds)
+        outcome = _told(one.rounds, one.time_ratio(level), margin, MIN_ROUNDS)
+        if not any(within(run.timings).scatter.value for run in asked[index]) and not outcome.reason:
+            outcome = _Told("cannot tell", COPIES, outcome.ratio, outcome.rounds)
         found[index] = replace(
-            told,
+            outcome,
             resolvable=None if not error else smallest_seen(error, one.df, level),
             deviation=_deviation_in_turn(*(run.timings for run in asked[index])),
             drifts=_drifts(*(run.timings for run in asked[index]), drift=drift),

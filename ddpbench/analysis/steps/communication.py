@@ -4,7 +4,7 @@ A transfer takes from when its data can flow until its last rank has its result 
 queue behind others is not in it, and of an instant that it shares with others over the same links it is charged with
 its even part (`Moved`). So no busbw exceeds what a link carries. busbw is nccl-tests' measure
 (doc/PERFORMANCE.md there): bytes over time, times a factor by which the number says how busy the links are,
-whatever the operation and the number of ranks. Only the factor is nccl-tests'; its clock (`OTHER_CLOCK`) gives the
+for each operation and number of ranks. Only the factor is nccl-tests'; its clock (`OTHER_CLOCK`) gives the
 columns `call_time_s` and `call_busbw`. The rounds are the replicates: a round gives one mean time for
 each size, over all its transfers of that size.
 """
@@ -42,7 +42,7 @@ OTHER_CLOCK = (
     "nccl-tests' clock is another: each rank's from its call to its result, so that waiting for late ranks is inside, "
     "and the mean over ranks"
 )
-"""What must stand wherever busbw is defined. nccl-tests, src/common.cu, BenchTime, and README, -a, at commit 01d6761: a
+"""Sentence for each definition of busbw. nccl-tests, src/common.cu, BenchTime, and README, -a, at commit 01d6761: a
 rank's time for 20 calls back to back after a barrier, over 20, averaged over ranks (the default, `-a 1`)."""
 MIN_SPREAD = 4.0
 """The largest size over the smallest under which a line through sizes tells no latency."""

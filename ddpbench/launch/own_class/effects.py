@@ -396,9 +396,9 @@ class Effects:
             return self._part(target, where, whole=False) if kept else ""
         if not isinstance(target, ast.Attribute | ast.Subscript):
             return ""
-        told = ast.unparse(target)
-        if "require_backward_grad_sync" in told or (
-            "'lr'" in told and "param_groups" in self._source(target, where)
+        words = ast.unparse(target)
+        if "require_backward_grad_sync" in words or (
+            "'lr'" in words and "param_groups" in self._source(target, where)
         ):
             return ""  # these are listed under their own headings
         part = self._part(target.value, where)

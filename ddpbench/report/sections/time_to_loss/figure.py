@@ -67,7 +67,7 @@ def picture(
             f"{setting_words(group)}.",
             f"Mean loss of the last {over} steps (as many samples in each case as {SMOOTHED_BATCHES} steps of its base",
             f"case have), means over launches ({launches_each(line.launches for line in lines)}), against training",
-            "time and samples of the whole job. Markers beneath the target, a row a case: where it was reached,",
+            "time and samples of the whole job. Markers beneath the target, one row per case: where it was reached,",
             f"{MEDIAN}; whiskers: {MEDIAN_INTERVALS}. Grey: one device. Equal curves hide each other: with the same",
             "batches a strategy that averages every step's gradients has one device's, unless the model has BatchNorm",
             "or draws random numbers.",
