@@ -15,6 +15,7 @@ from ddpbench.cli import run as cli
 from ddpbench.errors import RequestError
 from ddpbench.escaping import escape_latex
 from ddpbench.records import RunDir
+from ddpbench.records.machine import SlurmJob
 from ddpbench.report.allocation.latex_page import latex
 from ddpbench.report.allocation.markdown_page import markdown
 from ddpbench.report.allocation.sentences import choice, method
@@ -209,6 +210,19 @@ def test_an_epoch_is_the_recorded_dataset_unless_another_is_given(tmp_path: Path
     assert base.epoch_s.value == pytest.approx(6400 / 8 * 0.1)
     assert "6,400 samples (the dataset as recorded)" in markdown(found)
     assert "1,000 samples (given, not recorded)" in markdown(of(run, samples_per_epoch=1000))
+
+
+def test_queue_waits_are_those_of_the_runs_own_jobs(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    machine = json.loads(run.machine.read_text(encoding="utf-8"))
+    jobs = [
+        SlurmJob(job_id=str(n), nodes=n, slots=n, queue_wait_s=wait) for n, wait in ((1, 60.0), (2, 600.0))
+    ]
+    machine["context"]["slurm_jobs"] = [job.model_dump() for job in jobs]
+    run.machine.write_text(json.dumps(machine), encoding="utf-8")
+    found = of(run, steps=100)
+    assert {job.wait_s for job in found.jobs} == {60.0}
+    assert "Queue waits are those of 2 jobs of this run" in markdown(found)
 
 
 def test_wrong_requests_are_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -145,23 +145,6 @@ def test_all_sizes_become_one_report(slurm: Cluster, write: Callable[..., Path],
     assert code == 0, told
     assert jobs_of(out) == submitted
     assert outcomes(out / "nodes-1") | outcomes(out / "nodes-2") == before
-    pages = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "ddpbench",
-            "allocation",
-            out / "merged",
-            "--steps",
-            "100",
-            "--out",
-            tmp_path / "p",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "Queue waits are those of 2 jobs of this run" in pages.stdout, pages.stderr
 
 
 @pytest.mark.thorough
