@@ -83,8 +83,8 @@ _TERMS: tuple[tuple[str, str], ...] = (
         "base case",
         (
             "The case that a speed-up divides by: strategy single at one rank, with the same workload, number type, "
-            "threads per rank, device and launcher (of a framework that launches its own: local), and the same local "
-            "batch (weak scaling) or global batch (strong scaling). It is torch's, whatever the case is written in."
+            "threads per rank, device and launcher, and the same local batch (weak scaling) or global batch (strong "
+            "scaling). It is torch's, whatever the case is written in. Where the run has none, there is no speed-up."
         ),
     ),
     (

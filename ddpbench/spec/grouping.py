@@ -164,7 +164,9 @@ FACETS: dict[str, Facet] = {
     ),
     "backend": Facet("variant", "Backend", lambda case: case.backend),
     "device": Facet("panel", "Device", lambda case: "CPU" if case.device == "cpu" else "GPU", _ALL),
-    "launcher": Facet("variant", "Launcher", _launched, told=lambda case: case.launcher in OF_FRAMEWORKS),
+    "launcher": Facet(
+        "variant", "Launcher", _launched, ["compute"], told=lambda case: case.launcher in OF_FRAMEWORKS
+    ),
     "world_size": Facet(
         "scale", "Ranks", lambda case: counted(case.world_size, "rank"), ["compute"], in_label=True
     ),

@@ -69,6 +69,12 @@ def test_it_is_the_base_of_no_speed_up(tmp_path: Path) -> None:
     assert alone.cases.set_index("case_id").loc[THREADS.case_id, "speedup"] == 1
 
 
+def test_one_that_another_launcher_started_is_not_compared(tmp_path: Path) -> None:
+    other = case_of("single", 1, threads_per_rank=2, launcher="torchrun")
+    summary = summary_of(tmp_path, {SINGLE: 10, other: 9.6, DDP: 12, MASTER: 15})
+    assert all(one.kind != "threads" for one in summary.findings)
+
+
 def test_its_comparison_shares_the_error_of_the_family(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, {SINGLE: 10, THREADS: 7, DDP: 12, MASTER: 12.1}, noise=0.02)
     frame = summary.launches.pivot(index="round", columns="case_id", values="step_time_s")

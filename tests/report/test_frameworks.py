@@ -51,12 +51,16 @@ def test_each_speed_up_names_its_base_and_its_rounds(frameworks: RunSummary) -> 
     section = scaling.section(frameworks, rows_of(frameworks))
     assert section is not None
     (picture,) = section.pictures
-    assert "Base cases: single at 1 rank (torchrun), 6,416" in picture.caption
-    assert "single at 1 rank (local), 6,363 [6,269, 6,577] samples/s (of Ray Train)" in picture.caption
+    assert "Base case: single, 1 rank, 6,416" in picture.caption
     assert (
-        "They are torch's, so that TF Mirrored and TF MultiWorker are held against torch too."
-        in picture.caption
+        "It is torch's, so that TF Mirrored and TF MultiWorker are held against torch too." in picture.caption
     )
+    assert "No speed-up of Ray Train: Ray Train started no base case in this run." in picture.caption
+    cases = frameworks.cases.set_index("strategy")
+    assert cases.loc["ray_train", ["speedup", "efficiency", "compute_time_s"]].isna().all(axis=None)
+    launched = frameworks.cases.set_index("case_id")["launcher"]
+    divided = frameworks.cases[frameworks.cases["speedup"].notna()]
+    assert (divided["baseline_case_id"].map(launched) == divided["launcher"]).all()
     assert "within rounds (18 to 21 rounds each)" in picture.caption
     table = {(row[0].text, row[1].text): row[4].text for row in picture.table.rows}
     assert table["TF Mirrored", "2"] == "18"

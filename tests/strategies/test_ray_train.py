@@ -57,17 +57,24 @@ def test_it_brings_its_own_launcher_and_others_keep_theirs() -> None:
     assert {(one.case.strategy, one.case.launcher, one.skip_reason) for one in entries} == {
         ("ddp", "local", None),
         ("ray_train", "ray", None),
-        ("single", "local", None),  # the base case of both: one, and without Ray
+        ("single", "local", None),
+        ("single", "ray", None),  # each has a base case that was started in its way
+    }
+    bases = {one.case.case_id: one.case.launcher for one in entries if one.added_as_baseline}
+    assert {one.case.strategy: bases[one.case.baseline().case_id] for one in entries[:2]} == {
+        "ddp": "local",
+        "ray_train": "ray",
     }
     assert labels(one.case for one in entries)[entries[1].case.case_id].endswith("launched by ray")
 
 
-def test_ddp_may_be_started_by_ray_and_its_base_case_is_not() -> None:
+def test_ddp_may_be_started_by_ray_and_so_is_its_base_case() -> None:
     entries = planned('launcher = ["local", "ray"]', "world_size = 2")
     assert [(one.case.strategy, one.case.launcher) for one in entries] == [
         ("ddp", "local"),
         ("ddp", "ray"),
         ("single", "local"),
+        ("single", "ray"),
     ]
 
 

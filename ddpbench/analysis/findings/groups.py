@@ -149,7 +149,7 @@ def _largest(members: Sequence[CaseRun]) -> int:
 def with_one_process(cases: Sequence[CaseRun]) -> tuple[CaseRun, CaseRun] | None:
     """Return the first panel's reference, and one process whose threads have as many cores as its ranks, or nearly.
 
-    None where no such process was run.
+    None where no such process was run by the same launcher.
     """
     if len({run.case.threads_per_rank for run in cases}) < 2:
         return None
@@ -164,6 +164,7 @@ def with_one_process(cases: Sequence[CaseRun]) -> tuple[CaseRun, CaseRun] | None
             and run.case.threads_per_rank > own
             and run.case.compute == "real"
             and not run.oversubscribed
+            and run.case.launcher == reference.case.launcher
             and grouping.panel(run.case, but=shared) == grouping.panel(reference.case, but=shared)
         ]
         if candidates:

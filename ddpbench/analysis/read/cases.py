@@ -109,10 +109,18 @@ def of_no_case(run: RunDir, plan: StoredPlan) -> list[LeftOut]:
 def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
     """Return all cases of a run, with launches that were not steady flagged. A base case of no case has no base case.
 
+    So has one that was added for cases that today have a base case of their own launcher.
+
     Their timings carry what correlates the run's rounds.
     """
     baseless = grouping.base_of_none(run.case for run in cases)
-    cases = [replace(run, baseline_id="") if run.case in baseless else run for run in cases]
+    used = {run.baseline_id for run in cases if run.case_id != run.baseline_id}
+    cases = [
+        replace(run, baseline_id="")
+        if run.case in baseless or (run.planned.added_as_baseline and run.case_id not in used)
+        else run
+        for run in cases
+    ]
     changes = {run.case_id: [x.change for x in run.good if x.change is not None] for run in cases}
     found = unsteady(changes)
     judged_runs: list[CaseRun] = []

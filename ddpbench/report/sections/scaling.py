@@ -17,6 +17,7 @@ from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import Panel, Series, panels_of
 from ddpbench.report.words import Estimate, not_drawn, ranks, rounds_each, series_of, valued
+from ddpbench.spec.grouping import launcher_name
 from ddpbench.strategies.traits import traits_named, traits_of
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row]) -> Picture:
             "Dotted: ideal. Lines only guide the eye and bridge no missing point.",
             *marks,
             *notes,
+            *_without_base(panel, by_id),
         ]
     )
     gap = "".join(f" {one}" for one in not_shown(missing))
@@ -140,6 +142,18 @@ def _base_text(shown: Sequence[Row], by_id: Mapping[str, Row]) -> str:
     them = "It is" if len(bases) == 1 else "They are"
     held = f" {them} torch's, so that {which} held against torch too." if foreign else ""
     return f"Base case{'s' if len(bases) > 1 else ''}: {'; '.join(words)}.{held}"
+
+
+def _without_base(panel: Panel, by_id: Mapping[str, Row]) -> list[str]:
+    """Return a sentence for each launcher on what has no speed-up because it started no base case in this run."""
+    lacking: dict[str, list[str]] = {}
+    for row in panel.rows:
+        if row.ok and row.speedup is None and row.baseline_case_id not in ("", *by_id):
+            lacking.setdefault(launcher_name(row.case), []).append(row.strategy_name)
+    return [
+        f"No speed-up of {series_of(list(dict.fromkeys(names)))}: {launcher} started no base case in this run."
+        for launcher, names in lacking.items()
+    ]
 
 
 def _heading(panel: Panel, series: Sequence[Series]) -> str:
