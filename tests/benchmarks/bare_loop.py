@@ -2,7 +2,8 @@
 
     torchrun --nproc-per-node 2 tests/benchmarks/bare_loop.py --strategy ddp --workload gpt:nano --out FILE
 
-Rank 0 writes a JSON object with its step time and the seconds it spent in warm-up and measured steps.
+Rank 0 writes a JSON object with its step time, its processor time and minor page faults in a step, and the seconds it
+spent in warm-up and measured steps.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import time
 from pathlib import Path
 
@@ -49,7 +51,7 @@ def main() -> None:
     loader = DataLoader(dataset, batch_size=arguments.local_batch, sampler=sampler, drop_last=True)
 
     began = time.perf_counter()
-    epoch, step, steps, start = 0, 0, None, 0.0
+    epoch, step, steps, start, cpu, faults = 0, 0, None, 0.0, 0.0, 0
     while steps is None or step < arguments.warmup + steps:
         sampler.set_epoch(epoch)
         for inputs, targets in loader:
@@ -64,13 +66,22 @@ def main() -> None:
                 dist.broadcast(wanted, 0)
                 steps = max(10, int(wanted.item()))
                 dist.barrier()
+                faults, cpu = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.process_time()
                 start = time.perf_counter()
             if steps is not None and step == arguments.warmup + steps:
                 break
         epoch += 1
     end = time.perf_counter()
+    cpu = time.process_time() - cpu
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
     if rank == 0:
-        result = {"step_s": (end - start) / steps, "steps": steps, "measured_s": end - began}
+        result = {
+            "step_s": (end - start) / steps,
+            "steps": steps,
+            "measured_s": end - began,
+            "cpu_s": cpu / steps,
+            "minor_faults": faults / steps,
+        }
         arguments.out.write_text(json.dumps(result), encoding="utf-8")
     dist.barrier()
     dist.destroy_process_group()

@@ -1,0 +1,209 @@
+"""One training loop, started in several ways in turn: what does the way of starting cost a step?
+
+    python -m tests.benchmarks.starts --strategy ddp --world-size 2 --rounds 40 --out FILE.csv
+
+In each round every way has one start, in an order drawn anew. A row has a start's step time, and of its rank 0 the
+processor time and minor page faults in a step. The loop is `bare_loop.py`, but for the ways of the harness.
+
+- `torchrun`: as anyone would start it
+- `exec`: a new Python process for each rank, without torchrun's agent beside them
+- `fork`: forked from a process that has imported torch
+- `fork-all`: forked from one that has imported what ddpbench's fork server has, with its `gc.freeze()`
+- `harness`: a launch of ddpbench, from a fork server of its own
+- `harness-torchrun`, `harness-spawn`: a launch of ddpbench whose ranks torchrun starts, or a new Python process each
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ddpbench.analysis.read.measurement import read_measurement
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.plan import plan_launch
+from ddpbench.launch.watch import LaunchRunner
+from ddpbench.machine.hardware import read_hardware
+from ddpbench.machine.launched import LaunchedRanks
+from ddpbench.machine.ports import free_port
+from ddpbench.machine.server import ServerProcess
+from ddpbench.records import Address, Block, RunDir, read_rank
+from ddpbench.spec import Case
+from ddpbench.worker.server import preload
+from tests.benchmarks import bare_loop
+from tests.processes import python_path
+
+ROOT = Path(__file__).parents[2]
+COLUMNS = ("round", "place", "way", "step_s", "cpu_s", "minor_faults")
+Found = tuple[float, float, float]
+"""Of a step: its time and processor time, seconds, and its minor page faults."""
+
+
+def _environment(rank: int = 0, world: int = 1, port: int = 0) -> dict[str, str]:
+    common = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": python_path(ROOT),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "PYTHONWARNINGS": "ignore",
+    }
+    if not port:
+        return common
+    return {
+        **common,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+class Starts:
+    """Starts one case in every way."""
+
+    def __init__(self, case: Case, measured_s: float, folder: Path) -> None:
+        self.case, self.measured_s, self.folder = case, measured_s, folder
+        self.out = folder / "bare.json"
+        self.words = [
+            *("--strategy", case.strategy, "--workload", case.workload),
+            *("--local-batch", str(case.local_batch), "--seconds", str(measured_s), "--out", str(self.out)),
+        ]
+        self.count = 0
+
+    def bare(self, *commands: tuple[list[str], Mapping[str, str]]) -> Found:
+        """What the bare loop finds, started by these commands at once."""
+        started = [
+            subprocess.Popen([sys.executable, *words], cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True)
+            for words, env in commands
+        ]
+        for process in started:
+            _, told = process.communicate(timeout=300)
+            assert process.returncode == 0, told
+        found = json.loads(self.out.read_text(encoding="utf-8"))
+        return found["step_s"], found["cpu_s"], found["minor_faults"]
+
+    def torchrun(self) -> Found:
+        launcher = [
+            *("-m", "torch.distributed.run", "--standalone"),
+            f"--nproc-per-node={self.case.world_size}",
+        ]
+        return self.bare(([*launcher, bare_loop.__file__, *self.words], _environment()))
+
+    def execute(self) -> Found:
+        port, world = free_port(), self.case.world_size
+        words = [bare_loop.__file__, *self.words]
+        return self.bare(*((words, _environment(rank, world, port)) for rank in range(world)))
+
+    def fork(self, *more: str) -> Found:
+        words = ["-m", __spec__.name, "--fork", str(self.case.world_size), *more, *self.words]
+        return self.bare((words, _environment()))
+
+    def harness(self, launcher: str = "local") -> Found:
+        self.count += 1
+        case = replace(self.case, launcher=launcher)
+        folder = self.folder / f"run-{self.count}"
+        run = RunDir(folder)
+        run.create()
+        directory = run.launch(case.case_id, "measure", 0)
+        plan = plan_launch(
+            case, "measure", 0, directory=directory, hardware=read_hardware(), catalog=TableCatalog()
+        )
+        runner = LaunchRunner(run, hang_timeout_s=60, hang_setting="the test's", shared=False)
+        log = folder / "server.log"
+        with (
+            ServerProcess(plan.server_env, log) if launcher == "local" else LaunchedRanks(case, log)
+        ) as server:
+            outcome = runner.run_launch(server, plan, measured_s=self.measured_s, server_share_s=0.0)
+        assert outcome.status == "ok", outcome
+        launch = read_measurement(directory, Address(case, case.case_id, "measure", 0)).launch
+        assert launch is not None
+        assert launch.timing is not None
+        blocks = [block for block in read_rank(directory.records(0)).of(Block) if block.phase == "timed"]
+        steps = sum(block.steps for block in blocks)
+        cpu_s = sum(block.cpu_ns for block in blocks) / 1e9 / steps
+        return (
+            launch.timing.time_s / launch.timing.steps,
+            cpu_s,
+            sum(block.minor_faults for block in blocks) / steps,
+        )
+
+    @property
+    def ways(self) -> dict[str, Callable[[], Found]]:
+        return {
+            "torchrun": self.torchrun,
+            "exec": self.execute,
+            "fork": self.fork,
+            "fork-all": lambda: self.fork("--all"),
+            "harness": self.harness,
+            "harness-torchrun": lambda: self.harness("torchrun"),
+            "harness-spawn": lambda: self.harness("spawn"),
+        }
+
+
+def fork_ranks(world: int, preloading: bool, words: list[str]) -> None:
+    """Fork so many ranks of the bare loop from this process, and wait for them."""
+    if preloading:
+        preload()
+    port = free_port()
+    ranks = []
+    for rank in range(world):
+        pid = os.fork()
+        if pid == 0:
+            os.environ.update(_environment(rank, world, port))
+            sys.argv[1:] = words
+            bare_loop.main()
+        ranks.append(pid)
+    if any(os.waitpid(pid, 0)[1] for pid in ranks):
+        sys.exit(1)
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--fork"]:
+        preloading = sys.argv[3:4] == ["--all"]
+        fork_ranks(int(sys.argv[2]), preloading, sys.argv[4 if preloading else 3 :])
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--strategy", choices=["single", "ddp"], required=True)
+    parser.add_argument("--world-size", type=int, required=True)
+    parser.add_argument("--workload", default="gpt:nano")
+    parser.add_argument("--ways", default="")
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--seconds", type=float, default=1.5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True)
+    asked = parser.parse_args()
+    case = Case(
+        workload=asked.workload,
+        strategy=asked.strategy,
+        backend="gloo",
+        world_size=asked.world_size,
+        ranks_per_node=asked.world_size,
+        bucket_cap_mb="default" if asked.strategy == "ddp" else None,
+        local_batch=4,
+        global_batch=4 * asked.world_size,
+    )
+    draw = random.Random(asked.seed)
+    with tempfile.TemporaryDirectory() as folder, asked.out.open("x", encoding="utf-8", newline="") as file:
+        starts = Starts(case, asked.seconds, Path(folder))
+        ways = [way for way in starts.ways if not asked.ways or way in asked.ways.split(",")]
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(COLUMNS)
+        for number in range(asked.rounds):
+            order = draw.sample(ways, len(ways))
+            for place, way in enumerate(order):
+                step_s, cpu_s, faults = starts.ways[way]()
+                rows.writerow((number, place, way, f"{step_s:.6f}", f"{cpu_s:.6f}", f"{faults:.2f}"))
+                file.flush()
+
+
+if __name__ == "__main__":
+    main()
