@@ -1,4 +1,4 @@
-"""What git knows of claims: every wording and verdict that ever stood on a kept page, and every numbered claim.
+"""Read the history of claims from git: each wording and verdict of a kept page, and each numbered claim.
 
 `git cat-file --batch` reads all versions of a file at once, each once.
 """
@@ -27,7 +27,7 @@ _GUARDS = ("total", "hang_timeout", "target_half_width")
 
 @dataclass(frozen=True, order=True, kw_only=True, slots=True)
 class Standing:
-    """A claim's wording with the verdict that stood beside it."""
+    """A claim's wording with its verdict on a kept page."""
 
     report: str
     says: str

@@ -47,7 +47,7 @@ def outdated(picture: Path) -> str:
 
 
 def top_of(page: str) -> bytes:
-    """What the picture of a page's top shows: all before the section that comes after the findings."""
+    """Bounds of the picture of a page's top: all before the section that comes after the findings."""
     start, end = page.index("<body"), page.index('<h2 id="validity"')
     return page[start:end].encode()
 

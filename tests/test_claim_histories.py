@@ -1,4 +1,4 @@
-"""Claims keep their history: what ever stood on a page is told, and a number stands for one claim for good."""
+"""Claims keep their history: each earlier verdict is listed, and a number stands for one claim for good."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CLAIMING = [
 
 @pytest.fixture(scope="module")
 def stood() -> dict[Standing, list[str]]:
-    """What ever stood on a page."""
+    """Every verdict of every kept page."""
     return standings()
 
 

@@ -127,7 +127,7 @@ def test_markdown_shows_a_text_and_acts_on_none(text: str) -> None:
     ],
 )
 def test_markdown_names_nobody_and_no_issue(text: str) -> None:
-    """GitHub takes a name after anything that is no ASCII letter or digit, and closes what a pull request fixes."""
+    """GitHub takes a name after all but ASCII letters and digits, and closes the issue that a pull request fixes."""
     for written in (escape_markdown(text), markdown_row([text])):
         assert not re.search(r"@\w|#[0-9]+(?![0-9;])|GH-[0-9]|issues/[0-9]", written, re.ASCII), written
     assert shown(escape_markdown(text)) == as_seen(text)

@@ -199,7 +199,7 @@ def test_messages_name_the_flags_of_pytest(text: str, expected: str) -> None:
 
 
 def fixture_of(test: Path, root: Path) -> Any:
-    """What the fixture gives a test of this file."""
+    """The fixture's value in a test of this file."""
     request: Any = SimpleNamespace(path=test, config=SimpleNamespace(rootpath=root))
     return pytest_plugin.DdpBenchmark(request, None, pytest_plugin.MeasuredTimer())
 
@@ -233,7 +233,7 @@ def test_settings_may_be_what_a_program_has_at_hand(suite: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"world_size": {1, 2}}, r"world_size: \{1, 2\} is of type set: give a text, a path, a number"),
         ({"world_size": np.arange(2)}, r"world_size: array\(\[0, 1\]\) is of type ndarray: give "),
@@ -244,18 +244,18 @@ def test_settings_may_be_what_a_program_has_at_hand(suite: Path) -> None:
         ({"strategy": LOOP}, r"more than 12 lists and dicts are in one another"),
     ],
 )
-def test_a_setting_that_is_none_is_told_by_its_name(suite: Path, settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(pytest.fail.Exception, match=told):
+def test_a_setting_that_is_none_is_named(suite: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(pytest.fail.Exception, match=message):
         written(fixture_of(suite / "tests" / "test_steps.py", suite), suite, **settings)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "message"),
     [("rounds", "3", "whole number"), ("rounds", 2.5, "whole"), ("measured", "1", "number")],
 )
-def test_launches_and_seconds_are_numbers(name: str, value: object, told: str) -> None:
+def test_launches_and_seconds_are_numbers(name: str, value: object, message: str) -> None:
     kinds = (int,) if name == "rounds" else (int, float)
-    with pytest.raises(pytest.fail.Exception, match=f"{name}: {value!r} is not a {told}"):
+    with pytest.raises(pytest.fail.Exception, match=f"{name}: {value!r} is not a {message}"):
         pytest_plugin._number(name, value, *kinds)
     assert pytest_plugin._number(name, np.int64(3), *kinds) == 3
     assert pytest_plugin._number(name, None, *kinds) is None

@@ -15,7 +15,7 @@ from tests.simulations import SIMULATIONS, main
 CLAIMS = read_claims()
 COMMAND = re.compile(r"python -m tests\.simulations ([\w-]+)")
 QUICK = {"drift-of-6-per-cent", "alike-runs"}
-"""Those that take a few seconds."""
+"""Simulations that take a few seconds."""
 
 
 def name_of(one: Simulated) -> str:
@@ -26,7 +26,7 @@ def name_of(one: Simulated) -> str:
 
 
 def wrong_with(one: Simulated) -> list[str]:
-    """What is wrong with a statement of simulated figures, the figures themselves left aside."""
+    """Return the faults of a statement of simulated figures, except for wrong figures."""
     name = name_of(one)
     found = [] if name in SIMULATIONS else [f"there is no simulation {name}"]
     found += [f"no text has {figure}" for figure in one.prints.values() if figure not in " ".join(one.texts)]

@@ -144,7 +144,7 @@ def test_who_can_rename_a_run_of_ones_own_leads_its_report_nowhere_else(
 
 
 def test_a_link_of_theirs_to_what_is_no_run_is_not_written_through(run: RunDir, tmp_path: Path) -> None:
-    """Who can exchange the link would have it lead to a run when it is read."""
+    """A user who can exchange the link could make it lead to a run when it is read."""
     victim = tmp_path / "victim"
     victim.mkdir()
     with pytest.raises(IdentityError, match="is not a run directory"), RunDir(victim).held():

@@ -1,4 +1,4 @@
-"""What a user's object keeps, copied for each model: counts and averages are of one. Imports torch at once."""
+"""State of a user's object, copied for each model: counts and averages are of one model. Imports torch at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 MOST_BYTES = 256 * 1024 * 1024
-"""What an attribute may hold to be copied: a larger one is data, which all models share."""
+"""The most that an attribute may hold to be copied: a larger one is data, which all models share."""
 MOST_PARTS = 100_000
 """So many objects, too: as of a list of samples."""
 
@@ -26,7 +26,7 @@ def copy_of(own: Any, memo: dict[int, Any]) -> Any:
     try:
         made = copy.copy(own)
         attributes = vars(made)
-    except Exception:  # whatever a class's own way of copying may raise
+    except Exception:  # a class's own way of copying may raise anything
         return own
     memo[id(own)] = made
     for name, value in attributes.items():
@@ -74,7 +74,7 @@ def _bytes_of(value: Any) -> int:
 
 def _parts_of(value: Any) -> Iterable[Any]:
     if isinstance(value, nn.Module | torch.Tensor | type):
-        return ()  # a model is copied whatever its size, as the one that trains is
+        return ()  # a model of any size is copied, as the one that trains is
     if isinstance(value, Mapping):
         return [*value.keys(), *value.values()]
     if isinstance(value, list | tuple | set | frozenset | deque):

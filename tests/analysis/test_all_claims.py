@@ -142,13 +142,13 @@ def test_tags_tell_what_qualifies_all_and_whether_any_is_emulated() -> None:
     assert found.tags == ("shrunk /40", "emulated 1 Gbit/s link", "5 launches each")
 
 
-@pytest.mark.parametrize(("changed", "told"), [(1, "1 of 2"), (2, "all")])
-def test_the_answer_says_how_many_claims_had_an_earlier_verdict(changed: int, told: str) -> None:
+@pytest.mark.parametrize(("changed", "sentence"), [(1, "1 of 2"), (2, "all")])
+def test_the_answer_says_how_many_claims_had_an_earlier_verdict(changed: int, sentence: str) -> None:
     tags = [("earlier verdict: holds, then reworded",)] * changed + [()] * (2 - changed)
     both = [decided("a wins", HOLDS), decided("b wins", NOT)]
     found = claims_answer(both, [replace(finding("a"), tags=own) for own in tags])
     assert found is not None
-    assert found.tags == (f"{told} claims had an earlier verdict",)
+    assert found.tags == (f"{sentence} claims had an earlier verdict",)
 
 
 def test_where_nothing_can_be_told_the_reason_stands_beside() -> None:

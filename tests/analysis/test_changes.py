@@ -668,16 +668,16 @@ def test_noise_of_launches_that_do_not_differ_is_none(tmp_path: Path) -> None:
 
 
 def test_cells_and_change_are_one_estimand_or_are_named(tmp_path: Path) -> None:
-    """Of two runs a change is the quotient of the step times beside it; in turn that is the mean, and it is said."""
+    """A change between two runs is the quotient of their step times; in turn it is the mean, and the page says so."""
     base = made(tmp_path / "a", {DDP: 40}, rounds=8, noise=0.002, rare={3: 70, 4: 70})
     new = made(tmp_path / "b", {DDP: 40}, rounds=8, noise=0.002, rare={7: 41})
     (apart,) = compared(base, new).changes
     changes = compared(base, new, paired=True)
     (in_turn,) = changes.changes
-    for one, told in ((apart, apart.ratio and apart.ratio.value), (in_turn, in_turn.mean)):
+    for one, value in ((apart, apart.ratio and apart.ratio.value), (in_turn, in_turn.mean)):
         assert one.base_step is not None
         assert one.new_step is not None
-        assert one.new_step.value / one.base_step.value == pytest.approx(told)
+        assert one.new_step.value / one.base_step.value == pytest.approx(value)
     assert in_turn.ratio is not None
     assert in_turn.mean is not None
     assert in_turn.ratio.value - in_turn.mean > 0.05, "else this test shows nothing"
@@ -706,7 +706,7 @@ def test_rounds_that_are_far_slower_leave_no_verdict_and_pass_no_gate(tmp_path: 
     assert not change.within(0.03)
     assert change.within(0.06)
     assert not _decided(change, None)
-    assert not _decided(change, 0.03), "measuring goes on"
+    assert not _decided(change, 0.03), "measuring continues"
     gated = decided("test", change, 0.03)
     assert (gated.fails, gated.within, gated.judged) == (False, False, True)
     assert gated.sentence == f"test: cannot tell: {reason}"

@@ -278,7 +278,7 @@ def past(number: int, verdict: str, says: str = SAYS, **more: Any) -> Past:
 
 
 @pytest.mark.parametrize(
-    ("history", "told"),
+    ("history", "sentence"),
     [
         ((), ""),
         ((past(1, "no run kept", run=""),), ""),
@@ -295,11 +295,11 @@ def past(number: int, verdict: str, says: str = SAYS, **more: Any) -> Past:
         ),
     ],
 )
-def test_what_came_of_a_claim_before_is_told_beside_its_verdict(history: tuple[Past, ...], told: str) -> None:
+def test_a_verdict_names_the_earlier_ones(history: tuple[Past, ...], sentence: str) -> None:
     runs = measured(random.Random(1), {DDP: 1.0, PARALLEL: 1.3})
     found = decided(claim((DDP, PARALLEL), number=2, history=history), runs)
     (message,) = claim_findings([found], runs)
-    assert [tag for tag in message.tags if tag.startswith("earlier")] == ([told] if told else [])
+    assert [tag for tag in message.tags if tag.startswith("earlier")] == ([sentence] if sentence else [])
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def wrong(logs: Logs, wider: Logs) -> float:
 
 
 def sure(promised: float, runs: int = RUNS) -> float:
-    """What a simulation shows of a rate in one of a thousand."""
+    """Return the interval of a rate that a simulation of a thousand shows."""
     return promised + 3 * math.sqrt(promised * (1 - promised) / runs)
 
 
@@ -223,7 +223,7 @@ def test_a_run_whose_rounds_drift_says_so_and_has_wider_intervals(tmp_path: Path
 
 
 def test_a_comparison_in_turn_is_as_sure_with_the_same_factor() -> None:
-    """Looked at several times; the correlation is that of its own ratios."""
+    """Looked at several times; the correlation is estimated from its ratios."""
     looks, cases, runs = (8, 14, 24), 2, 80
 
     def alarms(correlation: float, *, allowed: bool) -> float:

@@ -603,7 +603,7 @@ def test_what_holds_by_construction_is_checked_and_not_counted(tmp_path: Path) -
     wrong = checked(run, plant)
     assert "communication_within" in {
         rule.name for rule in wrong.applied
-    }  # the analysis is wrong: it is told
+    }  # the analysis is wrong, and the page says so
 
 
 def test_a_violation_is_told_with_its_case_numbers_and_meaning(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""One judgement for each pair of a page, and findings whose intervals leave out what they deny."""
+"""Each pair of a page has one judgement; findings have intervals that leave out what they deny."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def turned(ratio: Interval) -> Interval:
 
 
 def said_of(a: str, b: str, ratio: Interval | None, rounds: int = 8) -> Iterator[_Said]:
-    """Who of two is faster, or whether they are equivalent, by the name of the first in order."""
+    """Return the faster of two, or that they are equivalent, by the name of the first in order."""
     if ratio is None or ratio.low is None:
         return
     if a > b:
@@ -50,7 +50,7 @@ def said_of(a: str, b: str, ratio: Interval | None, rounds: int = 8) -> Iterator
 
 
 def page(cases: Sequence[CaseRun], claims: Sequence[Decided]) -> Iterator[_Said]:
-    """What is said of two cases, wherever a page says it."""
+    """Return every judgement of two cases on a page."""
     for one in claims:
         for held in one.pairs:
             yield from said_of(held.a, held.b, held.ratio)

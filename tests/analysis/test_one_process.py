@@ -1,4 +1,4 @@
-"""One process with all cores' threads, beside ranks that share these cores: told by a sentence, base of nothing."""
+"""A process with all cores' threads has a sentence that compares it with ranks on these cores; it is no base case."""
 
 from __future__ import annotations
 

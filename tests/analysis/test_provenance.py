@@ -1,4 +1,4 @@
-"""What a run's machine.json is too old to tell, and that other measuring code made it, is said under Validity."""
+"""Validity names the rules that a run's machine.json is too old for, and other measuring code."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ Hoefler & Belli, SC'15, rule 6: no normality is assumed without a check. A verdi
 launches: their noise is a difference of two alike, and so symmetric whatever its own shape. What a t-interval of such
 is known for, that it covers as much as it says or more, is counted here. A single case's noise may be skewed, and what
 slows one launch in ten is in none of five launches 59 times in 100: no interval around their mean can cover the mean
-of all then. What is told of a single case is the median launch, whose interval is counted here too.
+of all then. A single case has its median launch, whose interval is counted here too.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def test_a_ratio_s_interval_covers_whatever_the_noise_looks_like(shape: str, rou
 
 
 MEDIANS = {"normal": 0.0, "skewed": math.log(2) - 1, "disturbed now and then": -0.1 / 0.3}
-"""Where half of a shape's noise lies below; 0 where it is symmetric: of two modes everything between them is."""
+"""Median of a shape's noise; 0 where it is symmetric (between two modes every value is a median)."""
 
 
 @pytest.mark.parametrize("rounds", [5, 6, 7, 8, 10, 12, 20])
@@ -85,7 +85,7 @@ def test_a_step_time_s_interval_covers_the_median_launch_whatever_the_noise_look
 
 @pytest.mark.parametrize("rounds", [1, 3, 4])
 def test_under_five_launches_no_interval_of_a_step_time_is_told(rounds: int) -> None:
-    """That of four would cover the median launch in 87.5 % of cases, whatever they are."""
+    """An interval of four launches would cover the median launch in 87.5 % of cases of any shape."""
     found = step_time(timings(NOISE * SHAPES["normal"](np.random.default_rng(5), rounds)))
     assert (found.low, found.high) == (None, None)
 

@@ -1,15 +1,15 @@
-"""One training loop, started in several ways in turn: what does the way of starting cost a step?
+"""Start one training loop in several ways in turn: does the step time depend on the way?
 
     python -m tests.benchmarks.starts --strategy ddp --world-size 2 --rounds 40 --out FILE.csv
 
-In each round every way has one start, in an order drawn anew. A row has a start's step time, and of its rank 0 the
-processor time and minor page faults in a step. The loop is `bare_loop.py`, but for the ways of the harness.
+In each round every way has one start, in random order. A row has a start's step time, and rank 0's processor
+time and minor page faults in a step. The loop is `bare_loop.py`, but for the ways of the harness.
 
 - `torchrun`: as anyone would start it
-- `exec`: a new Python process for each rank, without torchrun's agent beside them
+- `exec`: a new Python process for each rank, without torchrun's agent
 - `fork`: forked from a process that has imported torch
 - `fork-all`: forked from one that has imported what ddpbench's fork server has, with its `gc.freeze()`
-- `harness`: a launch of ddpbench, from a fork server of its own
+- `harness`: a launch of ddpbench, from a new fork server
 - `harness-torchrun`, `harness-spawn`: a launch of ddpbench whose ranks torchrun starts, or a new Python process each
 """
 
@@ -44,7 +44,7 @@ from tests.processes import python_path
 ROOT = Path(__file__).parents[2]
 COLUMNS = ("round", "place", "way", "step_s", "cpu_s", "minor_faults")
 Found = tuple[float, float, float]
-"""Of a step: its time and processor time, seconds, and its minor page faults."""
+"""Time and processor time of a step, seconds, and its minor page faults."""
 
 
 def _environment(rank: int = 0, world: int = 1, port: int = 0) -> dict[str, str]:
@@ -80,14 +80,14 @@ class Starts:
         self.count = 0
 
     def bare(self, *commands: tuple[list[str], Mapping[str, str]]) -> Found:
-        """What the bare loop finds, started by these commands at once."""
+        """Run these commands at once, the ranks of a bare loop, and return what rank 0 found."""
         started = [
             subprocess.Popen([sys.executable, *words], cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True)
             for words, env in commands
         ]
         for process in started:
-            _, told = process.communicate(timeout=300)
-            assert process.returncode == 0, told
+            _, errors = process.communicate(timeout=300)
+            assert process.returncode == 0, errors
         found = json.loads(self.out.read_text(encoding="utf-8"))
         return found["step_s"], found["cpu_s"], found["minor_faults"]
 
@@ -150,7 +150,7 @@ class Starts:
 
 
 def fork_ranks(world: int, preloading: bool, words: list[str]) -> None:
-    """Fork so many ranks of the bare loop from this process, and wait for them."""
+    """Fork `world` ranks of the bare loop from this process, and wait for them."""
     if preloading:
         preload()
     port = free_port()

@@ -236,7 +236,7 @@ def test_one_command_holds_a_directory_at_a_time_and_is_named(tmp_path: Path) ->
         lock.write_bytes(b"")  # a full disk
         with pytest.raises(OutputError, match="in use by another ddpbench command: wait"), run.locked():
             pytest.fail("two held it")
-    lock.write_text("x" * 10_000, encoding="utf-8")  # of whoever was killed, or a stranger
+    lock.write_text("x" * 10_000, encoding="utf-8")  # of a killed process, or a stranger
     with run.locked():
         assert "x" not in lock.read_text(encoding="utf-8")
     assert not lock.read_bytes()

@@ -257,7 +257,7 @@ PAST = 'number = 1\nsays = "DDP wins"\nsettings = "4 rounds"\ndate = "2026-11-24
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("number = 0", "claims[0].number: 0 given; must be a whole number, 1 to 1,000"),
         (
@@ -279,17 +279,17 @@ PAST = 'number = 1\nsays = "DDP wins"\nsettings = "4 rounds"\ndate = "2026-11-24
         (f"[[claims.history]]\n{PAST}" * 101, "claims[0].history: has 101 entries; must be 100 at most"),
     ],
 )
-def test_mistakes_in_numbers_and_histories_are_told(text: str, told: str) -> None:
+def test_mistakes_in_numbers_and_histories_are_reported(text: str, message: str) -> None:
     found = problems_of(MATRIX + SIDES + text)
-    assert any(one.startswith(told) for one in found), found
+    assert any(one.startswith(message) for one in found), found
 
 
 def test_claims_need_a_number_of_rounds_that_is_fixed_in_advance() -> None:
     """Else a sweep that stops as soon as its intervals are narrow could stop where they please."""
     for rounds in ("rounds_min = 5\nrounds_max = 6", "rounds_min = 5", "rounds_max = 6", "measured_s = 1.0"):
-        (told,) = problems_of((MATRIX + SIDES).replace("rounds_min = 5\nrounds_max = 5", rounds))
-        assert told.startswith("budget.rounds_max: is "), told
-        assert "fixed in advance; give both the same, or leave the claims out: --set 'claims=[]'" in told
+        (message,) = problems_of((MATRIX + SIDES).replace("rounds_min = 5\nrounds_max = 5", rounds))
+        assert message.startswith("budget.rounds_max: is "), message
+        assert "fixed in advance; give both the same, or leave the claims out: --set 'claims=[]'" in message
     text = (MATRIX + SIDES).replace("rounds_max = 5", "rounds_max = 6")
     assert parse_experiment(text, CATALOG, name="test", overrides=["claims=[]"]).budget.rounds_max == 6
     assert parse_experiment(text, CATALOG, name="test", overrides=["budget.rounds_min=6"]).claims

@@ -163,7 +163,7 @@ def test_base_cases_are_added_once_and_marked() -> None:
 
 @pytest.mark.parametrize("launcher", get_args(Base.model_fields["launcher"].annotation))
 def test_a_base_case_is_started_as_its_case_is(launcher: str) -> None:
-    """The same step takes up to 4 % longer by what starts its ranks, which is no speed-up."""
+    """A step takes up to 4 % longer under another launcher, which must not count as a speed-up."""
     case = Case(workload="gpt:nano", strategy="ddp", launcher=launcher, world_size=2, global_batch=16)
     assert case.baseline().launcher == launcher
     others = replace(case, launcher="local" if launcher != "local" else "ray")

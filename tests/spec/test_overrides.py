@@ -181,8 +181,8 @@ than = { "options.ddp.accumulate" = 1 }
 def test_overrides_that_are_no_list_of_texts_are_told_as_such(given: Any) -> None:
     with pytest.raises(ExperimentError) as caught:
         parse_experiment("", CATALOG, name="x", overrides=given)
-    (told,) = map(str, caught.value.problems)
-    assert told == f'overrides: {given!r}: give a list of texts, such as ["base.local_batch=16"]'
+    (message,) = map(str, caught.value.problems)
+    assert message == f'overrides: {given!r}: give a list of texts, such as ["base.local_batch=16"]'
 
 
 @pytest.mark.parametrize("override", ["base.strategy=fsdp", "axes.strategy=['single', 'fsdp']"])

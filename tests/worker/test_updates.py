@@ -153,7 +153,7 @@ def test_what_updates_draw_is_named_where_it_makes_replicas_unequal_and_else_lef
 def each_noted(
     rank: int, processes: int, names: list[str], strategies: list[str]
 ) -> dict[tuple[str, str], tuple[set[str], set[str], str]]:
-    """What passed of each class's proof without a note, what failed, and what is said of the model."""
+    """Steps of each class's proof that passed without a note or failed, and the note on the model."""
     found = {}
     for name in names:
         for strategy in strategies:

@@ -683,7 +683,7 @@ def _span_of(scope: Scope, entries: list[ast.AST]) -> tuple[tuple[int, int], tup
 
 
 def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield statements, and instead of blocks that are no loops what stands in them."""
+    """Yield statements, and instead of blocks other than loops their statements."""
     for each in body:
         if isinstance(each, ast.If | ast.With | ast.AsyncWith | ast.Try):
             for name in ("body", "handlers", "orelse", "finalbody"):

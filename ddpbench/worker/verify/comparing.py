@@ -204,7 +204,7 @@ class Comparer:
             except RuntimeError as error:
                 if "deepcopy protocol" not in str(error):
                     raise
-            except Exception:  # whatever an object that cannot be copied raises
+            except Exception:  # an object that cannot be copied may raise anything
                 pass
         drawn = random_state()
         made = self.fresh()

@@ -144,7 +144,7 @@ def _compared(prover: Rank, numbers: Numbers, batch: Any, shards: Sequence[Any])
 def _apart(prover: Rank, lockstep: Lockstep | None) -> str:
     """Return why replicas that are given the same gradients after every backward end otherwise; empty if they do not.
 
-    Those of data parallelism have to stay equal, whatever averages their gradients.
+    Those of data parallelism have to stay equal under every way of averaging gradients.
     """
     if prover.agreed(float(lockstep is not None and not lockstep.are_equal)):
         return (

@@ -221,7 +221,7 @@ def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> It
             or (
                 "the loss is not a mean over samples (one process's gradients over shards average to another one than "
                 f"over the whole batch, by {gap:.1e}), as a mean over unequal numbers of words is not: data-parallel "
-                "training then differs from one process's, whatever the strategy"
+                "training then differs from one process's under every strategy"
             )
         )
         yield not_compared("gradients, whole batch", comparer.name, note)
