@@ -49,7 +49,7 @@ def _run(arguments: argparse.Namespace) -> int:
     moved = f", and puts lines {ends[0].lineno} to {ends[-1].end_lineno} below a guard" if ends else ""
     works, found = _tried(script, written, inserted(script, text, ends))
     if arguments.write:
-        replace_user_file(arguments.script, inserted(script, text, ends).encode(script.encoding))
+        replace_user_file(arguments.script, script.encoded(inserted(script, text, ends)))
         _say(f"wrote class {NAME} into {arguments.script}, line {line}{moved.replace('puts', 'put')}")
     else:
         show(text.rstrip("\n"))
@@ -92,7 +92,7 @@ def _tried(script: Script, written: Written, source: str) -> tuple[bool, str]:
     if importlib.util.find_spec("torch") is None:
         return False, "not tried: torch is not installed in this environment: pip install torch"
     try:
-        works, found = trial_of(script.path, source.encode(script.encoding))
+        works, found = trial_of(script.path, script.encoded(source))
     except DdpbenchError as error:
         return False, f"not tried: {error}"
     return works, f"tried one step: {found}" if works else f"does not work yet: {found}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import io
+import re
 import tokenize
 
 from ddpbench.errors import RequestError
@@ -12,6 +12,16 @@ from ddpbench.launch.own_class.script import Script
 NAME = "Measured"
 GUARD = 'if __name__ == "__main__":'
 _INDENT = "    "
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+_ENDS = "\r\n"
+
+
+def lines_of(source: str) -> list[str]:
+    """Return the lines of a Python source with their ends, as Python counts them.
+
+    `str.splitlines` ends a line at a form feed and at eight other characters too, in comments and texts as well.
+    """
+    return _LINE.findall(source)
 
 
 def place_of(script: Script, ends: list[ast.stmt] | None = None) -> int:
@@ -25,7 +35,7 @@ def place_of(script: Script, ends: list[ast.stmt] | None = None) -> int:
     if NAME in script.classes:
         line = script.classes[NAME].lineno
         raise RequestError(f"{script.path} already has a class {NAME}, in line {line}")
-    lines = script.source.splitlines()
+    lines = lines_of(script.source)
     first = ends[0] if ends else script.guard
     if first is None:
         return len(lines) + 1
@@ -36,17 +46,25 @@ def place_of(script: Script, ends: list[ast.stmt] | None = None) -> int:
 
 
 def inserted(script: Script, text: str, ends: list[ast.stmt] | None = None) -> str:
-    """Return the script's source with the class in it, its line ends those of the script; `ends` are guarded."""
+    """Return the script's source with the class in it; all other lines stay as they are. `ends` are guarded."""
     place = place_of(script, ends)
-    lines = script.source.splitlines()
+    lines = lines_of(script.source)
+    line_end = _end_of(lines, place)
     if ends:
         lines = _guarded(script, lines, place, ends)
     before, after = lines[: place - 1], lines[place - 1 :]
-    while before and not before[-1].strip():
+    while before and not before[-1].strip(" \t\r\n"):
         before.pop()
-    parts = [*before, *([""] * 2 if before else []), *text.rstrip().splitlines()]
-    line_end = "\r\n" if "\r\n" in script.source else "\n"
-    return line_end.join([*parts, *(["", "", *after] if after else [])]) + line_end
+    if before and not before[-1].endswith(("\r", "\n")):
+        before[-1] += line_end
+    made = [*([""] * 2 if before else []), *text.rstrip().split("\n"), *([""] * 2 if after else [])]
+    return "".join([*before, *(f"{line}{line_end}" for line in made), *after])
+
+
+def _end_of(lines: list[str], place: int) -> str:
+    """Return how a line ends that is put before the one at `place`: as the one above it, or else the first."""
+    ends = [line[len(line.rstrip(_ENDS)) :] for line in (*lines[max(0, place - 2) : place - 1], *lines[:1])]
+    return next(filter(None, ends), "\n")
 
 
 def can_guard(script: Script, ends: list[ast.stmt]) -> bool:
@@ -57,9 +75,9 @@ def can_guard(script: Script, ends: list[ast.stmt]) -> bool:
         return False  # one below it would run before it
     if ends[0].col_offset or "\f" in script.source:
         return False
-    lines = script.source.splitlines()
+    lines = lines_of(script.source)
     try:
-        made = ast.parse("\n".join(_guarded(script, lines, place_of(script, ends), ends)))
+        made = ast.parse("".join(_guarded(script, lines, place_of(script, ends), ends)))
     except (SyntaxError, ValueError, tokenize.TokenError):
         return False
     guards = [
@@ -71,19 +89,19 @@ def can_guard(script: Script, ends: list[ast.stmt]) -> bool:
 def _guarded(script: Script, lines: list[str], place: int, ends: list[ast.stmt]) -> list[str]:
     """Return the script's lines with those from `place` to the end of `ends` below a guard."""
     last = max(each.end_lineno or 0 for each in ends)
-    inside = _inside_texts(script.source)
+    inside = _inside_texts(lines)
     moved = [
         line if number in inside or not line.strip() else _INDENT + line
         for number, line in enumerate(lines[place - 1 : last], place)
     ]
-    return [*lines[: place - 1], GUARD, *moved, *lines[last:]]
+    return [*lines[: place - 1], f"{GUARD}{_end_of(lines, place)}", *moved, *lines[last:]]
 
 
-def _inside_texts(source: str) -> set[int]:
+def _inside_texts(lines: list[str]) -> set[int]:
     """Return the lines that begin within a text of several lines, which an indent would change."""
     found: set[int] = set()
     starts: list[int] = []
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+    for token in tokenize.generate_tokens(iter([f"{line.rstrip(_ENDS)}\n" for line in lines]).__next__):
         name = tokenize.tok_name[token.type]
         if name == "FSTRING_START":
             starts.append(token.start[0])

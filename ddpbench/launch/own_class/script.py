@@ -28,6 +28,10 @@ class Script:
     """Names that are bound once the script is imported."""
     encoding: str = "utf-8"
 
+    def encoded(self, source: str) -> bytes:
+        """Return its source, changed, in its encoding; what that lacks is an escape, as it may stand in a text."""
+        return source.encode(self.encoding, "backslashreplace")
+
     def methods(self) -> Iterator[tuple[ast.ClassDef, Function]]:
         """Yield each class's methods."""
         for found in self.classes.values():

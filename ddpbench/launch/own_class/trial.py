@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 from dataclasses import replace
@@ -50,9 +49,7 @@ def trial_of(path: Path, source: bytes, *, timeout_s: float = INSPECTION_TIMEOUT
         stub = folder / path.name
         stub.write_text(
             _STUB.format(
-                folder=json.dumps(str(path.parent)),
-                path=json.dumps(str(path)),
-                source=json.dumps(str(folder / "source")),
+                folder=repr(str(path.parent)), path=repr(str(path)), source=repr(str(folder / "source"))
             ),
             encoding="utf-8",
         )
