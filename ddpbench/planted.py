@@ -14,13 +14,19 @@ from pathlib import Path
 def is_planted(path: Path) -> bool:
     """Return whether a path is another user's in a folder in which everybody can write, such as /tmp.
 
-    They may have put it there for this user to find.
+    They may have put it there for this user to find, even in a folder of theirs: it is as open as /tmp.
 
     Raises:
         OSError: it is not there, or cannot be reached.
     """
-    folder, found = path.absolute().parent.stat(), path.lstat()
-    return bool(folder.st_mode & stat.S_IWOTH) and found.st_uid not in (os.geteuid(), folder.st_uid)
+    owner = path.lstat().st_uid
+    if owner in (os.geteuid(), 0):
+        return False
+    folder = os.open(path.absolute().parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return bool(os.fstat(folder).st_mode & stat.S_IWOTH) and owner != _shown_as(folder)
+    finally:
+        os.close(folder)
 
 
 def other_owner(folder: int) -> str:

@@ -6,7 +6,7 @@ import difflib
 from pathlib import Path
 
 from ddpbench.errors import RequestError, meant_path, nearest
-from ddpbench.planted import is_decoy
+from ddpbench.planted import is_decoy, is_planted
 from ddpbench.shipped import shipped_experiments
 from ddpbench.texts import command
 
@@ -24,7 +24,8 @@ def known_experiments() -> dict[str, Path]:
     found: dict[str, Path] = {}
     for folder in experiment_folders():
         for path in sorted(folder.glob("*.toml")):
-            found.setdefault(path.stem, path)
+            if not is_planted(path):
+                found.setdefault(path.stem, path)
     return found
 
 

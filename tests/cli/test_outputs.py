@@ -371,13 +371,17 @@ def test_streams_of_a_shell_get_what_a_file_gets(runs: Path, tmp_path: Path) -> 
 
 
 @ROOT_ONLY
+@pytest.mark.parametrize("owner", [0, 65534, 12345])
 @pytest.mark.parametrize("mode", [0o1777, 0o777])
-def test_somebody_elses_link_in_a_shared_folder_is_not_followed(tmp_path: Path, mode: int) -> None:
+def test_somebody_elses_link_in_a_shared_folder_is_not_followed(
+    tmp_path: Path, mode: int, owner: int
+) -> None:
     precious = tmp_path / "precious"
     precious.write_text("mine", encoding="utf-8")
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(mode)
+    os.chown(shared, owner, owner)  # a folder that is the other's own is as open
     (shared / "out").symlink_to(precious)
     os.chown(shared / "out", 65534, 65534, follow_symlinks=False)
     for check in (

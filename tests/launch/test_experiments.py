@@ -13,9 +13,10 @@ from ddpbench.launch.interleave.sides import is_side_word, parse_side
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
+@pytest.mark.parametrize("owner", [0, 65534, 12345])
 @pytest.mark.parametrize("mode", [0o1777, 0o777])
 def test_another_users_experiments_in_a_shared_folder_are_not_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, owner: int
 ) -> None:
     """They would run that user's code: `cd /tmp; ddpbench sweep quick`."""
     monkeypatch.chdir(tmp_path)
@@ -23,6 +24,7 @@ def test_another_users_experiments_in_a_shared_folder_are_not_found(
     own.mkdir()
     (own / "quick.toml").write_text("", encoding="utf-8")
     tmp_path.chmod(mode)
+    os.chown(tmp_path, owner, owner)
     assert find_experiment("quick") == Path("experiments/quick.toml")  # the user's own
     os.chown(own, 65534, 65534)
     assert find_experiment("quick") == shipped_experiments() / "quick.toml"
@@ -62,3 +64,33 @@ def test_another_users_path_is_not_taken_for_an_experiment_or_a_commit_of_its_na
     assert "quick-1" in capsys.readouterr().out
     assert find_experiment("./strategies") == Path("strategies")  # who names it so means it
     assert parse_side("base", ["./main"]).path == "./main"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
+def test_another_users_file_in_an_open_folder_of_experiments_is_not_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "experiments"
+    own.mkdir()
+    own.chmod(0o777)
+    (own / "quick.toml").write_text("", encoding="utf-8")
+    assert find_experiment("quick") == Path("experiments/quick.toml")
+    os.chown(own / "quick.toml", 65534, 65534)
+    assert find_experiment("quick") == shipped_experiments() / "quick.toml"
+
+
+def test_on_a_disk_that_shows_other_owners_ones_own_files_are_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bind mount, or a server that maps users, shows one owner of all files, who is not the user who writes."""
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "experiments"
+    own.mkdir()
+    (own / "quick.toml").write_text("", encoding="utf-8")
+    tmp_path.chmod(0o777)
+    monkeypatch.setattr("ddpbench.planted.os.geteuid", lambda: 4321)
+    monkeypatch.setattr("ddpbench.planted._shown_as", lambda folder: os.fstat(folder).st_uid)
+    for path in (tmp_path, own, own / "quick.toml") if os.getuid() == 0 else ():
+        os.chown(path, 1234, 1234)
+    assert find_experiment("quick") == Path("experiments/quick.toml")
