@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ddpbench.errors import RequestError
-from ddpbench.launch.interleave.sides import SideSpec, _commit_of, parse_side, place
+from ddpbench.launch.interleave.bisect import commits_between
+from ddpbench.launch.interleave.sides import SideSpec, _commit_of, check_there, parse_side, place
 from ddpbench.launch.interleave.told import differing
 from tests.repositories import begin_repository, git
 
@@ -109,3 +110,45 @@ def test_sides_differ_in_the_same_fields_however_a_setting_is_written(bare: str,
 def test_a_side_has_no_rounds_of_its_own_by_their_bare_name_either() -> None:
     with pytest.raises(RequestError, match="rounds and their order are those of both sides"):
         parse_side("base", ["set=rounds_max=5"])
+
+
+def _refusals(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str = "main") -> list[str]:
+    """What a side and a search say of a commit's name."""
+    monkeypatch.chdir(folder)
+    with pytest.raises(RequestError) as side:
+        check_there(SideSpec(name="base", ref=name))
+    with pytest.raises(RequestError) as search:
+        commits_between(folder, name, name)
+    return [str(side.value), str(search.value)]
+
+
+def test_a_repository_that_another_user_owns_is_said_to_be_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_repository(tmp_path, sleep=0.0)
+    (tmp_path / "sub folder").mkdir()
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # as in a container into which it is mounted
+    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
+        monkeypatch.setenv(name, "/dev/null")
+    for said in _refusals(tmp_path / "sub folder", monkeypatch):
+        assert "no git repository" not in said
+        assert "another user owns" in said
+        assert f"git config --global --add safe.directory {tmp_path}" in said
+
+
+def test_without_git_it_is_git_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin_repository(tmp_path, sleep=0.0)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for said in _refusals(tmp_path, monkeypatch):
+        assert "git is not installed here" in said
+        assert "no git repository" not in said
+
+
+def test_a_shallow_clone_is_said_to_lack_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin_repository(tmp_path / "whole", sleep=0.0)
+    git(tmp_path / "whole", "commit", "-q", "--allow-empty", "-m", "2")
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{tmp_path / 'whole'}", str(tmp_path / "shallow"))
+    for said in _refusals(tmp_path / "shallow", monkeypatch, "HEAD~1"):
+        assert "has no such commit, for it is a shallow clone: git fetch --unshallow" in said
+    for said in _refusals(tmp_path / "whole", monkeypatch, "HEAD~9"):
+        assert said.endswith("has no such commit")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from ddpbench.errors import DdpbenchError, LaunchError, RequestError
-from ddpbench.launch.interleave.sides import git
+from ddpbench.launch.interleave.sides import commit_named, git, why_no_repository
 
 if TYPE_CHECKING:
     from ddpbench.analysis.regression import Change
@@ -66,14 +66,13 @@ def commits_between(folder: Path, good: str, bad: str) -> list[str]:
     try:
         git(folder, "rev-parse", "--git-dir")
     except RequestError:
-        raise RequestError(f"{folder} is in no git repository: bisect searches the commits of one") from None
+        why = why_no_repository(folder)
+        raise RequestError(f"bisect searches the commits of a repository: {why}") from None
     for name in (good, bad):
-        if name.startswith("-"):
-            raise RequestError(f"{name}: a commit's name begins with no -")
         try:
-            git(folder, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
-        except RequestError:
-            raise RequestError(f"{name}: {folder} has no such commit") from None
+            commit_named(folder, name)
+        except RequestError as error:
+            raise RequestError(f"{name}: {error}") from None
     found = git(
         folder, "rev-list", "--reverse", "--first-parent", "--ancestry-path", f"{good}..{bad}"
     ).split()

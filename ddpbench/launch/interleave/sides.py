@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -214,7 +215,7 @@ def _checked_folder(spec: SideSpec) -> Path | None:
 def _repository(spec: SideSpec) -> Path:
     here = _top(Path.cwd())
     if here is None:
-        raise RequestError(f"--{spec.name} ref={spec.ref}: {Path.cwd()} is in no git repository")
+        raise RequestError(f"--{spec.name} ref={spec.ref}: {why_no_repository(Path.cwd())}")
     return here
 
 
@@ -342,9 +343,16 @@ def git(folder: Path, *words: str, index: Path | None = None) -> str:
     Raises:
         RequestError: it refuses, or is not here.
     """
+    done = _ask(folder, *words, index=index)
+    if done.returncode:
+        raise RequestError(f"git: {(done.stderr.strip().splitlines() or ['it refuses'])[-1]}")
+    return done.stdout.strip()
+
+
+def _ask(folder: Path, *words: str, index: Path | None = None) -> subprocess.CompletedProcess[str]:
     environment = git_environment(**({"GIT_INDEX_FILE": str(index)} if index else {}))
     try:
-        done = subprocess.run(
+        return subprocess.run(
             [*GIT, "-C", str(folder), *words],
             capture_output=True,
             text=True,
@@ -354,18 +362,45 @@ def git(folder: Path, *words: str, index: Path | None = None) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RequestError(f"git cannot be run: {error}") from None
-    if done.returncode:
-        raise RequestError(f"git: {(done.stderr.strip().splitlines() or ['it refuses'])[-1]}")
-    return done.stdout.strip()
+
+
+def why_no_repository(folder: Path) -> str:
+    """Return why git finds no repository that holds a folder, and what to do where there is one."""
+    if shutil.which(GIT[0]) is None:
+        return "git is not installed here, or not on PATH"
+    said = _ask(folder, "rev-parse", "--git-dir").stderr
+    if "safe.directory" in said:  # git's own setting: it is called so in every language
+        place = next(
+            (one for one in (folder.resolve(), *folder.resolve().parents) if (one / ".git").exists()), folder
+        )
+        return (
+            f"git does not use the repository {place}, which another user owns; if you trust them: "
+            f"git config --global --add safe.directory {shlex.quote(str(place))}"
+        )
+    return f"{folder} is in no git repository"
+
+
+def commit_named(top: Path, name: str) -> str:
+    """Return the commit of a name.
+
+    Raises:
+        RequestError: there is none.
+    """
+    if name.startswith("-"):
+        raise RequestError("a commit's name begins with no -")
+    try:
+        return git(top, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+    except RequestError:
+        shallow = _ask(top, "rev-parse", "--is-shallow-repository").stdout.strip() == "true"
+        more = ", for it is a shallow clone: git fetch --unshallow brings the others" if shallow else ""
+        raise RequestError(f"{top} has no such commit{more}") from None
 
 
 def _commit_named(top: Path, spec: SideSpec) -> str:
-    if spec.ref.startswith("-"):
-        raise RequestError(f"--{spec.name} ref={spec.ref}: a commit's name begins with no -")
     try:
-        return git(top, "rev-parse", "--verify", "--quiet", f"{spec.ref}^{{commit}}")
-    except RequestError:
-        raise RequestError(f"--{spec.name} ref={spec.ref}: {top} has no such commit") from None
+        return commit_named(top, spec.ref)
+    except RequestError as error:
+        raise RequestError(f"--{spec.name} ref={spec.ref}: {error}") from None
 
 
 _NOT_COLLECTED = """\
