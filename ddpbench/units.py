@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from ddpbench.texts import shortened
 
@@ -24,6 +25,15 @@ def utc_now() -> str:
     sweep would grow.
     """
     return time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
+
+
+def utc_of(told: object) -> datetime | None:
+    """Return the moment that a record tells of, in UTC; None where it is none, or says no time zone."""
+    try:
+        found = datetime.fromisoformat(str(told))
+        return found.astimezone(UTC) if found.tzinfo is not None else None
+    except (ValueError, OverflowError):  # in UTC, before the first year that there is, or after the last
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 from ddpbench.errors import IdentityError
 from ddpbench.records.checked import check
 from ddpbench.records.rundir import RunDir
+from ddpbench.units import utc_of
 
 _SLACK = timedelta(seconds=2)
 """Times were noted in whole seconds, rounded down: a session's start follows from its end and its length."""
@@ -44,12 +45,12 @@ class Sessions:
         One without an id is placed by its start. What falls between two sessions that were noted is of one or more
         that were killed before they could be: those count as one.
         """
-        started = _time(started_utc)
+        started = utc_of(started_utc)
         if session or started is None or not self.spans:
             return session
         for number, (begin, end) in enumerate(self.spans, start=1):
             if started <= end:
-                return f"#{number}" if started >= begin - _SLACK else f"before #{number}"
+                return f"#{number}" if started >= begin else f"before #{number}"
         return f"after #{len(self.spans)}"
 
 
@@ -58,18 +59,10 @@ def _spans(entries: Iterable[dict[str, Any]]) -> Iterable[tuple[datetime, dateti
     for entry in entries:
         if entry.get("session"):
             continue
-        end, wall_s = _time(entry.get("started_utc")), entry.get("wall_s")
+        end, wall_s = utc_of(entry.get("started_utc")), entry.get("wall_s")
         if end is not None and wall_s is not None:
             with contextlib.suppress(OverflowError):  # before the first year that dates have
-                yield end - timedelta(seconds=wall_s), end
-
-
-def _time(text: object) -> datetime | None:
-    try:
-        found = datetime.fromisoformat(str(text))
-    except ValueError:
-        return None
-    return found if found.tzinfo is not None else None
+                yield end - timedelta(seconds=wall_s) - _SLACK, end
 
 
 UNKNOWN = Sessions()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from ddpbench import units
-from ddpbench.units import counted
+from ddpbench.units import counted, utc_of
 
 series_of = units.series_of
 
@@ -162,10 +161,8 @@ def moment(utc: object) -> str:
     """Return an ISO time as `2026-03-04 09:12 UTC`; what is not a time is shown as it is."""
     if not utc:
         return "not recorded"
-    try:
-        return f"{datetime.fromisoformat(str(utc)).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
-    except ValueError:
-        return str(utc)
+    found = utc_of(utc)
+    return str(utc) if found is None else f"{found:%Y-%m-%d %H:%M} UTC"
 
 
 def ranks(world_size: int) -> str:

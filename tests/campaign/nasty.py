@@ -62,6 +62,13 @@ VALUES: dict[str, Any] = {
     "nested-50": Raw("[" * 50 + "]" * 50),
     "nested-5000": Raw("[" * 5000 + "]" * 5000),
 }
+TIMES = {
+    "before-the-first-year": "0001-01-01T00:00:00+14:00",
+    "after-the-last-year": "9999-12-31T23:59:59-14:00",
+    "first-moment": "0001-01-01T00:00:00+00:00",
+    "no-time-zone": "2026-03-04T10:00:00",
+}
+"""Put in place of times alone: at the ends of what a calendar has, another time zone may have no such moment."""
 
 
 def toml(value: Any) -> str:

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.campaign.nasty import VALUES, as_json, dotted, leaves, replaced, without
+from tests.campaign.nasty import TIMES, VALUES, as_json, dotted, leaves, replaced, without
 from tests.synthetic import write_run
 
 CASES = 4
@@ -214,7 +214,8 @@ def names() -> list[str]:
         seen.add(kind)
         for path in leaves(document):
             if path:
-                found += [f"{name}:{dotted(path)}={value}" for value in ("left-out", *FEW)]
+                times = TIMES if str(path[-1]).endswith("_utc") else ()
+                found += [f"{name}:{dotted(path)}={value}" for value in ("left-out", *FEW, *times)]
     return found
 
 
@@ -229,7 +230,9 @@ def change(folder: Path, name: str) -> None:
     lines = file.read_text(encoding="utf-8").split("\n")
     content = json.loads(_texts(file, line))
     path = next(path for path in leaves(content) if dotted(path) == where)
-    new = without(content, path) if value == "left-out" else replaced(content, path, VALUES[value])
+    new = (
+        without(content, path) if value == "left-out" else replaced(content, path, {**VALUES, **TIMES}[value])
+    )
     if line is None:
         file.write_text(as_json(new), encoding="utf-8")
     else:

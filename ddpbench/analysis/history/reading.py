@@ -16,6 +16,7 @@ from ddpbench.records import RunDir
 from ddpbench.records.rundir import explain_os_error
 from ddpbench.records.submission_dir import run_at
 from ddpbench.texts import on_one_line, shortened
+from ddpbench.units import utc_of
 
 _MOST_LISTED = 12
 """Differences that a refusal lists."""
@@ -167,11 +168,8 @@ def _measured_at(side: Side) -> datetime:
         RequestError: its records do not say.
     """
     told = started_utc(side)
-    try:
-        moment = datetime.fromisoformat(told)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
+    moment = utc_of(told)
+    if moment is None:
         said = f"says {shortened(told)}" if told else "does not say"
         raise RequestError(
             f"{on_one_line(str(side.path))} {said} when it was measured: give the runs in order, with --as-given"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from ddpbench.analysis.history.reading import started_utc
@@ -18,7 +17,7 @@ from ddpbench.records import RunDir
 from ddpbench.records.machine import DIGESTS
 from ddpbench.spec.differences import SEED, settings_apart
 from ddpbench.texts import command
-from ddpbench.units import counted, decimals_borne, format_number, series_of
+from ddpbench.units import counted, decimals_borne, format_number, series_of, utc_of
 
 HEADS = ("case", "runs", "latest, ms", "95 %, launches", "change-points")
 _MOST_CASES = 4
@@ -72,10 +71,8 @@ def _dated(side: Side) -> str:
 
 def day_of(side: Side) -> str:
     """Return the day on which a run was started, UTC; empty where that is not known."""
-    try:
-        return f"{datetime.fromisoformat(started_utc(side)).astimezone(UTC):%Y-%m-%d}"
-    except (ValueError, OverflowError):
-        return ""
+    found = utc_of(started_utc(side))
+    return "" if found is None else f"{found:%Y-%m-%d}"
 
 
 def verdict_words(history: History, case: CaseHistory) -> str:
