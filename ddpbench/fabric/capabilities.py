@@ -43,6 +43,7 @@ def fabric_capabilities() -> FabricCapabilities:
             env=child_environment(),
             capture_output=True,
             text=True,
+            errors="surrogateescape",
             check=False,
             timeout=_TIMEOUT_S,
         )

@@ -266,7 +266,13 @@ def git_commit() -> str | None:
 def _git(*arguments: str) -> str:
     command = [*GIT, *arguments]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=10, env=git_environment()
+        command,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        check=True,
+        timeout=10,
+        env=git_environment(),
     )
     return done.stdout.strip()
 

@@ -114,6 +114,7 @@ def _check_mpiexec(program: str) -> None:
             [program, "--version"],
             capture_output=True,
             text=True,
+            errors="surrogateescape",
             timeout=30,
             stdin=subprocess.DEVNULL,
             check=False,

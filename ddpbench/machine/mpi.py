@@ -27,6 +27,7 @@ def mpi_version() -> str:
             [sys.executable, "-P", "-m", "ddpbench.worker.mpi"],
             capture_output=True,
             text=True,
+            errors="surrogateescape",
             env=child_environment(),
             timeout=_TIMEOUT_S,
             check=False,

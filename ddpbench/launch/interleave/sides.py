@@ -309,6 +309,7 @@ def _lacking(python: str) -> str:
             env=child_environment(),
             capture_output=True,
             text=True,
+            errors="surrogateescape",
             timeout=_ASK_S,
             check=False,
         )
@@ -356,6 +357,7 @@ def _ask(folder: Path, *words: str, index: Path | None = None) -> subprocess.Com
             [*GIT, "-C", str(folder), *words],
             capture_output=True,
             text=True,
+            errors="surrogateescape",
             timeout=_ASK_S,
             check=False,
             env=environment,

@@ -93,7 +93,12 @@ def _slurm_addresses(env: Mapping[str, str]) -> list[str]:
     def asked(*words: str) -> str:
         try:
             done = subprocess.run(
-                ["scontrol", *words], capture_output=True, text=True, timeout=_ASK_S, check=True
+                ["scontrol", *words],
+                capture_output=True,
+                text=True,
+                errors="surrogateescape",
+                timeout=_ASK_S,
+                check=True,
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise LaunchError(f"scontrol cannot say which nodes the job has: {error}") from None
