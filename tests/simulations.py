@@ -19,8 +19,8 @@ from ddpbench.analysis.statistics import changepoints
 from ddpbench.analysis.statistics.changepoints import change_points, level_each, shifts
 from ddpbench.analysis.statistics.resolution import DRIFT
 from ddpbench.analysis.statistics.sequential import anytime_interval
-from ddpbench.analysis.statistics.stats import ALPHA, Timing
-from tests.analysis import test_changepoints, test_recorded_rounds, test_tails
+from ddpbench.analysis.statistics.stats import ALPHA, Timing, half_width
+from tests.analysis import test_changepoints, test_recorded_rounds, test_robustness, test_tails
 
 Printed = dict[str, str]
 """Figures by what they are of."""
@@ -149,6 +149,24 @@ def rounds_far_off() -> Printed:
     return printed
 
 
+def parts_of_a_step() -> Printed:
+    """Parts and shares of a step, with launches of five shapes: how often their intervals hold the median launch's."""
+    printed, rounds, count = {}, (5, 6, 8, 10, 12, 20), 2000
+    for what, told in test_robustness.PARTS_AND_SHARES.items():
+        least = min(
+            test_robustness.covered(told, shape, many, count)
+            for shape in test_robustness.SHAPES
+            for many in rounds
+        )
+        printed[f"{what}, least of five shapes"] = _per_cent(count * least, count)
+    dice, shape = np.random.default_rng(1), test_robustness.SHAPES["disturbed now and then"]
+    for many in (5, 20):
+        drawn = [shape(dice, many).tolist() for _ in range(count)]
+        held = sum(abs(math.fsum(one) / many) <= (half_width(one) or 0.0) for one in drawn)
+        printed[f"around a mean, one launch in ten slow, {many} rounds"] = _per_cent(held, count)
+    return printed
+
+
 def _alike(logs: NDArray[np.float64], correlation: float) -> NDArray[np.float64]:
     """Return rows of which each value has this correlation with the one before, all of one variance."""
     for place in range(1, logs.shape[1]):
@@ -174,6 +192,7 @@ SIMULATIONS: Mapping[str, Callable[[], Printed]] = {
     "alike-runs": alike_runs,
     "small-steps": small_steps,
     "intervals-of-steps": intervals_of_steps,
+    "parts-of-a-step": parts_of_a_step,
 }
 
 

@@ -1,13 +1,13 @@
 """Communication over emulated links, case by case, and what the algorithm's formula says of it.
 
 A case's network time is how long a step's transfers were under way on any rank (`Breakdown.network_s`): one mean a
-round, t-intervals over rounds. The formula is given the gradients' bytes, the rate of the link that limits it times
-the share that payload gets (`formulas.PAYLOAD`), and no latency: α = 0. It holds for ranks that have a node each.
+round, and of these the median and its interval. The formula is given the gradients' bytes, the rate of the link that
+limits it times the share that payload gets (`formulas.PAYLOAD`), and no latency: α = 0. It holds for ranks that have a
+node each.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.stats import Interval, Timing, half_width
+from ddpbench.analysis.statistics.stats import Interval, Timing, median_launch
 from ddpbench.formulas import PAYLOAD, TIMES, busiest_node_bytes, busiest_rank_bytes, lower_bound_s
 from ddpbench.spec import OWN_TYPES, Case
 from ddpbench.spec.fabric import BURST_S
@@ -139,11 +139,8 @@ def network_timings(run: CaseRun) -> list[Timing]:
 
 
 def network_time(times: Sequence[Timing]) -> Interval:
-    """Return the mean of `network_timings`, seconds, with its interval over launches."""
-    seconds = [timing.time_s for timing in times]
-    return Interval.around(
-        math.fsum(seconds) / len(seconds), half_width([math.log(value) for value in seconds])
-    )
+    """Return the median of `network_timings`, seconds, with its interval over launches."""
+    return median_launch([timing.time_s for timing in times])
 
 
 def busiest_link_bytes(case: Case, algorithm: str, size: float) -> float | None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ddpbench.analysis.statistics.stats import Interval, half_width
+from ddpbench.analysis.statistics.stats import Interval, median_launch
 from ddpbench.records import Failure, Gang, Snapshot, Trained
 from ddpbench.spec import Case
 from ddpbench.spec.recoveries import KEPT_SNAPSHOTS, WINDOW_STEPS, window_of
@@ -351,24 +352,22 @@ def recovery_cost(found: Sequence[Recovered], failed: Sequence[Recovered] = ()) 
     return RecoveryCost(
         failures=sum(each.failed for each in (*found, *failed)),
         recoveries=len(done),
-        total=_mean(each.total_s for each in done),
-        restored=_mean(each.restored_s for each in done),
+        total=_median(each.total_s for each in done),
+        restored=_median(each.restored_s for each in done),
         parts={
-            name: math.fsum(each.parts[name] for each in done if each.parts) / len(done)
-            for name in PARTS
-            if done
+            name: statistics.median(each.parts[name] for each in done if each.parts) for name in PARTS if done
         },
-        built_s=_mean_of_all([each.built_s for each in done]),
+        built_s=_median_of_all([each.built_s for each in done]),
         recomputed_steps=sum(steps) / len(steps) if steps else None,
-        regained=_mean(each.regained_s for each in done)
+        regained=_median(each.regained_s for each in done)
         if all(each.regained_s is not None for each in done)
         else None,
         regained_launches=sum(each.regained_s is not None for each in done),
-        snapshot=_mean(each.snapshot_s for each in found),
+        snapshot=_median(each.snapshot_s for each in found),
         snapshot_bytes=max(each.snapshot_bytes for each in (*found, *failed)),
         lost=sum(each.lost for each in found),
         repeated=sum(each.repeated for each in found),
-        joined=_mean(each.joined_s for each in done),
+        joined=_median(each.joined_s for each in done),
         unreadable=tuple(dict.fromkeys(words for each in found for words in each.unreadable)),
         rates=_rates(done),
     )
@@ -384,19 +383,15 @@ def _rates(found: Sequence[Recovered]) -> dict[str, Interval]:
         for name, pace in told.items():
             if math.isfinite(pace.samples_per_s):
                 rates.setdefault(name, []).append(pace.samples_per_s)
-    means = {name: _mean(values) for name, values in rates.items()}
-    return {name: mean for name, mean in means.items() if mean is not None}
+    return {name: median_launch(values) for name, values in rates.items()}
 
 
-def _mean_of_all(values: Sequence[float | None]) -> float | None:
+def _median_of_all(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known and len(known) == len(values) else None
+    return statistics.median(known) if known and len(known) == len(values) else None
 
 
-def _mean(values: Iterable[float | None]) -> Interval | None:
-    """Return the mean with its 95 % t-interval (of logs); None without any."""
+def _median(values: Iterable[float | None]) -> Interval | None:
+    """Return the median launch with its 95 % interval; None without any."""
     known = [value for value in values if value is not None]
-    if not known:
-        return None
-    logs = [math.log(value) for value in known] if min(known) > 0 else []
-    return Interval.around(math.fsum(known) / len(known), half_width(logs))
+    return median_launch(known) if known else None

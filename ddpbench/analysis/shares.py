@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 from ddpbench.analysis.read.overlap import PARTS, Breakdown
-from ddpbench.analysis.statistics.stats import MARGIN, Interval, half_width
+from ddpbench.analysis.statistics.stats import MARGIN, Interval, median_launch
 from ddpbench.units import decimals_borne
 
 
 def share_of_step(parts: Breakdown, name: str) -> Interval:
-    """Return one of `PARTS` as a share of the step; without ends under three launches."""
-    value = parts.parts[name] / parts.step_s if parts.step_s > 0 else 0.0
-    rounds = list(parts.by_round.values())
-    steps = [sum(one[part] for part in PARTS) for one in rounds]
-    return _around(value, [one[name] for one in rounds], steps)
-
-
-def _around(value: float, parts: list[float], wholes: list[float]) -> Interval:
-    """Return the value with the t-interval of each launch's own share, as a waterfall has it; it ends at 0 and at 1."""
-    shares = [part / whole for part, whole in zip(parts, wholes, strict=True) if whole > 0]
-    half = half_width(shares)
-    if half is None:
-        return Interval(value=value)
-    return Interval(value=value, low=max(value - half, 0.0), high=min(value + half, 1.0))
+    """Return one of `PARTS` as a share of the step in the median launch, with its 95 % interval."""
+    steps = [(one[name], math.fsum(one[part] for part in PARTS)) for one in parts.by_round.values()]
+    shares = [part / step for part, step in steps if step > 0]
+    return median_launch(shares) if shares else Interval(value=0.0)
 
 
 def percent_of(found: Interval, sign: str = "") -> str:

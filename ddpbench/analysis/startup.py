@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from ddpbench.analysis.statistics.stats import Interval, half_width
+from ddpbench.analysis.statistics.stats import Interval, median_launch
 from ddpbench.records import Met, RankStart, Warmup
 
 
@@ -62,10 +63,9 @@ def start_up_of(ranks: Sequence[tuple[RankStart | None, Met | None, Warmup | Non
     return max(found, key=lambda one: one[0])[1]
 
 
-def mean_start(starts: Sequence[StartUp]) -> tuple[Interval, dict[str, float]] | None:
-    """Return the mean start over launches with its 95 % t-interval (of logs), and the means of its parts."""
+def typical_start(starts: Sequence[StartUp]) -> tuple[Interval, dict[str, float]] | None:
+    """Return the start of the median launch with its 95 % interval, and the median of each part."""
     if not starts:
         return None
-    totals = [start.total_s for start in starts]
-    total = Interval.around(math.fsum(totals) / len(totals), half_width([math.log(one) for one in totals]))
-    return total, {part: math.fsum(getattr(start, part) for start in starts) / len(starts) for part in PARTS}
+    total = median_launch([start.total_s for start in starts])
+    return total, {part: statistics.median(getattr(start, part) for start in starts) for part in PARTS}

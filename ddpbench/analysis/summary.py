@@ -185,7 +185,8 @@ class RunSummary:
             backward, optimizer, other_compute, exposed_comm, exposed_wait, data, not_attributed,
             step_time_s, overlapped_comm, launches, instrumentation_overhead` (the last: instrumented over
             timed step time, minus 1), and `_ci_low` and `_ci_high` of each part and of `overlapped_comm`.
-        phases: data_parallel's own phases and any other span names: `case_id, span, mean_s, order`.
+        phases: data_parallel's own phases and any other span names: `case_id, span, mean_s, order`; the mean
+            over ranks and steps of the median launch.
         proofs: `case_id, compared, dtype, error, tolerance, passed, note`.
         comparisons: one row per case held against the best of the others of its group, paired by round: `topic`
             (`buckets`, `layouts`, `strategies`, `ranks`), `case_id, best_case_id` (the fastest other), `ratio,

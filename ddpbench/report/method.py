@@ -148,20 +148,27 @@ _TERMS: tuple[tuple[str, str], ...] = (
     ),
     (
         "waiting for ranks",
-        "Time in which a rank has started a transfer but no data can flow yet, because another rank has not.",
+        (
+            "Time in which a rank has started a transfer but no data can flow yet, because another rank has not. As a "
+            "part of a step only while the rank computes nothing; wait_time_s in cases.csv counts all of it."
+        ),
     ),
     ("overlapped communication", "Transfer time hidden behind computation. It is not part of a step's sum."),
     (
         "not attributed",
-        "Time of a step in which none of its other parts is under way. It makes the parts add up to the step.",
+        (
+            "Time of a step in which none of its other parts is under way. With it the parts add up to the step, in "
+            "each launch."
+        ),
     ),
     (
         "loss of efficiency",
         (
             "The time that a part of the step takes beyond its share of the base case's ideal step, as a fraction of "
             "the step. A case's losses and its efficiency add up to 1: parts are those of instrumented steps, the "
-            "efficiency that of timed ones, and what the two do not agree on is a loss of its own. Contention is the "
-            "extra time of independent ranks."
+            "efficiency that of timed ones, and what the two do not agree on is a loss of its own. Each is the median "
+            "over rounds; what is left because medians do not add up is the last. Contention is the extra time of "
+            "independent ranks."
         ),
     ),
     (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -69,14 +67,17 @@ def test_times_run_from_the_last_start_to_the_last_end(tmp_path: Path) -> None:
     assert list(table["busbw"]) == pytest.approx([1000 / 0.006, 2000 / 0.008, 4000 / 0.020])  # 2(n-1)/n is 1
     assert list(table["rounds"]) == [3, 3, 3]
     # by nccl-tests' clock: each rank from its call to its result, so 8 and 3, 8 and 8, 8 and 6; then 10 and 8
-    assert list(table["call_time_s"]) == pytest.approx([(11 + 16 + 14) / 6e3, 0.009, 0.020])
-    assert list(table["call_busbw"]) == pytest.approx([1000 / (41 / 6e3), 2000 / 0.009, 4000 / 0.020])
-    called = 4.30265273 * statistics.stdev(map(math.log, (11, 16, 14))) / math.sqrt(3)
-    assert table.loc[1000, "call_busbw_ci_low"] == pytest.approx(1000 / (41 / 6e3) / math.exp(called))
+    assert list(table["call_time_s"]) == pytest.approx([0.007, 0.009, 0.020])  # medians of 5.5, 8 and 7 first
+    assert list(table["call_busbw"]) == pytest.approx([1000 / 0.007, 2000 / 0.009, 4000 / 0.020])
     assert list(table["transfers"]) == [3, 3, 3]
-    half = 4.30265273 * statistics.stdev(map(math.log, (4, 8, 6))) / math.sqrt(3)  # t(0.975, 2)
-    assert table.loc[1000, "time_ci_high_s"] == pytest.approx(0.006 * math.exp(half))
-    assert table.loc[1000, "busbw_ci_low"] == pytest.approx(1000 / 0.006 / math.exp(half))
+    assert table.filter(like="_ci_").isna().all(axis=None), "three rounds have no interval of a median"
+    five = table_of(tmp_path / "five", {DDP: [at(0), at(5), at(3), at(1), at(2)]}).set_index("bytes")
+    ends = ["time_ci_low_s", "time_s", "time_ci_high_s"]
+    assert list(five.loc[1000, ends]) == pytest.approx([0.004, 0.005, 0.008])
+    ends = ["busbw_ci_low", "busbw", "busbw_ci_high"]
+    assert list(five.loc[1000, ends]) == pytest.approx([1000 / 0.008, 1000 / 0.005, 1000 / 0.004])
+    ends = ["call_time_ci_low_s", "call_time_s", "call_time_ci_high_s"]
+    assert list(five.loc[1000, ends]) == pytest.approx([0.0055, 0.0065, 0.008])
 
 
 def test_caps_of_one_strategy_share_a_curve_and_a_round(tmp_path: Path) -> None:
@@ -146,12 +147,12 @@ def test_factors(op: str, ranks: int, factor: float) -> None:
 
 def test_a_line_through_sizes_tells_latency_from_bandwidth() -> None:
     times = {size: 0.002 + 8e-9 * size for size in (2**20, 2**22, 2**24)}
-    rounds = [{size: seconds + change for size, seconds in times.items()} for change in (-1e-4, 0, 1e-4)]
+    changes = (-1e-4, 0, 1e-4, 3e-4, -2e-4)
+    rounds = [{size: seconds + change for size, seconds in times.items()} for change in changes]
     line = line_of(times, [*rounds, {2**20: 1.0}])  # a round that lacks sizes has no line
     assert line is not None
     assert (line.latency.value, line.byte_s) == (pytest.approx(0.002), pytest.approx(8e-9))
-    half = 4.302652729911275 * 1e-4 / math.sqrt(3)
-    assert line.latency.high == pytest.approx(0.002 + half)
+    assert (line.latency.low, line.latency.high) == (pytest.approx(0.0018), pytest.approx(0.0023))
     assert line.share(2**20) == pytest.approx(0.002 / (0.002 + 8e-9 * 2**20))
     assert line_of({2**20: 1.0, 2**21: 2.0, 3 * 2**20: 3.0}) is None  # too near
     assert line_of({2**20: 1.0, 2**24: 2.0}) is None  # too few

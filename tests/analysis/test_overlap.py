@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from ddpbench.analysis.read import overlap
 from ddpbench.analysis.read.overlap import PARTS, Breakdown, Instrumented, breakdown, breakdowns, coverage
 from ddpbench.analysis.read.parts import RankSteps
+from ddpbench.analysis.shares import share_of_step
 from ddpbench.records import COMPUTE_SPANS, CommRecord, StepRecord
 
 
@@ -251,35 +251,34 @@ def test_means_are_over_ranks_then_launches_so_that_a_longer_launch_weighs_no_mo
     assert found.launches == 2
 
 
-def test_intervals_are_t_intervals_over_launches() -> None:
-    """Three launches in which 30, 40 and 50 of communication follow 10, 20 and 30 of backward, or overlap with half."""
+def test_parts_and_shares_are_the_median_launch_s_with_the_sign_test_s_interval() -> None:
+    """Five launches in which so much communication follows backward, or overlaps with half; one of them is slow."""
+    lengths = [(10, 30), (20, 40), (30, 50), (40, 60), (80, 85)]
     launches = [
-        {0: rank([("backward", 0, 10)], [(0, 10, 40)])},
-        {0: rank([("backward", 0, 20)], [(0, 10, 50)])},
-        {0: rank([("backward", 0, 30)], [(0, 10, 60)])},
-    ]
+        {0: rank([("backward", 0, back)], [(0, 10, 10 + moved)])} for back, moved in lengths
+    ]  # hidden: 0, 10, 20, 30, 70, of a step of 100
     found = breakdown(launches, processes=1)
     assert found is not None
-    t = 4.302652729911275  # t(0.975, 2)
-    half = t * 10 / 3**0.5  # the deviation of 30, 40, 50 is 10
-    for names, middle in ((["comm"], 40), (["backward"], 20), (["backward", "comm"], 60)):
-        interval = found.interval(*names)
-        spread = half * len(names)
-        expected = (ns(middle), pytest.approx(max(0, middle - spread) / 1e9), ns(middle + spread))
-        assert (interval.value, interval.low, interval.high) == expected
+    for names, low, middle, high in (
+        (["comm"], 30, 50, 85),
+        (["backward"], 10, 30, 80),
+        (["backward", "comm"], 40, 80, 165),
+    ):
+        interval = found.interval(*names)  # of five the least and the largest: 93.75 %
+        assert (interval.low, interval.value, interval.high) == (ns(low), ns(middle), ns(high))
+    assert found.parts["backward"] == ns(30)
+    assert found.comm_s == ns(50)
     overlap = found.overlap_interval()
     assert overlap is not None
-    # 0, 10 and 20 are hidden of 30, 40, 50. At Fieller's upper end r the mean of hidden - r comm is t standard errors
-    # from 0; the lower end, -0.9, is cut off.
-    assert overlap.value == pytest.approx(0.25)
-    assert overlap.low == 0
-    assert overlap.high is not None
-    left = [hidden - overlap.high * comm for hidden, comm in ((0, 30), (10, 40), (20, 50))]
-    assert overlap.high < 1
-    assert statistics.mean(left) == pytest.approx(-t * statistics.stdev(left) / 3**0.5)
-    alone = breakdown(launches[:1], processes=1)
-    assert alone is not None
-    assert (alone.interval("comm").low, alone.interval("comm").high) == (None, None)
+    assert (overlap.low, overlap.value) == (0, pytest.approx(0.4))
+    assert overlap.high == pytest.approx(70 / 85)
+    assert found.overlap_fraction == overlap.value
+    exposed = share_of_step(found, "exposed_comm")
+    assert (exposed.low, exposed.value, exposed.high) == tuple(map(pytest.approx, (0.15, 0.3, 0.3)))
+    four = breakdown(launches[:4], processes=1)
+    assert four is not None
+    assert (four.interval("comm").low, four.interval("comm").high) == (None, None)
+    assert (share_of_step(four, "backward").low, four.overlap_interval().low) == (None, None)  # type: ignore[union-attr]
 
 
 def test_spans_of_one_name_add_up_and_unknown_ones_are_not_attributed() -> None:

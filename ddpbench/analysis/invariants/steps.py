@@ -25,19 +25,15 @@ _COMPUTED = ("forward", "backward", "optimizer", "other_compute")
 
 
 def parts_add_up(case: Measured) -> Iterable[Bounded]:
-    """The parts that the page draws add up to the step that it draws, in the mean and in each launch."""
+    """The parts of a step add up to it in each launch, and none of those that the page draws is negative."""
     parts = case.run.parts
     if parts is None:
         return
-    slack = ROUNDING * abs(parts.step_s) + NANOSECONDS
-    whole = math.fsum(parts.parts[name] for name in PARTS)
-    least, most = parts.step_s - slack, parts.step_s + slack
-    yield Bounded(what="the sum of its step's parts", seen=whole, least=least, most=most, unit="s")
-    if parts.by_round:
-        launches = [math.fsum(own[name] for name in PARTS) for own in parts.by_round.values()]
-        mean = math.fsum(launches) / len(launches)
-        what = "the mean of its launches' sums of parts"
-        yield Bounded(what=what, seen=mean, least=least, most=most, unit="s")
+    for own, step_s in zip(parts.by_round.values(), parts.steps_s, strict=True):
+        slack = ROUNDING * abs(step_s) + NANOSECONDS
+        whole = math.fsum(own[name] for name in PARTS)
+        what = "the sum of its step's parts"
+        yield Bounded(what=what, seen=whole, least=step_s - slack, most=step_s + slack, unit="s")
     for name in PARTS:
         words = name.replace("_", " ")
         yield Bounded(what=f"its time of {words}", seen=parts.parts[name], least=-NANOSECONDS, unit="s")
@@ -49,7 +45,7 @@ def communication_within(case: Measured) -> Iterable[Bounded]:
     if parts is None or not parts.has_transfers:
         return
     slack = ROUNDING * parts.step_s + NANOSECONDS
-    computed = math.fsum(parts.parts[name] for name in _COMPUTED)
+    computed = parts.interval(*_COMPUTED).value
     for what, seen, most in (
         ("its exposed communication", parts.exposed_s, parts.comm_s),
         ("its exposed communication", parts.exposed_s, parts.step_s),

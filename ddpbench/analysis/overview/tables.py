@@ -73,7 +73,7 @@ def launches_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
 
 
 def breakdown_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
-    """Return the mean step of each instrumented case by its parts, with intervals."""
+    """Return the typical step of each instrumented case by its parts, with intervals."""
     rows = [
         (
             case.case_id,

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ddpbench.analysis.read.parts import Ints, RankSteps, apart, column
 from ddpbench.analysis.read.transfers import Moved, Transfers, transfers_of
-from ddpbench.analysis.statistics.stats import Interval, half_width, share
+from ddpbench.analysis.statistics.stats import Interval, median_launch
 from ddpbench.records import COMPUTE_SPANS, StepRecord
 
 STANDARD_SPANS = frozenset({"data", "forward", "backward", "optimizer", "synchronize"})
@@ -44,13 +44,15 @@ _TOTALS = ("comm", "exposed", "overlapped", "wait", "queue")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Breakdown:
-    """A case's mean step, seconds: means over ranks, then steps, then launches.
+    """A case's typical step, seconds: means over ranks and steps of each launch, then the median over launches.
 
-    `parts` has the names in `PARTS` and adds up to `step_s`. `comm_s` is the length of the union of the
+    As a step time is: no interval around the mean of a few launches holds (`stats.median_launch`). `parts` has the
+    names in `PARTS`, each of which is the median by itself: in every launch they add up to its step, and their medians
+    do so nearly. `comm_s` is the length of the union of the
     transfers' intervals, `overlapped_s` its part behind own computation, `wait_s` the union of the times in
     which a transfer had left the rank's queue and no data of it could flow, `queue_s` the union of those in which
     one was queued behind others; each whatever else went on meanwhile.
-    `spans` are the mean durations of the spans by name, in order of their first start.
+    `spans` are the durations of the spans by name, in order of their first start.
     """
 
     parts: Mapping[str, float]
@@ -67,6 +69,8 @@ class Breakdown:
     """Transfers left out because a rank's record of them is missing."""
     by_round: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     """Each launch's own parts, by round: means over ranks and steps, seconds."""
+    steps_s: Sequence[float] = ()
+    """Each launch's own step, in the order of rounds, likewise."""
     totals: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """By name each launch's `comm`, `exposed`, `overlapped`, `wait` and `queue`, seconds, in the order of rounds."""
     transfers: Mapping[int, Mapping[tuple[str, int], Moved]] = field(default_factory=dict)
@@ -82,35 +86,20 @@ class Breakdown:
 
     @property
     def overlap_fraction(self) -> float | None:
-        """1 - exposed/comm, of the means; None without communication."""
-        return 1 - self.exposed_s / self.comm_s if self.comm_s > 0 else None
+        """1 - exposed/comm of the median launch; None without communication."""
+        found = self.overlap_interval()
+        return None if found is None else found.value
 
     def interval(self, *names: str) -> Interval:
-        """Return the sum of these parts or totals, seconds, with its 95 % t-interval over launches, cut off at 0.
-
-        Launches weigh alike and a part may be 0 in one of them: no logarithms are taken.
-        """
+        """Return the sum of these parts or totals in the median launch, seconds, with its 95 % interval."""
         columns = [self.totals.get(name) or [own[name] for own in self.by_round.values()] for name in names]
-        return _around([math.fsum(row) for row in zip(*columns, strict=True)])
+        return median_launch([math.fsum(row) for row in zip(*columns, strict=True)])
 
     def overlap_interval(self) -> Interval | None:
-        """`overlap_fraction` with Fieller's 95 % interval over launches, within 0 and 1; None without communication."""
-        value = self.overlap_fraction
-        if value is None:
-            return None
-        found = share(self.totals["overlapped"], self.totals["comm"])
-        if found.low is None or found.high is None:
-            return Interval(value=value)
-        return Interval(value=value, low=max(0.0, found.low), high=min(1.0, found.high))
-
-
-def _around(values: Sequence[float]) -> Interval:
-    mean, half = math.fsum(values) / len(values), half_width(values)
-    return (
-        Interval(value=mean)
-        if half is None
-        else Interval(value=mean, low=max(0.0, mean - half), high=mean + half)
-    )
+        """`overlap_fraction` with its 95 % interval over the launches that communicate; None without any."""
+        totals = zip(self.totals.get("overlapped", ()), self.totals.get("comm", ()), strict=True)
+        fractions = [overlapped / comm for overlapped, comm in totals if comm > 0]
+        return median_launch(fractions) if fractions else None
 
 
 def coverage(
@@ -161,7 +150,7 @@ def breakdown(
     rounds: Sequence[int] | None = None,
     backend: str = "",
 ) -> Breakdown | None:
-    """Return the mean step of a case's launches, each by rank. None where nothing was instrumented.
+    """Return the typical step of a case's launches, each by rank. None where nothing was instrumented.
 
     The arguments are those of `Instrumented`; without `rounds` they count from 0.
     """
@@ -171,7 +160,7 @@ def breakdown(
 
 
 def breakdowns(cases: Iterable[Instrumented]) -> Iterator[Breakdown | None]:
-    """Yield the mean step of each case, in their order; None where nothing was instrumented.
+    """Yield the typical step of each case, in their order; None where nothing was instrumented.
 
     As `breakdown` of each by itself: many small cases are worked on together, for an array takes as long to make as
     one of a hundred times its length.
@@ -230,18 +219,18 @@ def _breakdowns(cases: Sequence[Instrumented]) -> list[Breakdown | None]:
             continue
         part = slice(own.start, own.stop)
         numbers = noted.rounds[part]
-        means: list[float] = by_launch[:, part].mean(axis=1).tolist()
-        comm_s, exposed_s, overlapped_s, wait_s, queue_s = means[len(PARTS) :]
+        medians: list[float] = np.median(by_launch[:, part], axis=1).tolist()
+        comm_s, exposed_s, overlapped_s, wait_s, queue_s = medians[len(PARTS) :]
         found.append(
             Breakdown(
-                parts=dict(zip(PARTS, means, strict=False)),
-                step_s=float(np.mean(steps_s[part])),
+                parts=dict(zip(PARTS, medians, strict=False)),
+                step_s=float(np.median(steps_s[part])),
                 comm_s=comm_s,
                 exposed_s=exposed_s,
                 overlapped_s=overlapped_s,
                 wait_s=wait_s,
                 queue_s=queue_s,
-                spans=_mean_spans(spans, own),
+                spans=_median_spans(spans, own),
                 launches=len(own),
                 has_transfers=bool(whole[part].any()),
                 dropped_transfers=int(dropped[part].sum()),
@@ -249,6 +238,7 @@ def _breakdowns(cases: Sequence[Instrumented]) -> list[Breakdown | None]:
                     number: dict(zip(PARTS, each, strict=False))
                     for number, each in zip(numbers, by_launch[:, part].T.tolist(), strict=True)
                 },
+                steps_s=steps_s[part].tolist(),
                 totals=dict(zip(_TOTALS, by_launch[len(PARTS) :, part].tolist(), strict=True)),
                 transfers={
                     number: sizes.get(launch, {}) for launch, number in zip(own, numbers, strict=True)
@@ -265,10 +255,10 @@ def _breakdowns(cases: Sequence[Instrumented]) -> list[Breakdown | None]:
     return found
 
 
-def _mean_spans(spans: Sequence[Mapping[str, float]], launches: range) -> dict[str, float]:
-    """Return the mean time of a step in the spans of each name, over launches; one that lacks a name counts as 0."""
+def _median_spans(spans: Sequence[Mapping[str, float]], launches: range) -> dict[str, float]:
+    """Return the time of a step in the spans of each name, median over launches; one that lacks a name counts as 0."""
     names = dict.fromkeys(name for launch in launches for name in spans[launch])
-    return {name: float(np.mean([spans[launch].get(name, 0.0) for launch in launches])) for name in names}
+    return {name: float(np.median([spans[launch].get(name, 0.0) for launch in launches])) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

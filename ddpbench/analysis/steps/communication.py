@@ -6,12 +6,13 @@ its even part (`Moved`). So no busbw exceeds what a link carries. busbw is nccl-
 (doc/PERFORMANCE.md there): bytes over time, times a factor by which the number says how busy the links are,
 for each operation and number of ranks. Only the factor is nccl-tests'; its clock (`OTHER_CLOCK`) gives the
 columns `call_time_s` and `call_busbw`. The rounds are the replicates: a round gives one mean time for
-each size, over all its transfers of that size.
+each size, over all its transfers of that size, and what is told is the median of these with its interval.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ import pandas as pd
 from ddpbench.analysis.findings.groups import grouped, layouts_of
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.transfers import Moved
-from ddpbench.analysis.statistics.stats import Interval, half_width
+from ddpbench.analysis.statistics.stats import Interval, median_launch
 from ddpbench.formulas import TIMES
 from ddpbench.records.operations import flow_of
 from ddpbench.spec import grouping
@@ -101,7 +102,8 @@ def transfers_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
 class Line:
     """Time over size: `latency` + bytes * `byte_s`, seconds, by least squares of relative errors.
 
-    The interval is a 95 % t-interval over the lines of single rounds. `misfit` is the largest relative error at a size.
+    Both are the medians over the lines of single rounds, and the 95 % interval is that of this median. `misfit` is the
+    largest relative error at a size.
     """
 
     latency: Interval
@@ -117,14 +119,17 @@ class Line:
 
 
 def line_of(times: Mapping[float, float], rounds: Sequence[Mapping[float, float]] = ()) -> Line | None:
-    """The line through times by size, and through those of each round that has all sizes; None of too few sizes."""
+    """Return the line of the rounds that have all sizes; without such rounds, that through `times`, by size.
+
+    None of too few sizes.
+    """
     if len(times) < MIN_SIZES or max(times) < MIN_SPREAD * min(times):
         return None
-    latency, byte_s = _least_squares(times)
-    latencies = [_least_squares(one)[0] for one in rounds if one.keys() == times.keys()]
-    half = half_width(latencies)
-    misfit = max(abs((latency + byte_s * size) / seconds - 1) for size, seconds in times.items())
-    return Line(latency=Interval.plus_minus(latency, half), byte_s=byte_s, misfit=misfit)
+    lines = [_least_squares(one) for one in rounds if one.keys() == times.keys()] or [_least_squares(times)]
+    latency = median_launch([latency for latency, _ in lines])
+    byte_s = statistics.median(byte_s for _, byte_s in lines)
+    misfit = max(abs((latency.value + byte_s * size) / seconds - 1) for size, seconds in times.items())
+    return Line(latency=latency, byte_s=byte_s, misfit=misfit)
 
 
 def _least_squares(times: Mapping[float, float]) -> tuple[float, float]:
@@ -154,23 +159,23 @@ def _rows(world: int, members: Sequence[CaseRun]) -> list[dict[str, Any]]:
                 total.called_ns += part.called_ns
                 total.ranks = max(total.ranks, part.ranks)
                 case_of.setdefault(key, run.case_id)
-    means: dict[str, dict[float, float]] = {}
+    medians: dict[str, dict[float, float]] = {}
     by_round: dict[str, dict[int, dict[float, float]]] = {}
     for (op, size), found in sorted(moved.items()):
         timed = {number: one for number, one in found.items() if one.time_ns > 0}
         if timed and size:
-            whole_ns = sum(one.time_ns for one in timed.values())
-            means.setdefault(op, {})[size] = whole_ns / sum(one.count for one in timed.values()) / 1e9
             for number, one in timed.items():
                 by_round.setdefault(op, {}).setdefault(number, {})[size] = one.time_ns / one.count / 1e9
-    lines = {op: line_of(times, list(by_round[op].values())) for op, times in means.items()}
+            own = (one.time_ns / one.count / 1e9 for one in timed.values())
+            medians.setdefault(op, {})[size] = statistics.median(own)
+    lines = {op: line_of(times, list(by_round[op].values())) for op, times in medians.items()}
     rows = []
     for op, size in sorted(moved):
-        if size not in means.get(op, {}):
+        if size not in medians.get(op, {}):
             continue
         times = [own[size] for own in by_round[op].values() if size in own]
         count = sum(one.count for one in moved[op, size].values() if one.time_ns > 0)
-        time = Interval.around(means[op][size], half_width([math.log(value) for value in times]))
+        time = median_launch(times)
         group = world if flow_of(op) == "pair" else max(one.ranks for one in moved[op, size].values())
         factor = FACTORS[op][1](group) if op in FACTORS else math.nan
         called = _called([one for one in moved[op, size].values() if one.time_ns > 0])
@@ -205,8 +210,7 @@ def _rows(world: int, members: Sequence[CaseRun]) -> list[dict[str, Any]]:
 
 def _called(rounds: Sequence[Moved]) -> Interval:
     """Return the time of a call by nccl-tests' clock, seconds, with its interval over rounds."""
-    mean = sum(one.called_ns for one in rounds) / sum(one.count for one in rounds) / 1e9
-    return Interval.around(mean, half_width([math.log(one.called_ns / one.count) for one in rounds]))
+    return median_launch([one.called_ns / one.count / 1e9 for one in rounds])
 
 
 def _rate(name: str, size: float, time: Interval) -> dict[str, float | None]:

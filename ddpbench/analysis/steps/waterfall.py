@@ -16,10 +16,10 @@ the two would be large, of opposite signs, and both wrong, and are left together
 The efficiency E that is told is that of timed steps, and what the two kinds of steps do not agree on, F - E, is a
 loss of its own: `timed`. It holds the cost of instrumenting in either case, ranks that are not in step, and chance.
 
-All of that is worked out round by round, in the rounds that have every launch it needs. E is the geometric mean of
-theirs; so that losses add up to 1 - E, a loss is the mean of theirs with weights 1 / L(E of the round, E), where L is
-the logarithmic mean: sum of w (E of the round - E) is then the sum of the logarithms' differences, 0. Intervals are
-t-intervals of the rounds' losses, wider where rounds are correlated (`statistics/correlation.py`).
+All of that is worked out round by round, in the rounds that have every launch it needs. A loss that is told is the
+median of theirs, with the interval of a median (`stats.median_launch`): no interval around the mean of a few rounds
+holds. The efficiency is that of the whole report, a geometric mean. Medians do not add up exactly, so what is left of
+1 - E stands by itself: `rest`. What befalls few rounds, and makes them much slower, is in it.
 """
 
 from __future__ import annotations
@@ -34,15 +34,22 @@ from ddpbench.analysis.bound import bounds_of, outrun
 from ddpbench.analysis.findings.groups import compared_panels, grouped, reference_of
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS
-from ddpbench.analysis.statistics.correlation import widened
-from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Comparison, Timing, compare, half_width, pairs
+from ddpbench.analysis.statistics.stats import (
+    MIN_ROUNDS,
+    Comparison,
+    Interval,
+    Timing,
+    compare,
+    median_launch,
+    pairs,
+)
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import cap_order
 from ddpbench.strategies.traits import traits_of
 
 LOSSES = (
     *("contention", "own_computation", "computation"),
-    *("exposed_comm", "waiting", "optimizer", "data", "not_attributed", "timed"),
+    *("exposed_comm", "waiting", "optimizer", "data", "not_attributed", "timed", "rest"),
 )
 """Names of losses in their order; `computation` stands where the two before it cannot be told apart."""
 COLUMNS = ("case_id", "item", "share", "share_ci_low", "share_ci_high", "rounds", "split", "outrun")
@@ -63,7 +70,7 @@ def losses(
     efficiency: float,
     independent: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
-    """Return each loss as a share of the step, by the names in `LOSSES`; together they are 1 - efficiency.
+    """Return each loss of a round as a share of the step, by the names in `LOSSES`; together they are 1 - efficiency.
 
     `parts` are the case's parts of an instrumented step, `base` the base case's for as many samples a rank, both in
     one unit, and `efficiency` that of timed steps. `independent` are the independent ranks' parts at the same number
@@ -79,6 +86,13 @@ def losses(
         found |= {"contention": (crowded - needed) / whole, "own_computation": (computed - crowded) / whole}
     found["timed"] = sum(base[name] for name in PARTS) / whole - efficiency
     return {name: found[name] for name in LOSSES if name in found}
+
+
+def of_rounds(rounds: Sequence[Mapping[str, float]], efficiency: float) -> dict[str, Interval]:
+    """Return the median over rounds of each loss, and what is then left of 1 - efficiency: `rest`, without ends."""
+    found = {name: median_launch([one[name] for one in rounds]) for name in LOSSES if name in rounds[0]}
+    left = 1 - efficiency - math.fsum(loss.value for loss in found.values())
+    return {**found, "rest": Interval(value=left)}
 
 
 def _computed(parts: Mapping[str, float]) -> float:
@@ -146,18 +160,8 @@ def _rows(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterable
     rounds = apart if split else rounds
     if not rounds:
         return
-    by_round, wider = [one for _, one in rounds], widened([own for own, _ in rounds])
-    weights, told = _weights([1 - sum(one.values()) for one in by_round]), 0.0
-    for name in (name for name in LOSSES if name in by_round[0]):
-        values = [one[name] for one in by_round]
-        share = sum(weight * value for weight, value in zip(weights, values, strict=True))
-        if name == "timed":  # of the efficiency of all rounds, where some lack what a loss needs
-            share = 1 - efficiency - told
-        else:
-            told = told + share
-        half = half_width(values)
-        ends = _ends(share, None if half is None else wider * half)
-        yield (run.case_id, name, share, *ends, len(by_round), split, faster)
+    for name, loss in of_rounds(rounds, efficiency).items():
+        yield (run.case_id, name, loss.value, loss.low, loss.high, len(rounds), split, faster)
     yield (
         run.case_id,
         "efficiency",
@@ -169,21 +173,10 @@ def _rows(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterable
     )
 
 
-def _by_round(run: CaseRun, base: CaseRun, alone: CaseRun | None) -> list[tuple[Timing, dict[str, float]]]:
-    """Return the losses of each round that has all launches they need, each with the case's own launch."""
-    found = ((mine, _of_round(mine, run, base, alone)) for mine in run.timings)
-    return [(mine, one) for mine, one in found if one is not None]
-
-
-def _weights(efficiencies: Sequence[float]) -> list[float]:
-    """Return the weights with which these have their geometric mean as their mean."""
-    middle = math.exp(sum(map(math.log, efficiencies)) / len(efficiencies))
-    found = [1 / _logarithmic_mean(one, middle) for one in efficiencies]
-    return [one / sum(found) for one in found]
-
-
-def _logarithmic_mean(a: float, b: float) -> float:
-    return a if math.isclose(a, b, rel_tol=1e-9) else (a - b) / math.log(a / b)
+def _by_round(run: CaseRun, base: CaseRun, alone: CaseRun | None) -> list[dict[str, float]]:
+    """Return the losses of each round that has all launches they need."""
+    found = (_of_round(mine, run, base, alone) for mine in run.timings)
+    return [one for one in found if one is not None]
 
 
 def _paired(run: CaseRun, base: CaseRun) -> Comparison | None:
@@ -213,10 +206,6 @@ def _launch(run: CaseRun, own: Timing) -> tuple[Mapping[str, float], Timing] | N
     timing = next((theirs for _, theirs in pairs([own], run.timings)), None)
     parts = run.parts.by_round.get(own.round) if run.parts is not None else None
     return None if parts is None or timing is None else (parts, timing)
-
-
-def _ends(value: float, half: float | None) -> tuple[float | None, float | None]:
-    return (None, None) if half is None else (value - half, value + half)
 
 
 def _efficiency_ends(compared: Comparison, world: int) -> tuple[float | None, float | None]:

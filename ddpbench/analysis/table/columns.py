@@ -88,7 +88,7 @@ def _table() -> list[Column]:
     plan: Source = "plan"
     timed: Source = "timed steps"
     instrumented: Source = "instrumented steps"
-    own = "time per step, mean over ranks, steps and launches"
+    own = "time per step, mean over ranks and steps, median over launches"
     loss: Source = "training to a loss"
     return [
         *_one(
@@ -208,16 +208,30 @@ def _table() -> list[Column]:
             "s",
             "forward and backward of independent ranks (one rank: of single) that compute alike; empty where none ran",
         ),
-        *_number(instrumented, "comm_time_s", "s", "time per step in which data of a transfer can flow"),
-        *_number(instrumented, "exposed_comm_s", "s", "communication while the rank computes nothing"),
+        *_number(
+            instrumented,
+            "comm_time_s",
+            "s",
+            "time per step in which data of a transfer can flow, median over launches",
+        ),
+        *_number(
+            instrumented,
+            "exposed_comm_s",
+            "s",
+            "communication while the rank computes nothing, median over launches",
+        ),
         *_number(
             instrumented,
             "wait_time_s",
             "s",
-            "waiting for ranks before data can flow, computing or not",
+            "waiting for ranks before data can flow, computing or not, so no less than the part of a step; median over "
+            "launches",
         ),
         *_number(
-            instrumented, "overlap_fraction", "1", "fraction of communication hidden behind computation"
+            instrumented,
+            "overlap_fraction",
+            "1",
+            "fraction of communication hidden behind computation, median over launches",
         ),
         *_one("launches", "whole", "gradient_bytes", "bytes", "gradients of one replica"),
         *_one("launches", "text", "actual_bucket_bytes", "bytes", "sizes of the buckets that DDP built"),
@@ -304,7 +318,7 @@ def _table() -> list[Column]:
             "launches",
             "startup{}_s",
             "s",
-            "from a launch's being asked for to the end of its last first step",
+            "from a launch's being asked for to the end of its last first step, median over launches, as its parts are",
         ),
         *_number("launches", "startup_process_s", "s", "of startup_s: until its process works for it"),
         *_number("launches", "startup_imports_s", "s", "of startup_s: importing torch and all else"),
@@ -322,7 +336,7 @@ def _table() -> list[Column]:
             "recovery",
             "recovery{}_s",
             "s",
-            "from the failure until the step that it came before is made again",
+            "from the failure until the step that it came before is made again, median over launches, as its parts are",
         ),
         *_number("recovery", "recovery_detection_s", "s", "until torchrun's last agent has noticed"),
         *_number("recovery", "recovery_stopping_s", "s", "from there until all earlier ranks are gone"),
@@ -486,7 +500,7 @@ def _table() -> list[Column]:
             instrumented,
             "queue_time{}_s",
             "s",
-            "time per step in which transfers queue behind earlier ones of the same rank",
+            "time per step in which transfers queue behind earlier ones of the same rank, median over launches",
         ),
         *_one("plan", "whole", "seed", "", "seed of initial parameters and data"),
         *_one("plan", "whole", "replicate", "", "number that distinguishes equal cases in an A/A test"),

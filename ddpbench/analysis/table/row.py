@@ -16,7 +16,7 @@ from ddpbench.analysis.read.pace import dilation_needed, host_share, lateness_p9
 from ddpbench.analysis.read.staleness import added, mean_of
 from ddpbench.analysis.read.traffic import mean_traffic
 from ddpbench.analysis.rounds import width_of
-from ddpbench.analysis.startup import mean_start
+from ddpbench.analysis.startup import typical_start
 from ddpbench.analysis.statistics.stats import Comparison, Interval, Timing, compare, samples_rate, step_time
 from ddpbench.analysis.table.columns import COLUMNS, TABLE
 from ddpbench.analysis.table.peaks import mfu, peak_of
@@ -175,7 +175,7 @@ def _memory(run: CaseRun) -> dict[str, Any]:
 
 
 def _start_up(run: CaseRun) -> dict[str, Any]:
-    told = mean_start([launch.start_up for launch in run.good if launch.start_up is not None])
+    told = typical_start([launch.start_up for launch in run.good if launch.start_up is not None])
     if told is None:
         return {}
     total, parts = told

@@ -195,9 +195,8 @@ def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str], index:
         [
             *start,
             *([f"All that have buckets: {shared}."] if (shared := _shared_cap(bars)) else []),
-            "Parts are means over ranks, instrumented steps and launches",
-            f"({launches_each(bar.launches for bar in bars)}), so that they add up to the bar; medians would",
-            "not.",
+            f"Each part is its {MEDIAN} ({launches_each(bar.launches for bar in bars)}), of means over ranks and",
+            "instrumented steps; so is the step at a bar's end, to which the medians of its parts add up only nearly.",
             *(_meanings(bars) if not index else ["To be read as the figure before, on another scale."]),
             f"Timed: the same case's timed steps, {MEDIAN}; in brackets {MEDIAN_INTERVALS}.",
             *marks,
@@ -294,7 +293,7 @@ def _table(bars: Sequence[Bar]) -> Table:
         for bar in bars
     )
     return Table(
-        caption="Parts of an instrumented step; in brackets 95 % t-intervals over launches",
+        caption=f"An instrumented step and its parts, each the {MEDIAN}; in brackets {MEDIAN_INTERVALS}",
         columns=columns,
         rows=rows,
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ddpbench.analysis.read.traffic import FEWEST, MOST
+from ddpbench.analysis.statistics.estimands import MEDIAN_INTERVALS
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.formulas import PAYLOAD
 from ddpbench.report.captions import burst_words, label_of, setting_of
@@ -185,7 +186,7 @@ def _picture(panel: Panel, lines: Sequence[Line], index: int) -> Picture:
             f"{setting_of(row)}. Network time: while any rank transfers, computing or not, which counts what overlaps",
             "once. Parts of a step are means over ranks: do not add it to them. From instrumented steps, which need",
             "not be as long as timed ones. Hollow",
-            f"markers: emulated links; whiskers: 95 % t-intervals over {span}, hidden by the marker where",
+            f"markers: emulated links; whiskers: {MEDIAN_INTERVALS} over {span}, hidden by the marker where",
             f"they are shorter. Both axes are logarithmic. {behind}",
         ]
     )

@@ -42,8 +42,8 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     table = Table(
         caption=(
             "Start-up, s: from the moment at which a launch is asked for to the end of its last rank's first step, "
-            "with a 95 % interval over launches, and its parts for that rank. A fork server has imported torch before: "
-            "once a round, of which each launch bears the share in the last column."
+            "median over launches with its 95 % interval, and the medians of its parts for that rank. A fork server "
+            "has imported torch before: once a round, of which each launch bears the share in the last column."
         ),
         columns=(
             Column("Case"),

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ddpbench.analysis.statistics.stats import FEWEST, MIN_ROUNDS
+from ddpbench.analysis.statistics.estimands import MEDIAN_INTERVALS
+from ddpbench.analysis.statistics.stats import FEWEST_FOR_MEDIAN, MIN_ROUNDS
 from ddpbench.analysis.steps.waterfall import LOSSES
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import label_of, setting_of
@@ -46,6 +47,7 @@ NAMES: Mapping[str, str] = {
     "data": "data wait",
     "not_attributed": "not attributed",
     "timed": "timed against instrumented steps",
+    "rest": "rest: medians do not add up",
 }
 assert tuple(NAMES) == LOSSES
 _FILLS: Mapping[str, style.Fill] = {
@@ -58,8 +60,9 @@ _FILLS: Mapping[str, style.Fill] = {
     "data": style.PHASES["data"],
     "not_attributed": style.PHASES["not_attributed"],
     "timed": style.Fill("timed against instrumented steps", style.GROUND, hatch="....", edge=style.MUTED),
+    "rest": style.Fill("rest: medians do not add up", style.GROUND, edge=style.MUTED),
 }
-_UNEXPLAINED = ("not_attributed", "timed")
+_UNEXPLAINED = ("not_attributed", "timed", "rest")
 """Losses that say nothing of why."""
 _ZERO = style.Fill("interval includes 0", style.GRID, edge=style.MUTED)
 _WHOLE = style.Fill("efficiency", style.GROUND, edge=style.OUTLINE)
@@ -86,14 +89,14 @@ class Fall:
     @property
     def unexplained(self) -> tuple[str, float]:
         """The part that says least of why, and its size without its sign."""
-        known = {"not_attributed": abs(self.losses["not_attributed"].value)}
+        known = {name: abs(self.losses[name].value) for name in ("not_attributed", "rest")}
         if not _includes_zero(self.losses["timed"]):  # else it may be chance
             known["timed"] = abs(self.losses["timed"].value)
         return max(known.items(), key=lambda one: one[1])
 
     @property
     def largest(self) -> str:
-        """The loss with the largest mean among those that say something."""
+        """The loss with the largest median among those that say something."""
         able = [name for name in self.weighed if name not in _UNEXPLAINED]
         return max(able, key=lambda name: self.weighed[name].value)
 
@@ -129,12 +132,12 @@ class Fall:
     def rivals(self) -> list[str]:
         """The other losses whose intervals overlap with the largest's: they may be larger."""
         low = self.weighed[self.largest].low
-        others = [name for name in self.weighed if name not in (self.largest, "not_attributed")]
+        others = [name for name in self.weighed if name not in (self.largest, "not_attributed", "rest")]
         return [name for name in others if low is None or (self.weighed[name].high or 0.0) >= low]
 
     @property
     def unsure(self) -> list[str]:
-        """Those of them that may be nothing, and may be above the largest's mean: too wide to tell."""
+        """Those of them that may be nothing, and may be above the largest's median: too wide to tell."""
         most = self.weighed[self.largest].value
         return [
             name
@@ -257,17 +260,17 @@ def _picture(fall: Fall, index: int) -> Picture:
         )
     if fall.unexplained[1] > MOST_NOT_ATTRIBUTED:
         marks.append(
-            f"More than {MOST_NOT_ATTRIBUTED:g} is not attributed to anything, or is where timed and instrumented "
-            "steps do not agree: no main cause is named."
+            f"More than {MOST_NOT_ATTRIBUTED:g} is not attributed to anything, is where timed and instrumented steps "
+            "do not agree, or is left where medians do not add up: no main cause is named."
         )
     if any(loss.value < 0 for loss in fall.losses.values()):
         marks.append("A negative loss is a gain.")
     if _start(fall) > 0:
         marks.append(f"The axis begins at {_start(fall):g}: the two outer bars are cut off.")
     interval = (
-        f"Brackets: 95 % t-intervals over {counted(fall.rounds, 'round')}, each round's losses worked out "
-        "from its own launches; grey: the interval includes 0."
-        if fall.rounds >= FEWEST
+        f"A loss is the median of {counted(fall.rounds, 'round')}, each worked out from its own launches; in brackets "
+        f"{MEDIAN_INTERVALS}; grey: the interval includes 0."
+        if fall.rounds >= FEWEST_FOR_MEDIAN
         else "Too few rounds with instrumented steps for intervals."
     )
     reading = (
@@ -275,8 +278,9 @@ def _picture(fall: Fall, index: int) -> Picture:
         if index
         else f"Ideal is the base case's step ({fall.base}), shared out over the ranks. A loss is what "
         "a part of the step takes beyond that, as a share of the step; the losses and the measured efficiency add "
-        "up to 1. Parts are from instrumented steps, the efficiency from timed ones: the last bar is what the two do "
-        "not agree on, in this case and the base case."
+        "up to 1. Parts are from instrumented steps, the efficiency from timed ones: the bar before the last is what "
+        "the two do not agree on, in this case and the base case. The last is what is left because medians do not add "
+        "up."
     )
     caption = " ".join([f"{fall.name}; {setting_of(fall.row)}.", reading, interval, *marks])
     return Picture(
@@ -308,6 +312,8 @@ def _heading(fall: Fall) -> str:
             "is not attributed"
             if part == "not_attributed"
             else "is where timed and instrumented steps differ"
+            if part == "timed"
+            else "is left where medians do not add up"
         )
         return f"{start}; {_fixed(share)} {what}, so no main cause is named"
     if not fall.named:

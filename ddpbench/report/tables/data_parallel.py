@@ -42,7 +42,7 @@ def data_parallel_section(summary: RunSummary, all_rows: Sequence[Row]) -> Secti
 
 
 def phases_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
-    """Mean time of each named span, one column a case, in the order in which they occur."""
+    """Time of each named span, one column a case, in the order in which they occur."""
     frame = summary.phases
     if frame.empty:
         return None
@@ -57,7 +57,7 @@ def phases_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
     left = frame["case_id"].nunique() - len(cases)
     more = f" {left} further cases are in the embedded JSON." if left else ""
     return Table(
-        caption=f"Mean time of each phase of an instrumented step, ms.{more}",
+        caption=f"Time of each phase of an instrumented step, ms, median over launches.{more}",
         columns=(Column("Phase"), *(Column(f"{names[case]}, ms", number=True) for case in cases)),
         rows=tuple(
             (Cell(text=span), *(Cell.ms(means.get((case, span))) for case in cases)) for span in spans

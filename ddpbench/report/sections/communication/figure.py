@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from ddpbench.analysis.statistics.estimands import MEDIAN_INTERVALS
 from ddpbench.analysis.steps.communication import FACTORS, OTHER_CLOCK
 from ddpbench.report.captions import burst_words, label_of, setting_of
 from ddpbench.report.draw import style
@@ -93,7 +94,7 @@ def _marks(
 
 
 def _caption(name: str, row: Row, curves: Sequence[TransferCurve], marks: Sequence[str]) -> str:
-    """Return what a transfer's time and its busbw are, and over how many rounds they are means."""
+    """Return what a transfer's time and its busbw are, and over how many rounds they are medians."""
     factors = [f"{op}: {FACTORS[op][0]}" for op in dict.fromkeys(c.op for c in curves) if op in FACTORS]
     rounds = sorted({point.rounds for curve in curves for point in curve.points})
     return " ".join(
@@ -101,10 +102,10 @@ def _caption(name: str, row: Row, curves: Sequence[TransferCurve], marks: Sequen
             f"{name}, {setting_of(row)}, {row.case.backend or 'no backend'}. A transfer takes from when its data can",
             "flow until its last rank has the result; time in a queue behind others is not in it, and time that",
             "several share over the same links is divided evenly among them. Transfers run beside computation and",
-            "differ with it, so no line joins them. One point a size: the mean over all instrumented",
-            f"transfers of it; whiskers: 95 % t-intervals over {rounds[0]} to {rounds[-1]} rounds."
+            "differ with it, so no line joins them. One point a size: the median over rounds of its",
+            f"instrumented transfers' mean; whiskers: {MEDIAN_INTERVALS}, of {rounds[0]} to {rounds[-1]} rounds."
             if len(rounds) > 1
-            else f"transfers of it; whiskers: 95 % t-intervals over {counted(rounds[0], 'round')}.",
+            else f"instrumented transfers' mean; whiskers: {MEDIAN_INTERVALS}, of {counted(rounds[0], 'round')}.",
             *(
                 [
                     f"busbw is bytes over time, times nccl-tests' factor for n ranks ({'; '.join(factors)}).",

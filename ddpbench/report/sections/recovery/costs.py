@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.rows import Row
@@ -121,7 +122,7 @@ def failures_table(costs: Sequence[Cost]) -> Table:
     """Return the table of failures: how many, what came of them, and what they cost."""
     return Table(
         caption=(
-            "Failures, s: means over launches, with 95 % t-intervals. Recovery ends when the step that the failure "
+            f"Failures, s: {MEDIAN}, with {MEDIAN_INTERVALS}. Recovery ends when the step that the failure "
             "came before is made again; at pace again is when steps take at most 2 % longer than before it, on average "
             "from there on. Samples are those of the history that the final parameters come from. Each step's loss is "
             "held against that of the uninterrupted training of the same round, in nine digits."

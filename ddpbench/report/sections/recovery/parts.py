@@ -49,7 +49,7 @@ def parts_picture(costs: Sequence[Cost]) -> Picture:
     caption = " ".join(
         [
             *([f"{next(iter(settings))}."] if len(settings) == 1 else []),
-            "From the failure until the step that it came before is made again: means over launches.",
+            "From the failure until the step that it came before is made again: each part is its median over launches.",
             "A part ends when the last agent or rank has come as far.",
             "Detection lasts until torchrun's last agent has seen it (it looks ten times a second). Starting ranks is",
             "new processes, imports, data and model. Restoring is reading the snapshot and making the replica.",
