@@ -180,8 +180,9 @@ def test_who_may_wait_for_no_data_at_all_does_not_look_input_bound() -> None:
     for shares, looks in (
         (unsure, False),
         ([0.2], False),
-        ([0.06, 0.061, 0.062], True),
-        ([0.06, 0.04, 0.06], False),
+        ([0.06, 0.061, 0.062], False),  # three launches have no interval of a median
+        ([0.06, 0.061, 0.062, 0.063, 0.064], True),
+        ([0.06, 0.04, 0.06, 0.06, 0.06], False),
     ):
         run = waiting(shares)
         (member,) = input_groups([run])[0].members

@@ -89,7 +89,9 @@ class Fall:
     @property
     def unexplained(self) -> tuple[str, float]:
         """The part that says least of why, and its size without its sign."""
-        known = {name: abs(self.losses[name].value) for name in ("not_attributed", "rest")}
+        known = {
+            name: abs(self.losses[name].value) for name in ("not_attributed", "rest") if name in self.losses
+        }
         if not _includes_zero(self.losses["timed"]):  # else it may be chance
             known["timed"] = abs(self.losses["timed"].value)
         return max(known.items(), key=lambda one: one[1])
