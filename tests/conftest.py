@@ -124,9 +124,9 @@ def _marked_in_their_files() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_impossible() -> Iterator[None]:
     """No report that a test makes in its own process may have measured what is impossible, but under `violating`."""
-    from ddpbench.analysis.overview import build
+    from ddpbench.analysis import decided
 
-    check = build.check_cases
+    check = decided.check_cases
 
     def strict(*arguments: Any) -> Checked:
         found: Checked = check(*arguments)
@@ -134,7 +134,7 @@ def _nothing_impossible() -> Iterator[None]:
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "check_cases", strict)
+        patch.setattr(decided, "check_cases", strict)
         yield
 
 

@@ -45,6 +45,20 @@ def judge_pair(a: CaseRun, b: CaseRun, alpha: float = ALPHA) -> Judgement | None
     return judge(compared, alpha=alpha) if compared is not None else None
 
 
+def speedup_over(run: CaseRun, base: CaseRun) -> tuple[Interval, int] | None:
+    """Return a case's samples/s over its base case's and of how many rounds; None where they share none.
+
+    With the claims' interval where a claim names the two, else the 95 % interval of this pair alone.
+    """
+    claimed = run.claimed.get(base.case_id)
+    if claimed is not None and claimed.rounds:
+        return claimed.ratio.reciprocal(), claimed.rounds
+    found = compare(run.timings, base.timings)
+    if found is None or not found.paired or not found.rounds:
+        return None
+    return found.rate_ratio(), found.rounds
+
+
 def rate_ratio(a: CaseRun, b: CaseRun, alpha: float = ALPHA) -> Interval | None:
     """Return A's samples/s over B's, by the same judgement; None under `MIN_ROUNDS` that both have in one session."""
     found = judge_pair(a, b, alpha)

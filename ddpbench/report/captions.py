@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ddpbench.analysis.network import burst_s
+from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.rows import Row
 from ddpbench.report.words import series_of
 from ddpbench.spec import grouping
@@ -144,6 +145,17 @@ def marks_of(
     """
     hollow = ["Hollow markers: emulated or dilated."] if any(row.emulated for row in rows) else []
     return [*grey_ground(rows if ground is None else ground), *hollow, *not_shown(missing)]
+
+
+def claimed_speedups(summary: RunSummary, rows: Iterable[Row]) -> list[str]:
+    """Return a sentence on speed-ups whose intervals are those of claims, if these rows have any."""
+    named = {frozenset((pair.a, pair.b)) for one in summary.claims for pair in one.pairs if pair.ratio}
+    if not any(frozenset((row.case_id, row.baseline_case_id)) in named for row in rows):
+        return []
+    count = max(one.comparisons for one in summary.claims)
+    return [
+        f"A speed-up that a claim names has the claims' interval: simultaneous over {counted(count, 'pair')}."
+    ]
 
 
 def grey_ground(rows: Iterable[Row]) -> list[str]:

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ddpbench.analysis.decided import load
 from ddpbench.analysis.export.benchmark import extra_info
 from ddpbench.analysis.export.steps import load_steps, load_transfers
 from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.estimands import MEDIAN
-from ddpbench.analysis.table.frame import csv_of, load
+from ddpbench.analysis.table.frame import csv_of
 from ddpbench.errors import RequestError
 from ddpbench.escaping import escape_openmetrics
 from ddpbench.records import RunDir

@@ -35,12 +35,12 @@ from ddpbench.analysis.findings.wording import (
     undecided_all,
 )
 from ddpbench.analysis.invariants.steps import instrumented_over_timed
+from ddpbench.analysis.judging import speedup_over
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.shares import percent_of, share_of_step
 from ddpbench.analysis.statistics.stats import (
     MIN_ROUNDS,
     Judgement,
-    compare,
     samples_rate,
 )
 from ddpbench.analysis.summary import Finding, FindingKind
@@ -333,18 +333,18 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
     family = [one for one in members if one.case.world_size == run.case.world_size]
     name = f"{name_of(run, family=family)} at {_place(run, apart, family)}"
     base = next((other for other in members if other.case_id == run.baseline_id), None)
-    gain = compare(run.timings, base.timings) if base is not None else None
-    if base is not None and gain is not None and gain.paired:
-        speedup = gain.rate_ratio()
+    gain = speedup_over(run, base) if base is not None else None
+    if base is not None and gain is not None:
+        speedup, rounds = gain
         told = f"{name}: speed-up {plain(speedup)}, efficiency {plain(speedup.scaled(1 / run.case.world_size))} over"
         text = fitting(
             [f"{told} one rank at {plain(samples_rate(base.timings))} samples/s", f"{told} one rank"]
         )
-        few = () if gain.rounds >= MIN_ROUNDS else ("too few rounds",)
+        few = () if rounds >= MIN_ROUNDS else ("too few rounds",)
         yield Finding(
             kind="speed-up",
             text=sentence(text),
-            tags=(*_labels(run, apart), *conditions((run, base)), *launch_tags(gain.rounds), *few),
+            tags=(*_labels(run, apart), *conditions((run, base)), *launch_tags(rounds), *few),
             evidence="scaling",
             verdict="note",
             cases=(run.case_id, base.case_id),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ddpbench.analysis.decided import decide
 from ddpbench.analysis.findings.all_claims import claims_answer
 from ddpbench.analysis.findings.answer import answer_of
-from ddpbench.analysis.findings.claims import claim_findings, decided_claims, judged_by_claims
+from ddpbench.analysis.findings.claims import claim_findings
 from ddpbench.analysis.findings.compared import MOST_FINDINGS, decided_first, findings
 from ddpbench.analysis.findings.inputs import input_findings
 from ddpbench.analysis.findings.lead import lead_findings
@@ -18,7 +19,6 @@ from ddpbench.analysis.findings.recovery import recovery_findings
 from ddpbench.analysis.findings.settings import setting_findings
 from ddpbench.analysis.findings.table import comparisons_table
 from ddpbench.analysis.findings.virtual import virtual_sentences
-from ddpbench.analysis.invariants import check_cases
 from ddpbench.analysis.network import network_table
 from ddpbench.analysis.overview.failures import failures_of
 from ddpbench.analysis.overview.kept import Kept
@@ -38,12 +38,11 @@ from ddpbench.analysis.read.fabrics import fabric_sentences, fabrics_of
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.positions import position_spread
 from ddpbench.analysis.read.reading import read_cases_of
-from ddpbench.analysis.scaling.curves import CurveLaws, LawsOf, law_findings
+from ddpbench.analysis.scaling.curves import CurveLaws, LawsOf, judged_laws, law_findings
 from ddpbench.analysis.steps.communication import transfers_table
 from ddpbench.analysis.steps.one_step import one_step
 from ddpbench.analysis.steps.waterfall import waterfall_table
 from ddpbench.analysis.summary import Counts, Finding, RunSummary
-from ddpbench.analysis.table.frame import case_table
 from ddpbench.analysis.time_to_loss import loss_curves_table, time_to_loss_table
 from ddpbench.helper_process import NOBODY, Others
 from ddpbench.records import RunDir, left_out_sentences
@@ -87,16 +86,14 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, told: Told) -> Ru
     told("comparing cases", 0, 0)
     machine = read_machine(run)
     fitted = LawsOf(cases, machine, others.first)
-    table = case_table(plan, cases, machine)
     merged = read_merged(run)
     fabrics = fabrics_of(run)
-    checks = check_cases(cases, table, fabrics)
-    withheld = checks.withheld
     stated = with_known_history(plan.claims, plan.experiment, plan.run_id)
-    claims = decided_claims(stated, cases, withheld)
-    cases = judged_by_claims(cases, claims)
+    decided = decide(plan, cases, machine, fabrics, stated)
+    checks, claims, cases, table = decided.checks, decided.claims, decided.cases, decided.table
+    withheld = checks.withheld
     claimed = claim_findings(claims, cases)
-    laws = fitted.found()
+    laws = judged_laws(fitted.found(), cases)
     usable = [run for run in cases if run.case_id not in withheld]
     sound = [curve for curve in laws if not withheld.keys() & set(curve.case_ids.values())]
     sentences = (*claimed, *_findings(usable, sound, most=max(FEWEST_FINDINGS, MOST_FINDINGS - len(claimed))))

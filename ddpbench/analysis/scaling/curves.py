@@ -7,10 +7,11 @@ one: nodes of eight ranks continue the curve of one to eight ranks on one node, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddpbench.analysis.findings.groups import grouped, panels
 from ddpbench.analysis.findings.wording import conditions, name_of, plain, sentence
+from ddpbench.analysis.judging import speedup_over
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.scaling.fits import Fit
 from ddpbench.analysis.scaling.laws import Laws, ToFit, fit_all
@@ -204,6 +205,23 @@ class LawsOf:
                 self._curves, fit_all(self._asked) if answer is None else answer, strict=True
             )
         )
+
+
+def judged_laws(laws: Sequence[CurveLaws], cases: Sequence[CaseRun]) -> tuple[CurveLaws, ...]:
+    """Return the laws with the speed-ups that claims have judged, where a claim names a case and its base case."""
+    by_id = {run.case_id: run for run in cases}
+
+    def judged(curve: CurveLaws) -> CurveLaws:
+        points = []
+        for point in curve.laws.points:
+            run = by_id[curve.case_ids[point.world_size]]
+            base = by_id.get(run.baseline_id)
+            if base is not None and base.case_id in run.claimed and (found := speedup_over(run, base)):
+                point = replace(point, speedup=found[0])
+            points.append(point)
+        return replace(curve, laws=replace(curve.laws, points=tuple(points)))
+
+    return tuple(judged(curve) if curve.laws.points else curve for curve in laws)
 
 
 def _numbers(curve: CaseCurve, base: CaseRun) -> SpeedupCurve:

@@ -32,14 +32,13 @@ import pandas as pd
 
 from ddpbench.analysis.bound import bounds_of, outrun
 from ddpbench.analysis.findings.groups import compared_panels, grouped, reference_of
+from ddpbench.analysis.judging import speedup_over
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.statistics.stats import (
     MIN_ROUNDS,
-    Comparison,
     Interval,
     Timing,
-    compare,
     median_launch,
     pairs,
 )
@@ -147,11 +146,10 @@ def waterfall_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
 def _rows(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterable[tuple[Any, ...]]:
     if base is None or base.status != "ok" or run.parts is None or base.parts is None:
         return
-    compared = _paired(run, base)
-    if compared is None:
+    found = speedup_over(run, base)
+    if found is None:
         return
-    world = run.case.world_size
-    efficiency = compared.rate_ratio().value / world
+    reached, shared = found[0].scaled(1 / run.case.world_size), found[1]
     rounds = _by_round(run, base, None)
     faster = alone is not None and bool(alone.timings) and outrun(run, alone)
     able = alone is not None and alone.parts is not None and not faster
@@ -160,29 +158,15 @@ def _rows(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterable
     rounds = apart if split else rounds
     if not rounds:
         return
-    for name, loss in of_rounds(rounds, efficiency).items():
+    for name, loss in of_rounds(rounds, reached.value).items():
         yield (run.case_id, name, loss.value, loss.low, loss.high, len(rounds), split, faster)
-    yield (
-        run.case_id,
-        "efficiency",
-        efficiency,
-        *_efficiency_ends(compared, world),
-        compared.rounds,
-        split,
-        faster,
-    )
+    yield (run.case_id, "efficiency", reached.value, reached.low, reached.high, shared, split, faster)
 
 
 def _by_round(run: CaseRun, base: CaseRun, alone: CaseRun | None) -> list[dict[str, float]]:
     """Return the losses of each round that has all launches they need."""
     found = (_of_round(mine, run, base, alone) for mine in run.timings)
     return [one for one in found if one is not None]
-
-
-def _paired(run: CaseRun, base: CaseRun) -> Comparison | None:
-    """Return the two compared within rounds; None where they share none, for then there is no speed-up either."""
-    found = compare(run.timings, base.timings)
-    return found if found is not None and found.paired and found.rounds else None
 
 
 def _of_round(own: Timing, run: CaseRun, base: CaseRun, alone: CaseRun | None) -> dict[str, float] | None:
@@ -206,10 +190,3 @@ def _launch(run: CaseRun, own: Timing) -> tuple[Mapping[str, float], Timing] | N
     timing = next((theirs for _, theirs in pairs([own], run.timings)), None)
     parts = run.parts.by_round.get(own.round) if run.parts is not None else None
     return None if parts is None or timing is None else (parts, timing)
-
-
-def _efficiency_ends(compared: Comparison, world: int) -> tuple[float | None, float | None]:
-    ratio = compared.rate_ratio()
-    if ratio.low is None or ratio.high is None:
-        return None, None
-    return ratio.low / world, ratio.high / world

@@ -11,7 +11,6 @@ from typing import Any
 
 import pandas as pd
 
-from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.recovery import loss_difference
 from ddpbench.analysis.table.columns import COLUMNS, DTYPES, TABLE
@@ -19,23 +18,10 @@ from ddpbench.analysis.table.row import compute_times, row_of
 from ddpbench.errors import OutputError
 from ddpbench.escaping import escape_csv, unescape_csv
 from ddpbench.records import RunDir, explain_os_error, write_atomically
-from ddpbench.records.machine import read_machine
-from ddpbench.records.plan import StoredPlan, read_plan
+from ddpbench.records.plan import StoredPlan
 
 _ALWAYS = COLUMNS[: COLUMNS.index("dilation") + 1]
 """What every table has."""
-
-
-def load(run: RunDir | Path | str) -> pd.DataFrame:
-    """Return the table of a run directory, regenerated from its records: one row per case, in the plan's order.
-
-    Raises:
-        IdentityError: it is not a run directory, or one of another schema.
-    """
-    found = run if isinstance(run, RunDir) else RunDir(Path(run))
-    plan = read_plan(found)
-    machine = read_machine(found) if found.machine.exists() else {}
-    return case_table(plan, read_cases(found, plan), machine)
 
 
 def case_table(plan: StoredPlan, cases: Sequence[CaseRun], machine: Mapping[str, Any]) -> pd.DataFrame:

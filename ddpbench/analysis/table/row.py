@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ddpbench.analysis.checkpoints import checkpoint_costs
+from ddpbench.analysis.judging import speedup_over
 from ddpbench.analysis.network import busiest_link_bytes, bytes_to_aggregate
 from ddpbench.analysis.read.asked import other_settings
 from ddpbench.analysis.read.launches import CaseRun, noise_words
@@ -17,7 +18,7 @@ from ddpbench.analysis.read.staleness import added, mean_of
 from ddpbench.analysis.read.traffic import mean_traffic
 from ddpbench.analysis.rounds import width_of
 from ddpbench.analysis.startup import typical_start
-from ddpbench.analysis.statistics.stats import Comparison, Interval, Timing, compare, samples_rate, step_time
+from ddpbench.analysis.statistics.stats import Interval, samples_rate, step_time
 from ddpbench.analysis.table.columns import COLUMNS, TABLE
 from ddpbench.analysis.table.peaks import mfu, peak_of
 from ddpbench.analysis.time_to_loss import against_base, cost_of
@@ -138,11 +139,11 @@ def _speedup(run: CaseRun, baseline: CaseRun | None) -> dict[str, Any]:
     """Return speed-up and efficiency over the base case; of a base case they are 1 by definition, without interval."""
     if run.case_id == run.baseline_id:
         return {"speedup": 1.0, "efficiency": 1.0}
-    if baseline is None or (comparison := _within_rounds(run.timings, baseline)) is None:
+    if baseline is None or (found := speedup_over(run, baseline)) is None:
         return {}
-    speedup = comparison.rate_ratio()
+    speedup, rounds = found
     return {
-        "speedup_rounds": comparison.rounds,
+        "speedup_rounds": rounds,
         **_with_ends("speedup{}", speedup),
         **_with_ends("efficiency{}", speedup, divisor=run.case.world_size),
     }
@@ -281,12 +282,6 @@ def _staleness(run: CaseRun) -> dict[str, Any]:
     """Return how old gradients were that a server applied, in updates, over all launches."""
     counts = added(launch.staleness for launch in run.good)
     return {"staleness_mean": mean_of(counts), "staleness_max": len(counts) - 1} if counts else {}
-
-
-def _within_rounds(timings: Sequence[Timing], baseline: CaseRun) -> Comparison | None:
-    """A speed-up is a ratio within rounds: None where the two share none, whatever each has by itself."""
-    comparison = compare(timings, baseline.timings)
-    return comparison if comparison is not None and comparison.paired and comparison.rounds else None
 
 
 def _with_ends(pattern: str, interval: Interval, *, divisor: float = 1) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ddpbench.analysis.names import names_of
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.captions import fullest, label_of, marks_of, not_shown, setting_of
+from ddpbench.report.captions import claimed_speedups, fullest, label_of, marks_of, not_shown, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -39,7 +39,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
         anchor="scaling",
         title="Scaling",
         question="How much of ideal survives when ranks are added?",
-        pictures=tuple(_picture(panel, index, by_id) for index, panel in enumerate(drawn)),
+        pictures=tuple(_picture(panel, index, by_id, summary) for index, panel in enumerate(drawn)),
         notes=not_drawn([panel.name for panel in rest]),
         absent=absent,
     )
@@ -80,7 +80,7 @@ def _why_absent(rows: Sequence[Row]) -> str:
     return "No group of comparable cases has a speed-up at two or more world sizes."
 
 
-def _picture(panel: Panel, index: int, by_id: Mapping[str, Row]) -> Picture:
+def _picture(panel: Panel, index: int, by_id: Mapping[str, Row], summary: RunSummary) -> Picture:
     series, notes = _series(panel)
     shown = [row for item in series for row in item.rows if _has(row)]
     missing = {
@@ -94,7 +94,8 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row]) -> Picture:
             f"{setting_of(fullest(shown))}.",
             *([base_text] if base_text else []),
             f"Points are ratios to the base case within rounds ({rounds_each(r.speedup_rounds for r in shown)});",
-            "whiskers are 95 % t-intervals over these, the base case's own uncertainty included.",
+            "whiskers are 95 % t-intervals over these, of each pair alone, the base case's own uncertainty included.",
+            *claimed_speedups(summary, shown),
             "Dotted: ideal. Lines only guide the eye and bridge no missing point.",
             *marks,
             *notes,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, WITHIN_ROUNDS
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.captions import claimed_speedups
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import variant_words
@@ -49,7 +50,7 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
     variants = variant_words(rows)
     ties = _ties(summary, {row.case_id for row in rows if row.oversubscribed})
     return Table(
-        caption=_caption(settings, bold=bool(best)),
+        caption=" ".join([_caption(settings, bold=bool(best)), *claimed_speedups(summary, rows)]),
         columns=_columns(settings),
         rows=tuple(
             (

@@ -1,0 +1,65 @@
+"""A run's cases and their table once its claims are decided, whose pairs have the claims' intervals in both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ddpbench.analysis.findings.claims import decided_claims, judged_by_claims
+from ddpbench.analysis.invariants import check_cases
+from ddpbench.analysis.invariants.checked import Checked
+from ddpbench.analysis.read.cases import read_cases
+from ddpbench.analysis.read.fabrics import FabricRun, fabrics_of
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.summary import Decided
+from ddpbench.analysis.table.frame import case_table
+from ddpbench.records import RunDir
+from ddpbench.records.machine import read_machine
+from ddpbench.records.plan import StoredPlan, read_plan
+from ddpbench.spec.claims import PlannedClaim
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecidedRun:
+    """A run whose claims are decided."""
+
+    cases: Sequence[CaseRun]
+    table: pd.DataFrame
+    claims: Sequence[Decided]
+    checks: Checked
+
+
+def decide(
+    plan: StoredPlan,
+    cases: Sequence[CaseRun],
+    machine: Mapping[str, Any],
+    fabrics: Sequence[FabricRun],
+    claims: Sequence[PlannedClaim],
+) -> DecidedRun:
+    """Return the cases with what the claims say of their pairs, and the table of that."""
+    table = case_table(plan, cases, machine)
+    checks = check_cases(cases, table, fabrics)
+    decided = decided_claims(claims, cases, checks.withheld)
+    if decided:
+        cases = judged_by_claims(cases, decided)
+        table = case_table(plan, cases, machine)
+    return DecidedRun(cases=cases, table=table, claims=decided, checks=checks)
+
+
+def load(run: RunDir | Path | str) -> pd.DataFrame:
+    """Return the table of a run directory, regenerated from its records: one row per case, in the plan's order.
+
+    Raises:
+        IdentityError: it is not a run directory, or one of another schema.
+    """
+    found = run if isinstance(run, RunDir) else RunDir(Path(run))
+    plan = read_plan(found)
+    machine = read_machine(found) if found.machine.exists() else {}
+    cases = read_cases(found, plan)
+    if not plan.claims:
+        return case_table(plan, cases, machine)
+    return decide(plan, cases, machine, fabrics_of(found), plan.claims).table
