@@ -180,8 +180,8 @@ class RunSummary:
         cases: one row per case, exactly `columns.COLUMNS`.
         launches: one row a measuring launch: `case_id, round, status, step_time_s, samples_per_s, wall_s,
             measured_s, server_s, steal_fraction, foreign_fraction, steady, noise_flag, session`.
-        breakdown: one row per case that has instrumented steps; means over ranks, instrumented steps and
-            launches, seconds, which add up to `step_time_s` (of the instrumented steps): `case_id, forward,
+        breakdown: one row per case that has instrumented steps; means over ranks and instrumented steps, median
+            over launches, seconds; only in each launch do they add up to `step_time_s`: `case_id, forward,
             backward, optimizer, other_compute, exposed_comm, exposed_wait, data, not_attributed,
             step_time_s, overlapped_comm, launches, instrumentation_overhead` (the last: instrumented over
             timed step time, minus 1), and `_ci_low` and `_ci_high` of each part and of `overlapped_comm`.

@@ -310,7 +310,7 @@ def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
         )
     if worst is not None and worst.doubt is not None:
         reasons = {_named_as(one) for one in choices if one.tied}
-        told += [*(reasons if len(reasons) == 1 else ()), _undecided(worst.doubt)]
+        told += [*(reasons if len(reasons) == 1 else ()), _undecided(worst, *worst.doubt)]
     for one in choices:
         if one.below_base and (len(choices) > 1 or one.tied or len(one.behind) > 1) and not one.loses:
             names = listed([called(run, one.ranked) for run in one.below_base])
@@ -349,8 +349,8 @@ def _named_as(one: Choice) -> str:
     return "named as the fastest of those that cannot be told apart, by its mean"
 
 
-def _undecided(doubt: Judgement) -> str:
-    """Return why cases cannot be told apart, and what would tell: rounds, at this spread."""
+def _undecided(choice: Choice, other: CaseRun, doubt: Judgement) -> str:
+    """Return why cases cannot be told apart, by the least certain pair, and what would tell: rounds, at its spread."""
     low, high = doubt.ratio.low, doubt.ratio.high
     needed = rounds_for(doubt.ratio, doubt.rounds)
     assert low is not None
@@ -359,8 +359,9 @@ def _undecided(doubt: Judgement) -> str:
     known = format_at_most(math.sqrt(high / low) - 1)
     digits = 1 - math.floor(math.log10(needed))
     return (
-        f"launches scatter: {counted(doubt.rounds, 'round')} tell ratios to ±{known}, and "
-        f"±{MARGIN_WORDS} takes about {round(needed, digits):,.0f} rounds"
+        f"launches scatter: the least certain of these ratios, that to {called(other, choice.ranked)}, is known to "
+        f"±{known} after {counted(doubt.rounds, 'round')}, and ±{MARGIN_WORDS} takes about "
+        f"{round(needed, digits):,.0f}"
     )
 
 

@@ -45,7 +45,7 @@ class Choice:
     """Cases at larger numbers of ranks, each of which could be ranked with no other there."""
     below_base: tuple[CaseRun, ...]
     """The others that are shown to train fewer samples per second than one rank."""
-    doubt: Judgement | None
+    doubt: tuple[CaseRun, Judgement] | None
     """Of those that cannot be told apart from it the one with the widest interval, against it."""
     unranked: tuple[tuple[CaseRun, str], ...]
     """Cases of that panel and number of ranks that could not be ranked, and why."""
@@ -151,11 +151,11 @@ def _choice(
         below_base=tuple(_below(base, [run for run in ranked if run is not chosen])),
         doubt=max(
             (
-                one
+                (run, one)
                 for run in tied
                 if (one := compared.judge(run, chosen)) is not None and one.bound is not None
             ),
-            key=lambda one: (one.ratio.high or 1.0) / (one.ratio.low or 1.0),
+            key=lambda pair: (pair[1].ratio.high or 1.0) / (pair[1].ratio.low or 1.0),
             default=None,
         ),
         unranked=tuple(_unranked(chosen, ranked, every)),

@@ -363,7 +363,7 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
                 *_labels(run, apart),
                 *conditions((run,)),
                 *one_bucket(run),
-                "means over ranks",
+                "means over ranks, medians over launches",
                 f"instrumented steps of {counted(parts.launches, 'launch', 'launches')}{_unlike_timed(run)}",
             ),
             evidence="breakdown",
