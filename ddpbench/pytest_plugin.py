@@ -178,9 +178,24 @@ class _Measured:
         return [timing.step_s for run in self.side.cases for timing in run.timings]
 
 
-_GATE = pytest.StashKey[_Gate]()
-_BENCH = pytest.StashKey[_Bench]()
-_STACK = pytest.StashKey[contextlib.ExitStack]()
+_Key: Any = getattr(pytest, "StashKey", object)
+"""Before pytest 7 there is none, and this file is loaded there all the same: by every suite beside which it is."""
+_GATE: pytest.StashKey[_Gate] = _Key()
+_BENCH: pytest.StashKey[_Bench] = _Key()
+_STACK: pytest.StashKey[contextlib.ExitStack] = _Key()
+
+
+def _stash(config: pytest.Config) -> pytest.Stash:
+    """Return where this plugin keeps what a session has; before pytest 7 nothing is kept."""
+    found: pytest.Stash = getattr(config, "stash", {})
+    return found
+
+
+def _too_old() -> str:
+    """Return a sentence that refuses a pytest which this plugin cannot measure with; empty for others."""
+    if _Key is not object:
+        return ""
+    return f'needs pytest 8.3 or newer, and here is {pytest.__version__}: pip install "ddpbench[pytest]"'
 
 
 class MeasuredTimer:
@@ -200,20 +215,20 @@ class MeasuredTimer:
 def _bench(config: pytest.Config) -> _Bench:
     from ddpbench.launch.sweep.servers import LastingServers
 
-    if _BENCH not in config.stash:
-        stack = config.stash[_STACK] = contextlib.ExitStack()
+    if _BENCH not in _stash(config):
+        stack = _stash(config)[_STACK] = contextlib.ExitStack()
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ddpbench-pytest-")))
         servers = LastingServers(folder / "server.log")
         stack.enter_context(servers)
-        config.stash[_BENCH] = _Bench(
+        _stash(config)[_BENCH] = _Bench(
             folder, servers, shows=config.getoption("capture", "") in ("no", "tee-sys")
         )
-    return config.stash[_BENCH]
+    return _stash(config)[_BENCH]
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Ends the fork servers, and removes what was measured."""
-    stack = config.stash.get(_STACK, None)
+    stack = _stash(config).get(_STACK, None)
     if stack is not None:
         stack.close()
 
@@ -228,6 +243,8 @@ def _fail(message: str) -> NoReturn:
 @pytest.fixture
 def ddp_benchmark(request: pytest.FixtureRequest) -> DdpBenchmark:
     """Measures a training step with settings of an experiment's `[base]`; see `DdpBenchmark.__call__`."""
+    if _too_old():
+        _fail(f"ddp_benchmark {_too_old()}")
     if not request.config.pluginmanager.hasplugin("benchmark"):
         _fail('ddp_benchmark needs pytest-benchmark, and not -p no:benchmark: pip install "ddpbench[pytest]"')
     timer = MeasuredTimer()
@@ -257,6 +274,14 @@ class DdpBenchmark:
 
         Fails the test where the case cannot be measured, with the reason.
         """
+        try:
+            return self._measured(rounds, measured, settings)
+        except BaseException:
+            # It was used: what it failed with is no test's that forgets its benchmark, which pytest-benchmark warns of.
+            self._benchmark._mode = self._benchmark._mode or "ddp_benchmark(...)"
+            raise
+
+    def _measured(self, rounds: Any, measured: Any, settings: dict[str, Any]) -> dict[str, Any]:
         config = self._request.config
         disabled = bool(getattr(self._benchmark, "disabled", False))
         count = _number("rounds", rounds, int) or (1 if disabled else config.getoption("--ddpbench-rounds"))
@@ -308,9 +333,9 @@ class DdpBenchmark:
         _fail(problem)
 
     def _measure(self, bench: _Bench, wanted: _Wanted) -> _Measured:
-        from ddpbench.errors import DdpbenchError, SideError
+        from ddpbench.errors import DdpbenchError, ExperimentError, SideError
 
-        gate = self._request.config.stash.get(_GATE, None)
+        gate = _stash(self._request.config).get(_GATE, None)
         source = bench.folder / f"{bench.count}_{self._name}.toml"
         problem, unlike = "", ""
         try:
@@ -323,6 +348,8 @@ class DdpBenchmark:
                     unlike = str(error)  # of a test that is new, say: it is measured without another side
                     source = source.with_name(f"{source.stem}_alone.toml")
             return replace(self._alone(bench, source, wanted), unlike=unlike)
+        except ExperimentError as error:  # the summary of failed tests has room for the first line alone
+            problem = str(error).partition("\n")[2].lstrip()
         except DdpbenchError as error:
             problem = str(error)
         _fail(problem.replace(f"{source}: ", ""))
@@ -411,7 +438,7 @@ class DdpBenchmark:
         return ALPHA / max(1, sum("ddp_benchmark" in getattr(item, "fixturenames", ()) for item in items))
 
     def _hold_against(self, bench: _Bench, found: _Measured) -> None:
-        gate = self._request.config.stash.get(_GATE, None)
+        gate = _stash(self._request.config).get(_GATE, None)
         if gate is None:
             return
         from ddpbench.analysis.regression.gate import Gated, decided, gated
@@ -525,6 +552,8 @@ def pytest_configure(config: pytest.Config) -> None:
                     f"--ddpbench-{name} is for the gate: give --ddpbench-gate, such as 3%"
                 )
         return
+    if _too_old():
+        raise pytest.UsageError(f"--ddpbench-gate {_too_old()}")
     from ddpbench.errors import DdpbenchError
 
     if config.getoption("numprocesses", None) or config.getoption("benchmark_disable", False):
@@ -532,7 +561,7 @@ def pytest_configure(config: pytest.Config) -> None:
             "--ddpbench-gate measures, which it cannot with --benchmark-disable or beside pytest-xdist: leave one out"
         )
     try:
-        config.stash[_GATE] = _gate_of(config)
+        _stash(config)[_GATE] = _gate_of(config)
     except (ValueError, DdpbenchError) as error:
         raise pytest.UsageError(in_pytest(str(error))) from None
 
@@ -604,7 +633,7 @@ def pytest_report_teststatus(
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fails a run whose gate has judged nothing at all."""
-    bench = session.config.stash.get(_BENCH, None)
+    bench = _stash(session.config).get(_BENCH, None)
     nothing = bench is None or not any(one.judged for one in bench.gated)
     asked = session.config.getoption("--ddpbench-gate", None) is not None
     if asked and nothing and session.exitstatus == pytest.ExitCode.OK:
@@ -653,13 +682,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             f"ddpbench: {seen} test{'s' if seen > 1 else ''} ran once and measured nothing, as benchmarks are disabled "
             "(--benchmark-disable, or pytest-xdist)"
         )
-    bench = config.stash.get(_BENCH, None)
+    bench = _stash(config).get(_BENCH, None)
     if config.getoption("--ddpbench-gate", None) is None:
         return
     from ddpbench.texts import clean
 
     terminalreporter.write_sep("-", "ddpbench gate")
-    terminalreporter.write_line(clean(config.stash[_GATE].words))
+    terminalreporter.write_line(clean(_stash(config)[_GATE].words))
     gated = bench.gated if bench is not None else []
     for sentence in (*(bench.notes if bench is not None else ()), *(found.sentence for found in gated)):
         terminalreporter.write_line(clean(in_pytest(sentence)))

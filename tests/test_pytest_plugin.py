@@ -537,3 +537,40 @@ def test_importing_the_plugin_imports_neither_torch_nor_pandas() -> None:
         [sys.executable, "-c", line], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "set()"
+
+
+def test_a_case_that_cannot_be_measured_fails_once_and_says_why_where_warnings_are_errors(
+    suite: Path,
+) -> None:
+    done = run_pytest(suite, "-W", "error", "-k", "test_typo")
+    assert "1 failed, 2 deselected in" in done.stdout, done.stdout
+    assert "was not used at all" not in done.stdout
+    assert re.search(r"^FAILED .*test_typo - Failed: base.strategy: unknown", done.stdout, re.MULTILINE), (
+        done.stdout
+    )
+
+
+def test_people_with_a_pytest_of_before_7_can_still_run_their_own_tests(suite: Path) -> None:
+    """The plugin is loaded wherever ddpbench is installed, by pytest of any age."""
+    (suite / "tests" / "test_own.py").write_text("def test_own():\n    pass\n")
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        before_7 = "import sys, pytest; del pytest.StashKey; sys.exit(pytest.main(sys.argv[1:]))"
+        return subprocess.run(
+            [sys.executable, "-c", before_7, "-p", "no:cacheprovider", *words],
+            cwd=suite,
+            env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+            | {"PYTHONPATH": python_path(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    done = run("-k", "own or typo")
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    assert "ddp_benchmark needs pytest 8.3 or newer, and here is" in done.stdout
+    gate = run("--ddpbench-gate=3%", "--ddpbench-baseline=main")
+    assert gate.returncode == 4
+    assert "--ddpbench-gate needs pytest 8.3 or newer" in gate.stderr
+    assert pytest_plugin._stash(SimpleNamespace()).get(pytest_plugin._STACK, None) is None  # type: ignore[arg-type]
