@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import errno
 import gc
@@ -10,6 +11,7 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -115,7 +117,7 @@ def run(argv: list[str] | None = None) -> int:
     try:
         return _ended(argv)
     except BrokenPipeError:  # whoever read what is printed has seen enough, as head has
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _give_up_output()
         return EXIT_NOT_READ
 
 
@@ -138,10 +140,10 @@ def _ended(argv: list[str] | None) -> int:
             raise
         _flush_output()
     except RequestError as error:
-        say(f"ddpbench: {within(str(error))}", sys.stderr)
+        _tell(f"ddpbench: {within(str(error))}")
         return EXIT_REQUEST
     except DdpbenchError as error:
-        say(f"ddpbench: {within(str(error))}", sys.stderr)
+        _tell(f"ddpbench: {within(str(error))}")
         return EXIT_NOT_OK
     except BrokenPipeError:
         raise
@@ -151,28 +153,25 @@ def _ended(argv: list[str] | None) -> int:
         _give_up_output()
         name = on_one_line(str(error.filename or ""))  # a stranger's, perhaps
         if why := explain_unreadable(error):
-            say(f"ddpbench: {name} cannot be read: {why}", sys.stderr)
+            _tell(f"ddpbench: {name} cannot be read: {why}")
             return EXIT_REQUEST
         where = f"{name}: " if name else ""
         if error.errno == errno.ENAMETOOLONG:  # no name is longer but one that was given
-            say(
-                f"ddpbench: {shortened(error.filename)}: the name is too long for this file system",
-                sys.stderr,
-            )
+            _tell(f"ddpbench: {shortened(error.filename)}: the name is too long for this file system")
             return EXIT_REQUEST
-        say(f"ddpbench: {where}{explain_os_error(error)}", sys.stderr)
+        _tell(f"ddpbench: {where}{explain_os_error(error)}")
         return EXIT_NOT_OK
     except RuntimeError as error:  # what Path.resolve raises before Python 3.13
         if not str(error).startswith("Symlink loop"):
             raise
-        say(f"ddpbench: {on_one_line(str(error))}: links that lead in a circle lead to no file", sys.stderr)
+        _tell(f"ddpbench: {on_one_line(str(error))}: links that lead in a circle lead to no file")
         return EXIT_REQUEST
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except (MemoryError, ImportError) as error:
         if isinstance(error, ImportError) and not any(words in str(error) for words in _NO_MEMORY):
             raise
-        say(f"ddpbench: memory ran out; {_MORE_MEMORY}", sys.stderr)
+        _tell(f"ddpbench: memory ran out; {_MORE_MEMORY}")
         return EXIT_NOT_OK
     return code
 
@@ -194,12 +193,30 @@ def _flush_output() -> None:
         raise DdpbenchError(f"standard output cannot be written: {explain_os_error(error)}") from None
 
 
-def _give_up_output() -> None:
-    """Send what cannot be printed to nobody: Python would try again as it ends, and fail."""
+def _tell(sentence: str) -> None:
+    """Print what went wrong on standard error."""
+    with _told():
+        say(sentence, sys.stderr)
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Where what is printed on standard error does not fit, as on a full disk, the exit code alone says what it is."""
     try:
-        sys.stdout.flush()
+        yield
+    except BrokenPipeError:
+        raise
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _give_up_output()
+
+
+def _give_up_output() -> None:
+    """Send what cannot be printed to nobody: Python would try again as it ends, and end with code 120."""
+    for descriptor, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 _LEAST_ADDRESS_SPACE = 512 << 20
@@ -272,7 +289,8 @@ class _Parser(argparse.ArgumentParser):
     def _print_message(self, message: str, file: Any = None) -> None:
         if message:
             message = within(message) if file is not sys.stdout else message  # help is read whole
-            show(message, end="", file=file or sys.stderr)
+            with contextlib.nullcontext() if file is sys.stdout else _told():
+                show(message, end="", file=file or sys.stderr)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

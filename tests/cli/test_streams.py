@@ -52,6 +52,47 @@ def test_a_reader_that_has_seen_enough_is_no_failure() -> None:
     assert told[-1] == "141"
 
 
+@pytest.mark.parametrize(
+    ("words", "full"),
+    [("sweep nope", 2), ("sweep --nope", 2), ("history .", 2), ("sweep quick --dry-run", 0)],
+)
+def test_messages_that_nobody_reads_or_that_do_not_fit_end_with_a_code_that_is_documented(
+    words: str, full: int, tmp_path: Path
+) -> None:
+    line = [sys.executable, "-m", "ddpbench", *words.split()]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+    def code(stderr: int) -> int:
+        return subprocess.run(
+            line, check=False, stdout=subprocess.DEVNULL, stderr=stderr, env=buffered, cwd=tmp_path
+        ).returncode
+
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        assert code(writer) == (141 if full else 0)
+    finally:
+        os.close(writer)
+    with Path("/dev/full").open("w") as disk:
+        assert code(disk.fileno()) == full
+
+
+def test_a_command_whose_progress_nobody_reads_or_that_does_not_fit_ends_so() -> None:
+    told = (
+        "import sys, ddpbench.cli as cli; from types import SimpleNamespace as N; from ddpbench.cli.lines import say\n"
+        "def work(_):\n    for _ in range(9): say('round', sys.stderr)\n"
+        "cli.make_parser = lambda: N(parse_args=lambda _: N(run=work)); cli.main([])"
+    )
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    for where, code in (("2>&1 >/dev/null | true", 141), ("2>/dev/full", 1)):
+        line = f'{{ sleep 0.5; "$0" -c "$1"; echo $? >&3; }} {where}'
+        ended = subprocess.run(
+            ["sh", "-c", f"exec 3>&1; {line}", sys.executable, told],
+            check=False, capture_output=True, text=True, env=buffered,
+        )  # fmt: skip
+        assert ended.stdout.strip() == str(code), (where, ended)
+
+
 @pytest.mark.parametrize("words", ["--help", "sweep --help", "list", "list --json", "sweep quick --dry-run"])
 def test_output_to_a_full_disk_is_named_in_one_sentence(words: str) -> None:
     line = ["sh", "-c", f'exec "$0" -m ddpbench {words} >/dev/full', sys.executable]

@@ -32,7 +32,6 @@ WRITERS = {
     "cache.py:_mark:os.fdopen": "the same",
     "cli/__init__.py:_open_standard_streams:os.open": "/dev/null",
     "cli/__init__.py:_open_standard_streams:open": "a standard stream",
-    "cli/__init__.py:run:os.open": "/dev/null",
     "cli/__init__.py:_give_up_output:os.open": "/dev/null",
     "cli/noise.py:_run:experiment.write_text": "in a temporary folder",
     "cli/submit.py:_report:path.rename": "a submission's own merged run",
