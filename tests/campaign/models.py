@@ -632,6 +632,9 @@ def _updates() -> dict[str, Model]:
     drawn = Promise(status="diverged", said=("draws random numbers",))
     unaveraged = dict.fromkeys(("ddp", "zero1", "fsdp", "master"), _skipped("that no backward() makes"))
     seeds = ("model() gives other parameters on each rank",)
+    thawed = ("begin to train after the model was wrapped",)
+    late = Promise(status="diverged", said=thawed, notes=thawed)
+    unsent = dict.fromkeys(("ddp", "zero1", "master"), _skipped("the buffer neighbours is a sparse tensor"))
     by_rank = Promise(status="diverged", said=seeds, notes=seeds)
     others: dict[str, dict[str, Promise]] = {
         "Counts": {},
@@ -651,6 +654,12 @@ def _updates() -> dict[str, Model]:
         "Adapts": {"fsdp": _skipped("in blocks: torch.autograd.grad was asked")},
         "Surgery": unaveraged,
         "PerSample": {**unaveraged, "data_parallel": _skipped("torch.func cannot differentiate")},
+        "TossesCoin": {},
+        "TossesCoinInStep": {},
+        "TiesMemory": {"fsdp": _skipped("FSDP does not support non-contiguous parameters")},
+        "ThawsInStep": dict.fromkeys(("ddp", "zero1", "master"), late),
+        "SparseGraph": unsent,
+        "SparseRows": unsent,
         "SeededByRank": dict.fromkeys(("ddp", "zero1", "fsdp", "master"), by_rank),
     }
     return {

@@ -348,7 +348,7 @@ def test_accumulation_becomes_a_step_that_counts_its_batches(tmp_path: Path) -> 
                 loss.backward()
                 if (self.batches + 1) % 4 == 0:
                     optimizer.step()
-                    optimizer.zero_grad()
+                optimizer.zero_grad()
                 self.batches += 1
                 return loss
 
@@ -526,6 +526,7 @@ def test_a_model_that_its_function_moves_is_still_the_one_it_was_given(tmp_path:
             for x, y in loader:
                 F.mse_loss(model(x.to(device)), y.to(device)).backward()
                 optimizer.step()
+                optimizer.zero_grad()
 
         if __name__ == "__main__":
             train(Net(3), loader_of(pairs), "cuda:0")

@@ -198,3 +198,42 @@ def test_hooks_that_see_the_whole_batch_are_held_against_one_process() -> None:
             True,
             False,
         )
+
+
+@pytest.mark.ranks
+def test_a_coin_that_falls_alike_under_two_seeds_is_a_random_number() -> None:
+    names = ["TossesCoin", "TossesCoinInStep"]
+    for found in run_ranks(each_ended, 2, names, ["ddp", "fsdp"]):
+        assert {key: value for key, value in found.items() if value != ("ok", "")} == {}
+    (found,) = run_ranks(each_ended, 1, names, ["data_parallel"])
+    assert {key: value for key, value in found.items() if value != ("ok", "")} == {}
+
+
+@pytest.mark.ranks
+def test_parameters_over_one_memory_are_compared_with_a_model_that_has_them_so() -> None:
+    for found in run_ranks(each_ended, 2, ["TiesMemory"], ["ddp", "master"]):
+        assert {key: value for key, value in found.items() if value != ("ok", "")} == {}
+
+
+@pytest.mark.ranks
+def test_parameters_that_begin_to_train_later_are_named() -> None:
+    for found in run_ranks(each_noted, 2, ["ThawsInStep"], ["ddp", "master"]):
+        for _, failed, fault in found.values():
+            assert "final replicas" in failed
+            assert fault.startswith("0.weight and 0.bias begin to train after the model was wrapped")
+    (found,) = run_ranks(each_ended, 1, ["ThawsInStep"], ["data_parallel", "single"])
+    assert {key: value for key, value in found.items() if value != ("ok", "")} == {}
+
+
+@pytest.mark.ranks
+def test_sparse_buffers_are_left_to_strategies_that_send_none() -> None:
+    names = ["SparseGraph", "SparseRows"]
+    for found in run_ranks(each_ended, 2, names, ["ddp", "zero1", "master", "fsdp"]):
+        for (name, strategy), (status, reason) in found.items():
+            if strategy == "fsdp":
+                assert (status, reason) == ("ok", ""), name
+            else:
+                said = "the buffer neighbours is a sparse tensor, which cannot be sent" in reason
+                assert (status, said) == ("skipped", True), (name, strategy, reason)
+    (found,) = run_ranks(each_ended, 1, names, ["data_parallel", "single"])
+    assert {key: value for key, value in found.items() if value != ("ok", "")} == {}

@@ -430,6 +430,11 @@ class _Collected:
                     self.of.setting("options.ddp.compression", ast.Constant(kind), self.scope, call.lineno)
             elif name == "set_num_threads":
                 self.of.threads(call, self.scope)
+            elif name == "set_default_dtype" and call.args:
+                kind = last_name(call.args[0])
+                if kind in ("float64", "double", "bfloat16"):
+                    dtype = ast.Constant("float64" if kind == "double" else kind)
+                    self.of.setting("base.dtype", dtype, self.scope, call.lineno)
             elif name == "DataLoader":
                 for word in words:
                     if word.arg == "num_workers" and not self._zero(word.value):

@@ -624,13 +624,30 @@ class Effects:
         )
         if binding.kind == "item" and loads:
             return ""  # a batch is made of copies
+        if binding.kind == "item" and last_name(value) == "items" and path == (0,):
+            return self._key(value, where, depth, whole)
         if binding.kind == "context" or (binding.kind == "item" and named and path == (0,)):
             return ""
         return self._part(value, where, depth + 1, whole=whole)
 
+    def _key(self, items: ast.expr, where: _Where, depth: int, whole: bool) -> str:
+        """Return the part that the keys of a dict are, as of one with something kept for each parameter."""
+        of = (
+            items.func.value
+            if isinstance(items, ast.Call) and isinstance(items.func, ast.Attribute)
+            else None
+        )
+        if of is None:
+            return ""
+        origin = self.tracer.trace(of, where.scope)
+        inner = replace(where, scope=origin.scope)
+        if isinstance(origin.node, ast.DictComp):
+            return self._comprehended(origin.node, origin.node.key, inner, depth, whole)
+        return ""
+
     def _comprehended(
         self,
-        node: ast.ListComp | ast.SetComp | ast.GeneratorExp,
+        node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp,
         element: ast.expr,
         where: _Where,
         depth: int,

@@ -92,6 +92,8 @@ class LoopMethods(Reading):
         if any("self.batches" in ast.unparse(each) for each in made):
             self.kept["batches"] = ast.Constant(0)
             made += ast.parse("self.batches += 1").body
+        if loss and _made_in_pieces(kept, loss):
+            self.notes.append(f"step() returns the last `{loss}` of its loop, not the whole batch's.")
         made.append(ast.Return(ast.Name(loss or "loss", ast.Load())))
         return self._method("step", ("model", "batch", "optimizer"), renderer, self._opened(made))
 
@@ -287,6 +289,18 @@ class _Ending(ast.NodeTransformer):
         name = ast.unparse(receiver)
         test = ast.parse(f"{name}.last_epoch < {name}.total_steps", mode="eval").body
         return ast.If(test, [node], [])
+
+
+def _made_in_pieces(statements: list[ast.stmt], loss: str) -> bool:
+    """Return whether a loop has a loss, and its backward, in each of its passes."""
+    return any(
+        isinstance(each, ast.For)
+        and any(map(is_backward, here(each.body)))
+        and any(
+            isinstance(e, ast.Name) and e.id == loss and isinstance(e.ctx, ast.Store) for e in here(each.body)
+        )
+        for each in statements
+    )
 
 
 def _loss_name(statements: list[ast.stmt]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
 
@@ -11,6 +11,7 @@ from ddpbench.launch.own_class.bindings import Scope
 from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
 from ddpbench.launch.own_class.script import here, in_step, last_name
 from ddpbench.launch.own_class.tracing import Origin, Tracer
+from ddpbench.launch.own_class.unusual import own_gradients
 
 _SCHEDULES = ("sched", "warmup", "lr_", "_lr", "plateau", "cosine")
 
@@ -64,10 +65,14 @@ def updates_of(tracer: Tracer, body: list[ast.stmt], scope: Scope) -> Updates:
         found.owns = "several optimizers"
     elif len(backwards) != 1:
         found.owns = found.owns or "several backward passes"
-    elif _conditional(body):
+    elif _conditional(body, _is_optimizers):
         found.owns = found.owns or "gradients that accumulate"
+    elif own_gradients(backwards, body):
+        found.owns = found.owns or "a backward that is told where to begin or to end"
     elif not any(is_backward(each) for each in here(body)):
         found.owns = found.owns or "a backward in a function of the loop's own"
+    elif _conditional(body, lambda call: _is_schedulers(tracer, call, scope)):
+        found.owns = found.owns or "a schedule that some updates leave as it is"
     return found
 
 
@@ -155,18 +160,22 @@ class _Share(ast.NodeTransformer):
         return None if isinstance(node.op, ast.Div) and ast.unparse(node.value) == self.count else node
 
 
-def _conditional(body: list[ast.stmt]) -> bool:
-    """Return whether a backward or an update comes only under a condition, or several times."""
+def _is_optimizers(step: ast.Call) -> bool:
+    return "opt" in ast.unparse(step).lower()
+
+
+def _is_schedulers(tracer: Tracer, step: ast.Call, scope: Scope) -> bool:
+    receiver = step.func.value if isinstance(step.func, ast.Attribute) else step.func
+    return is_scheduler(tracer.trace(receiver, scope), receiver)
+
+
+def _conditional(body: list[ast.stmt], of: Callable[[ast.Call], bool]) -> bool:
+    """Return whether a backward, or a `step()` of what is asked for, comes only under a condition, or several times."""
     for statement in body:
-        if isinstance(statement, ast.With | ast.FunctionDef) and _conditional(statement.body):
+        if isinstance(statement, ast.With | ast.FunctionDef) and _conditional(statement.body, of):
             return True
         if isinstance(statement, ast.If | ast.For | ast.While) and any(
-            is_backward(each)
-            or (
-                isinstance(each, ast.Call)
-                and last_name(each) == "step"
-                and "opt" in ast.unparse(each).lower()
-            )
+            is_backward(each) or (isinstance(each, ast.Call) and last_name(each) == "step" and of(each))
             for each in here(statement)
         ):
             return True

@@ -19,6 +19,7 @@ from ddpbench.launch.own_class.rendering import Renderer
 from ddpbench.launch.own_class.script import Script, in_step, last_name, required
 from ddpbench.launch.own_class.source import Method, at_path, comment_of, source_of
 from ddpbench.launch.own_class.tracing import Origin, Tracer
+from ddpbench.launch.own_class.unusual import clearing_lines, is_cleared, skips
 from ddpbench.launch.own_class.update_methods import UpdateMethods
 from ddpbench.launch.own_class.updates import epoch_schedules
 from ddpbench.units import series_of
@@ -140,6 +141,8 @@ class _Writer(LoopMethods, UpdateMethods):
         ]
         made = self._constructor()
         methods = self._with_effects(methods, made, batch, loader)
+        methods = self._with_clearing(methods)
+        self._note_skips()
         lacking = [*self._not_in_class(), *self._undivided(loader)]
         self.left += lacking
         sentences = [*lacking, *self.notes]
@@ -203,6 +206,27 @@ class _Writer(LoopMethods, UpdateMethods):
             if each.node.lineno not in self.opened:
                 methods = self._opened_for(methods, each)
         return methods
+
+    def _with_clearing(self, methods: list[Method]) -> list[Method]:
+        """Return the methods with a line to fill in where a script does not clear its gradients for each batch."""
+        if self.loop is None or is_cleared(self.script, self.loop):
+            return methods
+        lines = [str(each) for each in clearing_lines(self.script)]
+        when = f"outside of the loop over batches, in line {series_of(lines)}" if lines else "nowhere"
+        wanted = f"when gradients are cleared: the script does so {when}, so that they add up"
+        name = next(each.name for each in methods if each.name in ("loss", "step"))
+        self.left.append(f"{name}(): say {wanted}.")
+        instead = " with a step() in place of this loss()" if name == "loss" else ""
+        line = f"...  # say{instead} {wanted}"
+        return [each if each.name != name else _opened(each, line, ()) for each in methods]
+
+    def _note_skips(self) -> None:
+        """Note the batches that the script does not train on, and the class does."""
+        body = self.loop.body if self.loop is not None else []
+        for line, test in skips(body):
+            self.notes.append(
+                f"The script skips a batch where `{test}` (line {line}); the class trains on all."
+            )
 
     def _opened_for(self, methods: list[Method], effect: Effect) -> list[Method]:
         name, wanted = self._place_of(effect, methods), f"what line {effect.at.lineno} does: {effect.text}"

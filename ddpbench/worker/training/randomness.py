@@ -42,6 +42,14 @@ def set_random_state(state: Any) -> None:
         numpy.set_state(numpys)
 
 
+def have_drawn(before: Any, now: Any) -> bool:
+    """Return whether any of them has drawn between two of their `random_state`s."""
+    pairs = [(before[0], now[0]), *zip(before[1], now[1], strict=False)]
+    if before[2] != now[2] or any(not torch.equal(one, other) for one, other in pairs):
+        return True
+    return before[3] is not None and now[3] is not None and _comparable(before[3]) != _comparable(now[3])
+
+
 def random_bytes() -> torch.Tensor:
     """Return the states of the CPU's generators and of this process's GPU as bytes, equally many in each rank."""
     _, words, left = random.getstate()
@@ -80,3 +88,8 @@ def _packed_numpys() -> bytes:
 def _numpy_random() -> Any:
     """Return `numpy.random`, or None where NumPy is not imported: then nothing can have drawn from it."""
     return getattr(sys.modules.get("numpy"), "random", None)
+
+
+def _comparable(state: Any) -> tuple[Any, ...]:
+    """Return a state of NumPy's generator as values that can be compared."""
+    return tuple(each.tolist() if hasattr(each, "tolist") else each for each in state)

@@ -85,6 +85,7 @@ class Training:
         )
         """Samples of the whole dataset; None for one that is endless, made up, or does not tell."""
         self.trained_names: tuple[str, ...] = ()
+        self.sparse_buffers: tuple[str, ...] = ()
         """The parameters to be trained of the last `fresh_model`, as their module names them, in its order."""
         self._passes: list[int] = []
         self._begun = 0
@@ -123,6 +124,11 @@ class Training:
         model = cast_model(model, dtype or self.dtype).to(self.device)
         self.trained_names = tuple(
             name.removeprefix("network.") for name, each in model.named_parameters() if each.requires_grad
+        )
+        self.sparse_buffers = tuple(
+            name.removeprefix("network.")
+            for name, each in model.named_buffers()
+            if each.layout != torch.strided
         )
         if not self.trained_names:
             raise ValueError(

@@ -15,7 +15,7 @@ from ddpbench.records import Compared, Proof
 from ddpbench.strategies import Replica
 from ddpbench.strategies.trees import cast
 from ddpbench.worker.training.precision import Precision, roundoff_of
-from ddpbench.worker.training.randomness import random_state, seed_all, set_random_state
+from ddpbench.worker.training.randomness import have_drawn, random_state, seed_all, set_random_state
 from ddpbench.worker.training.training import Training
 from ddpbench.worker.training.types import Numbers
 from ddpbench.worker.verify.written import changed_since, writes_sentence
@@ -191,16 +191,18 @@ class Comparer:
     def copied(self, model: torch.nn.Module) -> torch.nn.Module:
         """Return a copy of a model that trains as it does.
 
-        One that torch copies without what it trains with (hooks of parameters, scripts), or not at all (weights that
-        are computed, as by `weight_norm`; a lock, an open file), is made again and given the same state.
+        One that torch copies without what it trains with (hooks of parameters, scripts, parameters over one memory), or
+        not at all (weights that are computed, as by `weight_norm`; a lock, an open file), is made again and given the
+        same state.
         """
-        if not has_hooks(model) and not any(
-            isinstance(each, torch.jit.ScriptModule) for each in model.modules()
-        ):
+        scripted = any(isinstance(each, torch.jit.ScriptModule) for each in model.modules())
+        if not scripted and not has_hooks(model) and not share_memory(model):
             try:
                 return copy.deepcopy(model)
             except (MemoryError, torch.OutOfMemoryError):
                 raise
+            except NotImplementedError:  # of a tensor without a storage, such as a sparse matrix of rows
+                pass
             except RuntimeError as error:
                 if "deepcopy protocol" not in str(error):
                     raise
@@ -283,15 +285,19 @@ class Comparer:
     def examine(self, model: torch.nn.Module) -> None:
         """Find out what of a model decides what can be compared: whether it draws random numbers, what it writes."""
         seen: list[list[torch.Tensor]] = []
+        drew = False
         before = {name: each.detach() for name, each in model.named_parameters()}
         for seed in (1, 2):
-            seed_all(seed)
             # Of a copy: a forward may change buffers such as running statistics.
             trial = self.copied(model)
+            seed_all(seed)
+            start = random_state()
             gradient = self.prover.gradient(trial, self.shards[0], self.precision)
+            drew = drew or have_drawn(start, random_state())
             seen.append(list(gradient.values()))
             self.writes += [name for name in changed_since(before, trial) if name not in self.writes]
-        differs = relative_error(seen[0], seen[1]) > TOLERANCES[torch.float32]
+        # A coin may fall alike under both seeds, and a generator of the model's own does not tell that it draws.
+        differs = drew or relative_error(seen[0], seen[1]) > TOLERANCES[torch.float32]
         # All ranks must make the same comparisons next.
         self.draws = bool(self.prover.control.agree(int(differs)))
 
@@ -504,6 +510,14 @@ def has_hooks(model: torch.nn.Module) -> bool:
 def has_batch_statistics(model: torch.nn.Module) -> bool:
     """Return whether layers of it depend on the whole batch, as BatchNorm does."""
     return any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules())
+
+
+def share_memory(model: torch.nn.Module) -> bool:
+    """Return whether two parameters of a model lie over one memory: a copy of it gives each its own."""
+    places = [
+        each.untyped_storage().data_ptr() for each in model.parameters() if each.layout == torch.strided
+    ]
+    return len(set(places)) < len(places)
 
 
 def trained(model: torch.nn.Module) -> Tensors:

@@ -21,7 +21,7 @@ from ddpbench.strategies.trees import cast
 from ddpbench.units import series_of
 from ddpbench.worker.training.asked_group import noticing
 from ddpbench.worker.training.precision import FULL, entered_autocasts, widest
-from ddpbench.worker.training.randomness import random_state, seed_all, set_random_state
+from ddpbench.worker.training.randomness import have_drawn, random_state, seed_all, set_random_state
 from ddpbench.worker.training.training import Training, all_equal, checksum
 from ddpbench.worker.training.types import Numbers, compared_numbers, names_of
 from ddpbench.worker.verify.comparing import (
@@ -37,6 +37,7 @@ from ddpbench.worker.verify.comparing import (
 )
 
 STEPS = 3
+_MOST_NAMES = 3
 MOST_STEPS = 64
 """More than `STEPS` are made until every optimizer has stepped: a network may have its turn every fifth time."""
 
@@ -75,8 +76,9 @@ def _unrepeatable(
     again = Lockstep(prover.training, numbers, shards, prover.on_step)
     again.run()
     other = again.parameters
-    moved = norm([expected[name] - before[name] for name in expected])
-    gap = float(norm([other[name] - expected[name] for name in expected]) / moved) if moved else 0.0
+    names = expected.keys() & before.keys()
+    moved = norm([expected[name] - before[name] for name in names])
+    gap = float(norm([other[name] - expected[name] for name in names]) / moved) if moved else 0.0
     allowed = CHANGE_TOLERANCES.get(numbers.narrowest, CHANGE_TOLERANCES[torch.float32])
     if prover.agreed(gap) > allowed:
         prover.unrepeatable = (
@@ -134,11 +136,20 @@ def _compared(prover: Rank, numbers: Numbers, batch: Any, shards: Sequence[Any])
     if training.strategy.replicas_equal and prover.processes > 1:
         equal = all_equal(checksum(model), prover.control, prover.processes)
         final = comparer.proof("final replicas", 0.0 if equal else math.inf, 0.0)
-        if apart and not final.passed:
-            prover.blame(apart)
-            final = replace(final, note=apart)
+        why = apart or _thawed(before, after)
+        if why and not final.passed:
+            prover.blame(why)
+            final = replace(final, note=why)
         yield final
     replica.close()
+
+
+def _thawed(before: Tensors, after: Tensors) -> str:
+    """Return which parameters began to train in the steps; empty where none did. All ranks find the same."""
+    names = [name.removeprefix("network.") for name in after if name not in before]
+    more = [f"{len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
+    what = f"{series_of([*names[:_MOST_NAMES], *more])} begin to train after the model was wrapped"
+    return f"{what}, and only gradients of those that trained then are averaged" if names else ""
 
 
 def _apart(prover: Rank, lockstep: Lockstep | None) -> str:
@@ -194,7 +205,7 @@ def _why_not(
     again = Lockstep(training, numbers, shards, prover.on_step, seed=1)
     again.run()
     other = again.parameters
-    if any(not torch.equal(other[name], expected[name]) for name in expected):
+    if again.drew or any(not torch.equal(other[name], expected[name]) for name in expected):
         return "the step draws random numbers, and its replicas draw them in another order: not comparable"
     return ""
 
@@ -238,6 +249,7 @@ class Lockstep:
         for number in range(len(shards)):
             seed_all(training.case.seed + 1 + number + seed)
             self._random.append(random_state())
+        self._begun = list(self._random)
         set_random_state(kept)
         self._unused_are_found = bool(getattr(training.options, "find_unused_parameters", False))
         self._turn, self._started = 0, False
@@ -250,6 +262,11 @@ class Lockstep:
     def parameters(self) -> Tensors:
         """The first replica's, which all have."""
         return trained(self._models[0])
+
+    @property
+    def drew(self) -> bool:
+        """Return whether a replica has drawn random numbers."""
+        return any(map(have_drawn, self._begun, self._random))
 
     @property
     def are_equal(self) -> bool:

@@ -75,6 +75,11 @@ def refusal(error: BaseException, training: Training) -> str:
         return f"{name} cannot train this model: {_twice(training)}"
     if _WAITS in text and _setting(training, "find_unused_parameters") is None:
         return f"{name} cannot train this model: {_unused(training, text)}"
+    if training.sparse_buffers and isinstance(error, RuntimeError) and "sparse" in text.lower():
+        return (
+            f"{name} cannot train this model: the buffer {training.sparse_buffers[0]} is a sparse tensor, which cannot "
+            "be sent between ranks: keep it dense, or in an attribute that is no buffer"
+        )
     for words, meaning in _SHARDED if name == "fsdp" else ():
         if words in text:
             return _of_shards(training, meaning)

@@ -1,0 +1,88 @@
+"""What a training loop does otherwise than to clear, go backward and update for each batch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
+from ddpbench.launch.own_class.script import Script, first_name, here, in_step, last_name
+
+_OF_BACKWARD = frozenset({"retain_graph", "create_graph"})
+"""Arguments of a backward that leave the gradients what they are."""
+_CLEARING = ("zero", "clear", "reset")
+_ENGINES = ("deepspeed", "colossalai")
+"""Libraries whose `step` clears the gradients."""
+
+
+def own_gradients(calls: Iterable[ast.Call], body: list[ast.stmt]) -> bool:
+    """Return whether a backward is told where its gradients begin, or for which parameters they are made."""
+    made = {e.id for e in in_step(body) if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
+    return any(
+        any(word.arg not in _OF_BACKWARD for word in call.keywords)
+        or (bool(call.args) and starts_at(call, made) is not None)
+        for call in calls
+        if is_backward(call)
+    )
+
+
+def starts_at(call: ast.Call, made: set[str]) -> ast.expr | None:
+    """Return the tensor whose method a backward is, by the names that a step makes; None for `accelerator.backward`."""
+    receiver = call.func.value if isinstance(call.func, ast.Attribute) else call.func
+    return receiver if isinstance(receiver, ast.BinOp) or first_name(receiver) in made else None
+
+
+def is_cleared(script: Script, loop: TrainingLoop) -> bool:
+    """Return whether the gradients are cleared in the loop over batches, or may be by a library's step."""
+    if any(word in script.source for word in _ENGINES):
+        return True
+    methods = [
+        each for made in script.classes.values() for each in made.body if isinstance(each, ast.FunctionDef)
+    ]
+    helpers = {each.name: each for each in [*methods, *script.functions.values()]}
+    seen: set[str] = set()
+    todo: list[ast.AST] = [*loop.node.body, *loop.body]
+    while todo:
+        for node in ast.walk(todo.pop()):
+            if _clears(node):
+                return True
+            name = last_name(node) if isinstance(node, ast.Call) else ""
+            if name in helpers and name not in seen:
+                seen.add(name)
+                todo.append(helpers[name])
+    return False
+
+
+def _clears(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return any(word in last_name(node) for word in _CLEARING) and "grad" in ast.unparse(node)
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return any(isinstance(each, ast.Attribute) and each.attr == "grad" for each in targets)
+
+
+def clearing_lines(script: Script) -> list[int]:
+    """Return the lines in which a script clears gradients."""
+    return sorted(
+        {
+            each.lineno
+            for each in ast.walk(script.tree)
+            if isinstance(each, ast.stmt | ast.Call) and _clears(each)
+        }
+    )
+
+
+def skips(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
+    """Yield the line and the condition of each `continue` before the last update."""
+    updates = [
+        each.lineno for each in in_step(body) if isinstance(each, ast.Call) and last_name(each) == "step"
+    ]
+    last = max(updates, default=0)
+    inner = {id(e) for loop in here(body) if isinstance(loop, ast.For | ast.While) for e in here(loop.body)}
+    for each in here(body):
+        if not isinstance(each, ast.If) or id(each) in inner:
+            continue
+        for branch, test in ((each.body, each.test), (each.orelse, ast.UnaryOp(ast.Not(), each.test))):
+            if not branch or not isinstance(branch[-1], ast.Continue) or branch[-1].lineno >= last:
+                continue
+            if not any(last_name(e) == "step" for e in here(branch) if isinstance(e, ast.Call)):
+                yield branch[-1].lineno, " ".join(ast.unparse(test).split())
