@@ -1,0 +1,144 @@
+"""`ddpbench init` on loops that do not clear, go backward, update and schedule once for each batch."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from ddpbench.launch.own_class import Written, read_script, written_class
+
+HEAD = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+def data():
+    return TensorDataset(torch.randn(64, 8), torch.randint(2, (64,)))
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 8), nn.Linear(8, 2)
+    def forward(self, x):
+        return self.head(self.body(x))
+
+def main():
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    kept = {p: p.detach().clone() for p in model.parameters()}
+    done = 0
+    for epoch in range(3):
+        EPOCH
+        for x, y in DataLoader(data(), batch_size=8):
+            BATCH
+
+if __name__ == "__main__":
+    main()
+"""
+USUAL = """
+loss = F.cross_entropy(model(x), y)
+optimizer.zero_grad()
+loss.backward()
+optimizer.step()
+"""
+
+
+def written(tmp_path: Path, batch: str, epoch: str = "pass") -> Written:
+    text = HEAD.replace("        EPOCH", textwrap.indent(epoch.strip(), " " * 8))
+    if "clear(optimizer)" in batch:
+        text = text.replace("def main", "def clear(optimizer):\n    optimizer.zero_grad()\n\ndef main")
+    text = text.replace("            BATCH", textwrap.indent(textwrap.dedent(batch).strip(), " " * 12))
+    path = tmp_path / "train.py"
+    path.write_text(text, encoding="utf-8")
+    return written_class(read_script(path))
+
+
+def methods(found: Written) -> dict[str, str]:
+    made = ast.parse(found.text).body[0]
+    assert isinstance(made, ast.ClassDef)
+    return {each.name: ast.unparse(each) for each in made.body if isinstance(each, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize(
+    "clearing",
+    [
+        "optimizer.zero_grad()",
+        "model.zero_grad(set_to_none=False)",
+        "clear(optimizer)",
+        "for p in model.parameters():\n    p.grad = None",
+        "if done % 2 == 0:\n    optimizer.zero_grad()",
+        "[p.grad.zero_() for p in model.parameters() if p.grad is not None]",
+    ],
+)
+def test_gradients_that_are_cleared_in_some_way_are(tmp_path: Path, clearing: str) -> None:
+    found = written(tmp_path, USUAL.replace("optimizer.zero_grad()", clearing))
+    assert not any("cleared" in each for each in found.left), found.left
+
+
+@pytest.mark.parametrize(
+    ("epoch", "when"), [("optimizer.zero_grad()", "loop over batches, in line"), ("pass", "nowhere")]
+)
+def test_gradients_that_no_batch_clears_are_a_line_to_fill_in(tmp_path: Path, epoch: str, when: str) -> None:
+    found = written(tmp_path, USUAL.replace("optimizer.zero_grad()", "pass"), epoch)
+    assert found.is_open
+    (told,) = [each for each in found.left if "gradients are cleared" in each]
+    assert when in told
+
+
+@pytest.mark.parametrize(
+    "backward", ["loss.backward(inputs=list(model.head.parameters()))", "loss.backward(torch.tensor(0.5))"]
+)
+def test_a_backward_with_arguments_of_its_own_is_kept(tmp_path: Path, backward: str) -> None:
+    found = methods(written(tmp_path, USUAL.replace("loss.backward()", backward)))
+    assert backward in found["step"]
+
+
+@pytest.mark.parametrize("backward", ["loss.backward(retain_graph=True)", "accelerator.backward(loss)"])
+def test_a_backward_of_the_whole_loss_is_left_to_the_strategy(tmp_path: Path, backward: str) -> None:
+    found = methods(written(tmp_path, USUAL.replace("loss.backward()", backward)))
+    assert found["loss"].endswith("return F.cross_entropy(model(x), y)")
+
+
+def test_a_schedule_that_not_every_update_moves_on_is_kept(tmp_path: Path) -> None:
+    found = methods(written(tmp_path, f"{USUAL}done += 1\nif done % 10 == 0:\n    scheduler.step()"))
+    assert "if self.done % 10 == 0:" in found["step"]
+    assert "loss" in methods(written(tmp_path, f"{USUAL}scheduler.step()"))
+
+
+def test_batches_that_the_script_skips_are_noted(tmp_path: Path) -> None:
+    skip = "if len(x) < 4:\n    continue\n"
+    found = written(tmp_path, f"{skip}{USUAL}if done:\n    continue\nprint(loss.item())")
+    assert found.notes == ["The script skips a batch where `len(x) < 4` (line 27); the class trains on all."]
+    assert not written(tmp_path, USUAL).notes
+
+
+def test_weights_that_the_keys_of_a_dict_are_are_followed(tmp_path: Path) -> None:
+    slow = "with torch.no_grad():\n    for p, slow in kept.items():\n        p.copy_(slow)"
+    found = written(tmp_path, f"{USUAL}{slow}")
+    assert found.is_open
+    assert any("`p.copy_(slow)`" in each for each in found.left)
+    kept = "for p, slow in kept.items():\n    slow.copy_(p.detach())"
+    assert not written(tmp_path, f"{USUAL}{kept}").is_open
+
+
+def test_a_loss_that_is_made_in_pieces_is_noted(tmp_path: Path) -> None:
+    pieces = """
+    optimizer.zero_grad()
+    for a, b in zip(x.chunk(2), y.chunk(2)):
+        loss = F.cross_entropy(model(a), b) / 2
+        loss.backward()
+    optimizer.step()
+    """
+    assert written(tmp_path, pieces).notes == [
+        "step() returns the last `loss` of its loop, not the whole batch's."
+    ]
+
+
+def test_a_type_that_the_script_sets_is_a_setting_of_the_experiment(tmp_path: Path) -> None:
+    found = written(tmp_path, USUAL, "torch.set_default_dtype(torch.float64)")
+    assert [(each.key, each.value) for each in found.settings] == [("base.dtype", "float64")]
