@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -217,12 +218,33 @@ def test_parameters_over_one_memory_are_compared_with_a_model_that_has_them_so()
 
 @pytest.mark.ranks
 def test_parameters_that_begin_to_train_later_are_named() -> None:
-    for found in run_ranks(each_noted, 2, ["ThawsInStep"], ["ddp", "master"]):
-        for _, failed, fault in found.values():
-            assert "final replicas" in failed
-            assert fault.startswith("0.weight and 0.bias begin to train after the model was wrapped")
+    for found in run_ranks(each_noted, 2, ["ThawsInStep"], ["ddp", "zero1", "master"]):
+        for (_, strategy), (_, failed, fault) in found.items():
+            assert ("final replicas" if strategy != "zero1" else "parameters, same samples") in failed
+            assert fault.startswith("0.weight, 0.bias begin to train after the model was wrapped")
     (found,) = run_ranks(each_ended, 1, ["ThawsInStep"], ["data_parallel", "single"])
     assert {key: value for key, value in found.items() if value != ("ok", "")} == {}
+
+
+def test_replicas_that_differ_after_timed_steps_have_a_parameter_that_began_to_train_named() -> None:
+    from ddpbench.worker.rank.measuring import Measurement
+
+    measured: Any = object.__new__(Measurement)
+    measured._model = nn.ModuleDict({"network": nn.Linear(2, 2)})
+    measured._training = SimpleNamespace(trained_names=("weight",))
+    assert measured._trained_late() == ["bias"]
+
+
+def test_hooks_of_replicas_in_threads_are_named_where_one_fails() -> None:
+    from ddpbench.strategies import load_strategy
+    from ddpbench.worker.verify.refusals import failure
+
+    for name, ranks, hooks in (("data_parallel", 2, True), ("data_parallel", 2, False), ("ddp", 2, True)):
+        training: Any = SimpleNamespace(strategy=load_strategy(name), hooks_see_outputs=hooks)
+        training.case = SimpleNamespace(world_size=ranks)
+        training.options = load_strategy(name).options()
+        said = failure(IndexError("list index out of range"), training)
+        assert ("forward hooks" in said) is (name == "data_parallel" and hooks), said
 
 
 @pytest.mark.ranks

@@ -389,6 +389,7 @@ class ThawsInStep(Stepping):
     """Begins to train a layer in its second step."""
 
     made = 0
+    after = 2
 
     def model(self) -> nn.Module:
         made = super().model()
@@ -401,7 +402,7 @@ class ThawsInStep(Stepping):
 
     def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
         self.made += 1
-        if self.made == 2:
+        if self.made == self.after:
             self.kept[0].requires_grad_(True)
             optimizer.add_param_group({"params": list(self.kept[0].parameters())})
         optimizer.zero_grad()
@@ -409,6 +410,12 @@ class ThawsInStep(Stepping):
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return loss.detach()
+
+
+class ThawsLate(ThawsInStep):
+    """Does so when the proof has ended."""
+
+    after = 10
 
 
 class Graph(nn.Module):

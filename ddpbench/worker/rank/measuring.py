@@ -43,7 +43,7 @@ from ddpbench.worker.rank.traffic import link_of
 from ddpbench.worker.training.batches import in_memory
 from ddpbench.worker.training.storage import fetched
 from ddpbench.worker.training.training import DivergedError, StepLoop, Training, all_equal, checksum
-from ddpbench.worker.verify.written import writes_sentence, written_by
+from ddpbench.worker.verify.written import late_sentence, writes_sentence, written_by
 
 INSTRUMENTED_SHARE = 0.15
 """Instrumented steps take about this share of the timed steps' time."""
@@ -174,8 +174,18 @@ class Measurement:
             self._known.params_checksum = checksum(self._model)
             if not all_equal(self._known.params_checksum, self._control, processes):
                 written = self._written_by_forward()
-                why = f": {writes_sentence(written)}" if written else ""
+                said = writes_sentence(written) if written else late_sentence(self._trained_late())
+                why = f": {said}" if said else ""
                 raise DivergedError(f"the ranks' parameters differ after the timed steps{why}")
+
+    def _trained_late(self) -> list[str]:
+        """Return the parameters that did not train when the model was made, and do now."""
+        names = [
+            name.removeprefix("network.")
+            for name, each in self._model.named_parameters()
+            if each.requires_grad
+        ]
+        return [name for name in names if name not in self._training.trained_names]
 
     def _written_by_forward(self) -> list[str]:
         """Return the parameters that a forward writes into, where the workload has one by itself."""

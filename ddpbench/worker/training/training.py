@@ -86,6 +86,8 @@ class Training:
         """Samples of the whole dataset; None for one that is endless, made up, or does not tell."""
         self.trained_names: tuple[str, ...] = ()
         self.sparse_buffers: tuple[str, ...] = ()
+        self.hooks_see_outputs = False
+        """True if the model has forward hooks."""
         """The parameters to be trained of the last `fresh_model`, as their module names them, in its order."""
         self._passes: list[int] = []
         self._begun = 0
@@ -130,6 +132,7 @@ class Training:
             for name, each in model.named_buffers()
             if each.layout != torch.strided
         )
+        self.hooks_see_outputs = any(each._forward_hooks for each in model.modules())
         if not self.trained_names:
             raise ValueError(
                 f"workload {self.case.workload} has no parameters to train: give it some that require gradients"

@@ -35,9 +35,9 @@ from ddpbench.worker.verify.comparing import (
     not_compared,
     trained,
 )
+from ddpbench.worker.verify.written import late_sentence
 
 STEPS = 3
-_MOST_NAMES = 3
 MOST_STEPS = 64
 """More than `STEPS` are made until every optimizer has stepped: a network may have its turn every fifth time."""
 
@@ -119,6 +119,7 @@ def _compared(prover: Rank, numbers: Numbers, batch: Any, shards: Sequence[Any])
         replica.own_step(batch)
         prover.on_step()
     after = replica.own_parameters()
+    late = late_sentence([name.removeprefix("network.") for name in after if name not in before])
     note = "the step exchanges values between ranks: replicas in one process cannot" if gathers else ""
     apart = _apart(prover, lockstep) if not gathers else ""
     note = note or apart or _why_not(prover, model, numbers, shards, expected)
@@ -132,24 +133,20 @@ def _compared(prover: Rank, numbers: Numbers, batch: Any, shards: Sequence[Any])
         proof = max(found, key=_how_bad)
         if not proof.passed and (fault := _unrepeatable(prover, numbers, shards, before, expected)):
             proof = not_compared(proof.compared, comparer.name, fault)
-        yield proof
+        yield _explained(prover, proof, late)
     if training.strategy.replicas_equal and prover.processes > 1:
         equal = all_equal(checksum(model), prover.control, prover.processes)
         final = comparer.proof("final replicas", 0.0 if equal else math.inf, 0.0)
-        why = apart or _thawed(before, after)
-        if why and not final.passed:
-            prover.blame(why)
-            final = replace(final, note=why)
-        yield final
+        yield _explained(prover, final, apart or late)
     replica.close()
 
 
-def _thawed(before: Tensors, after: Tensors) -> str:
-    """Return which parameters began to train in the steps; empty where none did. All ranks find the same."""
-    names = [name.removeprefix("network.") for name in after if name not in before]
-    more = [f"{len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
-    what = f"{series_of([*names[:_MOST_NAMES], *more])} begin to train after the model was wrapped"
-    return f"{what}, and only gradients of those that trained then are averaged" if names else ""
+def _explained(prover: Rank, proof: Proof, fault: str) -> Proof:
+    """Return a comparison as it is recorded: where it failed, with the class's fault if it has one."""
+    if proof.passed or not fault:
+        return proof
+    prover.blame(fault)
+    return replace(proof, note=fault)
 
 
 def _apart(prover: Rank, lockstep: Lockstep | None) -> str:

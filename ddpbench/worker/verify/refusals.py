@@ -102,6 +102,11 @@ def failure(error: BaseException, training: Training | None) -> str:
         ours = f"options.{training.strategy.name}.{key}"
         for pattern in (rf"`?\b{key}\s*=\s*(True|False)`?", rf"`?\b{key}`? set to (True|False)"):
             words = re.sub(pattern, partial(_assigned, ours), words)
+    if training.strategy.one_process and training.case.world_size > 1 and training.hooks_see_outputs:
+        words += (
+            "; the model has forward hooks, which all replicas call at once from their threads: what hooks keep in one "
+            "place is mixed up"
+        )
     return words
 
 

@@ -37,3 +37,9 @@ def writes_sentence(names: Sequence[str]) -> str:
         f"the model's forward writes into its own parameters{which}, as nn.Embedding(max_norm=...) does: each rank "
         "does so with its own batch, and no strategy aggregates it"
     )
+
+
+def late_sentence(names: Sequence[str]) -> str:
+    """Return a sentence on parameters that began to train after the first step; empty where there are none."""
+    what = f"{in_words(names)} begin to train after the model was wrapped"
+    return f"{what}, and only gradients of those that trained then are averaged" if names else ""
