@@ -348,7 +348,7 @@ def test_accumulation_becomes_a_step_that_counts_its_batches(tmp_path: Path) -> 
                 loss.backward()
                 if (self.batches + 1) % 4 == 0:
                     optimizer.step()
-                optimizer.zero_grad()
+                    optimizer.zero_grad()
                 self.batches += 1
                 return loss
 
