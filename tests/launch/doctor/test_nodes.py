@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 
 import pytest
@@ -35,6 +38,9 @@ def node(number: int, host: str = "", address: str = "127.0.0.1", **more: object
         versions=("torch 2",),
     )
     return replace(made, **more)  # type: ignore[arg-type]
+
+
+NODE = node(1)
 
 
 def free_port() -> int:
@@ -124,7 +130,31 @@ def test_who_does_not_come_is_named() -> None:
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     "said",
-    [b"GET / HTTP/1.1\r\n\r\n", b"ddpbench doctor\nnonsense\n", b'ddpbench doctor\n{"number": 1}\n', b""],
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"ddpbench doctor\nnonsense\n",
+        b'ddpbench doctor\n{"number": 1}\n',
+        b"",
+        b"ddpbench doctor\n" + b"[" * 200_000 + b"\n",
+        b"ddpbench doctor\n" + b" " * 2_000_000,
+        *(
+            b"ddpbench doctor\n" + json.dumps({**asdict(NODE), **odd}).encode() + b"\n"
+            for odd in (
+                {"number": "1"},
+                {"number": None},
+                {"number": 0.5},
+                {"number": 10**400},
+                {"address": 5},
+                {"address": "a" * 300},
+                {"port": 2**40},
+                {"port": "1"},
+                {"versions": [[]]},
+                {"host": "\ud800"},
+                {"speed_mbps": math.inf},
+            )
+        ),
+    ],
+    ids=lambda said: said[16:60].decode() + str(len(said)),
 )
 def test_a_stranger_at_the_port_is_passed_over(said: bytes) -> None:
     port = free_port()
@@ -291,3 +321,122 @@ def test_numbers_of_nodes_are_those_of_a_launcher_of_several_ranks() -> None:
     env = {"RANK": "3", "LOCAL_RANK": "1", "GROUP_RANK": "1"}
     assert seat_of("hostA,hostB", Host(env={}), env).number == 1
     assert seat_of("hostA,hostB", Host(env={}), env).spare
+
+
+def test_who_says_a_little_at_a_time_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes in time; the line never ends."""
+    monkeypatch.setattr(gathering, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(gathering, "JOIN_S", 3.0)
+    port, ended = free_port(), threading.Event()
+
+    def drip() -> None:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as stranger:
+            stranger.sendall(b"ddpbench doctor\n")
+            while not ended.wait(0.05):
+                stranger.sendall(b" ")
+
+    got: list[object] = []
+
+    def lead() -> None:
+        try:
+            got.append(take_part(node(0), 2, ("127.0.0.1", port)))
+        except LaunchError as error:
+            got.append(error)
+
+    leading, dripping = threading.Thread(target=lead, daemon=True), threading.Thread(target=drip)
+    leading.start()
+    time.sleep(0.3)
+    dripping.start()
+    leading.join(15)
+    ended.set()
+    dripping.join()
+    assert "node 1 did not come" in str(got)
+
+
+def test_strangers_who_keep_coming_do_not_put_off_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them is waited for; who stands behind them when time is up has come too late."""
+    monkeypatch.setattr(gathering, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(gathering, "JOIN_S", 1.0)
+    port = free_port()
+
+    def knock(stack: ExitStack) -> None:
+        for said in [b""] * 8 + [b"ddpbench doctor\n" + json.dumps(asdict(NODE)).encode() + b"\n"]:
+            for _ in range(100):
+                with suppress(OSError):
+                    stack.enter_context(socket.create_connection(("127.0.0.1", port), 1)).sendall(said)
+                    break
+                time.sleep(0.02)
+
+    with ExitStack() as stack:
+        knocking = threading.Thread(target=knock, args=(stack,))
+        knocking.start()
+        with pytest.raises(LaunchError, match="node 1 did not come"):
+            take_part(node(0), 2, ("127.0.0.1", port))
+        knocking.join(30)
+
+
+@pytest.mark.usefixtures("quick")
+def test_many_strangers_do_not_use_up_the_descriptors() -> None:
+    port = free_port()
+    got: list[object] = []
+    lead = threading.Thread(target=lambda: got.append(take_part(node(0), 2, ("127.0.0.1", port))))
+    lead.start()
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    for _ in range(50):
+        for _ in range(100):
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as stranger:
+                stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                while stranger.recv(100):  # until it is refused
+                    pass
+                break
+            time.sleep(0.02)
+    after = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    take_part(node(1), 2, ("127.0.0.1", port))
+    lead.join(30)
+    assert got
+    assert after < before + 40
+
+
+@pytest.mark.parametrize("side", [talking.serve, lambda connection: talking.measure(connection, 0, 1)])
+def test_a_pair_is_not_tried_for_ever(
+    monkeypatch: pytest.MonkeyPatch, side: Callable[[socket.socket], object]
+) -> None:
+    """Whoever is at the other end sends, and never what ends it."""
+    monkeypatch.setattr(talking, "MEASURED_S", 0.5)
+    monkeypatch.setattr(talking, "STREAM_S", 0.05)
+    ours, theirs = socket.socketpair()
+
+    def send() -> None:
+        with suppress(OSError):
+            while True:
+                theirs.sendall(b"\x01" * 4096)
+
+    def take() -> None:
+        with suppress(OSError):
+            while theirs.recv(1 << 16):
+                pass
+
+    for work in (send, take):
+        threading.Thread(target=work, daemon=True).start()
+    ended: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            side(ours)
+        except OSError as error:
+            ended.append(error)
+
+    running = threading.Thread(target=run, daemon=True)
+    running.start()
+    running.join(15)
+    alive = running.is_alive()
+    for one in (ours, theirs):
+        one.close()
+    assert not alive
+
+
+def test_what_a_node_says_is_words_on_one_line() -> None:
+    told = gathering._NODE.validate_json(
+        json.dumps({**asdict(NODE), "host": "a\nall 3 nodes are fine\x1b[2J"})
+    )
+    assert told.name.splitlines() == [told.name]

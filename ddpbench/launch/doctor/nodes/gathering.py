@@ -5,6 +5,7 @@ Lines of JSON over one connection each, in the clear: numbers and names. Nothing
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import select
 import socket
@@ -12,11 +13,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
-from io import BufferedRWPair
-from typing import Any
+from typing import Annotated, TypeVar
+
+from pydantic import AfterValidator, Field, TypeAdapter
 
 from ddpbench.errors import LaunchError
-from ddpbench.launch.doctor.nodes.talking import PATIENCE_S, Pair, measure, serve
+from ddpbench.launch.doctor.nodes.talking import MOST_NODES, PATIENCE_S, Pair, Words, measure, serve
+from ddpbench.records.files import parse_json
+from ddpbench.texts import on_one_line
 
 JOIN_S = 120.0
 _MOST_LINE = 1 << 20
@@ -25,30 +29,85 @@ _TURN = b"\x01"
 """Said to a node whose turn it is."""
 _TURNS = 4
 """How many times its patience a node waits for one that may be busy: with a pair that is not reached it is for two."""
-_Line = BufferedRWPair
+_Read = TypeVar("_Read")
+
+
+def _address(told: str) -> str:
+    ipaddress.ip_address(told)
+    return told
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
     """What a node says of itself: its name, what gloo would use and why, and where the others are to find it."""
 
-    number: int
-    host: str
-    interface: str
-    why: str
-    address: str
-    port: int = 0
-    others: tuple[str, ...] = ()
+    number: Annotated[int, Field(ge=0, lt=MOST_NODES)]
+    host: Words
+    interface: Words
+    why: Words
+    address: Annotated[str, AfterValidator(_address)]
+    port: Annotated[int, Field(ge=0, lt=2**16)] = 0
+    others: tuple[Words, ...] = ()
     """Other interfaces that could be meant, each `eth0 10.0.0.2`."""
-    speed_mbps: int = 0
-    faster: str = ""
+    speed_mbps: Annotated[int, Field(ge=0, lt=2**40)] = 0
+    faster: Words = ""
     """An interface that claims twice the rate or more, in words."""
-    versions: tuple[str, ...] = ()
+    versions: tuple[Words, ...] = ()
 
     @property
     def name(self) -> str:
         """What a sentence calls it."""
         return f"node {self.number} ({self.host})"
+
+
+_NODE, _NODES, _PAIRS = TypeAdapter(Node), TypeAdapter(list[Node]), TypeAdapter(list[Pair])
+
+
+class _Line:
+    """A connection on which lines of JSON are said: whoever is at its other end may say anything, or nothing."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self._data = b""
+
+    def read(self, deadline: float, most: int = _MOST_LINE) -> bytes:
+        """Return the next line.
+
+        Raises:
+            OSError: it does not come until then, or is longer than so many bytes.
+        """
+        while b"\n" not in self._data[:most]:
+            if len(self._data) >= most:
+                raise ConnectionResetError("it says what no node says")
+            self.connection.settimeout(max(0.01, deadline - time.monotonic()))
+            if time.monotonic() > deadline:
+                raise TimeoutError("timed out")
+            part = self.connection.recv(1 << 16)
+            if not part:
+                raise ConnectionResetError("its connection ended")
+            self._data += part
+        line, _, self._data = self._data.partition(b"\n")
+        return line + b"\n"
+
+    def told(self, kind: TypeAdapter[_Read], deadline: float) -> _Read:
+        """Return what the next line says.
+
+        Raises:
+            OSError: see `read`.
+            ValueError: no node says so.
+        """
+        line = self.read(deadline)
+        parse_json(line)  # with its limits on depth, numbers and texts
+        return kind.validate_json(line, strict=True)
+
+    def tell(self, value: object) -> None:
+        """Say a line.
+
+        Raises:
+            OSError: the connection broke, or nobody takes it.
+        """
+        self.connection.settimeout(PATIENCE_S)
+        self.connection.sendall(json.dumps(value).encode() + b"\n")
 
 
 def rounds_of(count: int) -> list[list[tuple[int, int]]]:
@@ -106,7 +165,6 @@ def _lead(
             f"port {first[1]} cannot be listened at: {error.strerror}; give another --port"
         ) from None
     lines: dict[int, _Line] = {}
-    connections: dict[int, socket.socket] = {}
     nodes = {0: me}
     deadline = time.monotonic() + JOIN_S
     while len(nodes) < count:
@@ -114,6 +172,8 @@ def _lead(
         waiting(f"waiting for node {', '.join(map(str, missing))}")
         door.settimeout(max(0.1, deadline - time.monotonic()))
         try:
+            if time.monotonic() > deadline:  # whoever else comes
+                raise TimeoutError
             connection, _ = door.accept()
         except TimeoutError:
             raise LaunchError(
@@ -121,34 +181,43 @@ def _lead(
                 "the same command running there, and does that name and port lead to this node from there?"
             ) from None
         stack.enter_context(connection)
-        connection.settimeout(PATIENCE_S)
-        line = stack.enter_context(connection.makefile("rwb"))
-        try:
-            if line.readline(len(_HELLO)) != _HELLO:
-                continue  # somebody else's
-            node = _node(_told(line))
-        except (OSError, ValueError, TypeError, KeyError):
+        line = _Line(connection)
+        node = _introduced(line, min(deadline, time.monotonic() + PATIENCE_S))
+        if node is None or not 0 < node.number < count:
+            connection.close()  # somebody else's; many of them would use up this process's descriptors
             continue
-        if 0 < node.number < count:  # the newest, of one that was started again
-            nodes[node.number], lines[node.number] = node, line
-            connections[node.number] = connection
-            connection.settimeout(JOIN_S + count * 4 * PATIENCE_S)
-        for number in [number for number in connections if len(nodes) == count]:
-            if _hung_up(connections[number]):  # interrupted; it may come again
-                del nodes[number], lines[number], connections[number]
+        if node.number in lines:
+            lines[node.number].connection.close()
+        nodes[node.number], lines[node.number] = node, line  # the newest, of one that was started again
+        for number in [number for number in lines if len(nodes) == count]:
+            if _hung_up(lines[number].connection):  # interrupted; it may come again
+                del nodes[number], lines[number]
     listed = [nodes[number] for number in range(count)]
     for line in lines.values():
-        _tell(line, [asdict(node) for node in listed])
+        with suppress(OSError):  # it is lost, as will be seen
+            line.tell([asdict(node) for node in listed])
     pairs = _try_all(me, listed, listener)
+    until = time.monotonic() + _answer_s(count)
     for number, line in lines.items():
         try:
-            pairs += [Pair(**pair) for pair in _told(line)]
-        except (OSError, ValueError, TypeError) as error:
+            told = line.told(_PAIRS, until)
+            pairs += [pair for pair in told if pair.a < pair.b < count and number in (pair.a, pair.b)]
+        except (OSError, ValueError) as error:
             for other in range(count):
                 if other != number:
                     a, b = min(number, other), max(number, other)
-                    pairs.append(Pair(a=a, b=b, problem=f"{nodes[number].name} was lost: {error}"))
+                    pairs.append(
+                        Pair(a=a, b=b, problem=f"{nodes[number].name} was lost: {on_one_line(str(error))}")
+                    )
     return listed, _once(pairs)
+
+
+def _introduced(line: _Line, deadline: float) -> Node | None:
+    """Return who says to be a node; None where nobody does."""
+    try:
+        return line.told(_NODE, deadline) if line.read(deadline, len(_HELLO)) == _HELLO else None
+    except (OSError, ValueError):
+        return None
 
 
 def _hung_up(connection: socket.socket) -> bool:
@@ -177,40 +246,30 @@ def _follow(
                 ) from None
             time.sleep(0.2)
     stack.enter_context(connection)
-    connection.settimeout(JOIN_S + count * 4 * PATIENCE_S)
-    line = stack.enter_context(connection.makefile("rwb"))
-    line.write(_HELLO)
-    _tell(line, asdict(me))
+    line = _Line(connection)
     try:
-        listed = [_node(node) for node in _told(line)]
+        connection.sendall(_HELLO)
+        line.tell(asdict(me))
+        listed = line.told(_NODES, time.monotonic() + _answer_s(count))
+        if [node.number for node in listed] != [*range(count)]:
+            raise ValueError(f"it tells of other nodes than the {count} that were named here")
         pairs = _try_all(me, listed, listener)
-        _tell(line, [pair.to_json() for pair in pairs])
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise LaunchError(f"node 0 was lost: {error}") from None
+        line.tell([pair.to_json() for pair in pairs])
+    except (OSError, ValueError) as error:
+        raise LaunchError(f"node 0 was lost: {on_one_line(str(error))}") from None
     return listed, pairs
 
 
-def _node(data: dict[str, Any]) -> Node:
-    return Node(**{**data, "others": tuple(data["others"]), "versions": tuple(data["versions"])})
-
-
-def _tell(line: _Line, value: object) -> None:
-    line.write(json.dumps(value).encode() + b"\n")
-    line.flush()
-
-
-def _told(line: _Line) -> Any:
-    text = line.readline(_MOST_LINE)
-    if not text.endswith(b"\n"):
-        raise ConnectionResetError("its connection ended")
-    return json.loads(text)
+def _answer_s(count: int) -> float:
+    """Return how long all nodes may take for all that is tried, s."""
+    return JOIN_S + count * 4 * PATIENCE_S
 
 
 def _try_all(me: Node, nodes: Sequence[Node], listener: socket.socket) -> list[Pair]:
     """Return this node's pairs, round by round: in a pair the lower number connects, and measures."""
     found: list[Pair] = []
     with ExitStack() as stack:
-        early = _Early(listener, stack)
+        early = _Early(listener, stack, range(me.number))
         for pairs in rounds_of(len(nodes)):
             for a, b in pairs:
                 if a == me.number:
@@ -223,8 +282,8 @@ def _try_all(me: Node, nodes: Sequence[Node], listener: socket.socket) -> list[P
 class _Early:
     """Connections by the number of the node that made them: nodes are not all in the same round."""
 
-    def __init__(self, listener: socket.socket, stack: ExitStack) -> None:
-        self._listener, self._stack = listener, stack
+    def __init__(self, listener: socket.socket, stack: ExitStack, expected: range) -> None:
+        self._listener, self._stack, self._expected = listener, stack, expected
         self._came: dict[int, socket.socket] = {}
 
     def of(self, number: int) -> socket.socket | None:
@@ -233,17 +292,23 @@ class _Early:
         while number not in self._came:
             self._listener.settimeout(max(0.01, deadline - time.monotonic()))
             try:
+                if time.monotonic() > deadline:  # whoever else comes
+                    return None
                 connection, _ = self._listener.accept()
             except TimeoutError:
                 return None
             self._stack.enter_context(connection)
             connection.settimeout(PATIENCE_S)
+            told = b""
             with suppress(OSError):
                 told = connection.recv(4, socket.MSG_WAITALL)
-                if len(told) == 4:
-                    self._came[int.from_bytes(told, "big")] = (
-                        connection  # the newest, of one that tried again
-                    )
+            who = int.from_bytes(told, "big")
+            if len(told) != 4 or who not in self._expected:
+                connection.close()
+                continue
+            if who in self._came:
+                self._came[who].close()
+            self._came[who] = connection  # the newest, of one that tried again
         return self._came.pop(number)
 
 

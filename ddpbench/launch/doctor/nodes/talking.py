@@ -7,7 +7,11 @@ import statistics
 import struct
 import time
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from ddpbench.texts import on_one_line
 
 PINGS = 100
 STREAM_S = 0.5
@@ -15,8 +19,17 @@ STREAM_S = 0.5
 WARM_S = 0.1
 """Of it does not count: a connection begins slowly."""
 PATIENCE_S = 10.0
+MEASURED_S = 40.0
+"""All that a pair tries takes a second or two, and on the slowest of links no more than this."""
+MOST_NODES = 1 << 20
 _BLOCK = bytes(1 << 18)
 _PING = struct.Struct("!qq")
+
+
+Words = Annotated[str, Field(max_length=1000), AfterValidator(on_one_line)]
+"""What another node says, which may be a stranger."""
+_Number = Annotated[int, Field(ge=0, lt=MOST_NODES)]
+_Amount = Annotated[float, Field(ge=0, lt=1e18)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,14 +40,14 @@ class Pair:
     `problem` says why there is no number.
     """
 
-    a: int
-    b: int
-    latency_s: float = 0.0
-    a_to_b: float = 0.0
-    b_to_a: float = 0.0
-    clock_s: float = 0.0
-    clock_error_s: float = 0.0
-    problem: str = ""
+    a: _Number
+    b: _Number
+    latency_s: _Amount = 0.0
+    a_to_b: _Amount = 0.0
+    b_to_a: _Amount = 0.0
+    clock_s: Annotated[float, Field(gt=-1e18, lt=1e18)] = 0.0
+    clock_error_s: _Amount = 0.0
+    problem: Words = ""
 
     @property
     def slower(self) -> float:
@@ -54,11 +67,12 @@ def serve(connection: socket.socket) -> None:
     """
     connection.settimeout(PATIENCE_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    deadline = time.monotonic() + MEASURED_S
     for _ in range(PINGS):
-        _received(connection, _PING.size)
+        _received(connection, _PING.size, deadline)
         connection.sendall(_PING.pack(time.time_ns(), 0))
-    _take_stream(connection)
-    _send_stream(connection)
+    _take_stream(connection, deadline)
+    _send_stream(connection, deadline)
 
 
 def measure(connection: socket.socket, a: int, b: int) -> Pair:
@@ -69,16 +83,17 @@ def measure(connection: socket.socket, a: int, b: int) -> Pair:
     """
     connection.settimeout(PATIENCE_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    deadline = time.monotonic() + MEASURED_S
     trips: list[tuple[float, float]] = []
     for _ in range(PINGS):
         sent, started = time.time_ns(), time.perf_counter_ns()
         connection.sendall(_PING.pack(sent, 0))
-        theirs, _ = _PING.unpack(_received(connection, _PING.size))
+        theirs, _ = _PING.unpack(_received(connection, _PING.size, deadline))
         trip_ns = time.perf_counter_ns() - started
         trips.append((trip_ns / 1e9, (theirs - sent - trip_ns / 2) / 1e9))
     shortest, offset = min(trips)
-    a_to_b = _send_stream(connection)
-    b_to_a = _take_stream(connection)
+    a_to_b = _send_stream(connection, deadline)
+    b_to_a = _take_stream(connection, deadline)
     return Pair(
         a=a,
         b=b,
@@ -90,9 +105,15 @@ def measure(connection: socket.socket, a: int, b: int) -> Pair:
     )
 
 
-def _received(connection: socket.socket, count: int) -> bytes:
+def _check_time(deadline: float) -> None:
+    if time.monotonic() > deadline:  # the other side takes its time, on purpose or not
+        raise TimeoutError("timed out")
+
+
+def _received(connection: socket.socket, count: int, deadline: float) -> bytes:
     data = b""
     while len(data) < count:
+        _check_time(deadline)
         part = connection.recv(count - len(data))
         if not part:
             raise ConnectionResetError("the other node hung up")
@@ -100,17 +121,17 @@ def _received(connection: socket.socket, count: int) -> bytes:
     return data
 
 
-def _send_stream(connection: socket.socket) -> float:
+def _send_stream(connection: socket.socket, deadline: float) -> float:
     """Sends for `STREAM_S`; returns the rate that the other side says it received, bit/s."""
-    deadline = time.perf_counter() + STREAM_S
-    while time.perf_counter() < deadline:
+    end = time.perf_counter() + STREAM_S
+    while time.perf_counter() < end:
         connection.sendall(b"\x01" + _BLOCK)
     connection.sendall(bytes(1 + len(_BLOCK)))
-    (rate, _) = _PING.unpack(_received(connection, _PING.size))
-    return float(rate)
+    (rate, _) = _PING.unpack(_received(connection, _PING.size, deadline))
+    return float(min(max(rate, 0), 10**15))
 
 
-def _take_stream(connection: socket.socket) -> float:
+def _take_stream(connection: socket.socket, deadline: float) -> float:
     """Receive until the other side has sent all; returns the rate, bit/s, and tells it."""
     start = counted_from = time.perf_counter()
     counted = 0
@@ -120,6 +141,7 @@ def _take_stream(connection: socket.socket) -> float:
     while more:
         have = 0
         while have < len(buffer):
+            _check_time(deadline)
             count = connection.recv_into(view[have:])
             if not count:
                 raise ConnectionResetError("the other node hung up")
