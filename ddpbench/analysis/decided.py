@@ -27,15 +27,15 @@ from ddpbench.spec.claims import PlannedClaim
 class DecidedRun:
     """A run whose claims are decided."""
 
-    cases: Sequence[CaseRun]
+    cases: list[CaseRun]
     table: pd.DataFrame
-    claims: Sequence[Decided]
+    claims: tuple[Decided, ...]
     checks: Checked
 
 
 def decide(
     plan: StoredPlan,
-    cases: Sequence[CaseRun],
+    cases: list[CaseRun],
     machine: Mapping[str, Any],
     fabrics: Sequence[FabricRun],
     claims: Sequence[PlannedClaim],
