@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,12 @@ def test_each_speed_up_names_its_base_and_its_rounds(frameworks: RunSummary) -> 
     launched = frameworks.cases.set_index("case_id")["launcher"]
     divided = frameworks.cases[frameworks.cases["speedup"].notna()]
     assert (divided["baseline_case_id"].map(launched) == divided["launcher"]).all()
+    rows = frameworks.cases.set_index(["strategy", "launcher", "world_size"])
+    assert math.isnan(rows.loc[("single", "local", 1), "speedup"]), (
+        "what it was added for has no base case now"
+    )
+    computed = rows["compute_time_s"]
+    assert computed["ddp", "torchrun", 1] == computed["single", "torchrun", 1], "not the forked one's"
     assert "within rounds (18 to 21 rounds each)" in picture.caption
     table = {(row[0].text, row[1].text): row[4].text for row in picture.table.rows}
     assert table["TF Mirrored", "2"] == "18"
