@@ -212,7 +212,9 @@ class Traces:
         for name in set(self._files()) - self._kept:
             _remove(Path(self.path, name))
         starts = (f"sem.{self._prefix}-", f"{self._prefix}_", *(f"torch_{pid}_" for pid in ended))
-        if _SHARED.is_dir():
+        with contextlib.suppress(
+            OSError
+        ):  # where it is missing or not to be read, nothing was put there either
             for path in _SHARED.iterdir():  # patterns would be compiled and kept, others for every launch
                 if path.name.startswith(starts):
                     _remove(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import logging
 import os
 import shutil
 import sys
@@ -28,6 +29,7 @@ def settle_matplotlib() -> None:
     """
     if "matplotlib" in sys.modules:
         return
+    logging.getLogger("matplotlib.font_manager").addFilter(_is_of_use)
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
     if os.environ.get("MPLCONFIGDIR"):
@@ -38,6 +40,11 @@ def settle_matplotlib() -> None:
         folder = tempfile.mkdtemp(prefix="ddpbench-matplotlib-")
         os.environ["MPLCONFIGDIR"] = folder
         atexit.register(_remove, folder, os.getpid())
+
+
+def _is_of_use(record: logging.LogRecord) -> bool:
+    """Whether the user can do anything about what matplotlib says: a list that it could not keep costs a second."""
+    return not str(record.msg).startswith("Could not save font_manager cache")
 
 
 def _writable(variable: str, in_home: str) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from ddpbench import guard
 from ddpbench.guard import is_stopped, signal_name
 from tests.processes import AS_IN_A_TERMINAL, alive
 
@@ -247,3 +248,22 @@ def test_who_looks_whether_a_process_is_stopped_goes_with_it() -> None:
 
 def test_a_signal_has_its_name_or_its_number() -> None:
     assert [signal_name(number) for number in (9, 15, 40)] == ["SIGKILL", "SIGTERM", "signal 40"]
+
+
+def test_shared_memory_that_may_not_be_listed_ends_no_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Closed:
+        def is_dir(self) -> bool:
+            return True
+
+        def iterdir(self) -> Iterator[Path]:
+            raise PermissionError(13, "Permission denied", "/dev/shm")
+
+    monkeypatch.setattr(guard, "_SHARED", Closed())
+    traces = guard.Traces(tmp_path)
+    left = Path(traces.path, "left")
+    left.touch()
+    traces.clear([os.getpid()])
+    assert not left.exists()
+    traces.remove()

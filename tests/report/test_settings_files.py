@@ -45,3 +45,24 @@ def test_settings_in_the_working_directory_are_not_read(tmp_path: Path, code: st
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_list_of_fonts_that_does_not_fit_is_nobodys_business(tmp_path: Path) -> None:
+    from matplotlib.font_manager import FontManager
+
+    code = (
+        "from ddpbench.matplotlib_folder import settle_matplotlib; settle_matplotlib()\n"
+        "import matplotlib.font_manager as fonts; fonts._log.warning('another warning')"
+    )
+    fonts = tmp_path / f"fontlist-v{FontManager.__version__}.json"
+    fonts.mkdir()  # as on a full disk: it cannot be written
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "MPLCONFIGDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "another warning\n")
