@@ -266,6 +266,7 @@ def test_the_command_writes_three_files_and_prints_the_page(
         == 0
     )
     assert sorted(path.name for path in out.iterdir()) == [
+        ".allocation.sha256",
         "allocation.md",
         "allocation.png",
         "allocation.tex",
@@ -308,3 +309,35 @@ def test_every_printable_character_is_escaped_or_set_as_it_is() -> None:
     assert escape_latex("50 %_x\\") == r"50 \%\_x\textbackslash{}"
     assert escape_latex("naïve Zürich Łódź") == "naïve Zürich ?ódź"
     assert escape_latex("1\N{MINUS SIGN}2 µs ≥ 3") == r"1$-$2 $\mu$s ? 3"
+
+
+@pytest.mark.parametrize("ending", ["md", "tex", "png"])
+def test_a_text_that_its_user_has_edited_is_not_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str
+) -> None:
+    run = a_run(tmp_path / "run")
+    words = ["allocation", str(run.path), "--out", str(tmp_path / "proposal")]
+    edited = tmp_path / "proposal" / f"allocation.{ending}"
+    assert cli([*words, "--steps", "9"]) == 0
+    assert cli([*words, "--steps", "99"]) == 0  # as it was written: it is made again
+    edited.write_bytes(edited.read_bytes() + b"mine")
+    before = {path.name: path.read_bytes() for path in edited.parent.iterdir()}
+    capsys.readouterr()
+    assert cli([*words, "--steps", "9"]) == 2
+    assert f"{edited} is not as ddpbench has written it, and would be lost" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in edited.parent.iterdir()} == before
+    edited.unlink()
+    assert cli([*words, "--steps", "9"]) == 0
+
+
+def test_another_programs_file_of_the_name_is_not_replaced(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    folder = tmp_path / "thesis"
+    folder.mkdir()
+    for name in ("allocation.tex", "thesis.tex"):
+        (folder / name).write_text("mine")
+    assert cli(["allocation", str(run.path), "--out", str(folder)]) == 2
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {
+        "allocation.tex": "mine",
+        "thesis.tex": "mine",
+    }

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from ddpbench.analysis.scaling.allocation import Allocation
-from ddpbench.errors import OutputError
+from ddpbench.errors import OutputError, UnreadableError
 from ddpbench.records import explain_os_error, write_atomically
-from ddpbench.records.files import new_folder
+from ddpbench.records.files import MOST_NOTES, new_folder, read_bytes
 from ddpbench.report.allocation.figure import picture
 from ddpbench.report.allocation.latex_page import latex
 from ddpbench.report.allocation.markdown_page import markdown
+
+_WRITTEN = ".allocation.sha256"
+"""Beside the files: their digests, by which one that its user has edited is known."""
 
 
 def write_allocation(allocation: Allocation, folder: Path) -> list[Path]:
     """Writes `allocation.md`, `allocation.tex` and `allocation.png`; returns their paths.
 
     Raises:
-        OutputError: the folder cannot be written.
+        OutputError: the folder cannot be written; or one of the files has been edited, or is another program's.
     """
     from ddpbench.report.draw.canvas import draw
 
@@ -26,22 +31,56 @@ def write_allocation(allocation: Allocation, folder: Path) -> list[Path]:
     contents: list[str | bytes] = [markdown(allocation), latex(allocation), draw(picture(allocation)).png]
     try:
         with new_folder(folder):
-            _write_all(dict(zip(paths, contents, strict=True)))
+            _write_all(folder, dict(zip(paths, map(_bytes, contents), strict=True)))
     except OSError as error:
         raise OutputError(f"{folder} cannot be written: {explain_os_error(error)}") from None
     return paths
 
 
-def _write_all(contents: Mapping[Path, str | bytes]) -> None:
+def _bytes(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else content
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _check_unchanged(contents: Mapping[Path, bytes], written: str) -> None:
+    """Refuses to replace a file that is not as ddpbench wrote it: who asks for time edits these texts.
+
+    Raises:
+        OutputError: one is not.
+        OSError: one cannot be read.
+    """
+    for path, content in contents.items():
+        with suppress(FileNotFoundError, UnreadableError):  # a link is replaced, and what it leads to stays
+            old = read_bytes(path, MOST_NOTES)
+            if old != content and _digest(old) not in written:
+                raise OutputError(
+                    f"{path} is not as ddpbench has written it, and would be lost: rename it, or give another --out"
+                )
+
+
+def _write_all(folder: Path, contents: Mapping[Path, bytes]) -> None:
     """Write these files; of those that are new none is left where one cannot be written.
 
     Raises:
+        OutputError: one that is there has been edited.
         OSError: one cannot be written.
     """
-    new = [path for path in contents if not path.exists()]
+    record, written = folder / _WRITTEN, ""
+    with suppress(FileNotFoundError, UnreadableError):
+        written = read_bytes(record, MOST_NOTES).decode("ascii", "replace")
+    _check_unchanged(contents, written)
+    new = [path for path in (*contents, record) if not path.exists()]
+    digests = [f"{_digest(content)}  {path.name}\n" for path, content in contents.items()]
     try:
+        write_atomically(
+            record, written + "".join(digests)
+        )  # both, should this be killed before all is written
         for path, content in contents.items():
             write_atomically(path, content)
+        write_atomically(record, "".join(digests))
     except OSError:
         for path in new:
             path.unlink(missing_ok=True)
