@@ -152,3 +152,29 @@ def test_a_shallow_clone_is_said_to_lack_commits(tmp_path: Path, monkeypatch: py
         assert "has no such commit, for it is a shallow clone: git fetch --unshallow" in said
     for said in _refusals(tmp_path / "whole", monkeypatch, "HEAD~9"):
         assert said.endswith("has no such commit")
+
+
+@pytest.mark.parametrize("link", ["bench", "bench/new.toml"])
+def test_an_experiment_is_not_copied_through_a_commits_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: str
+) -> None:
+    """In the commit a link is where a folder is now, or a file that no commit has yet."""
+    folder, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    folder.mkdir()
+    git(folder, "init", "-q")
+    (folder / link).parent.mkdir(exist_ok=True)
+    (folder / link).symlink_to(elsewhere / "" if link == "bench" else elsewhere / "new.toml")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "link")
+    (folder / link).unlink()
+    (folder / "bench").mkdir(exist_ok=True)
+    git(folder, "commit", "-qam", "none")
+    experiment = folder / "bench" / "new.toml"
+    experiment.write_text('[base]\nworkload = "mlp:small"\n')
+    monkeypatch.chdir(folder)
+    with pytest.raises(
+        RequestError, match="a link leads elsewhere from bench: put the experiment into another"
+    ):
+        place(SideSpec(name="base", ref="HEAD~1"), experiment, tmp_path / "compare-1")
+    assert not [*elsewhere.iterdir()]

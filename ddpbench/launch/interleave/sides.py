@@ -237,6 +237,11 @@ def _own_experiment(spec: SideSpec, experiment: Path, top: Path | None, folder: 
         raise RequestError(
             f"{spec.words}: it has no {experiment.relative_to(top)}; both sides need the experiment"
         )
+    if beside.is_symlink() or not beside.parent.resolve().is_relative_to(folder.resolve()):
+        raise RequestError(
+            f"{spec.words}: in that commit a link leads elsewhere from {experiment.parent.relative_to(top)}: put the "
+            "experiment into another folder"
+        )
     try:
         beside.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(experiment, beside)
