@@ -92,14 +92,13 @@ def _folded(section: Mapping[str, str]) -> dict[str, str]:
 
 
 def _experiments() -> dict[str, str]:
-    import tomllib
-
     from ddpbench.launch.experiments import known_experiments
+    from ddpbench.spec import documents
 
     found: dict[str, str] = {}
     for name, path in known_experiments().items():
         try:
-            found[name] = str(tomllib.loads(path.read_text(encoding="utf-8")).get("question", ""))
-        except (OSError, ValueError, RecursionError) as error:
+            found[name] = str(documents.parse(documents.read_text(path)).get("question", ""))
+        except (OSError, ValueError) as error:
             found[name] = f"(cannot be read: {error})"
     return found

@@ -24,7 +24,7 @@ def known_experiments() -> dict[str, Path]:
     found: dict[str, Path] = {}
     for folder in experiment_folders():
         for path in sorted(folder.glob("*.toml")):
-            if not is_planted(path):
+            if path.is_file() and not is_planted(path):
                 found.setdefault(path.stem, path)
     return found
 

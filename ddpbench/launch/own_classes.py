@@ -16,8 +16,8 @@ def tree_of(name: str) -> ast.Module | None:
     if not head.endswith(".py"):
         return None
     try:
-        return ast.parse(Path(head).read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
+        return ast.parse(Path(head).read_bytes())  # in whatever encoding it says
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 

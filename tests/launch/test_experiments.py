@@ -94,3 +94,23 @@ def test_on_a_disk_that_shows_other_owners_ones_own_files_are_ones_own(
     for path in (tmp_path, own, own / "quick.toml") if os.getuid() == 0 else ():
         os.chown(path, 1234, 1234)
     assert find_experiment("quick") == Path("experiments/quick.toml")
+
+
+def test_what_is_no_file_is_no_experiment_and_nobody_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a folder that somebody else has packed: a pipe, a device, a folder and a file without end."""
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "experiments"
+    own.mkdir()
+    os.mkfifo(own / "pipe.toml")
+    (own / "zero.toml").symlink_to("/dev/zero")
+    (own / "folder.toml").mkdir()
+    with (own / "long.toml").open("wb") as file:
+        file.truncate(1 << 40)
+    (own / "deep.toml").write_text(f"a = {'[' * 5000}{']' * 5000}")
+    assert not {"pipe", "zero", "folder"} & known_experiments().keys()
+    assert command(["list"]) == 0
+    told = capsys.readouterr().out
+    assert "long " in told
+    assert told.count("(cannot be read: ") == 2

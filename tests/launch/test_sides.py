@@ -178,3 +178,19 @@ def test_an_experiment_is_not_copied_through_a_commits_link(
     ):
         place(SideSpec(name="base", ref="HEAD~1"), experiment, tmp_path / "compare-1")
     assert not [*elsewhere.iterdir()]
+
+
+@pytest.mark.parametrize("value", ["5", "{a = 1}", '"train.py:Mine"', "[[1]]", f"{'[' * 5000}{']' * 5000}"])
+def test_an_experiment_that_is_wrong_is_placed_and_refused_when_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    git(folder, "init", "-q")
+    experiment = folder / "step.toml"
+    experiment.write_text(f"[axes]\nworkload = {value}\n")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "wrong")
+    monkeypatch.chdir(folder)
+    placed = place(SideSpec(name="base", ref="HEAD"), experiment, tmp_path / "compare-1")
+    assert placed.experiment.read_text() == experiment.read_text()

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -20,6 +19,7 @@ from ddpbench.machine.identity import GIT, git_environment
 from ddpbench.planted import is_decoy
 from ddpbench.records import RunDir, write_atomically
 from ddpbench.records.rundir import explain_os_error
+from ddpbench.spec import documents
 from ddpbench.spec.overrides import whole_keys
 from ddpbench.texts import shortened
 
@@ -257,12 +257,13 @@ def _check_workloads(spec: SideSpec, experiment: Path, folder: Path) -> None:
         RequestError: it is another place's.
     """
     try:
-        data = tomllib.loads(experiment.read_text(encoding="utf-8"))
+        data = documents.parse(documents.read_text(experiment))
     except (OSError, ValueError):
         return  # said when it is read in earnest
     base, axes = data.get("base", {}), data.get("axes", {})
     named = [base.get("workload")] if isinstance(base, dict) else []
-    named += axes.get("workload", []) if isinstance(axes, dict) else []
+    varied = axes.get("workload") if isinstance(axes, dict) else None
+    named += varied if isinstance(varied, list) else []
     for name in named:
         file = name.rpartition(":")[0] if isinstance(name, str) else ""
         if not file.endswith(".py"):
