@@ -1,4 +1,4 @@
-"""What a training loop does otherwise than to clear, go backward and update for each batch."""
+"""Finds where a training loop does not clear gradients, go backward, update and schedule once for each batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ENGINES = ("deepspeed", "colossalai")
 
 
 def own_gradients(calls: Iterable[ast.Call], body: list[ast.stmt]) -> bool:
-    """Return whether a backward is told where its gradients begin, or for which parameters they are made."""
+    """Return whether a backward has an argument for where its gradients begin, or for which parameters they are."""
     made = {e.id for e in in_step(body) if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
     return any(
         any(word.arg not in _OF_BACKWARD for word in call.keywords)

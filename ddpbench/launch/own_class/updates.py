@@ -68,7 +68,7 @@ def updates_of(tracer: Tracer, body: list[ast.stmt], scope: Scope) -> Updates:
     elif _conditional(body, _is_optimizers):
         found.owns = found.owns or "gradients that accumulate"
     elif own_gradients(backwards, body):
-        found.owns = found.owns or "a backward that is told where to begin or to end"
+        found.owns = found.owns or "a backward with arguments of its own"
     elif not any(is_backward(each) for each in here(body)):
         found.owns = found.owns or "a backward in a function of the loop's own"
     elif _conditional(body, lambda call: _is_schedulers(tracer, call, scope)):

@@ -78,7 +78,7 @@ def refusal(error: BaseException, training: Training) -> str:
     if training.sparse_buffers and isinstance(error, RuntimeError) and "sparse" in text.lower():
         return (
             f"{name} cannot train this model: the buffer {training.sparse_buffers[0]} is a sparse tensor, which cannot "
-            "be sent between ranks: keep it dense, or in an attribute that is no buffer"
+            "be sent between ranks: keep it dense, or in an attribute that is not a buffer"
         )
     for words, meaning in _SHARDED if name == "fsdp" else ():
         if words in text:
