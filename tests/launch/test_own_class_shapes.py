@@ -571,6 +571,7 @@ def test_an_option_that_a_caller_sets_is_what_its_function_reads(tmp_path: Path)
         ("model[0].requires_grad_(False)", "model"),
         ("model[0].weight.requires_grad = False", "model"),
         ("for p in model[0].parameters():\n            p.requires_grad = False", "model"),
+        ("model = model.double()", "model"),
         ("data.transform = len", "dataset"),
         ("data = shuffled(data)", "dataset"),
     ],
@@ -593,7 +594,7 @@ def _line_of(source: str, change: str) -> int:
 
 @pytest.mark.parametrize(
     "change",
-    ["model = model.to('cpu')", "model = torch.compile(model)", "model = model.double()"],
+    ["model = model.to('cpu')", "model = torch.compile(model)", "model = model.float()"],
 )
 def test_a_model_that_stays_what_it_is_is_finished(tmp_path: Path, change: str) -> None:
     source = FITTED.replace("MODEL", "net(8)").replace("CHANGE", change).replace("RATE", "lr=0.1")

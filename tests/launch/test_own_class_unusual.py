@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.launch.own_class import Written, read_script, written_class
+from ddpbench.errors import RequestError
+from ddpbench.launch.own_class import Written, inserted, read_script, written_class
 
 HEAD = """
 import torch
@@ -142,3 +143,66 @@ def test_a_loss_that_is_made_in_pieces_is_noted(tmp_path: Path) -> None:
 def test_a_type_that_the_script_sets_is_a_setting_of_the_experiment(tmp_path: Path) -> None:
     found = written(tmp_path, USUAL, "torch.set_default_dtype(torch.float64)")
     assert [(each.key, each.value) for each in found.settings] == [("base.dtype", "float64")]
+
+
+def test_a_model_that_is_put_into_evaluation_is_a_line_to_fill_in(tmp_path: Path) -> None:
+    found = written(tmp_path, USUAL, "model.eval()")
+    assert found.left == ["model(): do there what line 24 does: `model.eval()`."]
+    assert not written(tmp_path, USUAL, "model.eval()\nmodel.train()").is_open
+
+
+@pytest.mark.parametrize(
+    "cast", ["model.to(torch.float64)", "model.to(x.device, dtype=torch.bfloat16)", "model.half()"]
+)
+def test_a_model_that_is_cast_is_a_line_to_fill_in(tmp_path: Path, cast: str) -> None:
+    found = written(tmp_path, USUAL, cast)
+    assert found.left == [f"model(): do there what line 24 does: `{cast}`."]
+    assert not written(tmp_path, USUAL, "model.to('cuda')\nmodel.float()").is_open
+
+
+def test_a_statement_of_the_scripts_loop_is_not_one_of_the_method(tmp_path: Path) -> None:
+    tried = f"try:\n{textwrap.indent(USUAL.strip(), '    ')}\nexcept RuntimeError:\n    continue"
+    found = written(tmp_path, tried)
+    assert any("`continue` stands in no loop" in each for each in found.left)
+    compile(found.text, "class", "exec")
+
+
+def test_a_class_that_python_would_not_take_is_not_inserted(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("x = 1\n", encoding="utf-8")
+    with pytest.raises(RequestError, match="would not be valid Python"):
+        inserted(read_script(path), "class Measured:\n    def step(self):\n        continue\n")
+    assert "class Measured" in inserted(read_script(path), "class Measured:\n    batch = 4\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "rate"),
+    [
+        ("parser.set_defaults(lr=0.5)\nargs = parser.parse_args()", "lr=0.5"),
+        ("args = parser.parse_args(['--lr', '0.3'])", "lr = ..."),
+        ("args = parser.parse_args('--lr 0.3'.split())", "lr = ..."),
+        ("args = parser.parse_args(['--other=1'])", "lr=0.1"),
+        ("args = parser.parse_args([])", "lr=0.1"),
+        ("args = parser.parse_args(args=None)", "lr=0.1"),
+    ],
+)
+def test_what_a_script_gives_its_options_comes_before_their_defaults(
+    tmp_path: Path, options: str, rate: str
+) -> None:
+    head = f"import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', default=0.1)\n{options}\n"
+    text = HEAD.replace("lr=0.1", "lr=args.lr").replace("EPOCH", "pass")
+    text = text.replace("            BATCH", textwrap.indent(USUAL.strip(), " " * 12))
+    text = text.replace("def main():\n", "def main():\n" + textwrap.indent(head, "    "))
+    path = tmp_path / "train.py"
+    path.write_text(text, encoding="utf-8")
+    assert rate in written_class(read_script(path)).text
+
+
+def test_a_function_that_is_named_after_a_device_is_called(tmp_path: Path) -> None:
+    helper = "def to_device(batch, device):\n    x, y = batch\n    return x.to(device) / 255, y\n\n"
+    text = HEAD.replace("EPOCH", "pass").replace("for x, y in", "for batch in")
+    moved = 'x, y = to_device(batch, "cpu")\n' + USUAL.strip()
+    text = text.replace("            BATCH", textwrap.indent(moved, " " * 12))
+    path = tmp_path / "train.py"
+    path.write_text(text.replace("def main", helper + "def main"), encoding="utf-8")
+    assert "x, y = to_device(batch, 'cpu')" in methods(written_class(read_script(path)))["loss"]

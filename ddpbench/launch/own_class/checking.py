@@ -77,10 +77,17 @@ class _Flow:
         self.bound, self.stored, self.known = bound, stored, known
         self.own = bound | stored
         self.problems: list[str] = []
+        self.loops = 0
+        """Loops around the statement."""
 
     def block(self, body: list[ast.stmt]) -> None:
         for statement in body:
             self._statement(statement)
+
+    def _loop(self, body: list[ast.stmt]) -> None:
+        self.loops += 1
+        self.block(body)
+        self.loops -= 1
 
     def _statement(self, node: ast.stmt) -> None:
         match node:
@@ -101,10 +108,17 @@ class _Flow:
             case ast.For() | ast.AsyncFor():
                 self.expression(node.iter)
                 self.expression(node.target)
-                self.block([*node.body, *node.orelse])
-            case ast.While() | ast.If():
+                self._loop(node.body)
+                self.block(node.orelse)
+            case ast.While():
+                self.expression(node.test)
+                self._loop(node.body)
+                self.block(node.orelse)
+            case ast.If():
                 self.expression(node.test)
                 self.block([*node.body, *node.orelse])
+            case ast.Continue() | ast.Break() if not self.loops:
+                self.problems.append(f"`{ast.unparse(node)}` stands in no loop of the method's")
             case ast.With() | ast.AsyncWith():
                 for item in node.items:
                     self.expression(item.context_expr)

@@ -454,7 +454,7 @@ class Effects:
                 taint["self"] = receiver
             elif self._of_library(func.value, where) and self._is_known(name):
                 return ""
-            elif name not in HARMLESS_METHODS or name == "requires_grad_":
+            elif name not in HARMLESS_METHODS or name == "requires_grad_" or _casts(call, receiver):
                 return receiver
         if called is not None:
             return self._inside(called, taint)
@@ -682,6 +682,18 @@ class Effects:
                 if part:
                     return part
         return ""
+
+
+_TYPES = ("float64", "double", "float16", "half", "bfloat16", "complex64", "complex128", "cfloat", "cdouble")
+
+
+def _casts(call: ast.Call, part: str) -> bool:
+    """Return whether a call has a model compute in another type than float32."""
+    if part != "model":
+        return False
+    name = last_name(call)
+    given = [*call.args, *(each.value for each in call.keywords)]
+    return name in _TYPES or (name in ("to", "type") and any(last_name(each) in _TYPES for each in given))
 
 
 def _backward_of(loop: TrainingLoop) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tokenize
+import warnings
 
 from ddpbench.errors import RequestError
 from ddpbench.launch.own_class.script import Script
@@ -46,7 +47,11 @@ def place_of(script: Script, ends: list[ast.stmt] | None = None) -> int:
 
 
 def inserted(script: Script, text: str, ends: list[ast.stmt] | None = None) -> str:
-    """Return the script's source with the class in it; all other lines stay as they are. `ends` are guarded."""
+    """Return the script's source with the class in it; all other lines stay as they are. `ends` are guarded.
+
+    Raises:
+        RequestError: it would not be valid Python.
+    """
     place = place_of(script, ends)
     lines = lines_of(script.source)
     line_end = _end_of(lines, place)
@@ -58,7 +63,17 @@ def inserted(script: Script, text: str, ends: list[ast.stmt] | None = None) -> s
     if before and not before[-1].endswith(("\r", "\n")):
         before[-1] += line_end
     made = [*([""] * 2 if before else []), *text.rstrip().split("\n"), *([""] * 2 if after else [])]
-    return "".join([*before, *(f"{line}{line_end}" for line in made), *after])
+    whole = "".join([*before, *(f"{line}{line_end}" for line in made), *after])
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(whole, str(script.path), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        raise RequestError(
+            f"{script.path} would not be valid Python with the class in it ({error}): write the class by hand, as "
+            "docs/own-loop.md shows it"
+        ) from error
+    return whole
 
 
 def _end_of(lines: list[str], place: int) -> str:

@@ -254,7 +254,7 @@ class _Pass(ast.NodeTransformer):
         own = isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
         known = found.node is not node
         if isinstance(node, ast.Attribute) and not known and self._parsed(node):
-            self.to.missing[node.attr] = f"the option `{node.attr}`, which has no default"
+            self.to.missing[node.attr] = f"the option `{node.attr}`, of which no value is seen"
             return ast.Name(node.attr, ast.Load())
         stays = self._stays(first_name(node)) and first_name(node) != "self" and not self._parsed(node)
         if not plain and not own and (not known or stays):
@@ -425,6 +425,8 @@ def is_device(node: ast.expr, scope: Scope, tracer: Tracer) -> bool:
     if not isinstance(node, ast.Name | ast.Attribute):
         return False
     name = last_name(node).lower()
+    if last_name(node) in tracer.script.functions:
+        return False
     if "device" in name or name in _DEVICES:
         return True
     found = tracer.trace(node, scope)

@@ -394,6 +394,16 @@ class Tracer:
         return None
 
     def _option(self, name: str) -> Origin | None:
+        """Return an option's value: what the script gives `parse_args` or `set_defaults`, else its default."""
+        for scope in self.scopes:
+            for node in here(scope.node.body):
+                if not isinstance(node, ast.Call):
+                    continue
+                if last_name(node) in ("parse_args", "parse_known_args") and _names_option(node, name):
+                    return None  # as `--lr` in the script's own list: it is for argparse to say what it gives
+                set_ = {each.arg: each.value for each in node.keywords}
+                if last_name(node) == "set_defaults" and name in set_:
+                    return Origin(set_[name], scope)
         for scope in self.scopes:
             for node in here(scope.node.body):
                 if isinstance(node, ast.Call) and last_name(node) == "add_argument" and name in _dests(node):
@@ -561,6 +571,16 @@ def returned_by(function: Function) -> list[ast.expr]:
     return [
         node.value for node in here(function.body) if isinstance(node, ast.Return) and node.value is not None
     ]
+
+
+def _names_option(call: ast.Call, name: str) -> bool:
+    """Return whether a call of `parse_args` is given a list in which an option may stand."""
+    given = next(iter([*call.args, *(each.value for each in call.keywords if each.arg == "args")]), None)
+    if not isinstance(given, ast.List | ast.Tuple):
+        return isinstance(given, ast.Call) and last_name(given) == "split"
+    texts = [each.value for each in given.elts if isinstance(each, ast.Constant)]
+    words = [str(each).partition("=")[0].lstrip("-").replace("-", "_") for each in texts]
+    return len(texts) < len(given.elts) or name in words or any(len(each) == 1 for each in words)
 
 
 def _dests(call: ast.Call) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
 from ddpbench.launch.own_class.script import Script, first_name, here, in_step, last_name
@@ -86,3 +86,22 @@ def skips(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
                 continue
             if not any(last_name(e) == "step" for e in here(branch) if isinstance(e, ast.Call)):
                 yield branch[-1].lineno, " ".join(ast.unparse(test).split())
+
+
+def put_into_evaluation(
+    script: Script, loop: TrainingLoop, is_model: Callable[[ast.expr], bool]
+) -> list[ast.Expr]:
+    """Return the statements before a loop that put the whole model into evaluation, where nothing ends that."""
+    calls = [each for each in ast.walk(script.tree) if isinstance(each, ast.Call)]
+    if any(last_name(each) == "train" and isinstance(each.func, ast.Attribute) for each in calls):
+        return []
+    return [
+        each
+        for each in here(loop.scope.node.body)
+        if isinstance(each, ast.Expr)
+        and isinstance(each.value, ast.Call)
+        and isinstance(each.value.func, ast.Attribute)
+        and each.value.func.attr == "eval"
+        and each.lineno < loop.node.lineno
+        and is_model(each.value.func.value)
+    ]

@@ -19,7 +19,7 @@ from ddpbench.launch.own_class.rendering import Renderer
 from ddpbench.launch.own_class.script import Script, in_step, last_name, required
 from ddpbench.launch.own_class.source import Method, at_path, comment_of, source_of
 from ddpbench.launch.own_class.tracing import Origin, Tracer
-from ddpbench.launch.own_class.unusual import clearing_lines, is_cleared, skips
+from ddpbench.launch.own_class.unusual import clearing_lines, is_cleared, put_into_evaluation, skips
 from ddpbench.launch.own_class.update_methods import UpdateMethods
 from ddpbench.launch.own_class.updates import epoch_schedules
 from ddpbench.units import series_of
@@ -27,7 +27,7 @@ from ddpbench.units import series_of
 _DRAWN = 64
 """Batches that are drawn for a dataset where the script draws one for each step."""
 _LISTED = frozenset(
-    {"convert_sync_batchnorm", "half", "bfloat16", "double", "float", "requires_grad_", "apply", "deepcopy"}
+    {"convert_sync_batchnorm", "float", "requires_grad_", "apply", "deepcopy"}
     | {"fully_shard", "script", "trace", "initialize", "Subset", "random_split"}
 )
 """Calls that leave a model or a dataset what it is; they are listed as left out."""
@@ -205,6 +205,12 @@ class _Writer(LoopMethods, UpdateMethods):
         for each in found.all([each for mine in owners.values() for each in mine], self.used):
             if each.node.lineno not in self.opened:
                 methods = self._opened_for(methods, each)
+        keys = {each.key for each in self.models.values()}
+        scope = self.loop.scope
+        for statement in put_into_evaluation(
+            self.script, self.loop, lambda node: self.tracer.trace(node, scope).key in keys
+        ):
+            methods = self._opened_for(methods, Effect(statement, "model", statement))
         return methods
 
     def _with_clearing(self, methods: list[Method]) -> list[Method]:
