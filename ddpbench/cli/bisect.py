@@ -74,6 +74,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 total_s=total_s,
                 fewest=5,
                 limit=limit,
+                rare=False,  # what is looked for was found in typical rounds
                 alpha=alpha,
                 turns=arguments.turns or "blocks",
             ),

@@ -37,6 +37,7 @@ from ddpbench.analysis.findings.wording import (
 from ddpbench.analysis.invariants.checked import Violation
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, Judgement, rounds_for, step_time
+from ddpbench.analysis.statistics.tails import missed_words
 from ddpbench.analysis.summary import Finding, FindingKind
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import PANEL
@@ -113,6 +114,7 @@ def _to_use(choices: Sequence[Choice], panels: Sequence[Case]) -> Finding | None
             *(one_bucket(choices[0].chosen) if len(choices) == 1 else ()),
             *conditions([run for one in choices for run in one.ranked]),
             *launch_tags(rounds),
+            *([missed_words(rounds, "launches")] if any(len(one.ranked) > 1 for one in choices) else ()),
         ),
         evidence="scaling",
         verdict="faster" if _all_best(choices) else "note",

@@ -19,6 +19,7 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.staleness import staleness_sentences
 from ddpbench.analysis.statistics.correlation import correlation_of, widened
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS
+from ddpbench.analysis.statistics.tails import missed_words
 from ddpbench.records import Noise
 from ddpbench.records.plan import StoredPlan
 from ddpbench.spec import Budget
@@ -77,6 +78,7 @@ def validity_sentences(
         return
     names = Names(measured)
     yield from _correlated(measured)
+    yield from _rarely_slow(measured)
     if stop_reason == "interrupted":
         yield f"The sweep was interrupted; resume with: {resume_command(path)}"
     yield from _crowded(measured, names)
@@ -306,6 +308,17 @@ def _correlated(measured: Sequence[CaseRun]) -> Iterable[str]:
         yield (
             f"Rounds have a lag-1 correlation of {found.estimate:.2f}. Intervals of comparisons allow for "
             f"{found.reckoned:.2f}, half a standard error more, and are {factor:.2f} times as wide for it."
+        )
+
+
+def _rarely_slow(measured: Sequence[CaseRun]) -> Iterable[str]:
+    """Yield what a case's launches may not show, where there are enough of several to compare them."""
+    able = [count for case in measured if (count := len(case.timings)) >= MIN_ROUNDS]
+    if len(able) > 1:
+        fewest = min(able)
+        yield (
+            f"Of a case with {counted(fewest, 'launch', 'launches')} {missed_words(fewest, 'launches')} (95 % "
+            "confidence): all comparisons are of what was seen."
         )
 
 

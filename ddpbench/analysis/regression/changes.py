@@ -4,7 +4,7 @@ Two directories were measured at different times, between which a machine drifts
 said of them has the variance of a session in it as well (`apart`). Where both were measured in turn, round by round
 (`ddpbench compare --interleave`), rounds are pairs, drift cancels, and intervals hold however often one looks. What is
 told there is the typical round, which a few rounds far off hardly move: a verdict says of it only what the mean of all
-rounds says too.
+rounds says too, and that nothing has changed only after enough rounds (`statistics/tails.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ddpbench.analysis.regression.apart import across, drifts_of, within
 from ddpbench.analysis.regression.sides import Side
 from ddpbench.analysis.statistics.correlation import (
     IN_TURN_FROM,
+    Correlation,
     estimated,
     neighbours,
     widening_in_turn,
@@ -51,6 +52,7 @@ from ddpbench.analysis.statistics.stats import (
     judged,
     t_quantile,
 )
+from ddpbench.analysis.statistics.tails import ROUNDS_TO_SEE, agrees, mean_and_one_more
 from ddpbench.records import RunDir
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import Key
@@ -97,8 +99,11 @@ class Change:
     has."""
     mean: float | None = None
     """In turn: the ratio as the geometric mean of all rounds'."""
+    mean_most: float | None = None
+    """In turn: the same of all rounds and one more, as slow as the slowest."""
     tail: bool = False
-    """The typical round has a verdict, and the mean does not agree: `reason` says so; more rounds hardly help."""
+    """The typical round has a verdict that cannot be given: the mean does not agree, or rounds are too few to see rare
+    slow ones. `reason` says which."""
     scale: float = 1.0
     """Samples of a step of the base over those of the new side, by which its times were multiplied."""
     rounds: int = 0
@@ -144,11 +149,16 @@ class Change:
         )
 
     def within(self, limit: float) -> bool:
-        """Return whether it is slower by this fraction at most: all of its interval, and the mean of its rounds."""
+        """Return whether it is slower by this fraction at most: all of its interval, and the mean and one more."""
         ratio = self.ratio
         if ratio is None or ratio.high is None:
             return False
-        return ratio.high <= 1 + limit and (self.mean is None or self.mean <= 1 + limit)
+        return ratio.high <= 1 + limit and (self.mean_most is None or self.mean_most <= 1 + limit)
+
+    @property
+    def shows_rare(self) -> bool:
+        """Whether rounds in turn are enough to see a slow-down of some of them. True of two runs, which add none."""
+        return self.mean_most is None or self.rounds >= ROUNDS_TO_SEE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -298,6 +308,7 @@ def changes_of(
             resolvable=outcome.resolvable,
             drifts=outcome.drifts,
             mean=outcome.mean,
+            mean_most=outcome.mean_most,
             tail=outcome.tail,
             base_step=steps[0],
             new_step=steps[1].scaled(found[index].scale),
@@ -379,9 +390,10 @@ class _Told:
     deviation: float | None = None
     """Standard deviation of the log ratio of a round in turn."""
     correlation: float = 0.0
-    """The lag-1 correlation of rounds in turn (`correlation_in_turn`)."""
+    """The lag-1 correlation that rounds in turn show (`correlation_in_turn`), without a margin."""
     drifts: tuple[float, float] | None = None
     mean: float | None = None
+    mean_most: float | None = None
     tail: bool = False
 
 
@@ -417,8 +429,8 @@ def verdict_in_turn(logs: Sequence[float]) -> ChangeVerdict:
     return _told_in_turn(logs, MARGIN, ALPHA, wider_in_turn([dict(enumerate(logs))])).verdict
 
 
-def correlation_in_turn(cases: Sequence[Mapping[int, float]]) -> float:
-    """Return the lag-1 correlation to reckon with for rounds in turn, by what the rounds of all cases show; 0 of few.
+def correlation_in_turn(cases: Sequence[Mapping[int, float]]) -> Correlation:
+    """Return the lag-1 correlation of rounds in turn, by what the rounds of all cases show; 0 of few.
 
     Args:
         cases: of each case the logarithms of new over base time per sample, by the round's number.
@@ -427,14 +439,16 @@ def correlation_in_turn(cases: Sequence[Mapping[int, float]]) -> float:
     rounds = [(number, "") for number in numbers]
     able = [one for one in cases if len(one) >= FEWEST]
     if len(rounds) < IN_TURN_FROM or not able or not neighbours(rounds):
-        return 0.0
+        return Correlation()
     logs = np.array([[one.get(number, math.nan) for number in numbers] for one in able])
-    return estimated(logs, rounds, ratios=True).reckoned
+    return estimated(logs, rounds, ratios=True)
 
 
 def wider_in_turn(cases: Sequence[Mapping[int, float]]) -> float:
     """Return the factor by which intervals over rounds in turn are wider for their correlation."""
-    return widening_in_turn(len({number for one in cases for number in one}), correlation_in_turn(cases))
+    return widening_in_turn(
+        len({number for one in cases for number in one}), correlation_in_turn(cases).reckoned
+    )
 
 
 def _told_in_turn(logs: Sequence[float], margin: float, alpha: float, wider: float) -> _Told:
@@ -442,11 +456,19 @@ def _told_in_turn(logs: Sequence[float], margin: float, alpha: float, wider: flo
     if not logs:
         return outcome
     mean = math.fsum(logs) / len(logs)
-    outcome = replace(outcome, mean=math.exp(mean))
-    agrees = {"equivalent": abs(mean) < math.log1p(margin), "faster": mean < 0, "slower": mean > 0}
-    if agrees.get(outcome.verdict, True):
+    outcome = replace(outcome, mean=math.exp(mean), mean_most=math.exp(mean_and_one_more(logs)[1]))
+    if outcome.verdict not in ("equivalent", "faster", "slower"):
         return outcome
-    return replace(outcome, verdict="cannot tell", tail=True, reason=_tail_words(logs, mean, outcome, margin))
+    if not agrees(outcome.verdict, logs, margin):
+        return replace(
+            outcome, verdict="cannot tell", tail=True, reason=_tail_words(logs, mean, outcome, margin)
+        )
+    if outcome.verdict == "equivalent" and len(logs) < ROUNDS_TO_SEE:
+        reason = (
+            f"typical rounds are alike, but {len(logs)} are too few to see rare slow ones: {ROUNDS_TO_SEE} do"
+        )
+        return replace(outcome, verdict="cannot tell", tail=True, reason=reason)
+    return outcome
 
 
 def _tail_words(logs: Sequence[float], mean: float, outcome: _Told, margin: float) -> str:
@@ -481,7 +503,8 @@ def _in_turn(
     found: dict[int, _Told] = {}
     level = alpha / len(asked) if asked else alpha
     every = {index: _logs_in_turn(*pair) for index, pair in asked.items()}
-    wider, correlation = (of(list(every.values())) for of in (wider_in_turn, correlation_in_turn))
+    wider = wider_in_turn(list(every.values()))
+    correlation = max(0.0, correlation_in_turn(list(every.values())).estimate)
     for index, by_round in every.items():
         logs = list(by_round.values())
         spread = _known(typical_deviation(logs)) if len(logs) >= FEWEST else None

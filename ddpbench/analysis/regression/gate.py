@@ -26,7 +26,7 @@ class Gated:
     fails: bool
     sentence: str
     within: bool = False
-    """The test is shown not to be slower by more than the limit: the whole interval is below it."""
+    """The test is shown not to be slower by more than the limit: the whole interval is below it, of rounds enough."""
 
     @property
     def undecided(self) -> bool:
@@ -107,7 +107,7 @@ def decided(test: str, change: Change, limit: float) -> Gated:
         judged=change.judged,
         fails=fails,
         sentence=": ".join(filter(None, [test, outcome, why])),
-        within=not fails and change.within(limit),
+        within=not fails and change.within(limit) and change.shows_rare,
     )
 
 

@@ -11,6 +11,7 @@ from ddpbench.analysis.regression.sides import Side
 from ddpbench.analysis.statistics.estimands import GEOMETRIC_MEANS, TYPICAL_ROUND
 from ddpbench.analysis.statistics.resolution import DRIFT
 from ddpbench.analysis.statistics.stats import Interval
+from ddpbench.analysis.statistics.tails import missed_words
 from ddpbench.escaping import escape_markdown, escape_markdown_code, markdown_row
 from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
 from ddpbench.units import (
@@ -170,8 +171,10 @@ def remarks(changes: Changes) -> list[str]:
         )
     if changes.unlike:
         found.append(f"They differ in more than the program: {'; '.join(changes.unlike)}.")
-    if any(one.ratio is not None for one in changes.changes):
-        found.append(estimands(changes))
+    compared = [one.rounds for one in changes.changes if one.ratio is not None and one.rounds]
+    if compared:
+        words = missed_words(min(compared), "rounds" if changes.paired else "launches")
+        found += [estimands(changes), f"{words[:1].upper()}{words[1:]}."]
     undecided = [one for one in changes.undecided if not one.reason]
     wide = [far for one in undecided if (far := _farthest(one.ratio)) is not None]
     if wide:

@@ -37,6 +37,8 @@ class Asked:
     total_s: float
     fewest: int
     limit: float | None = None
+    rare: bool = True
+    """Being within the limit takes rounds enough to see a slow-down of some of them; False: typical rounds decide."""
     alpha: float = 0.05
     """One minus the confidence of all verdicts together."""
     turns: Turn = "blocks"
@@ -127,7 +129,9 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
         raise
 
     def enough() -> bool:
-        return all(_decided(change, asked.limit) for change in changes_in(out, asked.alpha).changes)
+        return all(
+            _decided(change, asked.limit, rare=asked.rare) for change in changes_in(out, asked.alpha).changes
+        )
 
     try:
         turns.measure(asked.total_s, enough, rounds=(asked.fewest, MOST_ROUNDS_IN_TURN), seed=seed)
@@ -153,13 +157,13 @@ def _made(out: Path) -> Made:
         raise OutputError(f"{out} cannot be written: {explain_os_error(error)}") from None
 
 
-def _decided(change: Change, limit: float | None) -> bool:
+def _decided(change: Change, limit: float | None, *, rare: bool = True) -> bool:
     """Return whether more rounds would say nothing that is asked for."""
     if change.verdict == "not comparable":
         return True
     if limit is None:
         return change.verdict != "cannot tell"
-    return change.beyond(limit) or change.within(limit)
+    return change.beyond(limit) or (change.within(limit) and (change.shows_rare or not rare))
 
 
 def changes_in(out: Path, alpha: float = 0.05) -> Changes:
