@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.walls import begin_wall_s, server_start_s
+from ddpbench.analysis.statistics.correlation import correlation_of
 from ddpbench.analysis.statistics.resolution import (
     InTurn,
     deviation_interval,
@@ -132,7 +133,7 @@ class NoiseResult:
             f"at {level}; {none}",
             "in turn: ddpbench compare --interleave, which may end after any round; --total is the time, at most:",
             "  it has blocks of steps in turn, and where a machine's speed varies these whole launches differ by more",
-            "one sweep: two cases of it, with as many rounds as fit; their interval is narrower, for one look",
+            "one sweep: of two cases, as many rounds as fit; more cases tell better how rounds are correlated",
             f"two runs: ddpbench compare BASE NEW, half of the time each, {drift} % of drift between them",
             f"{self.rounds} rounds show a deviation between {deviation}: {times}",
         ]
@@ -197,7 +198,7 @@ def noise_of(
         round_s=launches_s + server_s,
         round_in_turn_s=launches_s + 2 * server_s,
         begin_s=begin_wall_s(run, cases),
-        correlation=first.timings[0].correlation,
+        correlation=max(0.0, correlation_of([case.timings for case in cases]).estimate),
     )
     return NoiseResult(
         case=first.case.label,
@@ -229,6 +230,7 @@ class _Plan:
     round_in_turn_s: float
     begin_s: float
     correlation: float
+    """The lag-1 correlation that rounds show; the margin that intervals have is in what a comparison resolves."""
 
     def within(self, seconds: float) -> ResolvedIn:
         """Return what is resolved in this time."""

@@ -18,6 +18,7 @@ from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.rounds import so_far
 from ddpbench.analysis.statistics.best import Family, half_widths
 from ddpbench.analysis.statistics.correlation import (
+    IN_TURN_FROM,
     MOST,
     Correlation,
     correlation_of,
@@ -247,8 +248,13 @@ def test_a_comparison_in_turn_is_as_sure_with_the_same_factor() -> None:
 
 
 def test_what_is_promised_to_be_resolved_is_less_where_rounds_are_correlated() -> None:
-    for resolved in (resolved_in_one_sweep, partial(resolved_in_turn, alpha=ALPHA)):
-        plain, less = resolved(0.01, 12), resolved(0.01, 12, correlation=0.4)
-        assert plain is not None
-        assert less is not None
-        assert math.log1p(less) == pytest.approx(widening_of(12, 0.4) * math.log1p(plain))
+    fixed, fewer = (resolved_in_one_sweep(0.01, 12, one) for one in (0.0, 0.4))
+    assert fixed is not None
+    assert fewer is not None
+    assert fewer > 1.5 * fixed
+    plain, less = (resolved_in_turn(0.01, 40, correlation=one) for one in (0.0, 0.4))
+    assert plain is not None
+    assert less is not None
+    assert less > 1.4 * plain
+    early = resolved_in_turn(0.01, IN_TURN_FROM - 1)
+    assert resolved_in_turn(0.01, IN_TURN_FROM, correlation=0.4) == early, "shown before any widening"

@@ -20,7 +20,6 @@ from ddpbench.analysis.statistics.stats import (
     median_launch,
     samples_rate,
     share,
-    smallest_resolvable,
     step_time,
     t_quantile,
 )
@@ -244,19 +243,6 @@ def test_ten_comparisons_make_one_of_them_less_sure() -> None:
 def test_comparisons_with_too_few_rounds_do_not_count_towards_the_correction() -> None:
     few = {f"few {number}": comparison(-3.0, 3.0, rounds=3) for number in range(9)}
     assert judge_all({"it": comparison(0.2, 6.0), **few})["it"].verdict == "slower"
-
-
-@pytest.mark.parametrize("rounds", [4, 8, 30, 200])
-def test_the_smallest_resolvable_change_is_seen_four_times_in_five(rounds: int) -> None:
-    change = smallest_resolvable(0.03, rounds)
-    assert change is not None
-    shift = math.log1p(change) / (0.03 / math.sqrt(rounds))
-    power = 1 - scipy_stats.nct.cdf(t_quantile(0.975, rounds - 1), rounds - 1, shift)
-    assert power == pytest.approx(0.8, abs=0.025)
-
-
-def test_no_change_is_resolved_in_one_round() -> None:
-    assert smallest_resolvable(0.03, 1) is None
 
 
 def test_the_interval_of_a_share_by_hand() -> None:

@@ -88,6 +88,20 @@ def estimated(logs: _Array, rounds: Sequence[Pair], *, ratios: bool = False) -> 
     return Correlation(_of_seen(seen, rounds), min(max(_of_seen(seen + _SAFETY * error, rounds), 0.0), MOST))
 
 
+def reckoned_by_pairs(ratios: _Array) -> _Array:
+    """Return the correlation that each of many sweeps of two cases alone would reckon with, as `estimated`.
+
+    Args:
+        ratios: log ratios within rounds, shape (sweeps, rounds), one round after the other.
+    """
+    rounds = [(number, "") for number in range(ratios.shape[-1])]
+    apart = ratios - ratios.mean(axis=-1, keepdims=True)
+    seen = (apart[:, 1:] * apart[:, :-1]).sum(axis=-1) / np.square(apart).sum(axis=-1)
+    every = np.interp(seen + _SAFETY / math.sqrt(len(rounds)), _table(_places(rounds[:_TOLD_BY])), _GRID)
+    found: _Array = np.clip(every, 0.0, MOST)
+    return found
+
+
 def neighbours(rounds: Sequence[tuple[int, str | int]]) -> list[tuple[int, int]]:
     """Return the places of two rounds each that one session ran one after the other."""
     places = {pair: place for place, pair in enumerate(rounds)}

@@ -11,14 +11,21 @@ two runs       `ddpbench compare BASE NEW`: launches, and the drift between sess
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 from scipy import special
 
-from ddpbench.analysis.statistics.correlation import widening_in_turn, widening_of
+from ddpbench.analysis.statistics.correlation import (
+    IN_TURN_FROM,
+    MOST,
+    reckoned_by_pairs,
+    widening_of,
+)
 from ddpbench.analysis.statistics.sequential import half_width_in_deviations
 from ddpbench.analysis.statistics.stats import (
     ALPHA,
@@ -26,7 +33,6 @@ from ddpbench.analysis.statistics.stats import (
     MIN_ROUNDS,
     POWER,
     WIDEST,
-    smallest_resolvable,
     t_quantile,
 )
 from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
@@ -44,6 +50,9 @@ WANTED = 0.03
 _MORE_MISS_AT_THE_LAST = 1.4
 """Of comparisons in turn that show a change by their last round, some had shown it before, and would not at the end: by
 this factor more do not show it there. From simulations; `tests/analysis/test_resolution.py` has them."""
+_SWEEPS, _MOST_DRAWN = 2000, 200
+"""Sweeps that are drawn to see what such a sweep resolves, and the most rounds of one: more are taken to gain by their
+root alone."""
 _MOST_LOOKED_FOR = 100_000
 """Rounds that nobody waits for."""
 
@@ -55,31 +64,72 @@ def resolved_in_turn(
 
     The comparison looks at its interval after each round. That interval's half-width is a multiple f of the estimated
     deviation, which itself varies by about s / sqrt(2 (n - 1)), so that the end of the interval has the standard error
-    s sqrt(1/n + f^2 / (2 (n - 1))).
+    s sqrt(1/n + f^2 / (2 (n - 1))). From `IN_TURN_FROM` rounds on it is wider by the correlation that its own rounds
+    show; what was shown before stays shown.
 
     Args:
         deviation: standard deviation s of the logarithm of the ratio within a round.
         rounds: their number n.
         alpha: one minus the confidence of this interval.
         power: the share of comparisons that shows the change by then.
-        correlation: the lag-1 correlation of rounds, by which intervals are wider.
+        correlation: the lag-1 correlation that rounds have.
     """
-    if rounds < MIN_ROUNDS:
-        return None
-    deviation *= widening_in_turn(rounds, correlation)
+    found = _in_turn(rounds, alpha, power)
+    if found is not None and rounds >= IN_TURN_FROM:
+        before = _in_turn(IN_TURN_FROM - 1, alpha, power)
+        wide = found * _widening_shown(min(rounds, _MOST_DRAWN), correlation)
+        found = wide if before is None else min(wide, before)
+    return None if found is None else math.expm1(min(deviation * found, WIDEST))
+
+
+def _in_turn(rounds: int, alpha: float, power: float) -> float | None:
+    """Return the logarithm that n independent rounds in turn resolve, in deviations; None if they resolve none."""
     factor = half_width_in_deviations(rounds, alpha / 2)  # of the two kinds of evidence this one
-    if factor is None:
+    if rounds < MIN_ROUNDS or factor is None:
         return None
     error = math.sqrt(1 / rounds + factor**2 / (2 * (rounds - 1)))
     quantile = float(special.ndtri(1 - _MORE_MISS_AT_THE_LAST * (1 - power)))
-    return math.expm1(min(deviation * (factor + quantile * error), WIDEST))
+    return factor + quantile * error
 
 
 def resolved_in_one_sweep(deviation: float, rounds: int, correlation: float = 0.0) -> float | None:
-    """Return the smallest change between two cases that a sweep of so many rounds resolves; None under `MIN_ROUNDS`."""
+    """Return the smallest change that a sweep of two cases resolves in n rounds; None under `MIN_ROUNDS`.
+
+    The sweep estimates its rounds' correlation and widens its interval by that, which varies from sweep to sweep.
+
+    Args:
+        deviation: standard deviation of the logarithm of the ratio within a round.
+        rounds: their number.
+        correlation: the lag-1 correlation that they have.
+    """
     if rounds < MIN_ROUNDS:
         return None
-    return smallest_resolvable(widening_of(rounds, correlation) * deviation, rounds)
+    most = min(rounds, _MOST_DRAWN)
+    return math.expm1(min(_in_sweep(most, correlation) * math.sqrt(most / rounds) * deviation, WIDEST))
+
+
+def _widening_shown(rounds: int, correlation: float) -> float:
+    """Return the factor by which a resolved change is larger where rounds estimate their own correlation."""
+    independent = t_quantile(1 - ALPHA / 2, rounds - 1) + t_quantile(POWER, rounds - 1)
+    return _in_sweep(rounds, correlation) * math.sqrt(rounds) / independent
+
+
+@functools.lru_cache(maxsize=1024)
+def _in_sweep(rounds: int, correlation: float) -> float:
+    """Return the logarithm that a share `POWER` of sweeps of two cases shows, in deviations within a round.
+
+    By sweeps that are drawn, the same ones each time: no formula has how the widening varies with the deviation.
+    """
+    drawn = np.random.default_rng(1).standard_normal((_MOST_DRAWN, _SWEEPS))[:rounds].T
+    for index in range(1, rounds):
+        drawn[:, index] *= math.sqrt(1 - correlation**2)
+        drawn[:, index] += correlation * drawn[:, index - 1]
+    grid = np.linspace(0.0, MOST, 37)
+    wider = np.interp(reckoned_by_pairs(drawn), grid, [widening_of(rounds, float(one)) for one in grid])
+    deviations = drawn.std(axis=-1, ddof=1)
+    half = wider * t_quantile(1 - ALPHA / 2, rounds - 1) * deviations / math.sqrt(rounds)
+    shown = float(np.quantile(half - drawn.mean(axis=-1), POWER))
+    return shown / math.sqrt(float(np.square(deviations).mean()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -451,16 +451,3 @@ def rounds_for(ratio: Interval, rounds: int, margin: float = MARGIN) -> int | No
         return None
     needed = rounds * (math.log(ratio.high / ratio.low) / 2 / math.log1p(margin)) ** 2
     return max(rounds, math.ceil(needed))
-
-
-def smallest_resolvable(deviation_log: float, rounds: int) -> float | None:
-    """Return the smallest relative change that `rounds` paired rounds resolve at 95 % confidence and 80 % power.
-
-    (t(0.975, n-1) + t(0.8, n-1)) * s / sqrt(n) for the logarithm, s being the deviation of a within-round
-    log ratio (the paired t-test's usual approximation; Cohen, "Statistical Power Analysis", 1988, 2.3).
-    None under two rounds.
-    """
-    if rounds < 2:
-        return None
-    quantiles = t_quantile(1 - ALPHA / 2, rounds - 1) + t_quantile(POWER, rounds - 1)
-    return math.expm1(quantiles * deviation_log / math.sqrt(rounds))
