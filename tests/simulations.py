@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Callable, Mapping
@@ -16,11 +17,20 @@ from numpy.typing import NDArray
 from ddpbench.analysis.regression.apart import across
 from ddpbench.analysis.regression.changes import wider_in_turn
 from ddpbench.analysis.statistics import changepoints
+from ddpbench.analysis.statistics.best import half_widths
 from ddpbench.analysis.statistics.changepoints import change_points, level_each, shifts
-from ddpbench.analysis.statistics.resolution import DRIFT
+from ddpbench.analysis.statistics.correlation import estimated, widening
+from ddpbench.analysis.statistics.resolution import DRIFT, resolved_in_one_sweep
 from ddpbench.analysis.statistics.sequential import anytime_interval
-from ddpbench.analysis.statistics.stats import ALPHA, Timing, half_width
-from tests.analysis import test_changepoints, test_recorded_rounds, test_robustness, test_tails
+from ddpbench.analysis.statistics.stats import ALPHA, POWER, Timing, half_width, t_quantile
+from tests.analysis import (
+    test_changepoints,
+    test_correlation,
+    test_recorded_rounds,
+    test_resolution,
+    test_robustness,
+    test_tails,
+)
 
 Printed = dict[str, str]
 """Figures by what they are of."""
@@ -64,7 +74,7 @@ def alike_rounds() -> Printed:
     By the intervals that `ddpbench compare --interleave` has, and as if rounds were independent.
     """
     printed = {}
-    for correlation, count in ((0.2, 200), (0.35, 200)):
+    for correlation, count in ((0.2, 200), (0.35, 200), (0.5, 200)):
         dice = np.random.default_rng(1)
         wrong = {"told different": 0, "as if independent": 0}
         for _ in range(count):
@@ -135,17 +145,32 @@ def intervals_of_steps() -> Printed:
 
 
 def rounds_far_off() -> Printed:
-    """Comparisons in turn of which some rounds are far slower: how often these are called equivalent."""
-    printed, count = {}, 2000
-    for name, draw, rounds in (
-        ("15 % of rounds 60 % slower", test_tails.planted, 20),
-        ("15 % of rounds 60 % slower", test_tails.planted, 40),
-        ("equal, disturbed alike", test_tails.EQUAL["disturbed alike"], 40),
-        ("equal, quiet", test_tails.EQUAL["quiet"], 8),
-    ):
-        found = test_tails.shares(draw, rounds, count)
-        for whose, each in (("said", found.told), ("by the typical round alone", found.alone)):
-            printed[f"{name}, {rounds} rounds, {whose}"] = _per_cent(count * each["equivalent"], count)
+    """Comparisons in turn that end as soon as they can tell, or after 30 rounds; some of the new side's are far slower.
+
+    How often these are called equivalent, and after how many rounds equal sides are; by all that is asked, and by the
+    typical round alone.
+    """
+    printed, most = {}, 30
+    for share, fewest, count in ((0.15, 5, 500), (0.15, 20, 500), (0.2, 5, 2000)):
+        draw = functools.partial(test_tails.planted, share=share)
+        said, alone = (
+            test_tails.stopped(draw, most, count, fewest=fewest, alone=alone) for alone in (False, True)
+        )
+        name = f"{100 * share:.0f} % of rounds 60 % slower{', --rounds 20' if fewest == 20 else ''}"
+        printed[f"{name}, called equivalent"] = _per_cent(count * said.verdicts["equivalent"], count)
+        printed[f"{name}, by the typical round alone"] = _per_cent(
+            count * alone.verdicts["equivalent"], count
+        )
+    count = 500
+    for name in ("quiet", "disturbed alike"):
+        said, alone = (
+            test_tails.stopped(test_tails.EQUAL[name], most, count, alone=alone) for alone in (False, True)
+        )
+        printed[f"equal, {name}, called equivalent"] = _per_cent(count * said.verdicts["equivalent"], count)
+        printed[f"equal, {name}, after rounds"] = f"{said.rounds:.0f}"
+        printed[f"equal, {name}, after rounds by the typical round alone"] = f"{alone.rounds:.0f}"
+    found = test_tails.stopped(test_tails.clean, most, count)
+    printed["5 % slower in all rounds, called slower"] = _per_cent(count * found.verdicts["slower"], count)
     return printed
 
 
@@ -165,6 +190,73 @@ def parts_of_a_step() -> Printed:
         held = sum(abs(math.fsum(one) / many) <= (half_width(one) or 0.0) for one in drawn)
         printed[f"around a mean, one launch in ten slow, {many} rounds"] = _per_cent(held, count)
     return printed
+
+
+def rarely_slow() -> Printed:
+    """Sweeps of two alike cases, of which one takes 60 % longer in a tenth of its launches."""
+    printed, count = {}, 5000
+    for rounds in (5, 20):
+        good, seen = test_tails.sweeps(2, rounds, 0.1, count)
+        printed[f"{rounds} rounds, called best or as good"] = _per_cent(int(good.sum()), count)
+        printed[f"{rounds} rounds, no launch was slow"] = _per_cent(int((~seen).sum()), count)
+        printed[f"{rounds} rounds, called so though one was"] = _per_cent(int((good & seen).sum()), count)
+    return printed
+
+
+def correlated_cases() -> Printed:
+    """What allowing for correlated rounds costs where there is no correlation, and what it does not allow for."""
+    printed, count = {}, 5000
+    for cases, rounds in ((2, 5), (7, 5), (2, 20)):
+        logs = test_correlation.noise((count, cases, rounds), 0.0)
+        wider = test_correlation.factors(logs)
+        name = f"{cases} cases, {rounds} rounds"
+        printed[f"{name}, times as wide"] = f"{wider.mean():.2f}"
+        half = half_widths(logs)[:, 0, 1]
+        apart = logs[:, 0].mean(axis=-1) - logs[:, 1].mean(axis=-1)
+        change = float(
+            np.quantile(half - apart, POWER)
+        )  # seen 4 times in 5 by intervals that are not widened
+        printed[f"{name}, seen of what 80 % would"] = _per_cent(
+            int((apart + change > wider * half).sum()), count
+        )
+    logs = test_correlation.noise((count, 7, 8), 0.0)
+    logs[:, 0] = test_correlation.noise((count, 8), 0.5, seed=2)
+    found = test_correlation.wrong(logs, test_correlation.factors(logs))
+    printed["one case of 7 alone correlated by 0.5"] = _per_cent(count * found, count)
+    for moved in (0.5, 1.0):
+        found = _wrong_of_moving(moved, count)
+        printed[f"a level that moves by {moved:g} deviations"] = _per_cent(count * found, count)
+    return printed
+
+
+def _wrong_of_moving(moved: float, count: int) -> float:
+    """How often 7 equal cases in two sessions of 5 rounds are called different, where one's level moves in between."""
+    logs = test_correlation.noise((count, 7, 10), 0.0)
+    logs[:, 0] += moved * np.repeat(np.random.default_rng(2).standard_normal((count, 2)), 5, axis=1)
+    rounds = test_correlation.rounds_of(10, session=5)
+    wider = np.array([widening(rounds, round(estimated(run, rounds).reckoned, 3)) for run in logs])
+    return test_correlation.wrong(logs, wider)
+
+
+def resolved_in_a_sweep() -> Printed:
+    """Sweeps of two cases that differ by what `ddpbench noise` says so many rounds resolve, without correlation."""
+    printed = {}
+    for rounds in (5, 20):
+        ratios = test_correlation.noise((5000, rounds), 0.0, seed=3)
+        change = resolved_in_one_sweep(0.01, rounds)
+        assert change is not None
+        for name, each in (
+            ("seen", math.log1p(change)),
+            ("seen of what is resolved where none is allowed for", 0.01 * _known_to_be_independent(rounds)),
+        ):
+            seen = test_resolution.shown_by_sweeps(each + 0.01 * ratios)
+            printed[f"{rounds} rounds, {name}"] = _per_cent(5000 * seen, 5000)
+    return printed
+
+
+def _known_to_be_independent(rounds: int) -> float:
+    """The change, in deviations, that a t-test of so many rounds resolves."""
+    return (t_quantile(1 - ALPHA / 2, rounds - 1) + t_quantile(POWER, rounds - 1)) / math.sqrt(rounds)
 
 
 def _alike(logs: NDArray[np.float64], correlation: float) -> NDArray[np.float64]:
@@ -189,6 +281,9 @@ SIMULATIONS: Mapping[str, Callable[[], Printed]] = {
     "drift-of-6-per-cent": drift_of_6_per_cent,
     "alike-rounds": alike_rounds,
     "rounds-far-off": rounds_far_off,
+    "rarely-slow": rarely_slow,
+    "correlated-cases": correlated_cases,
+    "resolved-in-a-sweep": resolved_in_a_sweep,
     "alike-runs": alike_runs,
     "small-steps": small_steps,
     "intervals-of-steps": intervals_of_steps,
