@@ -111,6 +111,17 @@ def test_a_schedule_that_not_every_update_moves_on_is_kept(tmp_path: Path) -> No
     assert "loss" in methods(written(tmp_path, f"{USUAL}scheduler.step()"))
 
 
+def test_clipping_under_a_condition_and_a_second_update_are_kept(tmp_path: Path) -> None:
+    clip = "if epoch > 0:\n    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()"
+    found = methods(written(tmp_path, USUAL.replace("optimizer.step()", clip)))
+    assert "if epoch > 0:" in found["step"]
+    assert "before_update" not in found
+    found = methods(written(tmp_path, f"{USUAL}optimizer.step()"))
+    assert found["step"].count("optimizer.step()") == 2
+    plain = methods(written(tmp_path, USUAL.replace("optimizer.step()", clip.replace("epoch > 0", "True"))))
+    assert "clip_grad_norm_" in plain["before_update"]
+
+
 def test_batches_that_the_script_skips_are_noted(tmp_path: Path) -> None:
     skip = "if len(x) < 4:\n    continue\n"
     found = written(tmp_path, f"{skip}{USUAL}if done:\n    continue\nprint(loss.item())")

@@ -67,6 +67,10 @@ def updates_of(tracer: Tracer, body: list[ast.stmt], scope: Scope) -> Updates:
         found.owns = found.owns or "several backward passes"
     elif _conditional(body, _is_optimizers):
         found.owns = found.owns or "gradients that accumulate"
+    elif _clips_under_condition(body):
+        found.owns = found.owns or "gradients that some updates clip"
+    elif _direct_steps(tracer, body, scope) > 1:
+        found.owns = found.owns or "several updates"
     elif own_gradients(backwards, body):
         found.owns = found.owns or "a backward with arguments of its own"
     elif not any(is_backward(each) for each in here(body)):
@@ -158,6 +162,24 @@ class _Share(ast.NodeTransformer):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST | None:
         return None if isinstance(node.op, ast.Div) and ast.unparse(node.value) == self.count else node
+
+
+def _clips_under_condition(body: list[ast.stmt]) -> bool:
+    return any(
+        isinstance(each, ast.Call) and last_name(each).startswith("clip_grad_")
+        for statement in here(body)
+        if isinstance(statement, ast.If)
+        for each in here(statement)
+    )
+
+
+def _direct_steps(tracer: Tracer, body: list[ast.stmt], scope: Scope) -> int:
+    """Return how many statements of a step are an optimizer's `step()`."""
+    calls = [each.value for each in body if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call)]
+    return sum(
+        last_name(each) == "step" and _is_optimizers(each) and not _is_schedulers(tracer, each, scope)
+        for each in calls
+    )
 
 
 def _is_optimizers(step: ast.Call) -> bool:
