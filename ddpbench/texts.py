@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shlex
@@ -71,6 +72,11 @@ def within(text: str, most: int = 3_000) -> str:
     if len(text) <= most:
         return text
     return f"{text[: 2 * most // 3]} ... {text[-most // 3 :]}"
+
+
+def toml_text(text: str) -> str:
+    """Return a text as TOML has it: JSON's escape of a character above U+FFFF is none there."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def command(*words: object) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+import tomllib
+from pathlib import Path
 
 import pytest
 
 from ddpbench.errors import nearest
-from ddpbench.texts import clean, command, shortened, unprintable, whole_number
+from ddpbench.texts import clean, command, shortened, toml_text, unprintable, whole_number
 
 
 @pytest.mark.parametrize(
@@ -61,3 +64,26 @@ def test_a_command_is_what_a_shell_reads_back() -> None:
 
 def test_each_known_name_is_named_once() -> None:
     assert nearest("nope", ["gpt", "mlp", "gpt"]) == "known: gpt, mlp"
+
+
+@pytest.mark.parametrize("text", ["\U0001f680/train.py:Mine", 'a "b" \\ \x7f\x01\n\t', "é\u2028", ""])
+def test_a_text_is_written_as_toml_reads_it(text: str) -> None:
+    assert tomllib.loads(f"a = {toml_text(text)}") == {"a": text}
+
+
+def test_toml_is_not_written_by_json() -> None:
+    """Its escapes of characters above U+FFFF are not TOML's."""
+    package = Path(__file__).parents[1] / "ddpbench"
+    written = re.compile(r"\w ?= ?\{json\.dumps\(|\}=\{json\.dumps\(")
+    known = {
+        "spec/fabric.py",
+        "launch/verify.py",
+        "spec/grouping.py",
+        "spec/labels.py",
+    }  # a rate; shown texts
+    found = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if written.search(path.read_text(encoding="utf-8"))
+    }
+    assert found <= known

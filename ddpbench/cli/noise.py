@@ -75,13 +75,14 @@ def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.launch.own_workloads import located
     from ddpbench.launch.sweep.preparation import SweepRequest, prepare
     from ddpbench.launch.sweep.sweep import Sweep
+    from ddpbench.texts import toml_text
 
     asked = _asked(arguments)
     text = f"""
         question = "How far apart do two equal things look on this machine?"
         [base]
-        workload = {json.dumps(located(arguments.workload, Path.cwd()))}
-        strategy = {json.dumps(arguments.strategy)}
+        workload = {toml_text(located(arguments.workload, Path.cwd()))}
+        strategy = {toml_text(arguments.strategy)}
         world_size = {arguments.world_size}
         [axes]
         replicate = [0, 1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +46,7 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.launch.profiling import ProfileRequest, measure_profile, prepare_profile
     from ddpbench.records.outputs import is_stream
+    from ddpbench.texts import toml_text
 
     prepared = prepare_profile(
         ProfileRequest(
@@ -66,7 +66,7 @@ def _run(arguments: argparse.Namespace) -> int:
     for line in _summary(profile):
         show(line, file=stream)
     if not printed:
-        show(f"wrote {prepared.out}; replay it with workload = {json.dumps(f'replay:{prepared.out}')}")
+        show(f"wrote {prepared.out}; replay it with workload = {toml_text(f'replay:{prepared.out}')}")
     return 0
 
 

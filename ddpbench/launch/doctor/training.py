@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from ddpbench.launch.doctor.finding import Finding, note, ok, problem
 from ddpbench.launch.doctor.host import Host
 from ddpbench.launch.doctor.software import CHOOSE_A_BUILD
 from ddpbench.spec import Catalog, Devices, expand, parse_experiment
+from ddpbench.texts import toml_text
 
 _MPI_ASKED = 'backend = "mpi": '
 WORLD_SIZES = (1, 2, 4)
@@ -106,8 +106,8 @@ def why_not(
 ) -> str | None:
     """Return why no case of the strategy and workload can run that way, or None if one can."""
     text = (
-        f"[base]\nstrategy = {json.dumps(strategy)}\nworkload = {json.dumps(workload)}\n"
-        f"device = {json.dumps(way.device)}\n[axes]\nworld_size = {list(sizes)}\n"
+        f"[base]\nstrategy = {toml_text(strategy)}\nworkload = {toml_text(workload)}\n"
+        f"device = {toml_text(way.device)}\n[axes]\nworld_size = {list(sizes)}\n"
         'nodes = [1, 2]\nlauncher = ["local", "torchrun"]\n'
     )
     at_hand = _devices_of(way)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
@@ -21,7 +20,7 @@ from ddpbench.records import RunDir, write_atomically
 from ddpbench.records.rundir import explain_os_error
 from ddpbench.spec import documents
 from ddpbench.spec.overrides import whole_keys
-from ddpbench.texts import shortened
+from ddpbench.texts import shortened, toml_text
 
 _WORDS = (
     "ref=COMMIT, path=FOLDER, python=INTERPRETER, set=KEY=VALUE or env=NAME=VALUE; what has no = is a folder, "
@@ -84,7 +83,7 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
             variable, equals, content = value.partition("=")
             if not equals:
                 raise RequestError(f"--{name} {shortened(word)}: give env=NAME=VALUE")
-            found = replace(found, overrides=(*found.overrides, f"env.{variable}={json.dumps(content)}"))
+            found = replace(found, overrides=(*found.overrides, f"env.{variable}={toml_text(content)}"))
         elif getattr(found, key):
             raise RequestError(f"--{name}: {key} is given twice")
         elif key == "ref":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 from dataclasses import dataclass, replace
 from traceback import walk_tb
 
@@ -22,6 +21,7 @@ from ddpbench.launch.own_class.tracing import Origin, Tracer
 from ddpbench.launch.own_class.unusual import clearing_lines, is_cleared, put_into_evaluation, skips
 from ddpbench.launch.own_class.update_methods import UpdateMethods
 from ddpbench.launch.own_class.updates import epoch_schedules
+from ddpbench.texts import toml_text
 from ddpbench.units import series_of
 
 _DRAWN = 64
@@ -79,7 +79,7 @@ def in_toml(setting: Setting) -> str:
     if setting.value:
         value = setting.value
         plain = value in ("true", "false") or value.replace(".", "", 1).replace("-", "", 1).isdigit()
-        return f"{setting.key} = {value if plain else json.dumps(value)}"
+        return f"{setting.key} = {value if plain else toml_text(value)}"
     return f"{setting.key} = ...  (in the script, {setting.source})"
 
 
