@@ -27,10 +27,10 @@ def utc_now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
 
 
-def utc_of(told: object) -> datetime | None:
-    """Return the moment that a record tells of, in UTC; None where it is none, or says no time zone."""
+def utc_of(text: object) -> datetime | None:
+    """Return the time in a record, in UTC; None if it is not a time or has no time zone."""
     try:
-        found = datetime.fromisoformat(str(told))
+        found = datetime.fromisoformat(str(text))
         return found.astimezone(UTC) if found.tzinfo is not None else None
     except (ValueError, OverflowError):  # in UTC, before the first year that there is, or after the last
         return None

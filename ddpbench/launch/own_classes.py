@@ -16,7 +16,7 @@ def tree_of(name: str) -> ast.Module | None:
     if not head.endswith(".py"):
         return None
     try:
-        return ast.parse(Path(head).read_bytes())  # in whatever encoding it says
+        return ast.parse(Path(head).read_bytes())  # decoded as its coding line says
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

@@ -32,9 +32,9 @@ _TURNS = 4
 _Read = TypeVar("_Read")
 
 
-def _address(told: str) -> str:
-    ipaddress.ip_address(told)
-    return told
+def _address(text: str) -> str:
+    ipaddress.ip_address(text)
+    return text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +64,7 @@ _NODE, _NODES, _PAIRS = TypeAdapter(Node), TypeAdapter(list[Node]), TypeAdapter(
 
 
 class _Line:
-    """A connection on which lines of JSON are said: whoever is at its other end may say anything, or nothing."""
+    """A connection for lines of JSON. The peer is not trusted: it may send anything, or nothing."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -74,7 +74,7 @@ class _Line:
         """Return the next line.
 
         Raises:
-            OSError: it does not come until then, or is longer than so many bytes.
+            OSError: it does not come until then, or is longer than `most` bytes.
         """
         while b"\n" not in self._data[:most]:
             if len(self._data) >= most:
@@ -89,7 +89,7 @@ class _Line:
         line, _, self._data = self._data.partition(b"\n")
         return line + b"\n"
 
-    def told(self, kind: TypeAdapter[_Read], deadline: float) -> _Read:
+    def next_message(self, kind: TypeAdapter[_Read], deadline: float) -> _Read:
         """Return what the next line says.
 
         Raises:
@@ -172,7 +172,7 @@ def _lead(
         waiting(f"waiting for node {', '.join(map(str, missing))}")
         door.settimeout(max(0.1, deadline - time.monotonic()))
         try:
-            if time.monotonic() > deadline:  # whoever else comes
+            if time.monotonic() > deadline:  # strangers may keep connecting
                 raise TimeoutError
             connection, _ = door.accept()
         except TimeoutError:
@@ -200,8 +200,8 @@ def _lead(
     until = time.monotonic() + _answer_s(count)
     for number, line in lines.items():
         try:
-            told = line.told(_PAIRS, until)
-            pairs += [pair for pair in told if pair.a < pair.b < count and number in (pair.a, pair.b)]
+            found = line.next_message(_PAIRS, until)
+            pairs += [pair for pair in found if pair.a < pair.b < count and number in (pair.a, pair.b)]
         except (OSError, ValueError) as error:
             for other in range(count):
                 if other != number:
@@ -215,7 +215,7 @@ def _lead(
 def _introduced(line: _Line, deadline: float) -> Node | None:
     """Return who says to be a node; None where nobody does."""
     try:
-        return line.told(_NODE, deadline) if line.read(deadline, len(_HELLO)) == _HELLO else None
+        return line.next_message(_NODE, deadline) if line.read(deadline, len(_HELLO)) == _HELLO else None
     except (OSError, ValueError):
         return None
 
@@ -250,9 +250,9 @@ def _follow(
     try:
         connection.sendall(_HELLO)
         line.tell(asdict(me))
-        listed = line.told(_NODES, time.monotonic() + _answer_s(count))
+        listed = line.next_message(_NODES, time.monotonic() + _answer_s(count))
         if [node.number for node in listed] != [*range(count)]:
-            raise ValueError(f"it tells of other nodes than the {count} that were named here")
+            raise ValueError(f"its nodes are not the {count} that were named here")
         pairs = _try_all(me, listed, listener)
         line.tell([pair.to_json() for pair in pairs])
     except (OSError, ValueError) as error:
@@ -292,18 +292,18 @@ class _Early:
         while number not in self._came:
             self._listener.settimeout(max(0.01, deadline - time.monotonic()))
             try:
-                if time.monotonic() > deadline:  # whoever else comes
+                if time.monotonic() > deadline:  # strangers may keep connecting
                     return None
                 connection, _ = self._listener.accept()
             except TimeoutError:
                 return None
             self._stack.enter_context(connection)
             connection.settimeout(PATIENCE_S)
-            told = b""
+            received = b""
             with suppress(OSError):
-                told = connection.recv(4, socket.MSG_WAITALL)
-            who = int.from_bytes(told, "big")
-            if len(told) != 4 or who not in self._expected:
+                received = connection.recv(4, socket.MSG_WAITALL)
+            who = int.from_bytes(received, "big")
+            if len(received) != 4 or who not in self._expected:
                 connection.close()
                 continue
             if who in self._came:

@@ -27,7 +27,7 @@ _PING = struct.Struct("!qq")
 
 
 Words = Annotated[str, Field(max_length=1000), AfterValidator(on_one_line)]
-"""What another node says, which may be a stranger."""
+"""A text that another node sends; it may be a stranger."""
 _Number = Annotated[int, Field(ge=0, lt=MOST_NODES)]
 _Amount = Annotated[float, Field(ge=0, lt=1e18)]
 
