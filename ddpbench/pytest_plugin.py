@@ -22,7 +22,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pytest
 
@@ -187,8 +187,7 @@ _STACK: pytest.StashKey[contextlib.ExitStack] = _Key()
 
 def _stash(config: pytest.Config) -> pytest.Stash:
     """Return where this plugin keeps what a session has; before pytest 7 nothing is kept."""
-    found: pytest.Stash = getattr(config, "stash", {})
-    return found
+    return cast("pytest.Stash", getattr(config, "stash", {}))
 
 
 def _too_old() -> str:
