@@ -262,6 +262,12 @@ class _Parser(argparse.ArgumentParser):
         for name in (None, "store"):
             self.register("action", name, flags.Given)
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """As usual, but `--flag=--` is refused: argparse takes the -- away, and gives an empty list for one value."""
+        if arg_strings == ["--"] and action.nargs is None and action.option_strings:
+            raise argparse.ArgumentError(action, "expected one value, and -- is none")
+        return super()._get_values(action, arg_strings)
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuse a value that is none of the choices, and name the nearest one."""
         if action.choices is not None and value not in action.choices:

@@ -152,3 +152,19 @@ def test_skipping_everything_is_no_proof(tmp_path: Path, capsys: pytest.CaptureF
     said = capsys.readouterr()
     assert "0 proved, 0 not, 1 skipped" in said.out
     assert "nothing was proved: all cases were skipped" in said.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "sweep quick --dry-run --out=--",
+        "compare a b --drift=--",
+        "allocation a --where=--",
+        "verify --set=--",
+    ],
+)
+def test_two_dashes_are_no_value(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(words.split())
+    assert ended.value.code == 2
+    assert "-- is none" in capsys.readouterr().err
