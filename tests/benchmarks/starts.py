@@ -1,6 +1,7 @@
 """Start one training loop in several ways in turn: does the step time depend on the way?
 
     python -m tests.benchmarks.starts --strategy ddp --world-size 2 --rounds 40 --out FILE.csv
+    python -m tests.benchmarks.starts --read FILE.csv [--base WAY]
 
 In each round every way has one start, in random order. A row has a start's step time, and rank 0's processor
 time and minor page faults in a step. The loop is `bare_loop.py`, but for the ways of the harness.
@@ -18,16 +19,22 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import os
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from ddpbench.analysis.read.measurement import read_measurement
+from ddpbench.analysis.statistics.correlation import estimated, widening
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.plan import plan_launch
 from ddpbench.launch.watch import LaunchRunner
@@ -39,6 +46,7 @@ from ddpbench.records import Address, Block, RunDir, read_rank
 from ddpbench.spec import Case
 from ddpbench.worker.server import preload
 from tests.benchmarks import bare_loop
+from tests.benchmarks.ratio import Ratio, paired_ratio
 from tests.processes import python_path
 
 ROOT = Path(__file__).parents[2]
@@ -149,6 +157,43 @@ class Starts:
         }
 
 
+def read(path: Path) -> dict[str, list[Found]]:
+    """Return each way's starts, by round.
+
+    Raises:
+        ValueError: a round is incomplete.
+    """
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    found: dict[str, list[Found]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: int(row["round"])):
+        found[row["way"]].append((float(row["step_s"]), float(row["cpu_s"]), float(row["minor_faults"])))
+    if len({len(starts) for starts in found.values()}) != 1:
+        raise ValueError(f"{path}: a round is incomplete")
+    return dict(found)
+
+
+def ratio(first: Sequence[Found], second: Sequence[Found], number: int = 0) -> Ratio:
+    """Return the geometric mean of the rounds' ratios, its interval widened by their correlation."""
+    pairs = [(one[number], other[number]) for one, other in zip(first, second, strict=True)]
+    found = paired_ratio(pairs)
+    logs = np.array([[math.log(one / other) for one, other in pairs]])
+    rounds = [(place, "") for place in range(len(pairs))]
+    wider = widening(rounds, estimated(logs, rounds, ratios=True).reckoned)
+    half = wider * math.log(found.high / found.value)
+    return Ratio(found.value, found.value * math.exp(-half), found.value * math.exp(half), found.pairs)
+
+
+def table(starts: Mapping[str, Sequence[Found]], base: str) -> list[str]:
+    """Return a line for each way: step time and processor time relative to the base's, and page faults in a step."""
+    lines = []
+    for way, own in starts.items():
+        faults = statistics.median(one[2] for one in own)
+        step, cpu = (ratio(own, starts[base], number) for number in (0, 1))
+        lines.append(f"{way}: step {step}, processor time {cpu}, {faults:.1f} faults")
+    return lines
+
+
 def fork_ranks(world: int, preloading: bool, words: list[str]) -> None:
     """Fork `world` ranks of the bare loop from this process, and wait for them."""
     if preloading:
@@ -172,15 +217,22 @@ def main() -> None:
         fork_ranks(int(sys.argv[2]), preloading, sys.argv[4 if preloading else 3 :])
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--strategy", choices=["single", "ddp"], required=True)
-    parser.add_argument("--world-size", type=int, required=True)
+    parser.add_argument("--read", type=Path)
+    parser.add_argument("--base", default="torchrun")
+    parser.add_argument("--strategy", choices=["single", "ddp"], default="ddp")
+    parser.add_argument("--world-size", type=int, default=2)
     parser.add_argument("--workload", default="gpt:nano")
     parser.add_argument("--ways", default="")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
+    if asked.read:
+        print("\n".join(table(read(asked.read), asked.base)))
+        return
+    if asked.out is None:
+        parser.error("give --out or --read")
     case = Case(
         workload=asked.workload,
         strategy=asked.strategy,
