@@ -262,7 +262,7 @@ def test_what_launches_may_not_have_shown_is_said_where_they_are_compared(tmp_pa
     assert words == "a slow-down of up to 46 % of launches may not have been seen"
     told = summarize(write_run(tmp_path / "run", 4, rounds=5))
     assert [one for one in told.validity if words in one] == [
-        f"Of a case with 5 launches {words} (95 % confidence): all comparisons are of what was seen."
+        f"With 5 launches a case, {words} (95 % confidence)."
     ]
     few = summarize(write_run(tmp_path / "few", 4, rounds=3))
     assert not [one for one in few.validity if "may not have been seen" in one]

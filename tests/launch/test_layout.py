@@ -111,10 +111,13 @@ def test_a_framework_that_starts_its_ranks_itself_is_skipped(
     monkeypatch.setattr(installed, "_installed", lambda names: (names[0], "2.60.0"))
     monkeypatch.setattr(installed, "_importable", lambda module: True)
     text = '[base]\nworkload = "mlp:small"\n[axes]\nstrategy = ["ddp", "ray_train"]\nworld_size = [2]'
-    assert layouts(tmp_path, text) == {
-        ("ddp", 2): "1x2",
-        ("ray_train", 2): "ray starts its ranks itself, on one machine, under ddpbench sweep",
-        ("single", 1): "1x1",
+    planned = plan_for(write(tmp_path / "x.toml", text), TWO_BY_FOUR, out=tmp_path / "run").plan
+    refused = "ray starts its ranks itself, on one machine, under ddpbench sweep"
+    assert {(entry.case.strategy, entry.case.launcher): entry.skip_reason for entry in planned.cases} == {
+        ("ddp", "torchrun"): None,
+        ("single", "torchrun"): None,
+        ("ray_train", "ray"): refused,
+        ("single", "ray"): refused,
     }
 
 

@@ -317,8 +317,7 @@ def _rarely_slow(measured: Sequence[CaseRun]) -> Iterable[str]:
     if len(able) > 1:
         fewest = min(able)
         yield (
-            f"Of a case with {counted(fewest, 'launch', 'launches')} {missed_words(fewest, 'launches')} (95 % "
-            "confidence): all comparisons are of what was seen."
+            f"With {counted(fewest, 'launch', 'launches')} a case, {missed_words(fewest, 'launches')} (95 % confidence)."
         )
 
 

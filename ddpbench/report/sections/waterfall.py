@@ -280,9 +280,7 @@ def _picture(fall: Fall, index: int) -> Picture:
         if index
         else f"Ideal is the base case's step ({fall.base}), shared out over the ranks. A loss is what "
         "a part of the step takes beyond that, as a share of the step; the losses and the measured efficiency add "
-        "up to 1. Parts are from instrumented steps, the efficiency from timed ones: 'timed against instrumented "
-        "steps' is what the two do not agree on, in this case and the base case. 'rest' is left because medians do not "
-        "add up."
+        "up to 1. Parts are from instrumented steps, the efficiency from timed ones."
     )
     caption = " ".join([f"{fall.name}; {setting_of(fall.row)}.", reading, interval, *marks])
     return Picture(
