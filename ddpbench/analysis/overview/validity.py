@@ -317,7 +317,8 @@ def _rarely_slow(measured: Sequence[CaseRun]) -> Iterable[str]:
     if len(able) > 1:
         fewest = min(able)
         yield (
-            f"With {counted(fewest, 'launch', 'launches')} a case, {missed_words(fewest, 'launches')} (95 % confidence)."
+            f"With {counted(fewest, 'launch', 'launches')} a case, "
+            f"{missed_words(fewest, 'launches')} (95 % confidence)."
         )
 
 
