@@ -82,7 +82,7 @@ def _inspect(case: Case, largest: Case | None) -> dict[str, Any]:
         raise _UnfitError(_import_sentence(error)) from error
     _check_options(workload, case.workload_options)
     alone = Place(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
-    with _doing("its options or data"):
+    with _doing("its options or data", see="its __init__() and its data"):
         training = Training(case, alone, device)
     with _doing("model()"):
         first = training.fresh_model()
@@ -383,10 +383,11 @@ def told(error: BaseException) -> str:
 
 
 @contextmanager
-def _doing(what: str, hint: Callable[[], str] = str) -> Iterator[None]:
+def _doing(what: str, hint: Callable[[], str] = str, *, see: str = "") -> Iterator[None]:
     """Turns an exception into a sentence on where it was raised while the workload did that.
 
-    `hint` gives what is added to one of torch's about number types.
+    `hint` gives what is added to one of torch's about number types, `see` where to look if no line of the user's
+    raised it.
     """
     try:
         yield
@@ -394,6 +395,8 @@ def _doing(what: str, hint: Callable[[], str] = str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         more = hint() if isinstance(error, RuntimeError) and "dtype" in str(error) else ""
+        if see and not users_line(error):
+            more = f"{more}; see {see}"
         raise _UnfitError(f"{what} failed: {told(error)}{more}") from error
 
 
@@ -447,7 +450,7 @@ def _check_loss(loss: Any, *, graph: bool = True) -> None:
         raise _UnfitError(f"its loss is {found}; it must be a scalar: the mean over the batch's samples")
     if graph and not loss.requires_grad:
         raise _UnfitError(
-            "its loss has no graph to go back through: was it detached, or taken under no_grad?"
+            "its loss has no graph to go back through: leave out what detaches it, such as detach() or no_grad()"
         )
     if not math.isfinite(loss.item()):
         raise _UnfitError(f"its loss is {loss.item()} in the first step")
