@@ -44,6 +44,8 @@ PLANTED = REPORTS / "planted"
 """Comparisons in turn of sides that differ by what was planted: each is a launch here, and its rounds are pairs."""
 AFTER_A_PAUSE = REPORTS / "after-a-pause"
 """A step of blocks that others' work came right before, and of their neighbours in the same launch."""
+STARTS = REPORTS / "starts"
+"""Starts of one loop in several ways, as `starts.py` reads them."""
 FOLDERS = (WRAPPER_COSTS, ON_A_GPU, BARE_LOOPS, NOTING, NOTING_EACH, BESIDE_TORCHRUN, PLANTED, AFTER_A_PAUSE)
 WRAPPERS = {
     "ddp": "DDP",

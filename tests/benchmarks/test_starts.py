@@ -1,0 +1,87 @@
+"""What the way of starting ranks costs a step: the kept starts, and that every way works."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.kept_pairs import STARTS
+from tests.benchmarks.starts import Found, ratio, read, table
+from tests.processes import python_path
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("path", sorted(STARTS.glob("*.csv")), ids=lambda path: path.stem)
+def test_the_kept_starts_give_the_ratios_of_their_readme(path: Path) -> None:
+    text = " ".join((STARTS / "README.md").read_text(encoding="utf-8").split())
+    for line in table(read(path), "torchrun"):
+        assert line in text, f"{path.name}: {line}"
+
+
+def test_starts_are_kept_and_the_method_has_their_ratios() -> None:
+    method = (ROOT / "docs/method.md").read_text(encoding="utf-8")
+    for name in ("ddp-2", "single-1"):
+        found = read(STARTS / f"{name}.csv")
+        for way in ("exec", "fork-all", "harness"):
+            one = ratio(found[way], found["torchrun"])
+            assert f"{one.value:.4f} [{one.low:.4f}, {one.high:.4f}]" in method, (name, way)
+
+
+def starts(*step_s: float) -> list[Found]:
+    return [(one, one / 2, 0.0) for one in step_s]
+
+
+def test_a_ratio_is_the_geometric_mean_of_rounds_with_its_t_interval() -> None:
+    found = ratio(starts(2.0, 1.0, 2.0, 1.0), starts(1.0, 1.0, 1.0, 1.0))
+    assert found.value == pytest.approx(2**0.5)
+    # by hand: logs 0.693, 0, 0.693, 0: standard error 0.2001, times 3.182
+    assert found.high / found.value == pytest.approx(1.890, abs=0.001)
+
+
+def test_rounds_that_resemble_their_neighbours_widen_the_interval() -> None:
+    base = starts(*[1.0] * 8)
+    apart = ratio(starts(2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0), base)
+    alike = ratio(starts(2.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0), base)
+    assert alike.value == pytest.approx(apart.value)
+    assert alike.high > 1.5 * apart.high
+
+
+def test_an_incomplete_round_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "starts.csv"
+    path.write_text(
+        "round,place,way,step_s,cpu_s,minor_faults\n0,0,fork,1,1,0\n0,1,exec,1,1,0\n1,0,exec,1,1,0\n"
+    )
+    with pytest.raises(ValueError, match="a round is incomplete"):
+        read(path)
+
+
+@pytest.mark.thorough
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("world", [1, 2])
+def test_every_way_starts_the_loop(world: int, tmp_path: Path) -> None:
+    out = tmp_path / "starts.csv"
+    asked = (
+        "--strategy",
+        "ddp" if world > 1 else "single",
+        "--world-size",
+        world,
+        "--rounds",
+        1,
+        "--seconds",
+        0.05,
+    )
+    subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks.starts", *map(str, asked), "--out", out],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": python_path(ROOT)},
+        check=True,
+        timeout=300,
+    )
+    found = read(out)
+    assert len(found) == 7
+    assert all(step_s > 0 and cpu_s > 0 for own in found.values() for step_s, cpu_s, _ in own)
