@@ -43,7 +43,7 @@ def settle_matplotlib() -> None:
 
 
 def _is_of_use(record: logging.LogRecord) -> bool:
-    """Whether the user can do anything about what matplotlib says: a list that it could not keep costs a second."""
+    """Return True if the user can do something about matplotlib's message: an unsaved font list costs only a second."""
     return not str(record.msg).startswith("Could not save font_manager cache")
 
 

@@ -179,7 +179,7 @@ class _Measured:
 
 
 _Key: Any = getattr(pytest, "StashKey", object)
-"""Before pytest 7 there is none, and this file is loaded there all the same: by every suite beside which it is."""
+"""Missing before pytest 7, which loads this file in every suite of its environment all the same."""
 _GATE: pytest.StashKey[_Gate] = _Key()
 _BENCH: pytest.StashKey[_Bench] = _Key()
 _STACK: pytest.StashKey[contextlib.ExitStack] = _Key()
@@ -276,7 +276,7 @@ class DdpBenchmark:
         try:
             return self._measured(rounds, measured, settings)
         except BaseException:
-            # It was used: what it failed with is no test's that forgets its benchmark, which pytest-benchmark warns of.
+            # It was used: pytest-benchmark must not warn of a test that forgot its benchmark.
             self._benchmark._mode = self._benchmark._mode or "ddp_benchmark(...)"
             raise
 

@@ -201,7 +201,7 @@ def _tell(sentence: str) -> None:
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """Where what is printed on standard error does not fit, as on a full disk, the exit code alone says what it is."""
+    """Guard writes to standard error: where one fails, as on a full disk, the exit code alone tells the outcome."""
     try:
         yield
     except BrokenPipeError:
@@ -263,7 +263,7 @@ class _Parser(argparse.ArgumentParser):
             self.register("action", name, flags.Given)
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        """As usual, but `--flag=--` is refused: argparse takes the -- away, and gives an empty list for one value."""
+        """Refuse `--flag=--`, of which argparse makes an empty list; all else is as usual."""
         if arg_strings == ["--"] and action.nargs is None and action.option_strings:
             raise argparse.ArgumentError(action, "expected one value, and -- is none")
         return super()._get_values(action, arg_strings)

@@ -157,7 +157,7 @@ class Change:
 
     @property
     def shows_rare(self) -> bool:
-        """Whether rounds in turn are enough to see a slow-down of some of them. True of two runs, which add none."""
+        """True if rounds in turn are enough to see a slow-down of some of them, and for two runs, which add none."""
         return self.mean_most is None or self.rounds >= ROUNDS_TO_SEE
 
 

@@ -6,7 +6,7 @@ its even part (`Moved`). So no busbw exceeds what a link carries. busbw is nccl-
 (doc/PERFORMANCE.md there): bytes over time, times a factor by which the number says how busy the links are,
 for each operation and number of ranks. Only the factor is nccl-tests'; its clock (`OTHER_CLOCK`) gives the
 columns `call_time_s` and `call_busbw`. The rounds are the replicates: a round gives one mean time for
-each size, over all its transfers of that size, and what is told is the median of these with its interval.
+each size, over all its transfers of that size, and the result is the median of these with its interval.
 """
 
 from __future__ import annotations

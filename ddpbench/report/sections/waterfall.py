@@ -139,7 +139,7 @@ class Fall:
 
     @property
     def unsure(self) -> list[str]:
-        """Those of them that may be nothing, and may be above the largest's median: too wide to tell."""
+        """The rivals whose interval includes 0 and reaches above the largest's median: too wide to tell."""
         most = self.weighed[self.largest].value
         return [
             name
