@@ -84,7 +84,7 @@ _TERMS: tuple[tuple[str, str], ...] = (
         (
             "The case that a speed-up divides by: strategy single at one rank, with the same workload, number type, "
             "threads per rank, device and launcher, and the same local batch (weak scaling) or global batch (strong "
-            "scaling). It is torch's, whatever the case is written in. Where the run has none, there is no speed-up."
+            "scaling). It is torch's for every framework. A run without it has no speed-ups."
         ),
     ),
     (
@@ -166,7 +166,7 @@ _TERMS: tuple[tuple[str, str], ...] = (
         (
             "The time that a part of the step takes beyond its share of the base case's ideal step, as a fraction of "
             "the step. A case's losses and its efficiency add up to 1: parts are those of instrumented steps, the "
-            "efficiency that of timed ones, and what the two do not agree on is a loss of its own. Each is the median "
+            "efficiency that of timed ones, and what the two do not agree on is a separate loss. Each is the median "
             "over rounds; what is left because medians do not add up is the last. Contention is the extra time of "
             "independent ranks."
         ),

@@ -107,9 +107,9 @@ def of_no_case(run: RunDir, plan: StoredPlan) -> list[LeftOut]:
 
 
 def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
-    """Return all cases of a run, with launches that were not steady flagged. A base case of no case has no base case.
+    """Return all cases of a run, with launches that were not steady flagged.
 
-    So has one that was added for cases that today have a base case of their own launcher.
+    A base case that no other case uses has no base case itself: it may be of a run that had one for all launchers.
 
     Their timings carry what correlates the run's rounds.
     """

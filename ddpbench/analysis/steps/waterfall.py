@@ -13,13 +13,13 @@ at once and exchange nothing, ran at the same n: where their computation takes r
 That needs independent ranks to be the bound that they are meant to be: where they took longer than the case itself,
 the two would be large, of opposite signs, and both wrong, and are left together (`outrun`).
 
-The efficiency E that is told is that of timed steps, and what the two kinds of steps do not agree on, F - E, is a
+The efficiency E is that of timed steps, and what the two kinds of steps do not agree on, F - E, is a
 loss of its own: `timed`. It holds the cost of instrumenting in either case, ranks that are not in step, and chance.
 
-All of that is worked out round by round, in the rounds that have every launch it needs. A loss that is told is the
-median of theirs, with the interval of a median (`stats.median_launch`): no interval around the mean of a few rounds
-holds. The efficiency is that of the whole report, a geometric mean. Medians do not add up exactly, so what is left of
-1 - E stands by itself: `rest`. What befalls few rounds, and makes them much slower, is in it.
+All of that is worked out round by round, in the rounds that have every launch it needs. A loss is the median of
+theirs, with the interval of a median (`stats.median_launch`): no interval around the mean of a few rounds holds.
+The efficiency is that of the whole report, a geometric mean. Medians do not add up exactly, so what is left of 1 - E
+stands by itself: `rest`. What befalls few rounds, and makes them much slower, is in it.
 """
 
 from __future__ import annotations

@@ -176,10 +176,10 @@ def _memory(run: CaseRun) -> dict[str, Any]:
 
 
 def _start_up(run: CaseRun) -> dict[str, Any]:
-    told = typical_start([launch.start_up for launch in run.good if launch.start_up is not None])
-    if told is None:
+    typical = typical_start([launch.start_up for launch in run.good if launch.start_up is not None])
+    if typical is None:
         return {}
-    total, parts = told
+    total, parts = typical
     share_s = sum(launch.server_s for launch in run.good) / len(run.good)
     return (
         _with_ends("startup{}_s", total)

@@ -229,24 +229,24 @@ def _own_experiment(spec: SideSpec, experiment: Path, top: Path | None, folder: 
     """
     if top is None or not experiment.is_relative_to(top):
         return experiment
-    beside = folder / experiment.relative_to(top)
-    if beside.is_file() or folder.resolve() == top:
-        return beside
+    placed = folder / experiment.relative_to(top)
+    if placed.is_file() or folder.resolve() == top:
+        return placed
     if not spec.ref or _is_tracked(top, experiment):
         raise RequestError(
             f"{spec.words}: it has no {experiment.relative_to(top)}; both sides need the experiment"
         )
-    if beside.is_symlink() or not beside.parent.resolve().is_relative_to(folder.resolve()):
+    if placed.is_symlink() or not placed.parent.resolve().is_relative_to(folder.resolve()):
         raise RequestError(
             f"{spec.words}: in that commit a link leads elsewhere from {experiment.parent.relative_to(top)}: put the "
             "experiment into another folder"
         )
     try:
-        beside.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(experiment, beside)
+        placed.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(experiment, placed)
     except OSError as error:
-        raise OutputError(f"{beside} cannot be written: {explain_os_error(error)}") from None
-    return beside
+        raise OutputError(f"{placed} cannot be written: {explain_os_error(error)}") from None
+    return placed
 
 
 def _check_workloads(spec: SideSpec, experiment: Path, folder: Path) -> None:

@@ -72,7 +72,7 @@ def updates_of(tracer: Tracer, body: list[ast.stmt], scope: Scope) -> Updates:
     elif _direct_steps(tracer, body, scope) > 1:
         found.owns = found.owns or "several updates"
     elif own_gradients(backwards, body):
-        found.owns = found.owns or "a backward with arguments of its own"
+        found.owns = found.owns or "a backward() with arguments"
     elif not any(is_backward(each) for each in here(body)):
         found.owns = found.owns or "a backward in a function of the loop's own"
     elif _conditional(body, lambda call: _is_schedulers(tracer, call, scope)):

@@ -43,7 +43,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
         caption=(
             "Start-up, s: from the moment at which a launch is asked for to the end of its last rank's first step, "
             "median over launches with its 95 % interval, and the medians of its parts for that rank. A fork server "
-            "has imported torch before: once a round, of which each launch bears the share in the last column."
+            "has imported torch before: once a round, and each launch has the share in the last column."
         ),
         columns=(
             Column("Case"),
