@@ -8,6 +8,7 @@ time and minor page faults in a step. The loop is `bare_loop.py`, but for the wa
 
 - `torchrun`: as anyone would start it
 - `exec`: a new Python process for each rank, without torchrun's agent
+- `exec-all`: the same, with all imported that ddpbench's fork server imports, and its `gc.freeze()`
 - `fork`: forked from a process that has imported torch
 - `fork-all`: forked from one that has imported what ddpbench's fork server has, with its `gc.freeze()`
 - `harness`: a launch of ddpbench, from a new fork server
@@ -106,9 +107,9 @@ class Starts:
         ]
         return self.bare(([*launcher, bare_loop.__file__, *self.words], _environment()))
 
-    def execute(self) -> Found:
+    def execute(self, *program: str) -> Found:
         port, world = free_port(), self.case.world_size
-        words = [bare_loop.__file__, *self.words]
+        words = [*(program or (bare_loop.__file__,)), *self.words]
         return self.bare(*((words, _environment(rank, world, port)) for rank in range(world)))
 
     def fork(self, *more: str) -> Found:
@@ -149,6 +150,7 @@ class Starts:
         return {
             "torchrun": self.torchrun,
             "exec": self.execute,
+            "exec-all": lambda: self.execute("-m", __spec__.name, "--import-all"),
             "fork": self.fork,
             "fork-all": lambda: self.fork("--all"),
             "harness": self.harness,
@@ -216,6 +218,10 @@ def main() -> None:
         preloading = sys.argv[3:4] == ["--all"]
         fork_ranks(int(sys.argv[2]), preloading, sys.argv[4 if preloading else 3 :])
         return
+    if sys.argv[1:2] == ["--import-all"]:
+        preload()
+        del sys.argv[1]
+        bare_loop.main()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--read", type=Path)
     parser.add_argument("--base", default="torchrun")

@@ -83,5 +83,5 @@ def test_every_way_starts_the_loop(world: int, tmp_path: Path) -> None:
         timeout=300,
     )
     found = read(out)
-    assert len(found) == 7
+    assert len(found) == 8
     assert all(step_s > 0 and cpu_s > 0 for own in found.values() for step_s, cpu_s, _ in own)
