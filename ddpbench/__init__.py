@@ -173,10 +173,10 @@ def report_on(
             from ddpbench.telling import to_nobody
             from ddpbench.wanted import ONLY_PNG
 
-            told = told or to_nobody
-            summary = summarize(run, others, told)
+            progress = told or to_nobody
+            summary = summarize(run, others, progress)
             write_csv(summary.cases, own)
-            report.write_report(summary, own, Painter(others, told), wanted or ONLY_PNG)
+            report.write_report(summary, own, Painter(others, progress), wanted or ONLY_PNG)
             return run.report, summary
     finally:
         if collected:

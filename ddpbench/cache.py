@@ -36,7 +36,7 @@ _ENTRY = b"ddpbench cache entry\n"
 _ENDING = ".kept"
 _UNFINISHED = re.compile(re.escape(_ENDING) + r"\.[0-9]+\.new$")
 MOST_BYTES = 256 << 20
-"""Of all that is kept, what was used last: a run of a thousand cases has some MiB, a figure up to one."""
+"""The most that is kept, of what was used last: a run of a thousand cases has some MiB, a figure up to one."""
 _DAY_S = 86_400
 _PACKAGE = Path(__file__).resolve().parent
 

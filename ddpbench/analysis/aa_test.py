@@ -132,7 +132,7 @@ class NoiseResult:
         return [
             f"at {level}; {none}",
             "in turn: ddpbench compare --interleave, which may end after any round; --total is the time, at most:",
-            "  it has blocks of steps in turn, and where a machine's speed varies these whole launches differ by more",
+            "  it has blocks of steps in turn, and where a machine's speed varies these full launches differ by more",
             "one sweep: of two cases, as many rounds as fit; more cases tell better how rounds are correlated",
             f"two runs: ddpbench compare BASE NEW, half of the time each, {drift} % of drift between them",
             f"{self.rounds} rounds show a deviation between {deviation}: {times}",

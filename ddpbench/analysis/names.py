@@ -1,4 +1,4 @@
-"""How sentences and tables name a run's cases."""
+"""Name a run's cases in sentences and tables."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def names_of(cases: Sequence[Case]) -> dict[str, str]:
         if several[case.strategy, case.world_size] > 1:
             rest.append(layout)  # which a label leaves out of one node
         rest = [word for word in dict.fromkeys(rest) if not (alone and word == layout)]
-        told = f" ({', '.join(rest)})" if rest else ""
-        names[case.case_id] = f"{spoken_of(case, rings=rings)} at {ranks}{told}"
+        details = f" ({', '.join(rest)})" if rest else ""
+        names[case.case_id] = f"{spoken_of(case, rings=rings)} at {ranks}{details}"
     return names
 
 
 class Names:
-    """How sentences name a run's cases."""
+    """Names of a run's cases, as sentences use them."""
 
     def __init__(self, among: Sequence[CaseRun]) -> None:
         """`among` are all that could be meant."""

@@ -23,8 +23,8 @@ def width_of(timings: Sequence[Timing], baseline: Sequence[Timing] | None) -> fl
     """Return the 95 % half-width that the stopping rule looks at; None without an interval.
 
     It is that of the log ratio to the base case within rounds, and None where they are not paired in three. A base
-    case, and a case whose base case has no numbers (`baseline` None or empty), has that of its own log step time: of
-    the median launch, and None under five.
+    case, and a case whose base case has no numbers (`baseline` None or empty), has that of the log of its step time:
+    of the median launch, and None under five.
     """
     if not baseline:
         step = step_time(timings) if timings else Interval(value=math.nan)

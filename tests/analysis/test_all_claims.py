@@ -1,4 +1,4 @@
-"""One sentence on all claims: it names them by verdict as far as there is room, and then counts them."""
+"""The sentence on all claims names them by verdict as far as there is room, and then counts them."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def finding(says: str) -> Finding:
     )
 
 
-def text(*told: tuple[str, ClaimVerdict]) -> str:
-    found = claims_answer([decided(*one) for one in told], [finding(says) for says, _ in told])
+def text(*claims: tuple[str, ClaimVerdict]) -> str:
+    found = claims_answer([decided(*one) for one in claims], [finding(says) for says, _ in claims])
     assert found is not None
     return found.text
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("claims", "expected"),
     [
         ([("a wins", HOLDS), ("b wins", HOLDS)], "Here it holds that a wins and that b wins."),
         (
@@ -72,8 +72,8 @@ def text(*told: tuple[str, ClaimVerdict]) -> str:
         ),
     ],
 )
-def test_claims_are_told_by_verdict(told: list[tuple[str, ClaimVerdict]], expected: str) -> None:
-    assert text(*told) == expected
+def test_claims_are_told_by_verdict(claims: list[tuple[str, ClaimVerdict]], expected: str) -> None:
+    assert text(*claims) == expected
 
 
 LONG = "this one of the two is a good deal faster than the other"
@@ -87,12 +87,12 @@ def test_what_does_not_fit_is_counted() -> None:
         f"Here it holds that {LONG}; not that it is; 1 more holds."
     )
     six = [f"{LONG}-{number}" for number in range(6)]
-    told = [*zip(six, (HOLDS, HOLDS, PART, NOT, OPEN, OPEN), strict=True)]
-    assert text(*told) == (
+    claims = [*zip(six, (HOLDS, HOLDS, PART, NOT, OPEN, OPEN), strict=True)]
+    assert text(*claims) == (
         f"Here it does not hold that {six[3]}; 2 more hold, 1 holds in part, 2 cannot be told."
     )
-    told = [(six[0], PART), ("b is faster than a is", NOT), (six[1], OPEN)]
-    assert text(*told) == (
+    claims = [(six[0], PART), ("b is faster than a is", NOT), (six[1], OPEN)]
+    assert text(*claims) == (
         "Here it does not hold that b is faster than a is; 1 more holds in part, 1 cannot be told."
     )
     longer = f"{LONG} and than any of the others that there may be among many more of them"
@@ -156,8 +156,8 @@ def test_where_nothing_can_be_told_the_reason_stands_beside() -> None:
     assert found is not None
     assert found.verdict == "unresolved"
     assert found.badge == "cannot tell"
-    told, reason = answer_of([], [], found)
-    assert told is found
+    first, reason = answer_of([], [], found)
+    assert first is found
     assert reason.text == "No answer: no case of several ranks was measured."
     assert answer_of([], [], replace(found, verdict="note")) == (replace(found, verdict="note"),)
 

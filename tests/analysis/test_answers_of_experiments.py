@@ -71,5 +71,5 @@ def test_an_experiment_has_an_answer_of_few_words(path: Path, tmp_path: Path) ->
             told.line
         )
     enough = experiment.budget.rounds_min >= MIN_ROUNDS
-    few = [told.text for told in summary.answer if told.verdict == "too few"]
+    few = [sentence.text for sentence in summary.answer if sentence.verdict == "too few"]
     assert bool(few) is not enough, few

@@ -191,11 +191,12 @@ def test_a_comparison_in_turn_says_how_long_it_should_have_been(tmp_path: Path) 
     assert "more than 500 rounds" in " ".join(remarks(replace(changes, wanted=0.001)))
     assert "Other programs" not in told
     busy = replace(changes, foreign=(0.02, 0.31, 0.05, 0.051, 0.0, 0.0, 0.0, 0.0))
-    assert "Other programs used up to 31 % of the cores' time in 2 of 8 rounds: both sides bear" in " ".join(
-        remarks(busy)
+    assert (
+        "Other programs used up to 31 % of the cores' time in 2 of 8 rounds: both sides are affected"
+        in " ".join(remarks(busy))
     )
     one_each = " ".join(remarks(replace(busy, turns="launches")))
-    assert "in 2 of 8 rounds: one side may bear more of that" in one_each
+    assert "in 2 of 8 rounds: one side may be affected more" in one_each
     assert "Both sides ran in turn, a launch after the other: rounds are pairs" in one_each
     few = compared(*(made(tmp_path / name, {DDP: 40}, rounds=2) for name in ("c", "d")), paired=True)
     assert "Too few rounds to tell how long it takes to resolve 3 %" in " ".join(remarks(few))

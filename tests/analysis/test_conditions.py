@@ -160,9 +160,9 @@ def test_validity_says_which_libraries_hide_theirs(strategy: str, tmp_path: Path
     ddp = case_of("ddp", 2, device="cuda", backend="nccl")
     hides = replace(ddp, strategy=strategy, bucket_cap_mb=None, algorithm="", schedule="")
     found = runs(tmp_path, ddp, hides, replace(hides, world_size=1), replace(hides, device="cpu"))
-    (told,) = _untimed_transfers(found, Names(found))
-    assert told.startswith("1 case has step times and no times of communication")
-    assert "on GPUs they are made on streams that their library does not show" in told
+    (sentence,) = _untimed_transfers(found, Names(found))
+    assert sentence.startswith("1 case has step times and no times of communication")
+    assert "on GPUs they are made on streams that their library does not show" in sentence
     assert [hides_transfers(one.case) for one in found] == [False, True, False, False]
 
 
@@ -261,12 +261,12 @@ def test_a_case_that_beats_its_upper_bound_is_doubted_before_any_number() -> Non
 SLOW = {"gloo_interface": "eth0 (1 Gbit/s)", "faster_interface": "ib0 (100 Gbit/s)"}
 
 
-def on_hosts(*told: tuple[str, dict[str, str]]) -> list[RankStart]:
+def on_hosts(*hosts: tuple[str, dict[str, str]]) -> list[RankStart]:
     """The starts of ranks, each with its host and what it says of its interfaces."""
     return [
         RankStart(
             rank=rank,
-            world_size=len(told),
+            world_size=len(hosts),
             pid=1,
             host=host,
             started_ns=0,
@@ -276,7 +276,7 @@ def on_hosts(*told: tuple[str, dict[str, str]]) -> list[RankStart]:
             torch_version="2.13.0",
             **more,  # type: ignore[arg-type]
         )
-        for rank, (host, more) in enumerate(told)
+        for rank, (host, more) in enumerate(hosts)
     ]
 
 
@@ -299,8 +299,8 @@ def test_a_slow_interface_beside_a_faster_one_is_told(tmp_path: Path) -> None:
         replace(run, launches=tuple(replace(one, slow_interfaces=slow[:hosts]) for one in run.launches))
         for run, hosts in zip(cases, (2, 5), strict=True)
     )
-    (told,) = _slow_interfaces([ddp, master], Names(cases))
-    assert told == (
+    (sentence,) = _slow_interfaces([ddp, master], Names(cases))
+    assert sentence == (
         "gloo used eth0 (1 Gbit/s) on n0, n1, n2 and 2 more in all 2 cases, though ib0 (100 Gbit/s) was there: "
         "GLOO_SOCKET_IFNAME chooses another interface."
     )
@@ -312,8 +312,8 @@ def test_a_slow_interface_beside_a_faster_one_is_told(tmp_path: Path) -> None:
             for number, one in enumerate(ddp.launches)
         ),
     )
-    (told,) = _slow_interfaces([half, cases[1]], Names(cases))
-    assert told.startswith("gloo used eth0 (1 Gbit/s) on n0 in 1 case (1 of 4 launches), though")
+    (sentence,) = _slow_interfaces([half, cases[1]], Names(cases))
+    assert sentence.startswith("gloo used eth0 (1 Gbit/s) on n0 in 1 case (1 of 4 launches), though")
     assert not list(_slow_interfaces(cases, Names(cases)))
 
 
@@ -323,8 +323,8 @@ def test_what_ranks_note_of_their_interfaces_reaches_the_page(tmp_path: Path) ->
     ranks = [RankLaunch(host=host, interfaces=("eth0", "ib0 (100 Gbit/s)")) for host in ("b", "a")]
     for number in range(2):
         write_launch(run, DDP, number, ranks)
-    (told,) = (sentence for sentence in summarize(run).validity if "gloo used" in sentence)
-    assert told.startswith("gloo used eth0 on a and b in 1 case, though ib0 (100 Gbit/s) was there: ")
+    (said,) = (sentence for sentence in summarize(run).validity if "gloo used" in sentence)
+    assert said.startswith("gloo used eth0 on a and b in 1 case, though ib0 (100 Gbit/s) was there: ")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A process with all cores' threads has a sentence that compares it with ranks on these cores; it is no base case."""
+"""A process with all cores' threads is compared with ranks on these cores in a sentence, not as their base case."""
 
 from __future__ import annotations
 

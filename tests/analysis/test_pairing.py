@@ -272,10 +272,10 @@ def test_launches_of_older_versions_are_placed_by_their_time(tmp_path: Path) -> 
     assert at("11:00:00") == at("11:30:00")
     assert found.session_of("ab12", "2026-03-04T10:05:00+00:00") == "ab12"
     assert found.session_of("", "") == found.session_of("", "yesterday") == ""
-    first = "0001-01-01T00:00:00+00:00"  # two seconds before it, there is no moment
+    first = "0001-01-01T00:00:00+00:00"  # no date holds the moment two seconds before it
     old_sessions(run, [("10:10:00", 0.0)])
-    told = run.sessions.read_text(encoding="utf-8").replace("2026-03-04T10:10:00+00:00", first)
-    run.sessions.write_text(told, encoding="utf-8")
+    text = run.sessions.read_text(encoding="utf-8").replace("2026-03-04T10:10:00+00:00", first)
+    run.sessions.write_text(text, encoding="utf-8")
     assert Sessions.of(run).session_of("", first) == ""
     run.sessions.write_text("{", encoding="utf-8")
     assert Sessions.of(run) == Sessions()

@@ -121,7 +121,7 @@ def test_the_promised_change_is_seen_in_one_sweep_four_times_in_five(rounds: int
 
 
 def shown_by_sweeps(ratios: NDArray[np.float64]) -> float:
-    """Which share of sweeps of two cases, by their log ratios within rounds, shows that the first is slower."""
+    """Return the share of sweeps of two cases, by log ratios within rounds, that show the first to be slower."""
     wider = factors(np.stack([ratios, np.zeros(ratios.shape)], axis=1))
     count = ratios.shape[-1]
     error = ratios.std(axis=1, ddof=1) / math.sqrt(count)

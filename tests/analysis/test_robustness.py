@@ -104,7 +104,7 @@ PARTS_AND_SHARES: dict[str, Told] = {
     "overlap": lambda found: found.overlap_interval(),
     "loss of efficiency": losses_of,
 }
-"""What is told of communication that takes 0.4 of the computation, and of which 0.1 are hidden."""
+"""Numbers on communication that takes 0.4 of the computation, and of which 0.1 are hidden."""
 
 
 def launches_with(exposed: list[float]) -> Breakdown:
@@ -128,12 +128,12 @@ def launches_with(exposed: list[float]) -> Breakdown:
     )
 
 
-def covered(told: Told, shape: str, rounds: int, runs: int = RUNS) -> float:
-    """How many of so many intervals hold the value of very many launches, which is what their own values estimate."""
+def covered(read: Told, shape: str, rounds: int, runs: int = RUNS) -> float:
+    """Return the share of intervals that hold the value of very many launches, which their own values estimate."""
     dice = np.random.default_rng(56)
 
     def drawn(count: int) -> Interval:
-        found = told(launches_with((0.4 * np.exp(NOISE * SHAPES[shape](dice, count))).tolist()))
+        found = read(launches_with((0.4 * np.exp(NOISE * SHAPES[shape](dice, count))).tolist()))
         assert found is not None
         return found
 

@@ -79,7 +79,7 @@ def test_step_time_is_the_median_launch_s_each_of_which_weighs_alike() -> None:
 
 
 def test_a_rate_is_the_median_step_time_s_turned_round_with_its_interval() -> None:
-    """Of an even number of launches too, where the median of the rates would be another."""
+    """It also is with an even number of launches, where the median of the rates would be another."""
     launches = timings([1.0, 2.0, 4.0, 1.5, 1.2, 9.0])
     rate, step = samples_rate(launches), step_time(launches)
     assert step.value == pytest.approx((0.15 + 0.2) / 2)

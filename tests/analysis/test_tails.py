@@ -61,9 +61,9 @@ def clean(dice: np.random.Generator, count: int) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Shares:
-    """How often series got each verdict, and how often the interval of their typical round alone would give it."""
+    """The shares of series with each verdict, and with each that the interval of typical rounds alone would give."""
 
-    told: dict[str, float]
+    given: dict[str, float]
     alone: dict[str, float]
 
 
@@ -73,13 +73,15 @@ def _told(logs: list[float]) -> _Told:
 
 def shares(draw: Draw, rounds: int, series: int = SERIES) -> Shares:
     dice = np.random.default_rng(1)
-    told: Counter[str] = Counter()
+    verdicts: Counter[str] = Counter()
     alone: Counter[str] = Counter()
     for _ in range(series):
         found = _told(draw(dice, rounds).tolist())
-        told[found.verdict] += 1
+        verdicts[found.verdict] += 1
         alone[judged(found.ratio, rounds).verdict] += 1
-    return Shares(*({verdict: count[verdict] / series for verdict in VERDICTS} for count in (told, alone)))
+    return Shares(
+        *({verdict: count[verdict] / series for verdict in VERDICTS} for count in (verdicts, alone))
+    )
 
 
 @MANY
@@ -88,12 +90,12 @@ def test_a_side_of_which_some_rounds_are_far_slower_is_not_called_equivalent(
     rounds: int, series: int
 ) -> None:
     unseen = (1 - SHARE) ** rounds if rounds >= ROUNDS_TO_SEE else 0.0
-    found = shares(planted, rounds, series).told
+    found = shares(planted, rounds, series).given
     assert found["equivalent"] + found["faster"] <= unseen + chance(unseen, series)
 
 
 def chance(share: float, series: int) -> float:
-    """What a simulation may show more than this share."""
+    """Return by how much a simulation may exceed this share."""
     return max(2.5 * math.sqrt(share * (1 - share) / series), 0.02)
 
 
@@ -104,11 +106,11 @@ def test_equal_sides_are_called_equivalent_as_often_as_by_their_typical_rounds(
     shape: str, rounds: int, series: int
 ) -> None:
     found = shares(EQUAL[shape], rounds, series)
-    assert found.told["faster"] + found.told["slower"] <= 0.05
-    lost = found.alone["equivalent"] - found.told["equivalent"]
+    assert found.given["faster"] + found.given["slower"] <= 0.05
+    lost = found.alone["equivalent"] - found.given["equivalent"]
     assert lost >= 0
     if rounds < ROUNDS_TO_SEE:
-        assert not found.told["equivalent"]
+        assert not found.given["equivalent"]
     elif shape != "disturbed alike":  # there a round far off has to be made up for by more rounds
         assert lost <= 0.005
 
@@ -154,17 +156,17 @@ def stopped(
 
 
 def change_of(logs: list[float]) -> Change:
-    told = _told(logs)
+    found = _told(logs)
     return Change(
         label="",
         case=None,  # type: ignore[arg-type]
-        verdict=told.verdict,
-        reason=told.reason,
-        ratio=told.ratio,
-        rounds=told.rounds,
-        mean=told.mean,
-        mean_most=told.mean_most,
-        tail=told.tail,
+        verdict=found.verdict,
+        reason=found.reason,
+        ratio=found.ratio,
+        rounds=found.rounds,
+        mean=found.mean,
+        mean_most=found.mean_most,
+        tail=found.tail,
     )
 
 
@@ -216,9 +218,9 @@ def test_a_clean_change_is_found_as_soon_as_ever(series: int) -> None:
 def test_to_be_alike_takes_as_many_rounds_as_show_what_is_named() -> None:
     assert (1 - SEEN_SHARE) ** ROUNDS_TO_SEE <= ALPHA < (1 - SEEN_SHARE) ** (ROUNDS_TO_SEE - 1)
     assert missed_share(ROUNDS_TO_SEE) <= SEEN_SHARE
-    told = _told(QUIET_ROUNDS[: ROUNDS_TO_SEE - 1])
-    assert (told.verdict, told.tail) == ("cannot tell", True)
-    assert told.reason == "typical rounds are alike, but 13 are too few to see rare slow ones: 14 do"
+    found = _told(QUIET_ROUNDS[: ROUNDS_TO_SEE - 1])
+    assert (found.verdict, found.tail) == ("cannot tell", True)
+    assert found.reason == "typical rounds are alike, but 13 are too few to see rare slow ones: 14 do"
     assert _told(QUIET_ROUNDS[:ROUNDS_TO_SEE]).verdict == "equivalent"
     few, enough = (change_of(QUIET_ROUNDS[:count]) for count in (ROUNDS_TO_SEE - 1, ROUNDS_TO_SEE))
     assert (few.within(0.03), few.shows_rare, decided("", few, 0.03).within) == (True, False, False)
@@ -251,7 +253,7 @@ def sweeps(
 
 
 def missed_share_of(share: float, rounds: int, runs: int = 1000) -> float:
-    """How often so many rounds have none that is slow, as far as a simulation shows it."""
+    """Return how often none of these rounds is slow, as far as a simulation shows it."""
     unseen = (1 - share) ** rounds
     return unseen + chance(unseen, runs)
 
@@ -260,8 +262,8 @@ def test_what_launches_may_not_have_shown_is_said_where_they_are_compared(tmp_pa
     assert missed_share(5) == pytest.approx(1 - 0.05**0.2)
     words = missed_words(5, "launches")
     assert words == "a slow-down of up to 46 % of launches may not have been seen"
-    told = summarize(write_run(tmp_path / "run", 4, rounds=5))
-    assert [one for one in told.validity if words in one] == [
+    summary = summarize(write_run(tmp_path / "run", 4, rounds=5))
+    assert [one for one in summary.validity if words in one] == [
         f"With 5 launches a case, {words} (95 % confidence)."
     ]
     few = summarize(write_run(tmp_path / "few", 4, rounds=3))
@@ -272,7 +274,7 @@ def test_what_launches_may_not_have_shown_is_said_where_they_are_compared(tmp_pa
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_a_clean_change_is_found_as_often_as_by_its_typical_rounds(rounds: int, series: int) -> None:
     found = shares(clean, rounds, series)
-    assert found.told["slower"] == found.alone["slower"]
+    assert found.given["slower"] == found.alone["slower"]
 
 
 QUIET_ROUNDS = [0.001 * (number % 5 - 2) for number in range(20)]
@@ -295,13 +297,13 @@ QUIET_ROUNDS = [0.001 * (number % 5 - 2) for number in range(20)]
 )
 def test_it_is_said_how_many_rounds_are_far_off(logs: list[float], reason: str) -> None:
     dice = np.random.default_rng(3)
-    told = _told(dice.permutation(logs).tolist())
-    assert (told.verdict, told.tail, told.reason) == ("cannot tell", True, reason)
-    assert told.mean == pytest.approx(math.exp(sum(logs) / len(logs)))
+    found = _told(dice.permutation(logs).tolist())
+    assert (found.verdict, found.tail, found.reason) == ("cannot tell", True, reason)
+    assert found.mean == pytest.approx(math.exp(sum(logs) / len(logs)))
 
 
 def test_rounds_far_off_in_both_directions_leave_a_verdict() -> None:
     logs = [SLOW, *QUIET_ROUNDS, *QUIET_ROUNDS, -SLOW]
-    told = _told(logs)
-    assert (told.verdict, told.tail, told.reason) == ("equivalent", False, "")
+    found = _told(logs)
+    assert (found.verdict, found.tail, found.reason) == ("equivalent", False, "")
     assert far_off(logs) == (1, 1)

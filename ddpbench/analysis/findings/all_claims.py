@@ -1,4 +1,4 @@
-"""One sentence on all claims of an experiment: what its sweep was to decide is the answer to its question."""
+"""Answer an experiment's question in one sentence on all its claims: they are what its sweep was to decide."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _HEADS: Mapping[ClaimVerdict, tuple[str, str, str]] = {
     "does not hold": ("here it does not hold that", "not that", "nor that"),
     "cannot tell": ("it cannot be told here whether", "it cannot be told whether", "or whether"),
 }
-"""How each begins the sentence, how it goes on with one, and what stands before a further claim."""
+"""Per verdict: the words that begin a sentence, those that continue one, and those before a further claim."""
 _TELLING: Sequence[ClaimVerdict] = ("holds", "does not hold", "holds in part", "cannot tell")
-"""Which are named before others where there is no room for all."""
+"""The order of naming, for a sentence that cannot hold all."""
 _COUNTED: Mapping[ClaimVerdict, tuple[str, str]] = {
     "holds": ("holds", "hold"),
     "holds in part": ("holds in part", "hold in part"),
@@ -25,13 +25,13 @@ _COUNTED: Mapping[ClaimVerdict, tuple[str, str]] = {
     "cannot tell": ("cannot be told", "cannot be told"),
 }
 _OF_ONE_CLAIM = (EARLIER, "claimed in", "corrected for", "the difference may")
-"""How tags begin that tell of a single claim's source or comparisons."""
+"""The beginnings of tags on a single claim's source or comparisons."""
 
 
 def claims_answer(claims: Sequence[Decided], findings: Sequence[Finding]) -> Finding | None:
     """Return what holds of an experiment's claims and what does not; of a single one, its own finding. None: no claims.
 
-    It is `unresolved` where nothing can be told of any.
+    It is `unresolved` where no claim is decided.
 
     Args:
         claims: in the experiment's order.
@@ -84,12 +84,12 @@ def _texts(claims: Sequence[Decided]) -> Iterator[str]:
         for count in range(len(found) - 1, 0, -1):
             for named in combinations(sorted(found, key=_TELLING.index), count):
                 yield _named(found, [verdict for verdict in found if verdict in named], 1)
-    told = _counts({verdict: len(by_verdict[verdict]) for verdict in found}, " here")
-    yield f"of {len(claims)} claims {told}"
+    counted_claims = _counts({verdict: len(by_verdict[verdict]) for verdict in found}, " here")
+    yield f"of {len(claims)} claims {counted_claims}"
 
 
 def _named(found: Mapping[ClaimVerdict, Sequence[str]], named: Collection[ClaimVerdict], most: int) -> str:
-    """Return so many claims of each of these verdicts, and how many more there are of which verdict."""
+    """Return up to `most` claims of each of these verdicts, and how many more there are of which verdict."""
     parts: list[str] = []
     for verdict in named:
         first, further, before = _HEADS[verdict]

@@ -1,8 +1,8 @@
 """The answer to an experiment's question: one or two sentences, from what was decided.
 
 The first says what to use (`choice.py`), or, where the sweep trains to a loss, who is there first
-(`first_to_loss.py`). A sweep that varies links, input data or precision has its finding on that beside. An experiment
-that was to decide claims is answered by them (`all_claims.py`).
+(`first_to_loss.py`). A sweep that varies links, input data or precision adds its finding on that. An experiment that
+was to decide claims is answered by them (`all_claims.py`).
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def answer_of(
 
     Args:
         cases: a run's.
-        findings: the run's, of which one may be told beside.
-        claimed: what became of the experiment's claims, if it has any.
+        findings: the run's, of which one may be added.
+        claimed: the verdicts on the experiment's claims, if it has any.
         withheld: cases whose numbers cannot be right, by id: nothing is answered from what they were compared with.
     """
     usable = [run for run in cases if run.case_id not in withheld]
@@ -79,20 +79,20 @@ def answer_of(
     ranked = found is not None and (
         found.evidence == "time-to-loss" or any(len(one.ranked) > 1 for one in choices)
     )
-    told = [*([found] if found else []), *asked] if ranked else [*asked, *([found] if found else [])]
+    answers = [*([found] if found else []), *asked] if ranked else [*asked, *([found] if found else [])]
     saved = _checkpoint(usable)
-    told = [saved, *told][:2] if saved is not None else told
+    answers = [saved, *answers][:2] if saved is not None else answers
     recovered = recovery_finding(usable)
     if recovered is not None:  # the rest is of the training that nothing befell
         saving = snapshot_finding(usable)
-        told = [recovered, *([saving] if saving is not None else [])]
+        answers = [recovered, *([saving] if saving is not None else [])]
     growth = growth_finding(usable)
-    told = [growth, *told][:2] if growth is not None else told
+    answers = [growth, *answers][:2] if growth is not None else answers
     if claimed is None:
-        return tuple(told) or (_none(cases, panels, withheld),)
-    if not told and claimed.verdict == "unresolved":
-        told = [_none(cases, panels, withheld)]  # why, and what to do
-    return (claimed, *told[:1])
+        return tuple(answers) or (_none(cases, panels, withheld),)
+    if not answers and claimed.verdict == "unresolved":
+        answers = [_none(cases, panels, withheld)]  # why, and what to do
+    return (claimed, *answers[:1])
 
 
 def _to_use(choices: Sequence[Choice], panels: Sequence[Case]) -> Finding | None:

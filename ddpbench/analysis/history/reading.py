@@ -167,10 +167,10 @@ def _measured_at(side: Side) -> datetime:
     Raises:
         RequestError: its records do not say.
     """
-    told = started_utc(side)
-    moment = utc_of(told)
+    started = started_utc(side)
+    moment = utc_of(started)
     if moment is None:
-        said = f"says {shortened(told)}" if told else "does not say"
+        said = f"says {shortened(started)}" if started else "does not say"
         raise RequestError(
             f"{on_one_line(str(side.path))} {said} when it was measured: give the runs in order, with --as-given"
         )

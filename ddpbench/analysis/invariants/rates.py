@@ -56,7 +56,7 @@ def _equal(what: str, seen: float, wanted: float) -> Bounded:
 def within_the_machine(case: Measured) -> Iterable[Bounded]:
     """Processor time over what the cores had to give, and operations over a GPU's peak: shares, at most 1.
 
-    In full precision cuDNN's convolutions use TF32, which the peak held against them does not.
+    In full precision cuDNN's convolutions use TF32; the peak that they are compared with is that of float32.
     """
     share, mfu = case.row.get("host_share"), case.row.get("mfu")
     if share is not None:

@@ -57,33 +57,33 @@ from ddpbench.telling import Told, to_nobody
 FEWEST_FINDINGS = 3
 """Beside the verdicts on an experiment's claims, however many it has."""
 WORTH_KEEPING = 100
-"""Of a run of fewer cases the summary is made anew each time: that takes about a second."""
+"""A run of fewer cases is summarized again each time: that takes about a second."""
 MOST_ASKED = 3
 """Sentences on losses, links, options, inputs and precision, for sweeps that ask about them."""
 
 
-def summarize(run: RunDir, others: Others = NOBODY, told: Told = to_nobody) -> RunSummary:
+def summarize(run: RunDir, others: Others = NOBODY, progress: Told = to_nobody) -> RunSummary:
     """Return all that a run directory shows. Unfinished launches are left out. The `others` share the work.
 
-    How far it is is `told`. Of many cases it is what was kept, where nothing has changed since.
+    `progress` is called as it is made. The summary of many cases is the kept one, where nothing has changed since.
 
     Raises:
         IdentityError: it is not a run directory, or one of another schema.
     """
     plan = read_plan(run)
     if len(plan.cases) < WORTH_KEEPING:
-        return _summarized(run, plan, others, told)
+        return _summarized(run, plan, others, progress)
     kept = Kept(run, plan)
     found = kept.summary()
     if found is None:
-        found = _summarized(run, plan, others, told)
+        found = _summarized(run, plan, others, progress)
         kept.keep(found)
     return found
 
 
-def _summarized(run: RunDir, plan: StoredPlan, others: Others, told: Told) -> RunSummary:
-    cases = read_cases_of(run, plan, others, told)
-    told("comparing cases", 0, 0)
+def _summarized(run: RunDir, plan: StoredPlan, others: Others, progress: Told) -> RunSummary:
+    cases = read_cases_of(run, plan, others, progress)
+    progress("comparing cases", 0, 0)
     machine = read_machine(run)
     fitted = LawsOf(cases, machine, others.first)
     merged = read_merged(run)

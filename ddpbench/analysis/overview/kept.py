@@ -1,4 +1,4 @@
-"""What a large run shows, kept in the user's own cache: nobody waits twice for the same records.
+"""Keep a large run's summary in the user's own cache: nobody waits twice for the same records.
 
 A stamp of every file that it was made from, and of the code that made it, says whether it still holds: as `make` and
 `git status` go by times and sizes.

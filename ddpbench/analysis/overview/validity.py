@@ -48,7 +48,7 @@ _MEANING = {
 
 
 _MOST_HOSTS = 3
-"""Of many with the same interfaces so many are named."""
+"""The most hosts that are named, of many with the same interfaces."""
 
 
 def merge_sentences(merged: Mapping[str, Any]) -> Iterable[str]:

@@ -183,9 +183,9 @@ def _found(ranks: Mapping[int, _Sorted]) -> dict[str, tuple[int | str, ...]]:
 
 
 def _loaders_share_cores(case: Case, starts: Sequence[RankStart]) -> bool:
-    """Return whether loader workers run on cores that ranks need: beside GPUs there are mostly enough for all.
+    """Return whether loader workers run on cores that ranks need: with GPUs there are mostly enough for all.
 
-    Ranks beside one socket's GPUs have all its cores, each of them.
+    Each rank that uses one socket's GPUs has all of its cores.
     """
     if not case.loader_workers or not starts or starts[0].loader_cores:
         return False

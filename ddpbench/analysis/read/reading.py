@@ -19,24 +19,24 @@ _AT_ONCE = 25
 
 
 def read_cases_of(
-    run: RunDir, plan: StoredPlan, others: Others = NOBODY, told: Told = to_nobody
+    run: RunDir, plan: StoredPlan, others: Others = NOBODY, progress: Told = to_nobody
 ) -> list[CaseRun]:
     """`read_cases`, of many cases by several processes. What fails elsewhere is read here.
 
     The `others` are there already; where there are none they are started, and ended.
     """
     if len(plan.cases) < WORTH_SHARING:
-        return judged(read_unjudged(run, plan, told))
+        return judged(read_unjudged(run, plan, progress))
     if others.processes:
-        return judged(_read_shared(run, plan, others, told))
+        return judged(_read_shared(run, plan, others, progress))
     with start_others(__name__) as started:
-        return judged(_read_shared(run, plan, started, told))
+        return judged(_read_shared(run, plan, started, progress))
 
 
-def _read_shared(run: RunDir, plan: StoredPlan, others: Others, told: Told) -> list[CaseRun]:
+def _read_shared(run: RunDir, plan: StoredPlan, others: Others, progress: Told) -> list[CaseRun]:
     starts = range(0, len(plan.cases), _AT_ONCE)
     parts = Dealt(_read, [(run, _part(plan, start, start + _AT_ONCE)) for start in starts], others)
-    found = parts.answers(lambda done: told("reading cases", done * _AT_ONCE, len(plan.cases)))
+    found = parts.answers(lambda done: progress("reading cases", done * _AT_ONCE, len(plan.cases)))
     return list(itertools.chain.from_iterable(found))
 
 

@@ -176,9 +176,9 @@ class Changes:
     wanted: float = WANTED
     """The change, as a fraction, that the comparison should resolve: the gate's."""
     foreign: tuple[float, ...] = ()
-    """Which share of the cores' time other programs used in each round in turn, as far as that was looked at."""
+    """The share of the cores' time that other programs used in each round in turn, as far as that was looked at."""
     turns: Literal["blocks", "launches"] = "blocks"
-    """What was in turn, where it was `paired`: blocks of steps, of some cases at least, or whole launches alone."""
+    """The unit that was in turn, where it was `paired`: blocks of steps, of some cases at least, or launches alone."""
 
     @property
     def undecided(self) -> list[Change]:

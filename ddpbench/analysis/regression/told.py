@@ -152,7 +152,7 @@ def remarks(changes: Changes) -> list[str]:
         )
         disturbed = [share for share in changes.foreign if share > FOREIGN_LIMIT]
         if disturbed:
-            who = "one side may bear more of that than the other" if whole else "both sides bear that"
+            who = "one side may be affected more than the other" if whole else "both sides are affected alike"
             found.append(
                 f"Other programs used up to {100 * max(disturbed):.0f} % of the cores' time in {len(disturbed)} of "
                 f"{counted(len(changes.foreign), 'round')}: {who}, and intervals are the wider for it."

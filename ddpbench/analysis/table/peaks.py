@@ -43,7 +43,7 @@ class Peak:
 
 
 TF32_OVER_FLOAT32 = 8.0
-"""How many times faster than in float32 any of these GPUs is in TF32: an A100 156 to 19.5, the others less."""
+"""The most by which TF32 is faster than float32 on any of these GPUs: an A100's 156 to 19.5, the others' less."""
 
 PEAKS: tuple[Peak, ...] = (
     Peak(
