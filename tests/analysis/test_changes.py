@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
@@ -15,9 +16,10 @@ import numpy as np
 import pytest
 
 from ddpbench.analysis.aa_test import noise_of
+from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.regression import Change, Changes, Side, changes_of, read_side, unlike
 from ddpbench.analysis.regression.apart import across, shown_drift, within
-from ddpbench.analysis.regression.changes import _apart, verdict_in_turn, wider_in_turn
+from ddpbench.analysis.regression.changes import _apart, _parts, verdict_in_turn, wider_in_turn
 from ddpbench.analysis.regression.gate import decided
 from ddpbench.analysis.regression.told import (
     failing,
@@ -736,3 +738,56 @@ def test_a_comparison_in_turn_allows_for_alike_rounds() -> None:
     assert plain.low is not None
     assert plain.low > 0
     assert verdict_in_turn(logs) == "cannot tell"
+
+
+PARTS_SHAPES: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
+    "quiet": ((0.0, 1.0), (0.0, 1.0)),
+    "both disturbed": ((0.3, 1.3), (0.3, 1.3)),
+    "the new side disturbed": ((0.0, 1.0), (0.15, 1.6)),
+    "the base disturbed more": ((0.3, 1.6), (0.15, 1.3)),
+}
+
+
+def with_part(times: Sequence[float], session: str) -> Any:
+    """A case whose backward took these times, and whose whole step takes a hundred seconds."""
+    timings = [
+        Timing(round=number, time_s=100 + value, steps=1, samples=1, session=session)
+        for number, value in enumerate(times)
+    ]
+    parts = SimpleNamespace(
+        by_round={
+            number: dict.fromkeys(PARTS, 0.0) | {"backward": value} for number, value in enumerate(times)
+        }
+    )
+    return SimpleNamespace(timings=timings, parts=parts, case=SimpleNamespace(global_batch=1))
+
+
+@pytest.mark.parametrize("rounds", [6, 8, 12, 20])
+@pytest.mark.parametrize("shape", PARTS_SHAPES)
+def test_the_interval_of_a_parts_change_holds_it_however_either_side_is_disturbed(
+    shape: str, rounds: int
+) -> None:
+    """By the median launch's, as of every part of a step; of the mean it held in 52 % of 5 launches, 84 % of 12."""
+    dice, held, count = np.random.default_rng(3), 0, 400
+
+    def drawn(share: float, factor: float, size: tuple[int, ...]) -> Any:
+        return np.exp(0.02 * dice.standard_normal(size)) * np.where(dice.random(size) < share, factor, 1.0)
+
+    base, new = PARTS_SHAPES[shape]
+    truth = float(np.median(drawn(*new, (200_000,))) - np.median(drawn(*base, (200_000,))))
+    for _ in range(count):
+        sides = [with_part(drawn(*one, (rounds,)).tolist(), name) for one, name in ((base, "a"), (new, "b"))]
+        (part,) = _parts(*sides, paired=False, drift=1e-4, alpha=ALPHA)
+        assert part.difference.low is not None
+        assert part.difference.high is not None
+        assert part.difference.value == pytest.approx(part.new_s - part.base_s)
+        held += part.difference.low <= truth <= part.difference.high
+    assert held / count >= 0.92
+
+
+def test_a_parts_change_of_few_launches_has_no_interval() -> None:
+    """Of five launches a side no interval of a median has 95 %."""
+    few = [with_part([1.0, 1.1, 1.2, 1.3, 1.4], name) for name in ("a", "b")]
+    (part,) = _parts(*few, paired=False, drift=0.0, alpha=ALPHA)
+    assert (part.base_s, part.difference.low) == (1.2, None)
+    assert not part.resolved

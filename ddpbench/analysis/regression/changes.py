@@ -10,6 +10,7 @@ rounds says too, and that nothing has changed only after enough rounds (`statist
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -47,9 +48,9 @@ from ddpbench.analysis.statistics.stats import (
     MIN_ROUNDS,
     Interval,
     Timing,
-    deviation,
     geometric_mean,
     judged,
+    median_difference,
     t_quantile,
 )
 from ddpbench.analysis.statistics.tails import ROUNDS_TO_SEE, agrees, mean_and_one_more
@@ -63,7 +64,10 @@ ChangeVerdict = Literal["faster", "slower", "equivalent", "cannot tell", "not co
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartChange:
-    """One part of a step on both sides, seconds; `difference` is new minus base, with its interval."""
+    """One part of a step on both sides, seconds, medians over launches; `difference` is new minus base.
+
+    Of two runs it is that of the medians, in turn that of the typical round; both with an interval.
+    """
 
     name: str
     base_s: float
@@ -593,39 +597,24 @@ def _parts(
     for name in names:
         mine = {number: one[name] for number, one in before.items()}
         other = {number: scale * one[name] for number, one in after.items()}
+        medians = [statistics.median(one.values()) for one in (mine, other)]
+        level = alpha / len(names)
         if paired:
             difference = anytime_interval(
                 [other[number] - mine[number] for number in in_turn if number in mine and number in other],
-                alpha / len(names),
+                level,
                 wider=wider,
             )
         else:
-            difference = _difference(list(mine.values()), list(other.values()), alpha / len(names), drifts)
-        found.append(
-            PartChange(
-                name=name,
-                base_s=math.fsum(mine.values()) / len(mine),
-                new_s=math.fsum(other.values()) / len(other),
-                difference=difference,
-            )
-        )
+            more = _more(medians, level, drifts)
+            difference = median_difference([*mine.values()], [*other.values()], level, more=more)
+        found.append(PartChange(name=name, base_s=medians[0], new_s=medians[1], difference=difference))
     return tuple(found)
 
 
-def _difference(a: Sequence[float], b: Sequence[float], alpha: float, drifts: Sequence[Variance]) -> Interval:
-    """Return the difference of two means with its interval: Welch's, with what either side drifts by.
-
-    Args:
-        a: the base's values, in any unit.
-        b: the new side's, in the same.
-        alpha: one minus the confidence of the interval.
-        drifts: of either side's mean, as variances of its logarithm.
-    """
-    means = [math.fsum(values) / len(values) for values in (a, b)]
-    if min(len(a), len(b)) < FEWEST:
-        return Interval(value=means[1] - means[0])
-    own = [Variance(deviation(values) ** 2 / len(values), len(values) - 1) for values in (a, b)]
-    between = [Variance(one.value * mean**2, one.df) for one, mean in zip(drifts, means, strict=True)]
-    total = added([*own, *between])
-    half = t_quantile(1 - alpha / 2, total.df) * math.sqrt(total.value)
-    return Interval.plus_minus(means[1] - means[0], half)
+def _more(medians: Sequence[float], alpha: float, drifts: Sequence[Variance]) -> float:
+    """Return half the interval of what either side drifts by: `drifts` are variances of the logarithm of its mean."""
+    total = added(
+        [Variance(one.value * middle**2, one.df) for one, middle in zip(drifts, medians, strict=True)]
+    )
+    return t_quantile(1 - alpha / 2, total.df) * math.sqrt(total.value)

@@ -4,7 +4,8 @@
 - Two cases of one sweep: the geometric mean of the ratios within rounds (`stats.compare`).
 - Two runs, and the runs of a history: the geometric mean over launches (`stats.geometric_mean`), and its quotients.
 - Two sides in turn: the same, and as their change the typical round (`sequential.middle_of`).
-- The parts of a step: the median over launches too, of each by itself (`read.overlap`).
+- The parts of a step: the median over launches too, of each by itself (`read.overlap`). Their change between two runs:
+  the difference of the medians (`stats.median_difference`), and in turn the typical round.
 """
 
 from __future__ import annotations
