@@ -12,13 +12,18 @@ import pandas as pd
 import pytest
 
 from ddpbench.analysis import RunSummary, load, summarize
+from ddpbench.analysis.findings.families import Families
+from ddpbench.analysis.findings.wording import plain
+from ddpbench.analysis.read.cases import read_cases
+from ddpbench.analysis.statistics.stats import Interval
 from ddpbench.analysis.time_to_loss import MOST_POINTS
 from ddpbench.records import RunDir
+from ddpbench.records.plan import read_plan
 from ddpbench.spec import Budget, Case
 from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan, write_sessions
 
 SINGLE = case_of("single", 1)
-DDP = case_of("ddp", 2)
+DDP, MASTER, MANY = case_of("ddp", 2), case_of("master", 2), case_of("ddp", 2, bucket_cap_mb=1.0)
 STRONG = case_of("ddp", 2, local_batch=4, global_batch=8, scaling="strong")
 STRONG_SINGLE = case_of("single", 1, scaling="strong")
 T4 = 2.776445105  # t(0.975, 4)
@@ -199,3 +204,50 @@ def test_a_finding_tells_where_the_faster_per_sample_is_the_later_one(run: RunDi
     assert "is 1.25 [1.25, 1.25] times as fast as single per sample, but 0.603" in findings[1]
     assert "0.603 [0.603, 0.603] times as fast to loss 2 (0.928 [" in findings[1]
     assert "; 16 and 8 samples per step; " in findings[1]
+
+
+def _said(run: RunDir, launches: dict[Case, Any], rounds: int) -> tuple[str, RunSummary]:
+    summary = write(run, launches, rounds)
+    return next(one.line for one in summary.findings if "but takes" in one.line), summary
+
+
+def test_a_finding_has_the_speed_ups_of_the_table(run: RunDir) -> None:
+    """It is the pair's own interval, wherever it is told: 1.25 times as fast, and 0.6 times to the loss."""
+    wobble = [1.0, 1.02, 0.98, 1.01, 0.97, 1.03]
+    other = [1.02, 0.99, 1.0, 0.98, 1.03, 1.01]
+    line, summary = _said(
+        run,
+        {
+            SINGLE: [[rank(10 * f, falling(40, 25))] for f in wobble],
+            DDP: [[rank(16 * f, falling(50, 25))] * 2 for f in other],
+        },
+        6,
+    )
+    row = summary.cases.set_index("case_id").loc[DDP.case_id]
+    rate, loss = (
+        Interval(value=row[name], low=row[f"{name}_ci_low"], high=row[f"{name}_ci_high"])
+        for name in ("speedup", "speedup_to_loss")
+    )
+    assert f"trains {plain(rate)} times as many samples/s" in line
+    assert f"takes {plain(loss.reciprocal())} times as long" in line
+
+
+def test_a_finding_has_the_interval_of_two_cases_that_their_family_has(run: RunDir) -> None:
+    """Three strategies at two ranks: all their pairs have one interval each, in the findings on throughput and here."""
+    dice = [[1.0, 1.02, 0.98, 1.01, 0.97, 1.03], [1.02, 0.99, 1.0, 0.98, 1.03, 1.01]]
+    dice.append([0.99, 1.01, 1.02, 1.0, 0.98, 0.97])
+    steps = {DDP: (16, 50), MASTER: (22, 30), MANY: (24, 20)}
+    line, summary = _said(
+        run,
+        {
+            case: [[rank(step * f, falling(high, 25))] * 2 for f in wobble]
+            for (case, (step, high)), wobble in zip(steps.items(), dice, strict=True)
+        },
+        6,
+    )
+    cases = read_cases(run, read_plan(run))
+    named = next(one.cases for one in summary.findings if "but takes" in one.line)
+    quick, soon = (next(one for one in cases if one.case_id == case_id) for case_id in named)
+    judged = Families(cases).judge(quick, soon)
+    assert judged is not None
+    assert f"trains {plain(judged.ratio.reciprocal())} times as many samples/s" in line

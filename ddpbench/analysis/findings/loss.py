@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 
+from ddpbench.analysis.findings.families import Families
 from ddpbench.analysis.findings.groups import grouped
 from ddpbench.analysis.findings.wording import inverse, launch_tags, name_of, plain, sentence
+from ddpbench.analysis.judging import speedup_over
 from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Comparison, Interval, compare, judge_all, step_time
+from ddpbench.analysis.statistics.stats import (
+    MIN_ROUNDS,
+    Comparison,
+    Interval,
+    Judgement,
+    compare,
+    judge_all,
+    step_time,
+)
 from ddpbench.analysis.summary import Finding
 from ddpbench.analysis.time_to_loss import against_base, cost_of, loss_curves_of, to_loss
 from ddpbench.spec import grouping
@@ -28,7 +40,7 @@ def loss_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     groups = sorted(grouped(able, _data).values(), key=lambda group: -len(group))
     found = [
         finding
-        for make in (_disagreement, _speedup)
+        for make in (partial(_disagreement, families=Families(cases)), _speedup)
         if (finding := next(filter(None, map(make, groups)), None)) is not None
     ]
     return tuple(found)
@@ -43,10 +55,14 @@ def _data(run: CaseRun) -> Key:
     )
 
 
-def _disagreement(group: Sequence[CaseRun]) -> Finding | None:
-    """Return the pair that is furthest apart of those in which the one that trains faster comes later to the loss."""
+def _disagreement(group: Sequence[CaseRun], families: Families) -> Finding | None:
+    """Return the pair that is furthest apart of those in which the one that trains faster comes later to the loss.
+
+    Their order in samples/s is told with the interval that the page has of the two (`_told`).
+    """
     comparisons: dict[str, Comparison] = {}
     pairs: dict[str, tuple[CaseRun, CaseRun]] = {}
+    known: dict[str, Judgement] = {}
     for a, b in itertools.combinations([run for run in group if to_loss(run)], 2):
         if len({a.case.fabric, b.case.fabric} - {""}) > 1:
             continue
@@ -55,9 +71,13 @@ def _disagreement(group: Sequence[CaseRun]) -> Finding | None:
             name = f"{a.case_id} {b.case_id}"
             pairs[name] = (a, b)
             comparisons |= {f"rate {name}": rate, f"loss {name}": loss}
-    judged = judge_all(comparisons)
-    for name, (a, b) in pairs.items():
-        judged[f"rate {name}"] = a.claimed.get(b.case_id) or judged[f"rate {name}"]
+            found = a.claimed.get(b.case_id) or families.judge(a, b)
+            if found is not None and found.verdict != "too few":
+                known[f"rate {name}"] = found
+    judged = {
+        **judge_all({name: one for name, one in comparisons.items() if name not in known}),
+        **known,
+    }
     crossed = [
         name
         for name in pairs
@@ -72,7 +92,7 @@ def _disagreement(group: Sequence[CaseRun]) -> Finding | None:
     name = max(crossed, key=gap)
     quick, soon = pairs[name]
     rate, loss = comparisons[f"rate {name}"], comparisons[f"loss {name}"]
-    more, longer = inverse(judged[f"rate {name}"].ratio), judged[f"loss {name}"].ratio
+    more, longer, corrected = _told(quick, soon, judged[f"rate {name}"], judged[f"loss {name}"])
     if judged[f"rate {name}"].verdict == "slower":
         quick, soon = soon, quick
         more, longer = inverse(more), inverse(longer)
@@ -86,7 +106,7 @@ def _disagreement(group: Sequence[CaseRun]) -> Finding | None:
         tags=(
             *_samples(quick, soon),
             quick.case.workload,
-            *launch_tags(min(rate.rounds, loss.rounds), judged[f"loss {name}"].comparisons),
+            *launch_tags(min(rate.rounds, loss.rounds), corrected),
         ),
         evidence=EVIDENCE,
         verdict="slower",
@@ -94,17 +114,32 @@ def _disagreement(group: Sequence[CaseRun]) -> Finding | None:
     )
 
 
+def _told(a: CaseRun, b: CaseRun, rate: Judgement, loss: Judgement) -> tuple[Interval, Interval, int]:
+    """Return A's samples/s and its time to the loss over B's, with the intervals that tables have of the two.
+
+    Of a case and its base case these are the speed-ups', and corrected for no others. That the two are apart was judged
+    by wider ones, all at once, of which the number is returned, too.
+    """
+    for run, base in ((a, b), (b, a)):
+        if run.baseline_id == base.case_id:
+            faster, sooner = speedup_over(run, base), against_base(run, base)
+            if faster is not None and sooner is not None:
+                more, longer = faster[0], sooner.time_ratio()
+                return (more, longer, 1) if run is a else (inverse(more), inverse(longer), 1)
+    return inverse(rate.ratio), loss.ratio, loss.comparisons
+
+
 def _speedup(group: Sequence[CaseRun]) -> Finding | None:
     """Return the case whose speed-up to the loss differs most from its speed-up in samples/s."""
     by_id = {run.case_id: run for run in group}
-    found: list[tuple[float, CaseRun, Comparison, Comparison]] = []
+    found: list[tuple[float, CaseRun, Interval, Comparison]] = []
     for run in group:
         baseline = by_id.get(run.baseline_id)
         if baseline is None or baseline is run or not traits_of(run.case).exchanges:
             continue
-        rate, loss = compare(run.timings, baseline.timings), against_base(run, baseline)
-        if rate is not None and rate.paired and rate.rounds and loss is not None:
-            found.append((abs(rate.log - loss.log), run, rate, loss))
+        rate, loss = speedup_over(run, baseline), against_base(run, baseline)
+        if rate is not None and loss is not None:
+            found.append((abs(math.log(rate[0].value) + loss.log), run, rate[0], loss))
     if not found:
         return None
     _, run, rate, loss = max(found, key=lambda one: one[0])
@@ -113,9 +148,9 @@ def _speedup(group: Sequence[CaseRun]) -> Finding | None:
     assert cost.time_s is not None
     baseline = by_id[run.baseline_id]
     few = ("too few rounds",) if loss.rounds < MIN_ROUNDS else ()
-    turn = "and" if few or not _apart(rate.rate_ratio(), loss.rate_ratio()) else "but"
+    turn = "and" if few or not _apart(rate, loss.rate_ratio()) else "but"
     text = (
-        f"{_who(run, baseline)} is {plain(rate.rate_ratio())} times as fast as {name_of(baseline, run)} per sample, "
+        f"{_who(run, baseline)} is {plain(rate)} times as fast as {name_of(baseline, run)} per sample, "
         f"{turn} {plain(loss.rate_ratio())} times as fast to loss {cost.target:g}"
     )
     times = f"{plain(cost.time_s)} s instead of {plain(step_time(to_loss(baseline)))} s"
