@@ -137,9 +137,10 @@ def _speedup(group: Sequence[CaseRun]) -> Finding | None:
         baseline = by_id.get(run.baseline_id)
         if baseline is None or baseline is run or not traits_of(run.case).exchanges:
             continue
-        rate, loss = speedup_over(run, baseline), against_base(run, baseline)
-        if rate is not None and loss is not None:
-            found.append((abs(math.log(rate[0].value) + loss.log), run, rate[0], loss))
+        faster, sooner = speedup_over(run, baseline), against_base(run, baseline)
+        if faster is not None and sooner is not None:
+            apart = abs(math.log(faster[0].value) + sooner.log)
+            found.append((apart, run, faster[0], sooner))
     if not found:
         return None
     _, run, rate, loss = max(found, key=lambda one: one[0])
