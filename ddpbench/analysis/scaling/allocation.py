@@ -11,13 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ddpbench.analysis.decided import decide
 from ddpbench.analysis.invariants import check_cases
+from ddpbench.analysis.judging import speedup_over
 from ddpbench.analysis.read.cases import read_cases
+from ddpbench.analysis.read.fabrics import fabrics_of
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.scaling.choice import AllocationRequest, check, choose
 from ddpbench.analysis.scaling.curves import CaseCurve
 from ddpbench.analysis.scaling.saving import Saving, saving_of
-from ddpbench.analysis.statistics.stats import Interval, compare, samples_rate, step_time
+from ddpbench.analysis.statistics.stats import Interval, samples_rate, step_time
 from ddpbench.analysis.table.frame import case_table
 from ddpbench.errors import RequestError
 from ddpbench.records import RunDir
@@ -103,13 +106,16 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
     """
     check(request)
     plan = read_plan(run)
+    machine = read_machine(run)
     cases = read_cases(run, plan)
+    if plan.claims:  # a pair of theirs has one interval, here as in the report
+        cases = decide(plan, cases, machine, fabrics_of(run), plan.claims).cases
     curve, elsewhere = choose(cases, request, run)
     base = curve.base
     assert base is not None  # choose takes none without
     recorded = request.samples_per_epoch is None
     request = _with_samples(request, [base, *curve.runs])
-    case, machine = curve.first.case, read_machine(run)
+    case = curve.first.case
     members = [base, *curve.runs]
     _check_possible(plan, members, machine)
     waited = [job for job in _slurm_jobs(machine) if job.queue_wait_s is not None]
@@ -246,12 +252,12 @@ def _recorded_samples(runs: Sequence[CaseRun]) -> int | None:
 def _job(run: CaseRun, base: CaseRun, request: AllocationRequest, *, base_case: bool) -> Job:
     case = run.case
     step = step_time(run.timings)
-    comparison = None if base_case else compare(run.timings, base.timings)
-    if comparison is not None and not comparison.paired:
+    found = None if base_case else speedup_over(run, base)
+    if found is None and not base_case:
         raise RequestError(
             f"{case.label} shares no rounds with its base case, so that it has no speed-up: resume the sweep"
         )
-    speedup = Interval(value=1.0) if comparison is None else comparison.rate_ratio()
+    speedup = Interval(value=1.0) if found is None else found[0]
     devices = case.world_size * (1 if case.device == "cuda" else case.threads_per_rank + case.loader_workers)
     epoch = run_s = None
     if request.samples_per_epoch is not None:
