@@ -87,7 +87,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--ddpbench-turns",
         choices=("blocks", "launches"),
-        help="what is in turn there: blocks of steps, while launches of both sides are in memory, or whole launches "
+        help="what is in turn there: blocks of steps, while launches of both sides are in memory, or launches "
         "(default: blocks)",
     )
     group.addoption(

@@ -236,7 +236,7 @@ def check_outputs(arguments: argparse.Namespace, *names: str) -> bool:
 
 
 def turns(parser: argparse.ArgumentParser, who: str) -> None:
-    """What two sides (`who`) take turns in."""
+    """Adds `--turns`, which says what two sides (`who`) take turns in."""
     parser.add_argument(
         "--turns",
         choices=("blocks", "launches"),

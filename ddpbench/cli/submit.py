@@ -236,7 +236,7 @@ def _explain(error: RequestError, room: Mapping[int, float]) -> None:
     """Says why Slurm refuses a job where the default partition has no room for it.
 
     Raises:
-        RequestError: it has none; Slurm's own words follow.
+        RequestError: that is why; Slurm's own words follow.
     """
     from ddpbench.errors import LaunchError, RequestError
 

@@ -113,7 +113,7 @@ def launcher_lines(nodes: Nodes, run: RunDir) -> Lines:
 def srun(nodes: int, ranks_per_node: int) -> str:
     """Return what starts a slot for each rank in an allocation of Slurm; it ends all where one ends badly.
 
-    Slots get the environment that the line has, whatever the job itself was given, and all of the job's cores on their
+    Slots get the environment that the line has, even if the job was given another, and all of the job's cores on their
     node, which they deal among their ranks: bound by Slurm, each knows only its own. No cores are asked for each task:
     from 22.05 on that would leave a step just as many.
     """

@@ -50,12 +50,12 @@ _NAMING = frozenset(
     {"*", "__getattr__", "__setattr__", "__dict__", "__class__"}
     | {"exec", "eval", "globals", "locals", "vars", "setattr", "modules", "f_globals"}
 )
-"""What may give a module names that are not written in it, or others that are."""
+"""Names whose use may give a module names that are not written in it, or others that are."""
 _LOGGERS = frozenset({"getLogger", "get_logger"})
 
 
 def _named_in(tree: ast.Module) -> Iterator[str]:
-    """Yield every name that a file mentions, wherever in it; `*` where it hands on which module it is."""
+    """Yield every name that a file mentions anywhere; `*` where it hands on which module it is."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name

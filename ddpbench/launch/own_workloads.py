@@ -18,14 +18,14 @@ from ddpbench.workloads import is_import_path
 from ddpbench.workloads.shipped import PREFIX, is_path, profile_path
 
 
-def located(name: str, beside: Path | None) -> str:
+def located(name: str, own_folder: Path | None) -> str:
     """Return the name with its file's path as the ranks find it: from the working directory where it lies below it.
 
-    A relative path is looked for beside the experiment's file first, then in the working directory. What is
-    no path of a file, or of none that is there, stays as it is.
+    A relative path is looked for in the experiment's folder (`own_folder`) first, then in the working directory. A
+    name without a path, or whose file does not exist, stays as it is.
     """
     head, attribute = _file_of(name)
-    path = _found(head, _folders(beside)) if head else None
+    path = _found(head, _folders(own_folder)) if head else None
     return name if path is None else _named(name, path, attribute)
 
 
@@ -81,12 +81,12 @@ def _nowhere(kind: str, name: str, folders: Sequence[Path], advice: str) -> str:
     return f"there is no {kind} {places}{meant or ('' if Path(name).is_absolute() else f'; {advice}')}"
 
 
-def _advice(name: str, beside: Path | None) -> str:
+def _advice(name: str, own_folder: Path | None) -> str:
     """Return what to do where a file is neither in the experiment's folder nor in the working directory."""
-    if beside is None or not is_run(beside):
+    if own_folder is None or not is_run(own_folder):
         return "give its path from the experiment's folder"
     started = "resume it in the folder in which the run was started"
-    for folder in beside.resolve().parents:  # runs are made below it, unless --out says otherwise
+    for folder in own_folder.resolve().parents:  # runs are made below it, unless --out says otherwise
         with contextlib.suppress(OSError):
             if (folder / name).is_file() and not is_planted(folder / name):
                 return f"{started}: {command('cd', folder)}"
@@ -106,7 +106,7 @@ def cast_notes(cases: Iterable[PlannedCase]) -> list[str]:
     ]
 
 
-def check_profile(name: str, beside: Path | None) -> None:
+def check_profile(name: str, own_folder: Path | None) -> None:
     """Refuses a replay of a profile that is nowhere.
 
     Raises:
@@ -114,14 +114,14 @@ def check_profile(name: str, beside: Path | None) -> None:
     """
     profile = name.removeprefix(PREFIX)
     if is_path(profile) and not profile_path(profile).exists():
-        raise ValueError(_nowhere("profile", profile, _folders(beside), _advice(profile, beside)))
+        raise ValueError(_nowhere("profile", profile, _folders(own_folder), _advice(profile, own_folder)))
 
 
-def _folders(beside: Path | None) -> list[Path]:
-    return [*([beside.resolve()] if beside is not None else []), Path.cwd()]
+def _folders(own_folder: Path | None) -> list[Path]:
+    return [*([own_folder.resolve()] if own_folder is not None else []), Path.cwd()]
 
 
-def with_located(experiment: Experiment, beside: Path) -> Experiment:
+def with_located(experiment: Experiment, own_folder: Path) -> Experiment:
     """Return the experiment with the files of its own workloads as `located` names them, so that it can be resumed.
 
     Raises:
@@ -129,26 +129,26 @@ def with_located(experiment: Experiment, beside: Path) -> Experiment:
     """
 
     def name_of(name: str) -> str:
-        found = located(name, beside)
+        found = located(name, own_folder)
         head = found.rpartition(":")[0]
         if is_import_path(found) and head.endswith(".py") and not Path(head).is_file():
-            told = _nowhere("file", head, _folders(beside), _advice(head, beside))
-            raise RequestError(f"workload {name!r}: {told}")
+            message = _nowhere("file", head, _folders(own_folder), _advice(head, own_folder))
+            raise RequestError(f"workload {name!r}: {message}")
         if is_import_path(found) and (why := missing(found)):
             raise RequestError(f"workload {name!r}: {why}")
         return found
 
     def selection(rule: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-        _check_apart([_setting(key, beside) for key in rule], [*rule])
+        _check_apart([_setting(key, own_folder) for key in rule], [*rule])
         return {
-            _setting(key, beside): [name_of(value) for value in values] if key == "workload" else values
+            _setting(key, own_folder): [name_of(value) for value in values] if key == "workload" else values
             for key, values in rule.items()
         }
 
     base = experiment.base.model_copy(update={"workload": name_of(experiment.base.workload)})
     axes = selection(experiment.axes)
-    _check_apart([_owner(owner, beside) for owner in experiment.options], [*experiment.options])
-    options = {_owner(owner, beside): given for owner, given in experiment.options.items()}
+    _check_apart([_owner(owner, own_folder) for owner in experiment.options], [*experiment.options])
+    options = {_owner(owner, own_folder): given for owner, given in experiment.options.items()}
     exclude = [selection(rule) for rule in experiment.exclude]
     claims = [
         claim.model_copy(
@@ -171,14 +171,14 @@ def _check_apart(found: Sequence[str], given: Sequence[str]) -> None:
             raise RequestError(f"{given[first]} and {given[place]} are one file's: write it one way")
 
 
-def _setting(name: str, beside: Path) -> str:
+def _setting(name: str, own_folder: Path) -> str:
     """Return the name of an axis, or of a setting that selects; options of an own workload have its file's path."""
     if not name.startswith("options."):
         return name
     owner, dot, key = name.removeprefix("options.").rpartition(".")
-    return f"options.{_owner(owner, beside)}{dot}{key}"
+    return f"options.{_owner(owner, own_folder)}{dot}{key}"
 
 
-def _owner(owner: str, beside: Path) -> str:
+def _owner(owner: str, own_folder: Path) -> str:
     """Return the name of an options table, which is a workload's without its class."""
-    return located(f"{owner}:Any", beside).rpartition(":")[0] if owner.endswith(".py") else owner
+    return located(f"{owner}:Any", own_folder).rpartition(":")[0] if owner.endswith(".py") else owner

@@ -242,7 +242,7 @@ def plan_launch(
 
 
 def _nearby(hardware: Hardware, processes: int, gpu_addresses: Sequence[str | None]) -> list[tuple[int, ...]]:
-    """Return the cores beside each rank's GPU; all cores where the system does not tell, or nobody knows the GPUs."""
+    """Return the cores next to each rank's GPU; all cores where these, or the GPUs, are not known."""
     if not gpu_addresses:
         return [hardware.cores] * processes
     found = [numa_cores(gpu_addresses[rank % len(gpu_addresses)]) for rank in range(processes)]

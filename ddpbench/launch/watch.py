@@ -43,7 +43,7 @@ class LaunchRunner:
         """`hang_setting` is what a user changes to wait longer; `shared` that other sweeps may run beside.
 
         `turn` is what blocks of steps wait for, where another side's are measured in between. `session` and `run_id`
-        are noted in every outcome, and the latter by every rank.
+        are noted in every outcome, and `run_id` also by every rank.
         """
         self._run = run
         self._hang_timeout_s = hang_timeout_s
@@ -110,7 +110,7 @@ class LaunchRunner:
         try:
             asked = {ASKED: str(time.perf_counter_ns())}
             if self._turn is not None and takes_turns:
-                asked[TURN] = self._turn.told
+                asked[TURN] = self._turn.address
             if server.launch([rank.env | asked for rank in plan.ranks], directory):
                 server_share_s += (
                     time.monotonic() - start
@@ -194,18 +194,18 @@ class LaunchRunner:
 
 
 def whole_because(case: Case) -> str:
-    """Return why whole launches of a case are measured in turn with another's, and not their blocks of steps.
+    """Return why launches of a case are measured in turn with another's, and not their blocks of steps.
 
     The end of a sentence; empty where blocks are.
     """
     if case.device != "cpu":
         return "both launches would hold a GPU's memory"
     if case.launcher != "local":
-        return "the ranks have a launcher of their own"
+        return "the ranks have their own launcher"
     if case.recovery != "off":
         return "a rank fails and recovers"
     if case.loader_workers > 0:
-        return "loader workers would go on fetching"
+        return "loader workers would continue fetching"
     if case.fabric and Links.parse(case.fabric).storage != "none":
         return "batches would be fetched from storage all the while"
     return ""

@@ -140,12 +140,12 @@ class Done:
 
     def _copy_proof(self, case_id: str, proof: LaunchDir) -> None:
         target = self._run.launch(case_id, "proof").path
-        beside = target.with_name(".proof")
-        shutil.rmtree(beside, ignore_errors=True)  # of a sweep that was killed right here
-        proof.copy_to(beside)
+        copy = target.with_name(".proof")
+        shutil.rmtree(copy, ignore_errors=True)  # of a sweep that was killed right here
+        proof.copy_to(copy)
         if target.exists():
             self._run.set_aside(self._run.launch(case_id, "proof"))
-        beside.rename(target)
+        copy.rename(target)
         self.endings[case_id, "proof", 0] = "ok"
 
 

@@ -123,8 +123,8 @@ def nodes_record(
 ) -> dict[str, Any]:
     """`machine.json` of several nodes, each its host, how many slots it has, and its facts.
 
-    What all nodes have in common stands once, as for one machine; what differs is told host by host, as the `setups`
-    of the hosts are. It is the same in whatever order the nodes come, for a launcher may renumber them at each start.
+    What all nodes have in common stands once, as for one machine; what differs is listed host by host, as the `setups`
+    of the hosts are. The nodes' order does not change it, for a launcher may renumber them at each start.
     """
     nodes = sorted(nodes, key=lambda node: (json.dumps(node[2], sort_keys=True), node[1], node[0]))
     names = _told_apart([host for host, _, _ in nodes])
@@ -147,8 +147,8 @@ def setup_of(contexts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return how the machines of several runs are set up: what all have in common once, else by host and run."""
     found: dict[str, Any] = {}
     known = [setups_of(context) for context in contexts]
-    for number, told in enumerate(known, start=1):
-        for host, own in told.items():
+    for number, by_host in enumerate(known, start=1):
+        for host, own in by_host.items():
             where = f"{host}, run {number} of {len(contexts)}"
             names = itertools.chain((host, where), (f"{where} ({again})" for again in itertools.count(2)))
             found[next(name for name in names if found.get(name, own) == own)] = own

@@ -1,4 +1,4 @@
-"""Network interfaces as the system tells of them, which one gloo picks, and which others are faster."""
+"""Network interfaces as the system describes them, which one gloo picks, and which others are faster."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ddpbench.texts import clean
 from ddpbench.units import format_bit_rate
 
 LOOPBACK = "lo"
-"""Where local ranks meet: `ddpbench.launch.plan` sets GLOO_SOCKET_IFNAME to it."""
+"""The interface over which local ranks meet: `ddpbench.launch.plan` sets GLOO_SOCKET_IFNAME to it."""
 RESOLVE_TIMEOUT_S = 2.0
 _FASTER = 2
-"""An interface is worth naming that claims so many times the rate of the one that is used."""
+"""An interface is worth naming that claims this multiple of the rate of the one that is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Interface:
     """It is a device's or a bond of some. Bridges and pairs' ends claim a rate that no wire has."""
 
     @property
-    def told(self) -> str:
+    def words(self) -> str:
         """Its name and what it claims to carry: `eth0 (25 Gbit/s)`."""
         rate = f" ({format_bit_rate(1e6 * self.speed_mbps)})" if self.speed_mbps else ""
         return f"{clean(self.name)}{rate}"
@@ -61,7 +61,7 @@ def list_interfaces(root: Path = Path("/")) -> list[Interface]:
 
 
 def look_up(name: str) -> list[str]:
-    """Return the addresses a host name has, in the order a backend would try them; none if it has none.
+    """Return the addresses of a host name, in the order a backend would try them; empty where there are none.
 
     Raises:
         TimeoutError: name servers did not answer within `RESOLVE_TIMEOUT_S`.
@@ -133,7 +133,7 @@ def faster_than(chosen: Sequence[Interface], found: Sequence[Interface], env: Ma
     rate = chosen[0].speed_mbps
     usable = [one for one in found if one.up and one.real and one.name != LOOPBACK and _reachable(one)]
     best = max(usable, key=lambda one: one.speed_mbps, default=None)
-    return best.told if best is not None and 0 < _FASTER * rate <= best.speed_mbps else ""
+    return best.words if best is not None and 0 < _FASTER * rate <= best.speed_mbps else ""
 
 
 def _reachable(interface: Interface) -> bool:
@@ -149,4 +149,4 @@ def gloo_interfaces() -> tuple[str, str]:
     except (OSError, psutil.Error):  # name servers that do not answer among them
         return "", ""
     chosen, _ = gloo_choice(found, lambda: addresses, os.environ)
-    return ", ".join(one.told for one in chosen), faster_than(chosen, found, os.environ)
+    return ", ".join(one.words for one in chosen), faster_than(chosen, found, os.environ)

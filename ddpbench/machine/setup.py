@@ -1,4 +1,4 @@
-"""How a machine is set up outside of any program, as far as the system tells: firmware, clocks, threads, networks.
+"""Read how a machine is set up outside of any program, as far as it shows: firmware, clocks, threads, networks.
 
 Nothing here makes two runs incomparable by itself, so that it is recorded and may differ.
 """
@@ -46,12 +46,12 @@ def _joined(folder: Path, *names: str) -> str:
 
 def _of_cpu(cpuinfo: Path) -> dict[str, str]:
     """Return the first core's microcode, and whether it is a virtual machine's."""
-    told: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for line in read_text(cpuinfo).splitlines():
         key, _, value = line.partition(":")
-        told.setdefault(key.strip(), value.strip())
-    virtual = "hypervisor" in told.get("flags", "").split()
-    return {"microcode": told.get("microcode", ""), "virtual_machine": "yes" if virtual else ""}
+        fields.setdefault(key.strip(), value.strip())
+    virtual = "hypervisor" in fields.get("flags", "").split()
+    return {"microcode": fields.get("microcode", ""), "virtual_machine": "yes" if virtual else ""}
 
 
 def _os_name(release: Path) -> str:

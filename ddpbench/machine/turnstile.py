@@ -1,11 +1,11 @@
 """Whose turn it is, where two sides measure on the same cores: one computes while the other waits.
 
-The turnstile is a socket, which every process of this host can reach whatever its network. A side takes the turn before
-a launch and gives it back at its end. In between rank 0 offers it before each block of steps: where the other side
-waits, it goes there, and comes back at that one's next block. Before the first block that counts they meet: who has
-warmed up sooner waits. Launches at the same place of a round meet, and no others: where one fails early, its side waits
-in the next one. So blocks of both sides follow each other within a fraction of a second, and what the machine does to
-one it does to the other.
+The turnstile is a socket, which every process of this host can reach, in any network namespace. A side takes the turn
+before a launch and gives it back at its end. In between rank 0 offers it before each block of steps: where the other
+side waits, it goes there, and comes back at that one's next block. Before the first block that counts they meet: who
+has warmed up sooner waits. Launches at the same place of a round meet, and no others: where one fails early, its side
+waits in the next one. So blocks of both sides follow each other within a fraction of a second, and what the machine
+does to one it does to the other.
 
 A line goes there, of a verb and the side (`offer`, `meet`, `give`, or `take` and the launch's place); a byte comes back
 with the turn.
@@ -27,25 +27,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TURNSTILE = "DDPBENCH_TURNSTILE"
-"""Where the turnstile is and which side this is, told to a side's process: `PATH SIDE`."""
+"""The variable that names the turnstile and the side to a side's process: `PATH SIDE`."""
 TURN = "DDPBENCH_TURN"
-"""The same, told to the ranks of a launch whose blocks are in turn."""
+"""The variable with the same for the ranks of a launch whose blocks are in turn."""
 IN_TURN = "go in turn"
-"""What a side's process is told for a round in which it asks for the turn."""
-WHOLE = "whole launches are measured in turn, not blocks of their steps"
-"""What is told where that is so, before the reason."""
+"""The word to a side's process before a round in which it asks for the turn."""
+WHOLE = "launches are measured in turn, not blocks of their steps"
+"""The message where that is so, before the reason."""
 _FOLDER = "ddpbench-turns-"
 _GRANTED = b"."
 _LOOK_S = 1.0
 
 
 class TurnstileGoneError(ConnectionError):
-    """Whoever says whose turn it is has ended."""
+    """The process that grants turns has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """Who waits for the turn, and whether for another side's launch too."""
+    """A side that waits for the turn, and whether for another side's launch too."""
 
     side: str
     connection: socket.socket
@@ -69,11 +69,11 @@ class Turnstile:
         self._order: tuple[str, ...] = ()
         self._expected: set[str] = set()
         self._places: dict[str, int] = {}
-        """Of each side of the round, where in it its last launch is; -1 before the first."""
+        """By side, the place of its last launch in the round; -1 before the first."""
         self._launched: set[str] = set()
         """The sides of which a launch is under way."""
         self._met: set[str] = set()
-        """Those whose launch has come to where it meets the other's, or is past that."""
+        """The sides whose launch has got to where it meets the other's, or is past that."""
         self._stopping, self._stop = socket.socketpair()
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -88,12 +88,12 @@ class Turnstile:
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
-    def told(self, side: str) -> str:
+    def address(self, side: str) -> str:
         """Return what the environment of a side's processes says of it (`TURNSTILE`, `TURN`)."""
         return f"{self.path} {side}"
 
     def close(self) -> None:
-        """Ends it; whoever waits hears that it is gone."""
+        """Ends it; a side that waits hears that it is gone."""
         self._stop.close()
         self._thread.join()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -180,7 +180,7 @@ class Turnstile:
                         self._ended(side)
                         continue
                     case ["take", side, place] if place.isdecimal():
-                        self._ended(side)  # whatever a launch before has left
+                        self._ended(side)  # a launch before may have left its state
                         self._launched.add(side)
                         self._places[side] = int(place)
                     case ["meet", side]:
@@ -201,18 +201,18 @@ class Turnstile:
 
 
 class Turn:
-    """One process's access to a turnstile, for its side."""
+    """A process's access to a turnstile, for its side."""
 
-    def __init__(self, told: str) -> None:
-        """`told` is what `TURNSTILE` or `TURN` says.
+    def __init__(self, address: str) -> None:
+        """`address` is what `TURNSTILE` or `TURN` says.
 
         Raises:
             TurnstileGoneError: there is none.
         """
-        path, _, self._side = told.rpartition(" ")
-        self.told = told
+        path, _, self._side = address.rpartition(" ")
+        self.address = address
         self.alone = False
-        """Whether nobody takes turns with it: then its launches do not ask."""
+        """True where no side takes turns with it: then its launches do not ask."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(_LOOK_S)
         try:
@@ -240,7 +240,7 @@ class Turn:
         return self._ask("meet", waiting)
 
     def give(self) -> None:
-        """Let the other side have the turn, if this one has it; where there is no turnstile any more it is nobody's."""
+        """Let the other side have the turn, if this one has it; where the turnstile is gone it is nobody's."""
         with contextlib.suppress(OSError):
             self._socket.sendall(f"give {self._side}\n".encode())
 
@@ -258,7 +258,7 @@ class Turn:
 
     def remove(self) -> None:
         """Removes what a turnstile leaves behind that was killed: its folder."""
-        folder = Path(self.told.rpartition(" ")[0]).parent
+        folder = Path(self.address.rpartition(" ")[0]).parent
         if folder.name.startswith(_FOLDER):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -287,10 +287,10 @@ class Turn:
 
 
 def turn_from(name: str) -> Turn | None:
-    """Return the access that the environment tells of by this name, which is then no longer in it; None without one.
+    """Return the access that the environment has by this name, which is then no longer in it; None without one.
 
     Raises:
-        TurnstileGoneError: there is no such turnstile.
+        TurnstileGoneError: the turnstile does not exist.
     """
-    told = os.environ.pop(name, "")
-    return Turn(told) if told else None
+    address = os.environ.pop(name, "")
+    return Turn(address) if address else None

@@ -434,7 +434,7 @@ def _whole(digits: str) -> int:
 
 def _finite(number: str) -> float:
     if not math.isfinite(value := float(number)):
-        raise ValueError(f"{number} is no finite number")
+        raise ValueError(f"{number} is not a finite number")
     return value
 
 

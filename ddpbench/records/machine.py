@@ -98,9 +98,11 @@ def is_dirty(commit: str) -> bool:
 
 def setups_of(context: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Return how each host of a run is set up, as far as is known; hosts that do not differ stand as one."""
-    told = context.get("setup") or {}
-    by_host = all(isinstance(own, Mapping) for own in told.values())
-    return {host: dict(own) for host, own in (told if by_host else {str(context.get("host")): told}).items()}
+    setup = context.get("setup") or {}
+    by_host = all(isinstance(own, Mapping) for own in setup.values())
+    return {
+        host: dict(own) for host, own in (setup if by_host else {str(context.get("host")): setup}).items()
+    }
 
 
 def read_merged(run: RunDir) -> dict[str, Any]:

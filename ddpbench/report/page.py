@@ -380,7 +380,7 @@ def used_words(summary: RunSummary) -> str:
         or any(case.nodes > 1 and not case.fabric for case in cases)
     ):
         return ""
-    told = []
+    uses = []
     for noun, key, device in (("logical core", "cores", "cpu"), ("GPU", "gpus", "cuda")):
         here = identity.get(key)
         mine = [case for case in cases if case.device == device]
@@ -393,11 +393,11 @@ def used_words(summary: RunSummary) -> str:
         quota = identity.get("cpu_quota")
         if device == "cpu" and isinstance(quota, int | float):
             used = max(1, min(used, math.ceil(quota)))
-        told.append((used, f"{used} of {counted(len(here), noun)}"))
-    if not told:
+        uses.append((used, f"{used} of {counted(len(here), noun)}"))
+    if not uses:
         return ""
-    verb = "was" if [used for used, _ in told] == [1] else "were"
-    return f"At most {' and '.join(words for _, words in told)} {verb} used."
+    verb = "was" if [used for used, _ in uses] == [1] else "were"
+    return f"At most {' and '.join(words for _, words in uses)} {verb} used."
 
 
 def _used_cores(case: Case, here: int) -> int:

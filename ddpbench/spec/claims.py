@@ -98,7 +98,7 @@ class Claim(BaseModel, extra="forbid", frozen=True):
     than: _Selection | None = None
     """Cases that they are held against, each with the one that differs in nothing but the keys that both name."""
     by: Annotated[float, limits.CLAIMED_LEAD, BeforeValidator(_no_bare_per_cent), _PER_CENT] | None = None
-    """How much faster at least: the other's step takes that much longer; 1 or more in per cent. Unset: at all."""
+    """The least lead: the other's step takes that much longer; 1 or more in per cent. Unset: any."""
     cases: _Selection | None = None
     """Cases that are claimed to be as fast as others."""
     as_fast_as: _Selection | None = None

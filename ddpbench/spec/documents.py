@@ -139,7 +139,7 @@ def huge_numbers(data: object, path: str = "") -> Iterator[Problem]:
 
 
 def stated_scope(text: str) -> str:
-    """Return the `scope` of an experiment's text; empty where it has none, or cannot be read."""
+    """Return the `scope` of an experiment's text; empty where it is not set, or the text cannot be read."""
     try:
         found = parse(text).get("scope")
     except ValueError:

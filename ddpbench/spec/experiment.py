@@ -298,7 +298,7 @@ def _own_excludes(
     models: Mapping[str, type[BaseModel]],
     problems: list[Problem],
 ) -> None:
-    """Names excludes by an option of a user's own class that no case has: there is no model that would know it."""
+    """Names excludes by an option of a user's own class that no case has: no model knows its options."""
     rules = data.get("exclude", [])
     options = data.get("options", {})
     for index, rule in enumerate(rules if isinstance(rules, list) else []):
@@ -316,7 +316,7 @@ def _own_excludes(
             problems += [
                 Problem(
                     path=path,
-                    message=f"{shortened(value)} is no case's value, so that it would exclude nothing",
+                    message=f"no case has the value {shortened(value)}, so that it would exclude nothing",
                 )
                 for value in rule[name]
                 if given and not any(same_value(value, one) for one in given)

@@ -36,7 +36,7 @@ def _json_value(value: Any) -> Any:
 
 
 OwnValue = Annotated[Any, AfterValidator(_json_value)]
-"""Of an option of a user's own class."""
+"""The value of an option of a user's own class."""
 
 
 def same_value(one: Any, other: Any) -> bool:

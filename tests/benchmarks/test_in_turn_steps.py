@@ -76,7 +76,7 @@ def test_a_pause_before_a_block_leaves_its_steps_alone(
     (own,) = (entry for entry in prepared.plan.cases if not entry.added_as_baseline)
     prepared = replace(prepared, plan=make_plan(prepared.experiment, [own]))
     turnstile = Chance(0.5 if full else 1.0, seed=strategy)
-    turn = Turn(turnstile.told(MEASURED))
+    turn = Turn(turnstile.address(MEASURED))
 
     def launches_so_far() -> list[Path]:
         return sorted(prepared.run.path.glob("cases/*/launch-*"))
@@ -130,7 +130,7 @@ def another_side(turnstile: Turnstile) -> Iterator[None]:
     def work() -> None:
         with contextlib.suppress(TurnstileGoneError):
             while True:
-                with contextlib.closing(Turn(turnstile.told("other"))) as turn:
+                with contextlib.closing(Turn(turnstile.address("other"))) as turn:
                     turn.take()
                     end = time.monotonic() + PAUSE_S
                     while time.monotonic() < end:

@@ -66,7 +66,7 @@ def tried(name: str, here: Path, shared: Sequence[Path]) -> list[str]:
 def run(given: Input, here: Path, tag: str) -> oracle.Ended:
     """Runs an input's command to its end, or its deadline."""
     argv = [word.replace("{here}", str(here)) for word in given.argv]
-    out, told = here.with_suffix(".out"), here.with_suffix(".told")
+    out, errors = here.with_suffix(".out"), here.with_suffix(".told")
     environment = {oracle.TAG: tag, "TMPDIR": str(here / "tmp"), "HOME": str(here), "COLUMNS": "100"}
     environment["MPLCONFIGDIR"] = str(here.parent / "matplotlib")  # its list of fonts takes seconds to make
     environment["DDPBENCH_CACHE"] = str(here.parent / "cache")
@@ -75,11 +75,11 @@ def run(given: Input, here: Path, tag: str) -> oracle.Ended:
     child = os.fork()
     if child == 0:
         limits = dict(given.limits) if given.launches else {resource.RLIMIT_AS: MEMORY, **given.limits}
-        _be(argv, here, out, told, environment, limits)
+        _be(argv, here, out, errors, environment, limits)
     code = _awaited(child, began + given.deadline_s)
     seconds = time.monotonic() - began
-    texts = [path.read_bytes()[:1_000_000].decode("utf-8", "replace") for path in (out, told)]
-    for path in (out, told):
+    texts = [path.read_bytes()[:1_000_000].decode("utf-8", "replace") for path in (out, errors)]
+    for path in (out, errors):
         path.unlink()
     return oracle.Ended(argv=argv, code=code, out=texts[0], told=texts[1], seconds=seconds)
 
@@ -88,7 +88,7 @@ def _be(
     argv: Sequence[str],
     here: Path,
     out: Path,
-    told: Path,
+    errors: Path,
     environment: Mapping[str, str],
     limits: Mapping[int, int],
 ) -> None:
@@ -97,7 +97,7 @@ def _be(
     try:
         os.setsid()
         os.environ.update(environment)
-        for number, path in ((1, out), (2, told)):
+        for number, path in ((1, out), (2, errors)):
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(file, number)
             os.close(file)

@@ -78,7 +78,7 @@ def test_messages_that_nobody_reads_or_that_do_not_fit_end_with_a_code_that_is_d
 
 
 def test_a_command_whose_progress_nobody_reads_or_that_does_not_fit_ends_so() -> None:
-    told = (
+    script = (
         "import sys, ddpbench.cli as cli; from types import SimpleNamespace as N; from ddpbench.cli.lines import say\n"
         "def work(_):\n    for _ in range(9): say('round', sys.stderr)\n"
         "cli.make_parser = lambda: N(parse_args=lambda _: N(run=work)); cli.main([])"
@@ -87,7 +87,7 @@ def test_a_command_whose_progress_nobody_reads_or_that_does_not_fit_ends_so() ->
     for where, code in (("2>&1 >/dev/null | true", 141), ("2>/dev/full", 1)):
         line = f'{{ sleep 0.5; "$0" -c "$1"; echo $? >&3; }} {where}'
         ended = subprocess.run(
-            ["sh", "-c", f"exec 3>&1; {line}", sys.executable, told],
+            ["sh", "-c", f"exec 3>&1; {line}", sys.executable, script],
             check=False, capture_output=True, text=True, env=buffered,
         )  # fmt: skip
         assert ended.stdout.strip() == str(code), (where, ended)

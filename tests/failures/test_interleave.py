@@ -92,8 +92,8 @@ def blocks_of(out: Path, side: str, number: int) -> list[tuple[int, int, str]]:
 
 def outcome_of(out: Path, side: str, number: int) -> dict[str, Any]:
     (path,) = (out / side / "cases").glob(f"*/launch-{number:02}/outcome.json")
-    told: dict[str, Any] = json.loads(path.read_text())
-    return told
+    outcome: dict[str, Any] = json.loads(path.read_text())
+    return outcome
 
 
 ALIKE = ("bench/step.toml", "--base", "fast", "--new", "env=NOTHING=1", "--rounds", 3, "--total", "1 s")
@@ -103,10 +103,10 @@ ALIKE = ("bench/step.toml", "--base", "fast", "--new", "env=NOTHING=1", "--round
 def test_blocks_of_both_sides_are_in_turn_and_never_at_once(repository: Path) -> None:
     out = repository.parent / "out"
     settings = ("--set", "budget.measured_s=0.3", "--set", "budget.seed=7")
-    code, told, said = compare(repository, *ALIKE, "--out", out, *settings)
-    assert code == 0, told + said
+    code, printed, said = compare(repository, *ALIKE, "--out", out, *settings)
+    assert code == 0, printed + said
     seeds = {json.loads((out / side / "plan.json").read_text())["budget"]["seed"] for side in ("base", "new")}
-    assert len(seeds - {7}) == len(seeds) == 1  # drawn anew, for both
+    assert len(seeds - {7}) == len(seeds) == 1  # drawn again, for both
     blocks = sorted(blocks_of(out, "base", 0) + blocks_of(out, "new", 0))
     for before, after in itertools.pairwise(blocks):
         assert before[1] <= after[0]
@@ -128,9 +128,9 @@ FORGETS_ITS_TURN = 'import os\nos.environ.pop("DDPBENCH_TURNSTILE", None)\n'
 TELLS_LESS = """
 import json
 whole = json.dumps
-def less(told, **more):
-    ready = isinstance(told, dict) and told.get("event") == "ready"
-    return whole({key: told[key] for key in told if key != "whole"} if ready else told, **more)
+def less(event, **more):
+    ready = isinstance(event, dict) and event.get("event") == "ready"
+    return whole({key: event[key] for key in event if key != "whole"} if ready else event, **more)
 json.dumps = less
 """
 
@@ -146,8 +146,8 @@ def test_whole_launches_are_in_turn_where_blocks_cannot_be(repository: Path, why
         code = FORGETS_ITS_TURN if why == "an older ddpbench" else TELLS_LESS
         (repository / "sitecustomize.py").write_text(code)
         words = ("--new", "path=.")
-    code, told, said = compare(repository, *ALIKE, *words, "--out", out)
-    assert code == 0, told + said
+    code, printed, said = compare(repository, *ALIKE, *words, "--out", out)
+    assert code == 0, printed + said
     blocks = sorted(blocks_of(out, "base", 0) + blocks_of(out, "new", 0))
     order = [side for *_, side in blocks]
     assert sum(a != b for a, b in itertools.pairwise(order)) == 1, order
@@ -171,18 +171,20 @@ def test_an_own_loader_with_workers_keeps_its_turn_and_that_is_told(repository: 
     git(repository, "commit", "-qam", "own loader")
     out = repository.parent / "out"
     words = ("bench/step.toml", "--base", "main", "--new", "env=NOTHING=1", "--rounds", 3, "--total", "1 s")
-    code, told, said = compare(repository, *words, "--out", out)
-    assert code == 0, told + said
+    code, printed, said = compare(repository, *words, "--out", out)
+    assert code == 0, printed + said
     order = [side for *_, side in sorted(blocks_of(out, "base", 0) + blocks_of(out, "new", 0))]
     assert sum(a != b for a, b in itertools.pairwise(order)) == 1, order
-    because = "whole launches are measured in turn, not blocks of their steps: the workload's own loader has workers"
+    because = (
+        "launches are measured in turn, not blocks of their steps: the workload's own loader has workers"
+    )
     assert said.count(because) == 2, said  # of either side
     assert not any(outcome_of(out, side, 0)["noise"]["in_turn"] for side in ("base", "new"))
 
 
 @dataclass
 class Ready:
-    """What a side says of itself."""
+    """A side that is ready, as it describes itself."""
 
     words: str = "base"
     at_turnstile: bool = True
@@ -206,10 +208,10 @@ class Ready:
     ],
 )
 def test_why_whole_launches_are_in_turn_is_told(base: Ready, new: Ready, sentence: str, of_all: bool) -> None:
-    words, told = turns.why_whole([base, new])
-    assert words.startswith(sentence.format("whole launches are measured in turn, not blocks of their steps"))
+    words, all_of_them = turns.why_whole([base, new])
+    assert words.startswith(sentence.format("launches are measured in turn, not blocks of their steps"))
     assert bool(words) == bool(sentence)
-    assert told is of_all
+    assert all_of_them is of_all
 
 
 @pytest.mark.parametrize(
@@ -239,10 +241,7 @@ def test_without_a_socket_whole_launches_are_in_turn_and_that_is_told(
     made = turns.Turns((), tmp_path, heard, turns="blocks")  # type: ignore[arg-type]
     assert made._opened() is None
     assert made.turns == "launches"
-    assert (
-        "whole launches are measured in turn, not blocks of their steps: there can be no socket"
-        in heard.told[0]
-    )
+    assert "launches are measured in turn, not blocks of their steps: there can be no socket" in heard.told[0]
     assert not list(long.iterdir())
 
 
@@ -251,16 +250,16 @@ def test_what_other_programs_use_beside_a_comparison_is_told(repository: Path) -
     out = repository.parent / "out"
     others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
     try:
-        code, told, said = compare(repository, *ALIKE, "--out", out)
+        code, printed, said = compare(repository, *ALIKE, "--out", out)
     finally:
         for other in others:
             other.kill()
             other.wait()
-    assert code == 0, told + said
+    assert code == 0, printed + said
     foreign = read_comparison(out).foreign
     assert len(foreign) == len(read_comparison(out).order)
     assert min(foreign) > 0.2, foreign
-    assert "of the cores' time in" in told
+    assert "of the cores' time in" in printed
     assert json.loads(run_cli("compare", out, "--json").stdout)["foreign"] == foreign
 
 
@@ -589,8 +588,8 @@ def test_a_side_whose_proofs_all_fail_keeps_the_logs_that_say_why(repository: Pa
     out = repository.parent / "out"
     ddp = ("--set", "base.strategy=ddp", "--set", "base.world_size=2")
     sides = ("--base", "fast", "--new", ".", "--out", out)
-    code, told, said = compare(repository, "bench/step.toml", *sides, *ddp)
-    assert code == 1, told + said
+    code, printed, said = compare(repository, "bench/step.toml", *sides, *ddp)
+    assert code == 1, printed + said
     assert "no case of a side can be measured: see the logs in" in said
     assert "division by zero" in "".join(path.read_text() for path in out.glob("new/cases/*/proof/*.log"))
 

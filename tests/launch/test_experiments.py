@@ -99,7 +99,7 @@ def test_on_a_disk_that_shows_other_owners_ones_own_files_are_ones_own(
 def test_what_is_no_file_is_no_experiment_and_nobody_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a folder that somebody else has packed: a pipe, a device, a folder and a file without end."""
+    """A folder that somebody else has packed may hold a pipe, a device, a folder and a file without end."""
     monkeypatch.chdir(tmp_path)
     own = tmp_path / "experiments"
     own.mkdir()
@@ -111,6 +111,6 @@ def test_what_is_no_file_is_no_experiment_and_nobody_waits_for_it(
     (own / "deep.toml").write_text(f"a = {'[' * 5000}{']' * 5000}")
     assert not {"pipe", "zero", "folder"} & known_experiments().keys()
     assert command(["list"]) == 0
-    told = capsys.readouterr().out
-    assert "long " in told
-    assert told.count("(cannot be read: ") == 2
+    listed = capsys.readouterr().out
+    assert "long " in listed
+    assert listed.count("(cannot be read: ") == 2

@@ -1,4 +1,4 @@
-"""What is asked of a machine before anything is launched on it."""
+"""Questions to a machine before anything is launched on it."""
 
 from __future__ import annotations
 

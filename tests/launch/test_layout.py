@@ -160,12 +160,12 @@ def test_places_and_ports_are_possible() -> None:
         Nodes(names=("a",), ranks_per_node=1, port=70000)
 
 
-@pytest.mark.parametrize(("setting", "told"), [("", True), ('device = "cpu"', False)])
+@pytest.mark.parametrize(("setting", "noted"), [("", True), ('device = "cpu"', False)])
 def test_a_plan_for_cpus_that_nobody_chose_is_told(
-    setting: str, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    setting: str, noted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The machine that plans may be a login node without the GPUs that its cluster has."""
     monkeypatch.setattr(elsewhere, "usable_devices", lambda hardware: hardware.devices(gpus=0))
     text = f'[base]\nstrategy = "ddp"\nworkload = "mlp:small"\n{setting}\n[axes]\nworld_size = [2]\n'
     planned = plan_for(write(tmp_path / "x.toml", text), TWO_BY_FOUR, out=tmp_path / "run")
-    assert sum("--set base.device=cuda" in note for note in planned.notes) == told
+    assert sum("--set base.device=cuda" in note for note in planned.notes) == noted

@@ -102,13 +102,13 @@ def test_rounds_of_the_same_case_are_counted_on(tmp_path: Path) -> None:
 
 
 def test_scopes_and_set_ups_of_all_runs_are_kept(tmp_path: Path) -> None:
-    told = [
+    originals = [
         ("Small models.", {"cpu_governor": "performance", "numa_nodes": "1"}),
         ("Small models.", {"cpu_governor": "powersave", "numa_nodes": "1"}),
         ("Large ones.", {"cpu_governor": "performance", "numa_nodes": "1"}),
     ]
     runs = []
-    for number, (scope, setup) in enumerate(told):
+    for number, (scope, setup) in enumerate(originals):
         run = a_run(tmp_path / f"run{number}", {SINGLE: 100}, started_utc=str(number))
         for path, change in ((run.plan, {"scope": scope}), (run.machine, {})):
             data = json.loads(path.read_text(encoding="utf-8")) | change
@@ -119,24 +119,24 @@ def test_scopes_and_set_ups_of_all_runs_are_kept(tmp_path: Path) -> None:
     alike = merge([runs[0].path, runs[2].path], tmp_path / "alike")
     summary = summarize(alike.run)
     assert summary.scope == "Small models. Large ones."
-    assert summary.machine["context"]["setup"] == told[0][1]  # type: ignore[index]
+    assert summary.machine["context"]["setup"] == originals[0][1]  # type: ignore[index]
     both = merge([alike.run.path, runs[1].path], tmp_path / "both")
     summary = summarize(both.run)
     assert summary.scope == "Small models. Large ones."
     assert summary.machine["context"]["setup"] == {  # type: ignore[index]
-        "run0, run2": told[0][1],
-        "run1": told[1][1],
+        "run0, run2": originals[0][1],
+        "run1": originals[1][1],
     }
 
 
 def test_a_run_that_says_nothing_of_its_machine_is_not_spoken_for() -> None:
-    told = {"cpu_governor": "performance"}
-    assert setup_of([{"host": "a", "setup": told}, {"host": "b", "setup": told}]) == told
-    assert setup_of([{"host": "a", "setup": told}, {"host": "b"}]) == {"a": told}
+    setup = {"cpu_governor": "performance"}
+    assert setup_of([{"host": "a", "setup": setup}, {"host": "b", "setup": setup}]) == setup
+    assert setup_of([{"host": "a", "setup": setup}, {"host": "b"}]) == {"a": setup}
     assert setup_of([{"host": "a"}, {}]) == {}
     other = {"cpu_governor": "powersave"}
-    assert setup_of([{"host": "a", "setup": told}, {"host": "a", "setup": other}]) == {
-        "a": told,
+    assert setup_of([{"host": "a", "setup": setup}, {"host": "a", "setup": other}]) == {
+        "a": setup,
         "a, run 2 of 2": other,
     }
 
@@ -146,7 +146,7 @@ def test_scopes_are_said_once_and_none_is_lost(tmp_path: Path) -> None:
     runs = []
     for number, scope in enumerate(said):
         run = a_run(tmp_path / f"run{number}", {SINGLE: 100}, started_utc=str(number))
-        if number:  # an older plan has none
+        if number:  # an older plan has no scope
             run.experiment.write_text(f'name = "x"\nscope = "{scope}"\n', encoding="utf-8")
         else:
             run.plan.write_text(json.dumps(run.read_json(run.plan) | {"scope": scope}), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What `ddpbench init --write` leaves of a script: every byte of its own lines, wherever they end."""
+"""`ddpbench init --write` keeps every byte of a script's lines, with any line ending."""
 
 from __future__ import annotations
 

@@ -185,9 +185,9 @@ def test_a_step_is_tried_with_the_batch_that_the_class_computes(tmp_path: Path) 
     path.write_text(source)
     made = written_class(read_script(path))
     assert "batch = 2 * 6" in made.text
-    works, told = trial_of(path, (source + "\n" + made.text).encode())
+    works, output = trial_of(path, (source + "\n" + made.text).encode())
     assert works
-    assert "float32 [12, 6]" in told
+    assert "float32 [12, 6]" in output
 
 
 COUNTED = """
@@ -293,8 +293,8 @@ STREAM = """
 
 
 def test_a_stream_that_looks_at_no_rank_is_to_be_divided(tmp_path: Path) -> None:
-    (told,) = written(tmp_path, STREAM).left
-    assert told.startswith("Stream gives every rank the same samples")
+    (line,) = written(tmp_path, STREAM).left
+    assert line.startswith("Stream gives every rank the same samples")
     divided = STREAM.replace("range(64)", "range(int(os.environ['RANK']), 64, 2)")
     assert written(tmp_path, divided).left == []
 

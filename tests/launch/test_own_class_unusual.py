@@ -87,8 +87,8 @@ def test_gradients_that_are_cleared_in_some_way_are(tmp_path: Path, clearing: st
 def test_gradients_that_no_batch_clears_are_a_line_to_fill_in(tmp_path: Path, epoch: str, when: str) -> None:
     found = written(tmp_path, USUAL.replace("optimizer.zero_grad()", "pass"), epoch)
     assert found.is_open
-    (told,) = [each for each in found.left if "gradients are cleared" in each]
-    assert when in told
+    (line,) = [each for each in found.left if "gradients are cleared" in each]
+    assert when in line
 
 
 @pytest.mark.parametrize(

@@ -184,9 +184,9 @@ def _problems(text: str) -> str:
 
 @pytest.mark.parametrize("value", ["nan", "inf", "1979-05-27", "[1, nan]"])
 def test_a_class_is_given_what_json_holds(value: str) -> None:
-    told = _problems(f'[axes]\n"options.train.py.width" = [{value}]')
-    assert "must be a text, a finite number" in told
-    assert "width" in told
+    problems = _problems(f'[axes]\n"options.train.py.width" = [{value}]')
+    assert "must be a text, a finite number" in problems
+    assert "width" in problems
 
 
 def test_values_that_a_class_tells_apart_are_several() -> None:
@@ -195,20 +195,20 @@ def test_values_that_a_class_tells_apart_are_several() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exclude", "told"),
+    ("exclude", "message"),
     [
         ('"options.train.py.width" = 2', ""),
         ('"options.train.py.depth" = 3', ""),
         ('"options.train.py.widht" = 2', "exclude[0].options.train.py.widht: is not set by any case"),
-        ('"options.train.py.width" = "2"', "is no case's value"),
-        ('"options.train.py.depth" = 4', "4 is no case's value"),
+        ('"options.train.py.width" = "2"', "no case has the value '2'"),
+        ('"options.train.py.depth" = 4', "no case has the value 4"),
     ],
 )
-def test_an_exclude_that_no_case_has_is_told(exclude: str, told: str) -> None:
+def test_an_exclude_that_no_case_has_is_told(exclude: str, message: str) -> None:
     text = '[axes]\n"options.train.py.width" = [1, 2]\n[options."train.py"]\ndepth = 3\n[[exclude]]\n'
     found = _problems(text + exclude)
-    assert told in found
-    assert bool(told) is bool(found)
+    assert message in found
+    assert bool(message) is bool(found)
 
 
 def test_two_names_of_one_file_are_refused(folders: tuple[Path, Path]) -> None:

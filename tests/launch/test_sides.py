@@ -113,7 +113,7 @@ def test_a_side_has_no_rounds_of_its_own_by_their_bare_name_either() -> None:
 
 
 def _refusals(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str = "main") -> list[str]:
-    """What a side and a search say of a commit's name."""
+    """Return what a side and a search say of a commit's name."""
     monkeypatch.chdir(folder)
     with pytest.raises(RequestError) as side:
         check_there(SideSpec(name="base", ref=name))

@@ -35,7 +35,7 @@ BURN_AND_END = "import time\nwhile time.process_time() < 0.3: pass"
 
 
 def test_own_time_is_of_all_beneath_be_they_alive_or_not() -> None:
-    """A grandchild that burns and ends is waited for by its parent, which ends in the midst; another one goes on."""
+    """A grandchild that burns and ends is waited for by its parent, which ends in the midst; another keeps running."""
     middle = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN_AND_END!r}])"
     before, began = own_cpu_s(), time.process_time()
     subprocess.run([sys.executable, "-c", middle], check=True)
@@ -58,15 +58,15 @@ def test_own_time_is_of_all_beneath_be_they_alive_or_not() -> None:
 
 
 def test_what_another_program_uses_is_not_own() -> None:
-    """It is no child: its parent has ended."""
+    """It is an orphan: its parent has ended."""
     started = f"subprocess.Popen([sys.executable, '-c', {BURN!r}], stdout=subprocess.DEVNULL)"
     orphan = f"import subprocess, sys\nprint({started}.pid, flush=True)"
     before = own_cpu_s()
-    told = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-c", orphan], check=True, stdout=subprocess.PIPE, text=True
     ).stdout
     try:
         time.sleep(1.0)
         assert own_cpu_s() - before < 0.25
     finally:
-        os.kill(int(told), signal.SIGKILL)
+        os.kill(int(printed), signal.SIGKILL)

@@ -93,7 +93,7 @@ def test_two_sweeps_do_not_share_a_gpu() -> None:
     with claimed([90_010], ["GPU-7f", ""]):
         with pytest.raises(MachineError, match=r"on GPU GPU-7f .* other GPUs"), claimed([90_011], ["GPU-7f"]):
             pass
-        with claimed([90_011], ["GPU-80", ""]):  # one that torch does not tell apart is nobody's
+        with claimed([90_011], ["GPU-80", ""]):  # one that torch does not distinguish is nobody's
             pass
 
 

@@ -81,7 +81,9 @@ def test_own_workloads_find_modules_of_the_working_directory(
         sys.modules.pop(module, None)
 
 
-@pytest.mark.parametrize(("mode", "whose"), [(0o755, "beside"), (0o777, "Python's"), (0o1777, "Python's")])
+@pytest.mark.parametrize(
+    ("mode", "whose"), [(0o755, "next to it"), (0o777, "Python's"), (0o1777, "Python's")]
+)
 @pytest.mark.parametrize("name", ["own_search.py:Own", "package.own_search:Own"])
 def test_where_everybody_can_write_modules_of_python_come_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, whose: str, name: str
@@ -102,7 +104,7 @@ def test_where_everybody_can_write_modules_of_python_come_first(
         with pytest.raises(ImportError, match="lacks model"):
             load_workload(name)
         found = sys.modules["own_search" if place == tmp_path else "package.own_search"].Own.whose
-        assert ("beside" if found == str(tmp_path / "colorsys.py") else "Python's") == whose
+        assert ("next to it" if found == str(tmp_path / "colorsys.py") else "Python's") == whose
     finally:
         for module in modules:
             sys.modules.pop(module, None)

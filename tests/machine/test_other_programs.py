@@ -1,4 +1,4 @@
-"""What other programs print is read whatever its bytes are: names of files and folders need not be UTF-8."""
+"""The output of other programs is read with any bytes in it: names of files and folders need not be UTF-8."""
 
 from __future__ import annotations
 

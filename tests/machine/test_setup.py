@@ -1,4 +1,4 @@
-"""How a machine is set up is read from the system's own files, and what they do not tell is left out."""
+"""A machine's setup is read from the system's own files, and what they do not say is left out."""
 
 from __future__ import annotations
 

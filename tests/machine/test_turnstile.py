@@ -32,7 +32,7 @@ def closed() -> Iterator[None]:
 
 
 def turn_of(turnstile: Turnstile, name: str) -> Turn:
-    _TURNS.append(Turn(turnstile.told(name)))
+    _TURNS.append(Turn(turnstile.address(name)))
     return _TURNS[-1]
 
 
@@ -330,13 +330,13 @@ def test_a_wait_says_now_and_then_that_it_goes_on(
     base, said = turn_of(turnstile, "base"), []
     base.take()
 
-    def told() -> None:
+    def while_waiting() -> None:
         said.append(len(said))
         if len(said) == 3:
             base.give()
 
     other = turn_of(turnstile, "new")
-    assert other.take(told) > 0.02e9
+    assert other.take(while_waiting) > 0.02e9
     assert len(said) >= 3
 
 

@@ -49,7 +49,7 @@ WRITERS = {
     "launch/own_class/trial.py:trial_of:stub.write_text": "the same",
     "launch/slurm/disks.py:archive:tarfile.open": "in memory",
     "launch/slurm/disks.py:_unpack:file.extract": "a node's records, checked by name",
-    "machine/done.py:Done._copy_proof:beside.rename": "a proof, to its place in a run directory",
+    "machine/done.py:Done._copy_proof:copy.rename": "a proof, to its place in a run directory",
     "machine/launched.py:_remove_stale_pages:os.open": "nothing: it is opened to be read",
     "pytest_plugin.py:DdpBenchmark._write:source.write_text": "in a temporary folder",
     "pytest_plugin.py:_one_at_a_time:os.open": "a lock, which nothing is written into but a process id",

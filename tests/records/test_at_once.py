@@ -140,13 +140,13 @@ def test_two_sweeps_of_one_directory_both_find_it_writable(
 ) -> None:
     run, create = RunDir(tmp_path / "run"), files.create_file
 
-    def beside(path: Path, mode: int = 0o666) -> object:
+    def create_meanwhile(path: Path, mode: int = 0o666) -> object:
         monkeypatch.setattr(files, "create_file", create)
         file = create(path, mode)
         run.create()
         return file
 
-    monkeypatch.setattr(files, "create_file", beside)
+    monkeypatch.setattr(files, "create_file", create_meanwhile)
     run.create()
     assert {path.name for path in run.path.iterdir()} == {"cases", MARK}
 

@@ -269,8 +269,8 @@ def test_what_is_too_large_is_not_read(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("9" * 5000, "a whole number of 5,000 digits"),
-        ("1e400", "1e400 is no finite number"),
-        ("NaN", "NaN is no finite number"),
+        ("1e400", "1e400 is not a finite number"),
+        ("NaN", "NaN is not a finite number"),
         ("[" * 2000 + "]" * 2000, "nested more than"),
         ('[{"a":' * 70 + "1" + "}]" * 70, "nested more than"),
         ('{"a": ["\\u0000"]}', "a text that cannot be shown"),

@@ -61,7 +61,7 @@ class Scene:
     """A submission of one size, a Slurm that says what it is told to, and a clock that sleep moves."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now, self.told, self.submitted = 0.0, list[str | Exception](), 0
+        self.now, self.answers, self.submitted = 0.0, list[str | Exception](), 0
         self.said: list[str] = []
         self.scripts: list[str] = []
         self.refused: dict[Path, RequestError] = {}
@@ -98,17 +98,17 @@ class Scene:
     def states(self, jobs: dict[str, Path]) -> dict[str, JobState]:
         if not jobs:
             return {}
-        told = self.told.pop(0) if len(self.told) > 1 else self.told[0]
-        if isinstance(told, Exception):
-            raise told
-        if told.startswith("+"):
-            self.launch(int(told[1]))
-            told = told[2:]
-        if told == "ENDS":
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        if answer.startswith("+"):
+            self.launch(int(answer[1]))
+            answer = answer[2:]
+        if answer == "ENDS":
             sessions = {"schema_version": 1, "sessions": [{"stop_reason": "rounds_max"}]}
             self.size.run.sessions.write_text(json.dumps(sessions))
-            told = "COMPLETED"
-        return {job_id: JobState(state=told) for job_id in jobs}
+            answer = "COMPLETED"
+        return {job_id: JobState(state=answer) for job_id in jobs}
 
     def launch(self, count: int, status: str = "failed") -> None:
         for _ in range(count):
@@ -129,7 +129,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
 
 
 def test_what_a_time_limit_ended_goes_on_in_another_job(scene: Scene) -> None:
-    scene.told = ["PENDING", "+2TIMEOUT", "+1TIMEOUT", "ENDS"]
+    scene.answers = ["PENDING", "+2TIMEOUT", "+1TIMEOUT", "ENDS"]
     scene.follower.follow()
     assert [(job.job_id, job.launches) for job in scene.size.jobs] == [("1", 0), ("2", 2), ("3", 3)]
     assert not scene.follower.given_up
@@ -137,14 +137,14 @@ def test_what_a_time_limit_ended_goes_on_in_another_job(scene: Scene) -> None:
 
 
 def test_a_job_that_gets_nothing_done_is_not_submitted_for_ever(scene: Scene) -> None:
-    scene.told = ["PENDING", "TIMEOUT"]
+    scene.answers = ["PENDING", "TIMEOUT"]
     scene.follower.follow()
     assert scene.submitted == 1
     assert "give a longer --time" in scene.follower.given_up[1]
 
 
 def test_records_that_a_file_system_shows_late_are_waited_for(scene: Scene) -> None:
-    scene.told = ["RUNNING", "COMPLETED", "COMPLETED", "ENDS"]
+    scene.answers = ["RUNNING", "COMPLETED", "COMPLETED", "ENDS"]
     scene.follower.follow()
     assert scene.submitted == 1
     assert not scene.follower.given_up
@@ -152,7 +152,7 @@ def test_records_that_a_file_system_shows_late_are_waited_for(scene: Scene) -> N
 
 
 def test_a_failed_job_says_what_it_said_last(scene: Scene) -> None:
-    scene.told = ["RUNNING", "FAILED"]
+    scene.answers = ["RUNNING", "FAILED"]
     (scene.size.run.path / "slurm-1.out").write_text("first\n\nModuleNotFoundError: no torch\n")
     scene.follower.follow()
     assert "ModuleNotFoundError: no torch" in scene.follower.given_up[1]
@@ -160,7 +160,7 @@ def test_a_failed_job_says_what_it_said_last(scene: Scene) -> None:
 
 
 def test_a_controller_that_is_away_ends_nothing(scene: Scene) -> None:
-    scene.told = ["RUNNING", UnreachableError("squeue: away"), UnreachableError("squeue: away"), "ENDS"]
+    scene.answers = ["RUNNING", UnreachableError("squeue: away"), UnreachableError("squeue: away"), "ENDS"]
     scene.follower.follow()
     assert sum("away" in one for one in scene.said) == 1  # not at each look
     assert scene.submitted == 1
@@ -178,7 +178,7 @@ def test_slurm_is_asked_ever_more_seldom_while_nothing_changes(
         return found
 
     monkeypatch.setattr(control, "states", noted)
-    scene.told = [*["PENDING"] * 60, *["RUNNING"] * 40, "ENDS"]
+    scene.answers = [*["PENDING"] * 60, *["RUNNING"] * 40, "ENDS"]
     scene.follower.follow()
     pauses = [(later - now, state) for (now, state), (later, _) in itertools.pairwise(asked)]
     waiting = [pause for pause, state in pauses if state == "PENDING"]
@@ -191,7 +191,7 @@ def test_slurm_is_asked_ever_more_seldom_while_nothing_changes(
 
 def test_what_is_measured_needs_no_job(scene: Scene) -> None:
     scene.size.jobs.append(Job(job_id="7"))
-    scene.told = ["ENDS"]
+    scene.answers = ["ENDS"]
     scene.follower.follow()
     assert scene.submitted == 0
 
@@ -207,7 +207,7 @@ def test_failed_launches_are_done_again_once_by_a_script_that_says_so(scene: Sce
         sleep=scene.sleep,
         clock=lambda: scene.now,
     )
-    scene.told = ["COMPLETED", "+1TIMEOUT", "ENDS"]
+    scene.answers = ["COMPLETED", "+1TIMEOUT", "ENDS"]
     scene.follower.follow()
     assert scene.scripts == ["--retry-failed", "as planned"]
 
@@ -223,7 +223,7 @@ def test_a_retry_of_what_has_not_failed_wants_no_job(scene: Scene) -> None:
         sleep=scene.sleep,
         clock=lambda: scene.now,
     )
-    scene.told = ["ENDS"]
+    scene.answers = ["ENDS"]
     scene.follower.follow()
     assert scene.scripts == []
 
@@ -234,7 +234,7 @@ def test_a_size_that_is_refused_later_leaves_the_others_alone(scene: Scene) -> N
     scene.follower.submission.sizes.append(other)
     scene.follower.scripts = {1: "", 2: ""}
     scene.refused = {other.script: RequestError("sbatch refuses it: too many jobs")}
-    scene.told = ["RUNNING", "ENDS"]
+    scene.answers = ["RUNNING", "ENDS"]
     scene.follower.follow()
     assert "too many jobs" in scene.follower.given_up[2]
     assert scene.said[-1] == "measured 0"
@@ -247,7 +247,7 @@ def test_a_first_size_that_is_refused_ends_the_command(scene: Scene) -> None:
 
 
 def test_a_submission_that_was_heard_but_not_answered_is_not_made_twice(scene: Scene) -> None:
-    scene.told = ["PENDING", "+2TIMEOUT", "ENDS"]
+    scene.answers = ["PENDING", "+2TIMEOUT", "ENDS"]
     scene.unanswered = 1
     scene.follower.follow()
     assert [job.job_id for job in scene.size.jobs] == ["1", "2"]
@@ -256,7 +256,7 @@ def test_a_submission_that_was_heard_but_not_answered_is_not_made_twice(scene: S
 
 def test_a_job_that_nobody_noted_is_found_and_not_submitted_again(scene: Scene) -> None:
     scene.strays = {scene.size.script: "9"}
-    scene.told = ["RUNNING", "ENDS"]
+    scene.answers = ["RUNNING", "ENDS"]
     scene.follower.follow()
     assert scene.submitted == 0
     assert [job.job_id for job in scene.size.jobs] == ["9"]
@@ -271,7 +271,7 @@ def test_a_directory_that_is_deleted_is_said_at_the_next_look(
     other.run.path.mkdir()
     scene.follower.submission.sizes.append(other)
     scene.follower.scripts = {1: "", 2: ""}
-    scene.told = ["RUNNING"]
+    scene.answers = ["RUNNING"]
     looks = 0
 
     def deleted(jobs: dict[str, Path]) -> dict[str, JobState]:
@@ -306,7 +306,7 @@ def test_records_that_cannot_be_trusted_on_a_node_are_given_up_and_the_reason_sa
     submission.request = replace(submission.request, local="/tmp")
     scene.size.jobs.append(Job(job_id="7", nodes="n1"))
     scene.follower._looked.add(1)
-    scene.told = ["FAILED"]
+    scene.answers = ["FAILED"]
     scene.follower.follow()
     assert any("is lost: /tmp/x belongs to another user (on n1)" in said for said in scene.said)
     assert scene.size.jobs[-1].fetched

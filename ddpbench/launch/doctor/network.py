@@ -106,7 +106,7 @@ def gloo(host: Host) -> Iterator[Finding]:
     elif faster := faster_than(chosen, host.interfaces(), host.env):
         yield note(
             "gloo picks",
-            f"{chosen[0].told}, {why}; {faster} is faster. Local launches of ddpbench use lo",
+            f"{chosen[0].words}, {why}; {faster} is faster. Local launches of ddpbench use lo",
             "if it joins your nodes, set GLOO_SOCKET_IFNAME to its name there",
         )
     else:

@@ -88,7 +88,7 @@ class _Telling(Listener):
 def _told_to_go(number: int, *, turn: Turn | None, cases: Sequence[PlannedCase]) -> bool:
     """Say that a round can begin, of which cases, and of which blocks cannot be in turn; return whether it shall.
 
-    `cases` are all, those that are skipped as well: sides tell of them by their numbers, since settings may differ.
+    `cases` are all, those that are skipped as well: sides name them by their numbers, since settings may differ.
     """
     own = [(at, entry.case) for at, entry in enumerate(cases) if entry.skip_reason is None]
     whole = {at: why for at, case in own if (why := whole_because(case))}

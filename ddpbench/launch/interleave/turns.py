@@ -52,7 +52,7 @@ _MOST_WORDS = 400
 
 
 Turn = Literal["blocks", "launches"]
-"""What the sides take turns in: blocks of steps of launches that are there together, or a launch after the other."""
+"""The unit in which sides take turns: blocks of steps of launches that are there together, or a launch each."""
 
 
 class StoredSide(BaseModel, strict=True):
@@ -73,9 +73,9 @@ class Stored(BaseModel, strict=True):
     order: list[Literal["base", "new"]] = []
     """Whose turn it was first, round by round."""
     turns: Turn = "launches"
-    """What was in turn: blocks of steps, of some cases at least, or whole launches alone."""
+    """The unit that was in turn: blocks of steps, of some cases at least, or launches alone."""
     foreign: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] = []
-    """Which share of the cores' time other programs used, round by round; older versions did not look."""
+    """The share of the cores' time that other programs used, round by round; older versions did not look."""
 
 
 def read_comparison(path: Path) -> Stored:
@@ -181,7 +181,7 @@ class Turns:
         return self.made
 
     def _opened(self) -> Turnstile | None:
-        """Return a turnstile; None, which is told, where there can be none: then whole launches are in turn."""
+        """Return a turnstile; None where there can be none, which is reported: then launches are in turn."""
         try:
             return Turnstile()
         except OSError as error:
@@ -213,7 +213,7 @@ class Turns:
         for process in in_order:
             process.say(IN_TURN)
         one, other = in_order
-        return [one.await_ready(beside=other), other.await_ready()]
+        return [one.await_ready(other=other), other.await_ready()]
 
     def _write(self, order: Sequence[Literal["base", "new"]]) -> None:
         def told(placed: Placed) -> StoredSide:
@@ -262,7 +262,7 @@ def too_short(total_s: float, left_s: float, round_s: float, fewest: int) -> str
 
 
 class ReadySide(Protocol):
-    """What a side has said of itself before its first round."""
+    """A side that has described itself before its first round."""
 
     at_turnstile: bool
     cases: Sequence[int]
@@ -270,11 +270,11 @@ class ReadySide(Protocol):
 
     @property
     def words(self) -> str:
-        """What a sentence calls it."""
+        """Its name in a sentence."""
 
 
 def why_whole(sides: Sequence[ReadySide]) -> tuple[str, bool]:
-    """Return why whole launches are in turn, and whether all are; nothing where blocks of all are."""
+    """Return why launches are in turn, and whether all are; nothing where blocks of all are."""
     for side in sides:
         if not side.at_turnstile:
             return f"{WHOLE}: {side.words} has no access to whose turn it is, as with an older ddpbench", True
@@ -314,15 +314,15 @@ class _Process:
         self.name = placed.spec.name
         self.words = placed.spec.words
         self.cases: Sequence[int] = ()
-        """Of which cases its rounds are, by their numbers among all."""
+        """The cases of its rounds, by their numbers among all."""
         self.whole: Mapping[str, str] = {}
-        """Of which of them whole launches are in turn, and why."""
+        """By case, why its launches are in turn and not its blocks of steps."""
         self.heard_at = time.monotonic()
         self.at_turnstile = False
-        """Whether it measures only while the turnstile says that it is its turn; older versions do not."""
+        """It measures only while the turnstile says that it is its turn; older versions do not."""
         env = side_environment(placed.folder)
         if turnstile is not None:
-            env[TURNSTILE] = turnstile.told(self.name)
+            env[TURNSTILE] = turnstile.address(self.name)
         parent = os.getpid()
         self._process = subprocess.Popen(
             [
@@ -366,7 +366,7 @@ class _Process:
         self._heard.put(None)
 
     def _leave_turnstile(self) -> None:
-        """Has the other side not wait for this one, which needs no turn: at once, whoever hears of it when."""
+        """Has the other side not wait for this one, which needs no turn: at once, before its word is read."""
         if self._turnstile is not None:
             self._turnstile.leave(self.name)
 
@@ -376,17 +376,17 @@ class _Process:
             for line in lines:
                 self._last_words = [*self._last_words[-_MOST_WORDS:], line.rstrip()]
 
-    def await_ready(self, *, first: bool = False, beside: _Process | None = None) -> bool:
-        """Waits until the side can begin a round; returns whether there is one. `beside` it is one that is at work too.
+    def await_ready(self, *, first: bool = False, other: _Process | None = None) -> bool:
+        """Waits until the side can begin a round; returns whether there is one. `other` is a side that is at work too.
 
         Raises:
             SideError: the side cannot begin (`first`).
-            LaunchError: it cannot go on, or the one beside it does not, for which it may wait.
+            LaunchError: it cannot continue, or the `other` does not, for which it may wait.
         """
         while True:
             told = self._hear(first=first)
-            if beside is not None:
-                beside.check_alive()
+            if other is not None:
+                other.check_alive()
             kind = str(told.get("event"))
             if kind == "done":
                 return False
@@ -394,7 +394,7 @@ class _Process:
                 raise self._error(str(told.get("error")), first=first)
             if kind == "ready":
                 cases, whole = told.get("cases"), told.get("whole")
-                # Versions that do not tell of these ask for the turn in another way.
+                # Versions that do not send these ask for the turn in another way.
                 self.at_turnstile = told.get("turnstile") is True and isinstance(whole, dict)
                 self.cases = tuple(cases) if isinstance(cases, list) else ()
                 self.whole = whole if isinstance(whole, dict) else {}

@@ -208,8 +208,8 @@ def _each_once(sources: Sequence[Source], what: Literal["question", "scope"]) ->
     """Return what the runs say, one after the other; of an older merge, what it says as a whole."""
     said: list[str] = []
     for source in sources:
-        told = [str(origin[what] or "") for origin in source.origins if what in origin]
-        said += told or [getattr(source.stored, what)]
+        originals = [str(origin[what] or "") for origin in source.origins if what in origin]
+        said += originals or [getattr(source.stored, what)]
     return " ".join(dict.fromkeys(filter(None, said)))
 
 

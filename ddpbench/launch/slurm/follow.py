@@ -17,10 +17,10 @@ from ddpbench.records.sessions import read_sessions
 from ddpbench.texts import command
 
 POLL_S = 5.0
-"""How soon Slurm's controller is asked again after a job's state has changed: it serves a whole cluster."""
+"""The wait before Slurm's controller is asked again after a job's state has changed: it serves an entire cluster."""
 RUNNING_POLL_S = 15.0
 WAITING_POLL_S = 60.0
-"""How soon at most, while a job runs, and while all wait, which may take days."""
+"""The longest wait, while a job runs, and while all wait, which may take days."""
 _SLOWER = 1.25
 """By how much longer each time."""
 SETTLE_S = 15.0

@@ -111,7 +111,7 @@ class Sweep:
 
     @property
     def planned(self) -> tuple[PlannedCase, ...]:
-        """All cases; more may be skipped once the first processes have told of the machine."""
+        """All cases; more may be skipped once the first processes have described the machine."""
         return self._plan.cases
 
     def run(self) -> SweepResult:
@@ -216,7 +216,7 @@ class Sweep:
         self._tell_left_out()
 
     def _claims_nothing(self) -> bool:
-        """Return whether whoever lets it measure has claimed the cores, or they may be shared."""
+        """Return whether the cores may be shared, or are claimed by what lets it measure, the gate."""
         return self._shared or self._gate is not None
 
     def _measure(self, servers: Servers, started: float) -> str:

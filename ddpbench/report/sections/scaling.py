@@ -131,9 +131,9 @@ def _base_text(shown: Sequence[Row], by_id: Mapping[str, Row]) -> str:
     bases = {base: by_id[base] for base in over if base in by_id and by_id[base].samples_per_s is not None}
     if not bases or len(bases) < len(over):
         return ""
-    told = names_of([base.case for base in bases.values()])
+    names = names_of([base.case for base in bases.values()])
     words = [
-        f"{told[base] if len(bases) > 1 else row.name}, {row.samples_per_s} samples/s"
+        f"{names[base] if len(bases) > 1 else row.name}, {row.samples_per_s} samples/s"
         + (f" (of {series_of(list(dict.fromkeys(over[base])))})" if len(bases) > 1 else "")
         for base, row in bases.items()
     ]

@@ -42,7 +42,7 @@ def data_parallel_section(summary: RunSummary, all_rows: Sequence[Row]) -> Secti
 
 
 def phases_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
-    """Time of each named span, one column a case, in the order in which they occur."""
+    """Time of each named span, one column per case, in the order in which they occur."""
     frame = summary.phases
     if frame.empty:
         return None

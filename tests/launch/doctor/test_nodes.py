@@ -436,7 +436,7 @@ def test_a_pair_is_not_tried_for_ever(
 
 
 def test_what_a_node_says_is_words_on_one_line() -> None:
-    told = gathering._NODE.validate_json(
+    node = gathering._NODE.validate_json(
         json.dumps({**asdict(NODE), "host": "a\nall 3 nodes are fine\x1b[2J"})
     )
-    assert told.name.splitlines() == [told.name]
+    assert node.name.splitlines() == [node.name]
