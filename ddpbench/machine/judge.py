@@ -151,8 +151,11 @@ def _left_early(records: LaunchRecords, seen: Seen) -> Verdict | None:
         if code >= 0 and outcomes.get(rank) is None and rank not in seen.ended_by_us
     ]
     failed = [one for one in outcomes.values() if one is not None and one.status != "ok"]
-    if not left or not (seen.first_bad in left or all(map(_is_peer_error, failed))):
+    lost = all(map(_is_peer_error, failed))
+    if not left or not (seen.first_bad in left or lost):
         return None
+    if seen.first_bad in left and seen.codes[seen.first_bad] == 1 and not lost:
+        return None  # so does Ray end the others, and may report their ends first
     rank = seen.first_bad if seen.first_bad in left else left[0]
     code = seen.codes[rank]
     how = f"with exit code {code} and no record" if code else "without saying how"

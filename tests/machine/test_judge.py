@@ -312,6 +312,20 @@ def test_a_rank_that_leaves_first_is_named_whatever_the_others_say_of_it(tmp_pat
     assert found.rank == 1
 
 
+def test_a_rank_that_ended_without_a_record_gives_way_to_one_that_recorded_its_failure(
+    tmp_path: Path,
+) -> None:
+    """Ray ends the other ranks with code 1 where one has failed, and may report their ends first."""
+    run, case = RunDir(tmp_path), case_of()
+    own = RankLaunch(status="failed", error="RuntimeError: the forward pass is broken")
+    write_launch(run, case, 0, [own], outcome=None)
+    seen = Seen(ranks=2, alive_at=0.0)
+    seen.exited(1, 1, 0.0, now=1.0)
+    seen.exited(0, 1, 0.0, now=1.1)
+    found = judge(read_launch(run.launch(case.case_id, "measure", 0)), seen, purpose="measure", oom=False)
+    assert (found.rank, found.error) == (0, "rank 0: RuntimeError: the forward pass is broken")
+
+
 def test_a_rank_that_we_ended_is_not_to_blame(tmp_path: Path) -> None:
     run, case = RunDir(tmp_path), case_of()
     write_launch(run, case, 0, [RankLaunch(status="failed", error="ValueError: mine")], outcome=None)
