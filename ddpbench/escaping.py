@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
 
 from ddpbench.texts import clean
 
 # Markdown
 
-_CODE_SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
 _BLOCK_START = re.compile(r"(\d{1,9})[.)](?=\s|$)|[#=]|[+-](?!\d)")
 _MENTION = re.compile(r"@(?=\w)|(?:#|\bGH-|/issues/|/pull/)(?=\d)", re.IGNORECASE)
 _NO_MENTION = r"\g<0>&#8203;"
@@ -32,16 +32,38 @@ def escape_markdown(text: str, *, cell: bool = False, brackets: bool = False) ->
     plain = clean(text).replace("\t", " ").replace("\n", " ").strip()
     parts: list[str] = []
     end = 0
-    for span in _CODE_SPAN.finditer(plain):
-        parts.append(_markdown_words(plain[end : span.start()], brackets))
-        parts.append(span[0].replace("|", "\\|") if cell else span[0])
-        end = span.end()
+    for start, after in _code_spans(plain):
+        parts.append(_markdown_words(plain[end:start], brackets))
+        code = plain[start:after]
+        parts.append(code.replace("|", "\\|") if cell else code)
+        end = after
     parts.append(_markdown_words(plain[end:], brackets))
     whole = "".join(parts)
-    start = _BLOCK_START.match(whole)
-    if start is None or cell:
+    block = _BLOCK_START.match(whole)
+    if block is None or cell:
         return whole
-    return f"{start[1]}\\{whole[start.end() - 1 :]}" if start[1] else f"\\{whole}"
+    return f"{block[1]}\\{whole[block.end() - 1 :]}" if block[1] else f"\\{whole}"
+
+
+def _code_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where code begins and ends: from a run of backquotes to the next one of the same length.
+
+    A text may be long and made to be slow: each run is looked at twice at most.
+    """
+    runs = [found.span() for found in re.finditer("`++", text)]
+    left: dict[int, deque[int]] = {}
+    for number, (start, end) in enumerate(runs):
+        left.setdefault(end - start, deque()).append(number)
+    number = 0
+    while number < len(runs):
+        start, end = runs[number]
+        alike = left[end - start]
+        while alike and alike[0] <= number:
+            alike.popleft()
+        if alike:
+            number = alike.popleft()
+            yield start, runs[number][1]
+        number += 1
 
 
 def _markdown_words(text: str, brackets: bool) -> str:
@@ -71,8 +93,7 @@ def escape_markdown_code(text: str) -> str:
 _FORMULA = "=+-@\N{FULLWIDTH EQUALS SIGN}\N{FULLWIDTH PLUS SIGN}\N{FULLWIDTH HYPHEN-MINUS}\N{FULLWIDTH COMMERCIAL AT}"
 """Characters that a spreadsheet takes for a formula at the start of a cell."""
 _TEXT_MARK = "'"
-_NEXT_CELL = re.compile(rf"""([;|\t\n][\s"]*)('*)(?=[{re.escape(_FORMULA)}])""")
-_NEXT_MARKED = re.compile(rf"""([;|\t\n][\s"]*)'('*)(?=[{re.escape(_FORMULA)}])""")
+_NEXT_CELL = re.compile(r"""([;|\t\n][\s"]*+)('*+)""")
 """Start of a cell in a spreadsheet that separates cells by semicolons or tabs."""
 
 
@@ -83,14 +104,27 @@ def escape_csv(text: str) -> str:
     or an apostrophe, gets an apostrophe in front; so does what follows `;`, `|`, a tab or a line break within a text.
     Numbers are not for this function.
     """
-    plain = _NEXT_CELL.sub(rf"\1{_TEXT_MARK}\2", clean(text))
+    plain = _NEXT_CELL.sub(_marked, clean(text))
     marked = plain.startswith((_TEXT_MARK, "\t", "\n")) or plain.lstrip('" \t\n').startswith(tuple(_FORMULA))
     return f"{_TEXT_MARK}{plain}" if marked else plain
 
 
 def unescape_csv(text: str) -> str:
     """Return what `escape_csv` was given, but for control characters."""
-    return _NEXT_MARKED.sub(r"\1\2", text.removeprefix(_TEXT_MARK))
+    return _NEXT_CELL.sub(_unmarked, text.removeprefix(_TEXT_MARK))
+
+
+def _marked(cell: re.Match[str]) -> str:
+    return f"{cell[1]}{_TEXT_MARK}{cell[2]}" if _is_formula(cell) else cell[0]
+
+
+def _unmarked(cell: re.Match[str]) -> str:
+    return f"{cell[1]}{cell[2].removeprefix(_TEXT_MARK)}" if _is_formula(cell) else cell[0]
+
+
+def _is_formula(cell: re.Match[str]) -> bool:
+    """Return whether a formula follows; the pattern takes all before it at once, so that no character is read twice."""
+    return cell.string.startswith(tuple(_FORMULA), cell.end())
 
 
 # OpenMetrics

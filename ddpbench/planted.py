@@ -29,6 +29,17 @@ def is_planted(path: Path) -> bool:
         os.close(folder)
 
 
+def planted_above(path: Path) -> Path | None:
+    """Return the folder above another user's path, links resolved before, that was planted; None where none was.
+
+    Raises:
+        OSError: it is not there, or cannot be reached.
+    """
+    if path.lstat().st_uid in (os.geteuid(), 0):
+        return None
+    return next((folder for folder in reversed(path.parents) if is_planted(folder)), None)
+
+
 def other_owner(folder: int) -> str:
     """Return the name of the user that an open folder belongs to; empty where that is this one, or root.
 

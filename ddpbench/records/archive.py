@@ -13,11 +13,16 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ddpbench.errors import OutputError, RequestError, UnreadableError
 from ddpbench.records.files import create_file, most_of, read_bytes, write_anew, write_atomically
 from ddpbench.records.rundir import CASE_ID, RunDir, explain_os_error
+
+if TYPE_CHECKING:
+    import tarfile
 
 _NAME = re.compile(
     rf"cases/{CASE_ID.pattern}/(proof|launch-\d+)(\.aside-\d+)?"
@@ -27,6 +32,10 @@ _NAME = re.compile(
 """What an archive may hold. Nothing that this matches lies outside the run directory."""
 MOST_BYTES = 2**30
 """Records are packed up to this size, and no archive is unpacked that holds more: a few KB of xz can hold TB."""
+_MOST_ON_DISK = 2 * MOST_BYTES
+"""Bytes that the files may take on a disk, with their folders: two million empty ones are 1 GiB of an archive."""
+_BLOCK = 4096
+"""Bytes that a file takes on a usual disk, or a multiple of it; and a folder."""
 _MOST_MEMORY = 2**27
 """Bytes that decompression may need; an archive of `pack` needs half of it, and a hostile one could ask for 4 GiB."""
 _STAMP = ".unpacked"
@@ -46,7 +55,9 @@ def pack(run: RunDir) -> Path:
     names = sorted(_record_files(run.path))
     if not names:
         raise RequestError(f"{run.path} has no records to pack: cases/ is missing or empty")
-    if sum((run.path / name).stat().st_size for name in names) > MOST_BYTES:
+    sizes = {name: (run.path / name).stat().st_size for name in names}
+    room = _Room()
+    if sum(sizes.values()) > MOST_BYTES or any(room.is_short_for(*each) for each in sizes.items()):
         raise _too_many(run)
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w", format=tarfile.USTAR_FORMAT) as archive:
@@ -119,6 +130,21 @@ def _rename(source: Path, target: Path) -> None:
         shutil.rmtree(source)
 
 
+@dataclass(slots=True)
+class _Room:
+    """What files and their folders take on a disk, as they are counted one by one."""
+
+    taken: int = 0
+    _folders: set[str] = field(default_factory=set)
+
+    def is_short_for(self, name: str, size: int) -> bool:
+        """Count a file in; return whether there is no room for it."""
+        folders = {name.rsplit("/", up)[0] for up in (1, 2)} - self._folders
+        self._folders |= folders
+        self.taken += _BLOCK * (max(1, -(-size // _BLOCK)) + len(folders))
+        return self.taken > _MOST_ON_DISK
+
+
 def _members(path: Path, packed: bytes) -> Iterator[tuple[str, bytes]]:
     """Names and contents of the files of an archive, whose path is for messages.
 
@@ -128,30 +154,47 @@ def _members(path: Path, packed: bytes) -> Iterator[tuple[str, bytes]]:
     import lzma
     import tarfile
 
-    seen: set[str] = set()
     decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MOST_MEMORY)
     try:
         content = decompressor.decompress(packed, max_length=MOST_BYTES)
         if not decompressor.eof:  # its checksum follows the last member
             raise EOFError(f"its end is missing, or it holds more than {MOST_BYTES:,} bytes")
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
+            _check_members(path, archive)  # all of them before any is written
             for member in archive:
-                plain = member.isreg() and not member.issparse()  # sparse: its size is not what it holds
-                file = archive.extractfile(member) if plain else None
-                if file is None or member.name in seen or not _NAME.fullmatch(member.name):
-                    raise UnreadableError(
-                        f"{path}: unexpected member {member.name[:200]!r}; an archive of records holds each launch's "
-                        "launch.json, outcome.json and rank-*.jsonl once, and nothing else. It was not unpacked"
-                    )
-                if member.size > (most := most_of(member.name)):
-                    raise UnreadableError(
-                        f"{path}: {member.name} has {member.size:,} bytes; such a file has {most:,} at most. It was "
-                        "not unpacked"
-                    )
-                seen.add(member.name)
+                file = archive.extractfile(member)
+                assert file is not None
                 yield member.name, file.read()
     except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError, OverflowError, RecursionError) as error:
         raise UnreadableError(f"{path} is damaged: {error}") from None
+
+
+def _check_members(path: Path, archive: tarfile.TarFile) -> None:
+    """Refuse what no archive of records holds.
+
+    Raises:
+        UnreadableError: a member is not a record file, comes twice or is too large, or there is no end of them.
+    """
+    seen: set[str] = set()
+    room = _Room()
+    for member in archive:
+        plain = member.isreg() and not member.issparse()  # sparse: its size is not what it holds
+        if not plain or member.name in seen or not _NAME.fullmatch(member.name):
+            raise UnreadableError(
+                f"{path}: unexpected member {member.name[:200]!r}; an archive of records holds each launch's "
+                "launch.json, outcome.json and rank-*.jsonl once, and nothing else. It was not unpacked"
+            )
+        if member.size > (most := most_of(member.name)):
+            raise UnreadableError(
+                f"{path}: {member.name} has {member.size:,} bytes; such a file has {most:,} at most. It was "
+                "not unpacked"
+            )
+        if room.is_short_for(member.name, member.size):
+            raise UnreadableError(
+                f"{path}: its files and their folders would take more than {_MOST_ON_DISK:,} bytes on a disk, as "
+                "those of no run do. It was not unpacked"
+            )
+        seen.add(member.name)
 
 
 def _record_files(root: Path) -> Iterator[str]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ddpbench.errors import IdentityError, OutputError, UnreadableError
-from ddpbench.planted import is_planted
+from ddpbench.planted import is_planted, planted_above
 from ddpbench.texts import on_one_line
 
 MIB = 1 << 20
@@ -107,6 +107,8 @@ def check_default(folder: Path, advice: str) -> Path:
 def check_links(path: Path) -> None:
     """Refuse a path that leads through another user's link in a folder like /tmp, at its end or before it.
 
+    So are links refused that lie below a folder which they have put there: it may be all of their making.
+
     The kernel refuses such a link too, unless `fs.protected_symlinks` is off, but only at the end of a path and in
     folders with the sticky bit.
 
@@ -132,6 +134,11 @@ def check_links(path: Path) -> None:
         if is_planted(link):
             raise OutputError(
                 f"{link} is another user's link in a folder that everybody can write: give another name"
+            )
+        if (folder := planted_above(link)) is not None:
+            raise OutputError(
+                f"{link} is another user's link, below {folder}, which they have put into a folder that everybody can "
+                "write: give another name"
             )
         if links > _MOST_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))

@@ -144,7 +144,9 @@ def _target(path: Path) -> Path | int:
         OutputError: the descriptor is not open, or a link is another user's in a folder that all can write.
         OSError: links lead in a circle, or a folder cannot be reached.
     """
-    here = Path(os.path.abspath(path))  # noqa: PTH100  resolve() would follow /proc/self/fd/1 to a file's name
+    here = (
+        path.absolute()
+    )  # with its `..`, which may come behind a link; resolve() would follow /proc/self/fd/1
     if _descriptor(here) is None:
         check_links(here.parent)
     for _ in range(_MOST_LINKS):
@@ -156,7 +158,7 @@ def _target(path: Path) -> Path | int:
         if not here.is_symlink():
             return here
         check_links(here)
-        here = Path(os.path.abspath(here.parent / here.readlink()))  # noqa: PTH100
+        here = here.parent / here.readlink()
     raise OSError(40, "Too many levels of symbolic links", str(path))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
@@ -270,7 +271,7 @@ def read_plan(run: RunDir) -> StoredPlan:
     ids = tuple(entry.case_id for entry in found.cases)
     cases = tuple(_planned(run, entry, raw) for entry, raw in zip(found.cases, data["cases"], strict=True))
     if len(known := frozenset(ids)) < len(ids):
-        twice = next(one for index, one in enumerate(ids) if one in ids[:index])
+        twice = next(one for one, times in Counter(ids).items() if times > 1)
         raise damaged(run.plan, f"the case {twice} is there twice")
     order = tuple((launch.round, launch.case_id) for launch in found.launches)
     if stray := next((case_id for _, case_id in order if case_id not in known), None):

@@ -498,7 +498,8 @@ def check_digits(data: bytes) -> None:
             raise ValueError(f"a whole number of {len(found[1]):,} digits")
 
 
-_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
+"""It keeps no place to come back to: a long text would take a hundred bytes for each of its own."""
 _WHOLE_NUMBER = re.compile(rb"(?<![\d.eE+])-?(\d{19,})(?![\d.eE])")
 
 

@@ -619,3 +619,51 @@ def test_of_pages_and_baselines_that_cannot_be_written_nothing_is_left(
         *(f"there/{name}" for name in sorted(before)),
     ]
     assert {path.name: path.read_bytes() for path in there.iterdir()} == before
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("where", ["out", "below/out", "folder/new", "../planted/out"])
+def test_a_link_below_somebody_elses_folder_is_not_followed(where: str, shared: Path, tmp_path: Path) -> None:
+    """The folder may be put there for its links alone: nobody else can write in it, but what they lead to is mine."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "precious").write_text("mine", encoding="utf-8")
+    planted = shared / "planted"
+    (planted / "below").mkdir(parents=True)
+    (planted / "out").symlink_to(mine / "precious")
+    (planted / "below/out").symlink_to("../out")
+    (planted / "folder").symlink_to(mine)
+    for path in (planted, *planted.rglob("*")):
+        os.chown(path, 65534, 65534, follow_symlinks=False)
+    refusal = f"is another user's link, below {planted}, which they have put into a folder that everybody can"
+    for write in (
+        check_output,
+        lambda path: write_output(path, "x"),
+        lambda path: replace_user_file(path, b""),
+    ):
+        with pytest.raises(OutputError, match=re.escape(refusal)):
+            write(planted / where)
+    with pytest.raises(OutputError, match=re.escape(refusal)):
+        checked_name(planted / where)
+    assert (mine / "precious").read_text(encoding="utf-8") == "mine"
+    assert sorted(path.name for path in mine.iterdir()) == ["precious"]
+    os.chown(planted / "out", 0, 0, follow_symlinks=False)  # one's own link there
+    write_output(planted / "out", "x")
+    assert (mine / "precious").read_text(encoding="utf-8") == "x"
+    write_output(planted / "new", "y")
+    assert (planted / "new").read_text(encoding="utf-8") == "y"
+
+
+def test_two_dots_behind_a_link_mean_what_they_mean_to_the_kernel(tmp_path: Path) -> None:
+    (tmp_path / "real/sub").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real/sub")
+    (tmp_path / "out").symlink_to("link/../named")
+    for name in ("given", "named"):
+        (tmp_path / name).write_text("another file", encoding="utf-8")
+        (tmp_path / "real" / name).write_text("old", encoding="utf-8")
+    write_output(tmp_path / "link/../given", "x")
+    write_output(tmp_path / "out", "x")
+    for name in ("given", "named"):
+        assert (tmp_path / name).read_text(encoding="utf-8") == "another file"
+        assert (tmp_path / "real" / name).read_text(encoding="utf-8") == "x"
+    assert (tmp_path / "out").is_symlink()

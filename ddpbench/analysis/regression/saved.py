@@ -19,6 +19,7 @@ from ddpbench.records.checked import check_schema, first_problem
 from ddpbench.records.files import MOST_RECORDS, check_finite, damaged, parse_json, read_text
 from ddpbench.records.plan import checked_case
 from ddpbench.spec import OWN_TYPES, Case, PlannedCase
+from ddpbench.spec.limits import MAX_LAUNCHES
 from ddpbench.strategies.traits import traits_of
 from ddpbench.texts import on_one_line, shortened
 from ddpbench.units import counted
@@ -48,7 +49,7 @@ class _Extra(BaseModel, extra="allow", strict=True):
     sessions: list[int] = []
     status: CaseStatus = "ok"
     error: str = ""
-    launches_failed: Annotated[int, Field(ge=0, le=10**6)] = 0
+    launches_failed: Annotated[int, Field(ge=0, le=MAX_LAUNCHES)] = 0
 
 
 def read_saved(path: Path, name: str = "") -> Side:
@@ -66,6 +67,10 @@ def read_saved(path: Path, name: str = "") -> Side:
     if not own:
         raise IdentityError(f"{path} has no benchmark of ddpbench's: {_why_none(every)}")
     extras = [_checked(path, one) for one in own]
+    if (failed := sum(extra.launches_failed for extra in extras)) > MAX_LAUNCHES:
+        raise damaged(
+            path, f"launches_failed: {failed:,} in all; a file has those of {MAX_LAUNCHES:,} at most"
+        )
     left_out = len(every) - len(own)
     more = (
         f" {on_one_line(path.name)} has {counted(left_out, 'benchmark')} of others, left out."

@@ -1,0 +1,187 @@
+"""A small file of a stranger's costs neither gigabytes nor minutes."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import signal
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from ddpbench.analysis.regression.saved import read_saved
+from ddpbench.cli import run as command
+from ddpbench.errors import IdentityError, RecordError, RequestError
+from ddpbench.escaping import (
+    escape_csv,
+    escape_latex,
+    escape_markdown,
+    escape_markdown_code,
+    escape_openmetrics,
+    unescape_csv,
+)
+from ddpbench.records import RunDir, pack
+from ddpbench.records.archive import unpack
+from ddpbench.records.plan import read_plan
+from ddpbench.records.schema import check_digits
+from ddpbench.texts import clean, on_one_line, on_page
+from tests.records.test_archive import write_archive
+from tests.synthetic import write_run
+
+PATIENCE_S = 30
+"""Far more than any of these takes, and far less than what grows with the square of a text does."""
+
+
+@contextmanager
+def patience() -> Iterator[None]:
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise AssertionError(f"not done within {PATIENCE_S} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(PATIENCE_S)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+LONG = 400_000
+SHAPES = {
+    "tabs": "a" + "\t" * LONG + "b",
+    "lines": "a" + "\n" * LONG + "b",
+    "spaces": "a" + " " * LONG + "b",
+    "quotes": "a;" + '"' * LONG + "b",
+    "apostrophes": "a;" + "'" * LONG + "b",
+    "cells": "a" + ";\t'" * LONG + "b",
+    "backquotes": " ".join("`" * number for number in range(1, 2_000)),
+    "pairs of backquotes": "`a``" * LONG,
+    "entities": "&#" + "a" * LONG,
+    "ampersands": "&a" * LONG,
+    "underscores": "_" * LONG,
+    "brackets": "](" * LONG,
+    "digits": "1" * LONG,
+    "hyphens": "-" * LONG,
+    "colours": "\x1b[" + "0;" * LONG,
+    "escapes": "\x1b[0" * LONG,
+    "words": "a" * LONG,
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "shown",
+    [
+        clean,
+        on_one_line,
+        on_page,
+        escape_csv,
+        unescape_csv,
+        escape_markdown,
+        escape_markdown_code,
+        escape_latex,
+        escape_openmetrics,
+    ],
+    ids=lambda function: function.__name__,
+)
+def test_no_text_takes_long_to_be_shown(shape: str, shown: Callable[[str], str]) -> None:
+    with patience():
+        assert shown(SHAPES[shape])
+
+
+CODE_SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
+"""Code in Markdown, as one pattern tells it, whose time grows with the square of a text."""
+
+
+def test_code_between_backquotes_is_what_the_slow_pattern_finds() -> None:
+    draw = random.Random(5)
+    for _ in range(3_000):
+        text = "".join(draw.choices("`` a", k=draw.randrange(24))).strip()
+        code = "".join(found[0] for found in CODE_SPAN.finditer(text))
+        plain = CODE_SPAN.sub("", text)
+        shown = escape_markdown(text)
+        assert shown.count("\\`") == plain.count("`"), text
+        assert shown.count("`") == plain.count("`") + code.count("`"), text
+
+
+def test_an_error_of_a_megabyte_is_reported(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", 2, rounds=3, blocks=1, steps=2)
+    launch = next(path for path in sorted(run.cases.glob("*/launch-*")))
+    told = json.loads((launch / "outcome.json").read_text(encoding="utf-8"))
+    rank = next(iter(sorted(launch.glob("rank-*.jsonl"))))
+    *lines, last = rank.read_text(encoding="utf-8").splitlines()
+    end = {**json.loads(last), "status": "failed", "error": "a" + "\t" * LONG + "b"}
+    assert end["kind"] == "outcome"
+    rank.write_text("\n".join([*lines, json.dumps(end)]) + "\n", encoding="utf-8")
+    (launch / "outcome.json").write_text(json.dumps({**told, "status": "failed"}), encoding="utf-8")
+    with patience():
+        assert command(["export", str(run.path), "--format", "csv", "--out", str(tmp_path / "x.csv")]) in (
+            0,
+            1,
+        )
+
+
+@pytest.mark.parametrize("unit", [b"a", rb"\"", rb"a\\"])
+def test_looking_for_long_numbers_takes_no_more_memory_than_the_record(unit: bytes) -> None:
+    line = b'{"kind": "outcome", "error": "%s", "finished_ns": 1234567890123456789}' % (unit * 500_000)
+    tracemalloc.start()
+    try:
+        check_digits(line)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * len(line)
+    with pytest.raises(ValueError, match="a whole number of 20 digits"):
+        check_digits(line.replace(b"1234567890123456789", b"12345678901234567890"))
+    check_digits(line.replace(b'a"', b'a 99999999999999999999"'))  # in a text
+
+
+def test_an_archive_of_very_many_empty_files_is_refused_before_any_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three million of them one GiB of an archive is made, and 16 GiB and six million names on a disk."""
+    import tarfile
+
+    monkeypatch.setattr("ddpbench.records.archive._MOST_ON_DISK", 12_288 * 50)
+    run = RunDir(tmp_path / "run")
+    run.path.mkdir()
+    names = [f"cases/x{number}/launch-00/launch.json" for number in range(51)]
+    write_archive(run, [(tarfile.TarInfo(name), b"") for name in names])
+    with pytest.raises(RecordError, match="would take more than 614,400 bytes on a disk"):
+        unpack(run)
+    write_archive(run, [(tarfile.TarInfo(name), b"") for name in names[:50]])
+    monkeypatch.undo()
+    unpack(run)
+    assert len(list(run.cases.glob("*/*/*"))) == 50
+    monkeypatch.setattr("ddpbench.records.archive._MOST_ON_DISK", 12_288 * 50 - 1)
+    with pytest.raises(RequestError, match="too many to pack"):
+        pack(run)
+
+
+def test_a_saved_benchmark_of_very_many_failed_launches_is_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", 2, rounds=3, blocks=1, steps=2)
+    saved = tmp_path / "saved.json"
+    assert command(["export", str(run.path), "--format", "pytest-benchmark", "--out", str(saved)]) == 0
+    data = json.loads(saved.read_text(encoding="utf-8"))
+    assert len(data["benchmarks"]) == 2
+    for one in data["benchmarks"]:
+        one["extra_info"]["launches_failed"] = 60_000
+    saved.write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(
+        IdentityError, match="launches_failed: 120,000 in all; a file has those of 100,000 at"
+    ):
+        read_saved(saved)
+
+
+def test_a_case_that_very_many_others_come_before_is_found_twice(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", 1, rounds=3, blocks=1, steps=2)
+    plan = json.loads(run.plan.read_text(encoding="utf-8"))
+    plan["cases"].append(plan["cases"][-1])
+    run.plan.write_text(json.dumps(plan), encoding="utf-8")
+    with pytest.raises(IdentityError, match=f"the case {plan['cases'][-1]['case_id']} is there twice"):
+        read_plan(run)
