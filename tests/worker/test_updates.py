@@ -259,3 +259,33 @@ def test_sparse_buffers_are_left_to_strategies_that_send_none() -> None:
                 assert (status, said) == ("skipped", True), (name, strategy, reason)
     (found,) = run_ranks(each_ended, 1, names, ["data_parallel", "single"])
     assert {key: value for key, value in found.items() if value != ("ok", "")} == {}
+
+
+@pytest.mark.ranks
+def test_buffers_that_follow_the_samples_are_no_fault_of_a_strategys() -> None:
+    names = ["Observes", "ObservesInStep", "ObservesInParts"]
+    for found in run_ranks(each_ended, 2, names, ["ddp", "zero1", "fsdp", "master"]):
+        assert {key: value for key, value in found.items() if value != ("ok", "")} == {}
+    (found,) = run_ranks(each_ended, 1, names, ["data_parallel", "single"])
+    assert {key: value for key, value in found.items() if value != ("ok", "")} == {}
+
+
+def unlike(rank: int, processes: int, name: str, strategy: str) -> list[tuple[str, bool, str]]:
+    """Each comparison of a case whose last rank trains on other samples than it is to."""
+    from ddpbench.strategies.own_step import OwnStep
+    from ddpbench.strategies.trees import map_tensors
+
+    made = OwnStep._made
+
+    def other(self: Any, batch: Any) -> Any:
+        return made(self, map_tensors(lambda each: each * 1.5, batch) if rank == processes - 1 else batch)
+
+    OwnStep._made = other  # type: ignore[method-assign]
+    found, _ = proved(own_case(FILE, name, strategy, processes), rank, processes)
+    return [(one.compared, one.passed, one.note) for one in found]
+
+
+@pytest.mark.ranks
+def test_buffers_that_follow_the_samples_hide_no_fault() -> None:
+    for found in run_ranks(unlike, 2, "ObservesInStep", "ddp"):
+        assert not next(passed for compared, passed, _ in found if compared == "parameters, same samples")

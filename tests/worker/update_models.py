@@ -440,3 +440,46 @@ class SparseGraph(Sound):
 
 class SparseRows(SparseGraph):
     layout = torch.sparse_csr
+
+
+class Observer(nn.Module):
+    """Rounds to steps of a size that follows its inputs, as training for quantisation does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.register_buffer("largest", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            now = x.abs().max()
+            self.largest.copy_(torch.where(self.largest > 0, 0.9 * self.largest + 0.1 * now, now))  # type: ignore[operator]
+        step = self.largest / 7
+        found: torch.Tensor = self.layer(x + ((x / step).round() * step - x).detach())
+        return found
+
+
+class Observes(Sound):
+    def model(self) -> nn.Module:
+        return nn.Sequential(Observer(), nn.Linear(8, 1))
+
+
+class ObservesInStep(DropsOut):
+    def model(self) -> nn.Module:
+        return nn.Sequential(Observer(), nn.Linear(8, 1))
+
+
+class ObservesInParts(ObservesInStep):
+    """Two networks, the first of which is looked at without gradients first."""
+
+    def model(self) -> Any:
+        return {"first": Observer(), "second": nn.Linear(8, 1)}
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        optimizer.zero_grad()
+        with torch.no_grad():
+            aim = model["first"](batch[0] * 2).mean(1, keepdim=True)
+        loss = nn.functional.mse_loss(model["second"](model["first"](batch[0])), batch[1] + aim)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss.detach()

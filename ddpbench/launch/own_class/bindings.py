@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ddpbench.launch.own_class.script import Function, first_name, here, last_name
@@ -22,6 +22,8 @@ class Binding:
     kind: Literal["value", "item", "context"] = "value"
     """`item`: one of those a `for` goes through; `context`: what a `with` gives."""
     tests: Tests = ()
+    handles: bool = False
+    """Made where an exception is handled: perhaps never."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,9 @@ def _in_block(body: list[ast.stmt], tests: Tests) -> Iterator[tuple[str, Binding
         elif isinstance(statement, ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith | ast.Try):
             for name in ("body", "handlers", "orelse", "finalbody"):
                 for each in getattr(statement, name, []):
-                    yield from _in_block(each.body if isinstance(each, ast.ExceptHandler) else [each], tests)
+                    handler = isinstance(each, ast.ExceptHandler)
+                    for key, binding in _in_block(each.body if handler else [each], tests):
+                        yield key, replace(binding, handles=handler or binding.handles)
         simple = isinstance(statement, ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Return)
         for each in here(statement) if simple else ():
             if isinstance(each, ast.NamedExpr):

@@ -129,10 +129,13 @@ class Tracer:
             return found
         return self._traced_name(key_of(node), scope, depth, getattr(node, "lineno", 0)) or found
 
-    def _traced_name(self, key: str, scope: Scope, depth: int, line: int = 0) -> Origin | None:
+    def _traced_name(
+        self, key: str, scope: Scope, depth: int, line: int = 0, read: int | None = None
+    ) -> Origin | None:
+        """`read` is the line of the scope at which the name has its value, where that is not `line`."""
         if "." in key:
             return self._traced_attribute(key, scope, depth, line)
-        for binding in self._chosen(key, scope, depth, line):
+        for binding in self._chosen(key, scope, depth, line, line if read is None else read):
             self._way.append((key, scope, line))
             return self._of(binding, scope, depth)
         if not isinstance(scope.node, ast.Module):
@@ -141,7 +144,7 @@ class Tracer:
                 return self.trace(*argument, depth + 1)
             if key not in parameters_of(scope.node):
                 outer = self.enclosing.get(id(scope.node), self.top)
-                return self._traced_name(key, outer, depth, line)
+                return self._traced_name(key, outer, depth, line, self._called_at(scope, outer))
         return None
 
     def _traced_attribute(self, key: str, scope: Scope, depth: int, line: int) -> Origin | None:
@@ -150,28 +153,48 @@ class Tracer:
         methods = [each for each in self.scopes if each.own is scope.own]
         methods.sort(key=lambda each: getattr(each.node, "name", "") != "__init__")
         for method in methods:
-            for binding in self._chosen(key, method, depth):
-                self._way.append((key, method, line if method.node is scope.node else _ELSEWHERE))
+            read = line if method.node is scope.node else _ELSEWHERE
+            for binding in self._chosen(key, method, depth, read=read):
+                self._way.append((key, method, read))
                 return self._of(binding, method, depth)
         for each in scope.own.body:
             if isinstance(each, ast.Assign) and key.partition(".")[2] in map(key_of, each.targets):
                 return self.trace(each.value, self.top, depth + 1)
         return None
 
-    def _chosen(self, key: str, scope: Scope, depth: int, line: int = 0) -> Iterator[Binding]:
+    def _chosen(self, key: str, scope: Scope, depth: int, line: int = 0, read: int = 0) -> Iterator[Binding]:
         """Yield the bindings that may hold: not those of a branch that defaults do not take, nor a name's own.
 
-        A loop around the line comes first: in it, the name is what the loop goes through.
+        A loop around the line comes first: in it, the name is what the loop goes through. Those that others replace
+        before the line `read` come last.
         """
-        found = self.bindings(scope).get(key, [])
-        for binding in sorted(found, key=lambda each: not self._is_around(line, each)):
-            if binding.kind == "value" and any(key_of(each) == key for each in ast.walk(binding.value)):
-                continue  # `model = model.to(device)`: the value is what the name had before
-            if isinstance(binding.value, ast.Constant) and binding.value.value is None:
-                continue
-            if self.is_untaken(binding.tests, scope, depth):
-                continue
-            yield binding
+        found = [
+            each
+            for each in self.bindings(scope).get(key, [])
+            # `model = model.to(device)`: the value is what the name had before
+            if each.kind != "value" or not any(key_of(part) == key for part in ast.walk(each.value))
+            if not isinstance(each.value, ast.Constant) or each.value.value is not None
+            if not self.is_untaken(each.tests, scope, depth)
+        ]
+        replaced = {
+            id(each)
+            for place, each in enumerate(found)
+            if any(self._replaces(other, each, scope, depth, read) for other in found[place + 1 :])
+        }
+        yield from sorted(found, key=lambda each: (not self._is_around(line, each), id(each) in replaced))
+
+    def _replaces(self, later: Binding, earlier: Binding, scope: Scope, depth: int, read: int) -> bool:
+        """Return whether a binding is made for certain after another one, and before its name is read."""
+        if later.kind != "value" or earlier.kind != "value" or later.handles or not read:
+            return False
+        if not earlier.value.lineno < later.value.lineno <= (later.value.end_lineno or read) < read:
+            return False
+        return later.tests == earlier.tests[: len(later.tests)] or self._is_taken(later.tests, scope, depth)
+
+    def _called_at(self, scope: Scope, outer: Scope) -> int:
+        """Return the line of a scope at which a function is called first, or one after all of it."""
+        calls = [call.lineno for call, caller in self.calls(scope) if caller.node is outer.node]
+        return min(calls, default=_ELSEWHERE)
 
     def bindings_at(self, name: str, scope: Scope, line: int) -> list[Binding]:
         """Return what a name may be bound to at a line: what the loop around it goes through, or else all.
@@ -190,6 +213,15 @@ class Tracer:
         untaken = any(self.holds(test, scope, depth + 1) is (not wanted) for test, wanted in tests)
         del self._way[passed:]
         return untaken
+
+    def _is_taken(self, tests: Tests, scope: Scope, depth: int) -> bool:
+        """Return whether the defaults take a branch for certain."""
+        if depth >= _DEEPEST:
+            return False
+        passed = len(self._way)
+        taken = all(self.holds(test, scope, depth + 1) is wanted for test, wanted in tests)
+        del self._way[passed:]
+        return taken
 
     def changed(self, node: ast.expr, scope: Scope) -> list[int]:
         """Return the lines that change a value between where it comes from and where it is read.
@@ -345,15 +377,16 @@ class Tracer:
         """Return the default of an argparse option, or the value in a configuration; None where it is neither."""
         if depth > _DEEPEST:
             return None
-        for binding in self._chosen(key_of(node), scope, depth) if key_of(node) else ():
-            self._way.append((key_of(node), scope, node.lineno))
+        read = getattr(node, "lineno", 0)  # none where it was put together here
+        for binding in self._chosen(key_of(node), scope, depth, read=read) if key_of(node) else ():
+            self._way.append((key_of(node), scope, read))
             return Origin(binding.value, scope, binding.path)
         passed = len(self._way)
         holder = self.trace(node.value, scope, depth + 1)
         held = self._way[passed:]
         self._way[passed:] = [(f"{key}.{node.attr}", where, line) for key, where, line in held]
         for key, where, line in self._way[passed:]:
-            for binding in self._chosen(key, where, depth) if where is not scope else ():
+            for binding in self._chosen(key, where, depth, read=line) if where is not scope else ():
                 self._way[passed:] = [(key, where, line)]
                 return Origin(binding.value, where, binding.path)
         if not isinstance(holder.node, ast.Call) or holder.path:

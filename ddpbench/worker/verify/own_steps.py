@@ -16,7 +16,7 @@ import torch.distributed as dist
 from ddpbench.causes import exception_words
 from ddpbench.measure.recorder import NullRecorder
 from ddpbench.records import Proof
-from ddpbench.strategies.own_step import around_backward
+from ddpbench.strategies.own_step import around_backward, each_part
 from ddpbench.strategies.trees import cast
 from ddpbench.units import series_of
 from ddpbench.worker.training.asked_group import noticing
@@ -50,13 +50,14 @@ def prove_own_steps(prover: Rank, batch: Any, shards: Sequence[Any]) -> Iterator
     between: clip, update one of two networks, accumulate. Where one process makes the steps of the whole batch, its
     reference does too.
     """
+    parts = shards
     if prover.training.strategy.one_process:
         shards = [batch]
     training = prover.training
     for numbers in compared_numbers(training.dtype, training.given_types):
-        own = [cast(shard, numbers.cast) for shard in shards]
+        own, dealt = ([cast(shard, numbers.cast) for shard in each] for each in (shards, parts))
         try:
-            yield from _compared(prover, numbers, cast(batch, numbers.cast), own)
+            yield from _compared(prover, numbers, cast(batch, numbers.cast), own, dealt)
         except _TypeUnfitError as problem:
             given = series_of(names_of(training.given_types))
             note = f"the step computes in {given} only, so float64 is not compared ({problem})"
@@ -97,7 +98,10 @@ class _TypeUnfitError(Exception):
     """The step cannot be made in this number type."""
 
 
-def _compared(prover: Rank, numbers: Numbers, batch: Any, shards: Sequence[Any]) -> Iterator[Proof]:
+def _compared(
+    prover: Rank, numbers: Numbers, batch: Any, shards: Sequence[Any], parts: Sequence[Any]
+) -> Iterator[Proof]:
+    """`parts` are what all ranks or replicas take, where `shards` are the reference's."""
     training = prover.training
     with entered_autocasts() as autocasts, noticing() as asked:
         lockstep = _lockstep(prover, numbers, shards)
@@ -126,13 +130,23 @@ def _compared(prover: Rank, numbers: Numbers, batch: Any, shards: Sequence[Any])
     if note:
         yield not_compared("parameters, same samples", comparer.name, note)
     elif lockstep is not None and expected is not None:
-        found = []
-        for names in lockstep.updated_together:  # of two networks one may be wrong, and the other large
-            parts = [{name: each[name] for name in names & each.keys()} for each in (before, after, expected)]
-            found.append(comparer.change("parameters, same samples", *parts))
-        proof = max(found, key=_how_bad)
+        together = lockstep.updated_together
+
+        def held(expected: Tensors) -> Proof:
+            found = []
+            for names in together:  # of two networks one may be wrong, and the other large
+                each = [{name: one[name] for name in names & one.keys()} for one in (before, after, expected)]
+                found.append(comparer.change("parameters, same samples", *each))
+            return max(found, key=_how_bad)
+
+        proof = held(expected)
         if not proof.passed and (fault := _unrepeatable(prover, numbers, shards, before, expected)):
             proof = not_compared(proof.compared, comparer.name, fault)
+        if not proof.passed and (sent := _with_buffers_sent(prover, numbers, parts)) is not None:
+            proof = (
+                held(sent) if prover.processes > 1 else not_compared(proof.compared, comparer.name, _STATE)
+            )
+            proof = replace(proof, note=_SENT) if proof.passed and not proof.note else proof
         yield _explained(prover, proof, late)
     if training.strategy.replicas_equal and prover.processes > 1:
         equal = all_equal(checksum(model), prover.control, prover.processes)
@@ -207,6 +221,63 @@ def _why_not(
     return ""
 
 
+_SENT = (
+    "the model computes with buffers that its forwards change: every replica has those of the first, which are sent "
+    "before each forward"
+)
+_STATE = (
+    "the model computes with buffers that its forwards change, rightly other ones over shards than over the whole "
+    "batch: not compared"
+)
+
+
+def _with_buffers_sent(prover: Rank, numbers: Numbers, parts: Sequence[Any]) -> Tensors | None:
+    """Return what the steps make of the parameters where replicas are sent the first one's buffers.
+
+    None where that makes no difference: where replicas compute with no buffers that their own samples change.
+    """
+    if len(parts) < 2:
+        return None
+    ends: list[Tensors] = []
+    try:
+        for sends in (False, True):
+            found = Lockstep(prover.training, numbers, parts, prover.on_step, sends=sends)
+            found.run()
+            ends.append(found.parameters)
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception:  # replicas of parts of a batch may fail where one of the whole does not
+        ends.clear()
+    alike = not ends or all(torch.equal(ends[1][name], value) for name, value in ends[0].items())
+    return None if prover.agreed(float(alike)) else ends[1]
+
+
+class _SentBuffers:
+    """Gives replicas of a module the buffers that the first one has before each forward, as DDP does.
+
+    As there, none are sent after a forward that records no gradients.
+    """
+
+    def __init__(self, replicas: Sequence[torch.nn.Module]) -> None:
+        self._sent: list[list[torch.Tensor] | None] = []
+        self._made = [0 for _ in replicas]
+        self._due = [True for _ in replicas]
+        for number, replica in enumerate(replicas):
+            replica.register_forward_pre_hook(partial(self._begin, number))
+
+    def _begin(self, number: int, module: torch.nn.Module, _inputs: Any) -> None:
+        buffers = list(module.buffers())
+        if number == 0:
+            self._sent.append([each.detach().clone() for each in buffers] if self._due[0] else None)
+        elif self._made[number] < len(self._sent):
+            sent = self._sent[self._made[number]]
+            with torch.no_grad():
+                for mine, first in zip(buffers, sent or (), strict=False):
+                    mine.copy_(first)
+        self._made[number] += 1
+        self._due[number] = torch.is_grad_enabled()
+
+
 class Lockstep:
     """Replicas of a model in one process, each with a shard, whose gradients are averaged after every backward.
 
@@ -222,10 +293,14 @@ class Lockstep:
         on_step: Callable[[], None],
         *,
         seed: int = 0,
+        sends: bool = False,
     ) -> None:
-        """`seed` is added to the ranks' own."""
+        """`seed` is added to the ranks' own; `sends`: all have the first one's buffers in each forward."""
         self._training, self._shards, self._on_step = training, shards, on_step
         self._models = [training.fresh_model(numbers.cast, FULL) for _ in shards]
+        if sends:
+            for replicas in zip(*(_parts_of(model) for model in self._models), strict=True):
+                _SentBuffers(replicas)
         self._optimizers: list[Any] = [training.make_optimizer(model.parameters()) for model in self._models]
         names = {id(each): name for name, each in self._models[0].named_parameters()}
         together = [
@@ -375,6 +450,18 @@ _UNEVEN = "the ranks' steps did not make equally many backwards: they would wait
 
 class UnequalRanksError(RuntimeError):
     """The ranks' steps are not alike enough to be made together."""
+
+
+def _parts_of(model: Any) -> list[torch.nn.Module]:
+    """Return the modules that a strategy wraps, each by itself."""
+    found: list[torch.nn.Module] = []
+
+    def noted(part: torch.nn.Module) -> torch.nn.Module:
+        found.append(part)
+        return part
+
+    each_part(model.network, noted)
+    return found
 
 
 def _stepped(waits_for: set[int], index: int, *_: Any) -> None:
