@@ -27,13 +27,13 @@ FILE = Path(__file__).parent / "update_models.py"
 def each_ended(
     rank: int, processes: int, names: list[str], strategies: list[str]
 ) -> dict[tuple[str, str], tuple[str, str]]:
-    """The outcome of each class's proof under each strategy; `fsdp whole` is one with options."""
+    """The outcome of each class's proof under each strategy; `fsdp wrap=whole` is one with an option."""
     test_refusals.FILE = FILE
     found = {}
     for name in names:
         for strategy in strategies:
-            plain, _, wrap = strategy.partition(" ")
-            options: dict[str, Any] = {"wrap": wrap} if wrap else {}
+            plain, *given = strategy.split()
+            options: dict[str, Any] = dict(each.split("=") for each in given)
             found[name, strategy] = ended(rank, processes, name, plain, options)
     return found
 
@@ -97,7 +97,7 @@ def test_lists_of_modules_that_nothing_calls_are_cut_into_their_parts() -> None:
 
 @pytest.mark.ranks
 def test_fsdp_names_its_cut_into_blocks_where_only_that_cannot_train() -> None:
-    for found in run_ranks(each_ended, 2, ["Nested", "ByMethods", "Adapts"], ["fsdp", "fsdp whole"]):
+    for found in run_ranks(each_ended, 2, ["Nested", "ByMethods", "Adapts"], ["fsdp", "fsdp wrap=whole"]):
         for name, said in (
             ("ByMethods", "outside its module's forward"),
             ("Adapts", "torch.autograd.grad was"),
@@ -270,7 +270,9 @@ def test_buffers_that_follow_the_samples_are_no_fault_of_a_strategys() -> None:
     assert {key: value for key, value in found.items() if value != ("ok", "")} == {}
 
 
-def unlike(rank: int, processes: int, name: str, strategy: str) -> list[tuple[str, bool, str]]:
+def unlike(
+    rank: int, processes: int, name: str, strategy: str, options: dict[str, Any] | None = None
+) -> list[tuple[str, bool, str]]:
     """Each comparison of a case whose last rank trains on other samples than it is to."""
     from ddpbench.strategies.own_step import OwnStep
     from ddpbench.strategies.trees import map_tensors
@@ -281,7 +283,7 @@ def unlike(rank: int, processes: int, name: str, strategy: str) -> list[tuple[st
         return made(self, map_tensors(lambda each: each * 1.5, batch) if rank == processes - 1 else batch)
 
     OwnStep._made = other  # type: ignore[method-assign]
-    found, _ = proved(own_case(FILE, name, strategy, processes), rank, processes)
+    found, _ = proved(own_case(FILE, name, strategy, processes, options=options), rank, processes)
     return [(one.compared, one.passed, one.note) for one in found]
 
 
@@ -289,3 +291,20 @@ def unlike(rank: int, processes: int, name: str, strategy: str) -> list[tuple[st
 def test_buffers_that_follow_the_samples_hide_no_fault() -> None:
     for found in run_ranks(unlike, 2, "ObservesInStep", "ddp"):
         assert not next(passed for compared, passed, _ in found if compared == "parameters, same samples")
+
+
+ROUNDED = ["ddp compression=fp16", "ddp compression=bf16"]
+
+
+@pytest.mark.ranks
+def test_gradients_sent_in_a_narrower_type_pass_in_own_steps_too() -> None:
+    for found in run_ranks(each_ended, 2, ["StepsPlainly", "StepsByAdam"], ROUNDED):
+        assert {key: value for key, value in found.items() if value != ("ok", "")} == {}
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("compression", ["fp16", "bf16"])
+def test_gradients_sent_in_a_narrower_type_hide_no_fault(compression: str) -> None:
+    for name in ("StepsPlainly", "StepsByAdam"):
+        for found in run_ranks(unlike, 2, name, "ddp", {"compression": compression}):
+            assert not next(passed for compared, passed, _ in found if compared == "parameters, same samples")

@@ -483,3 +483,17 @@ class ObservesInParts(ObservesInStep):
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return loss.detach()
+
+
+class StepsPlainly(Sound):
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(batch[0]), batch[1])
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss.detach()
+
+
+class StepsByAdam(StepsPlainly):
+    def optimizer(self, parameters: Any) -> Any:
+        return torch.optim.Adam(parameters, lr=0.01)

@@ -118,6 +118,7 @@ def _compared(
     before = trained(model)
     distributed = dist.is_initialized() and training.strategy.uses_backend
     replica = training.replica(model, NullRecorder(), distributed=distributed, precision=FULL)
+    comparer.allow_for(replica)
     seed_all(training.case.seed + 1 + prover.rank)
     for _ in range(lockstep.made if lockstep is not None else STEPS):
         replica.own_step(batch)
