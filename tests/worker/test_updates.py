@@ -308,3 +308,14 @@ def test_gradients_sent_in_a_narrower_type_hide_no_fault(compression: str) -> No
     for name in ("StepsPlainly", "StepsByAdam"):
         for found in run_ranks(unlike, 2, name, "ddp", {"compression": compression}):
             assert not next(passed for compared, passed, _ in found if compared == "parameters, same samples")
+
+
+@pytest.mark.ranks
+def test_a_scalar_of_each_replica_is_named_with_what_to_do() -> None:
+    (found,) = run_ranks(each_ended, 1, ["ReturnsScalar", "TakesMeanOfScalar"], ["data_parallel", "single"])
+    status, reason = found.pop(("ReturnsScalar", "data_parallel"))
+    assert (status, reason.endswith("from each replica: take the mean() of what the model returns")) == (
+        "failed",
+        True,
+    ), reason
+    assert {key: value for key, value in found.items() if value != ("ok", "")} == {}

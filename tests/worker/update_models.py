@@ -497,3 +497,32 @@ class StepsPlainly(Sound):
 class StepsByAdam(StepsPlainly):
     def optimizer(self, parameters: Any) -> Any:
         return torch.optim.Adam(parameters, lr=0.01)
+
+
+class WithPenalty(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.layer(x), self.layer.weight.square().sum()
+
+
+class ReturnsScalar(StepsPlainly):
+    def model(self) -> nn.Module:
+        return WithPenalty()
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        optimizer.zero_grad()
+        found, penalty = model(batch[0])
+        loss = nn.functional.mse_loss(found, batch[1]) + 0.1 * penalty
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+
+class TakesMeanOfScalar(ReturnsScalar):
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        return super().step(
+            lambda x: tuple(each.mean() if each.dim() < 2 else each for each in model(x)), batch, optimizer
+        )

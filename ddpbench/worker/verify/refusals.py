@@ -59,6 +59,7 @@ _SHARDED = (
     ),
 )
 """Messages of torch's kernels of a model under FSDP, none of whose own checks found it; and what that means."""
+_NO_SCALAR = "grad can be implicitly created only for scalar outputs"
 _FUNCTIONAL = "must override the setup_context staticmethod"
 _REFUSES = ("raise ", "assert ")
 _MOST_NAMES = 3
@@ -98,6 +99,11 @@ def failure(error: BaseException, training: Training | None) -> str:
     if _WAITS in text:
         return f"{type(error).__name__}: {_unused(training, text)}"
     words = exception_words(error)
+    if _NO_SCALAR in text and training.strategy.one_process and training.case.world_size > 1:
+        words += (
+            f"; does forward return a scalar? {training.strategy.name} gathers one from each replica: take the mean() "
+            "of what the model returns"
+        )
     for key in type(training.options).model_fields:
         ours = f"options.{training.strategy.name}.{key}"
         for pattern in (rf"`?\b{key}\s*=\s*(True|False)`?", rf"`?\b{key}`? set to (True|False)"):
