@@ -25,6 +25,7 @@ from ddpbench.escaping import (
     escape_openmetrics,
     unescape_csv,
 )
+from ddpbench.launch.slurm.request import Request
 from ddpbench.records import RunDir, pack
 from ddpbench.records.archive import unpack
 from ddpbench.records.plan import read_plan
@@ -109,23 +110,6 @@ def test_code_between_backquotes_is_what_the_slow_pattern_finds() -> None:
         assert shown.count("`") == plain.count("`") + code.count("`"), text
 
 
-def test_an_error_of_a_megabyte_is_reported(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", 2, rounds=3, blocks=1, steps=2)
-    launch = next(path for path in sorted(run.cases.glob("*/launch-*")))
-    told = json.loads((launch / "outcome.json").read_text(encoding="utf-8"))
-    rank = next(iter(sorted(launch.glob("rank-*.jsonl"))))
-    *lines, last = rank.read_text(encoding="utf-8").splitlines()
-    end = {**json.loads(last), "status": "failed", "error": "a" + "\t" * LONG + "b"}
-    assert end["kind"] == "outcome"
-    rank.write_text("\n".join([*lines, json.dumps(end)]) + "\n", encoding="utf-8")
-    (launch / "outcome.json").write_text(json.dumps({**told, "status": "failed"}), encoding="utf-8")
-    with patience():
-        assert command(["export", str(run.path), "--format", "csv", "--out", str(tmp_path / "x.csv")]) in (
-            0,
-            1,
-        )
-
-
 @pytest.mark.parametrize("unit", [b"a", rb"\"", rb"a\\"])
 def test_looking_for_long_numbers_takes_no_more_memory_than_the_record(unit: bytes) -> None:
     line = b'{"kind": "outcome", "error": "%s", "finished_ns": 1234567890123456789}' % (unit * 500_000)
@@ -185,3 +169,9 @@ def test_a_case_that_very_many_others_come_before_is_found_twice(tmp_path: Path)
     run.plan.write_text(json.dumps(plan), encoding="utf-8")
     with pytest.raises(IdentityError, match=f"the case {plan['cases'][-1]['case_id']} is there twice"):
         read_plan(run)
+
+
+def test_a_folder_of_many_variables_is_refused_at_once() -> None:
+    with patience(), pytest.raises(RequestError, match="give an absolute folder on the nodes"):
+        Request(sizes=(1,), ranks_per_node=1, local="/" + "$aaa" * 1_000 + "!")
+    assert Request(sizes=(1,), ranks_per_node=1, local="/scratch/$USER/${JOB}_x-1.d$a").local

@@ -1,7 +1,7 @@
 """Start one training loop in several ways in turn: does the step time depend on the way?
 
     python -m tests.benchmarks.starts --strategy ddp --world-size 2 --rounds 40 --out FILE.csv
-    python -m tests.benchmarks.starts --read FILE.csv [--base WAY]
+    python -m tests.benchmarks.starts --read FILE.csv [FILE.csv ...] [--base WAY]
 
 In each round every way has one start, in random order. A row has a start's step time, and rank 0's processor
 time and minor page faults in a step. The loop is `bare_loop.py`, but for the ways of the harness.
@@ -159,19 +159,20 @@ class Starts:
         }
 
 
-def read(path: Path) -> dict[str, list[Found]]:
-    """Return each way's starts, by round.
+def read(*paths: Path) -> dict[str, list[Found]]:
+    """Return each way's starts by round, a file's after those of the file before.
 
     Raises:
         ValueError: a round is incomplete.
     """
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
     found: dict[str, list[Found]] = defaultdict(list)
-    for row in sorted(rows, key=lambda row: int(row["round"])):
-        found[row["way"]].append((float(row["step_s"]), float(row["cpu_s"]), float(row["minor_faults"])))
-    if len({len(starts) for starts in found.values()}) != 1:
-        raise ValueError(f"{path}: a round is incomplete")
+    for path in paths:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        for row in sorted(rows, key=lambda row: int(row["round"])):
+            found[row["way"]].append((float(row["step_s"]), float(row["cpu_s"]), float(row["minor_faults"])))
+        if len({len(starts) for starts in found.values()}) != 1:
+            raise ValueError(f"{path}: a round is incomplete")
     return dict(found)
 
 
@@ -223,7 +224,7 @@ def main() -> None:
         del sys.argv[1]
         bare_loop.main()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--read", type=Path)
+    parser.add_argument("--read", type=Path, nargs="+")
     parser.add_argument("--base", default="torchrun")
     parser.add_argument("--strategy", choices=["single", "ddp"], default="ddp")
     parser.add_argument("--world-size", type=int, default=2)
@@ -235,7 +236,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     if asked.read:
-        print("\n".join(table(read(asked.read), asked.base)))
+        print("\n".join(table(read(*asked.read), asked.base)))
         return
     if asked.out is None:
         parser.error("give --out or --read")

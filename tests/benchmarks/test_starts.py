@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,31 @@ from tests.processes import python_path
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("path", sorted(STARTS.glob("*.csv")), ids=lambda path: path.stem)
-def test_the_kept_starts_give_the_ratios_of_their_readme(path: Path) -> None:
+LAUNCHES = ("launches-1", "launches-2")
+"""Of the same two ways, read as one."""
+KEPT = (("ddp-2",), ("single-1",), LAUNCHES)
+
+
+def kept(names: Sequence[str]) -> dict[str, list[Found]]:
+    return read(*(STARTS / f"{name}.csv" for name in names))
+
+
+@pytest.mark.parametrize("names", KEPT, ids="+".join)
+def test_the_kept_starts_give_the_ratios_of_their_readme(names: tuple[str, ...]) -> None:
     text = " ".join((STARTS / "README.md").read_text(encoding="utf-8").split())
-    for line in table(read(path), "torchrun"):
-        assert line in text, f"{path.name}: {line}"
+    for line in table(kept(names), "torchrun"):
+        assert line in text, line
+
+
+def test_every_file_of_starts_is_read() -> None:
+    assert {path.stem for path in STARTS.glob("*.csv")} == {name for names in KEPT for name in names}
+
+
+def test_the_method_has_the_ratio_of_a_harness_launch() -> None:
+    found = kept(LAUNCHES)
+    one = ratio(found["harness"], found["torchrun"])
+    assert one.pairs == 250
+    assert f"{one.value:.4f} [{one.low:.4f}, {one.high:.4f}]" in (ROOT / "docs/method.md").read_text("utf-8")
 
 
 def test_starts_are_kept_and_the_method_has_their_ratios() -> None:

@@ -17,7 +17,7 @@ from ddpbench.units import parse_seconds
 AUTO = "auto"
 _OPTION = re.compile(r"[a-z][a-z0-9-]*")
 _CLOCK = re.compile(r"(?:(\d{1,4})-)?(\d{1,5})(?::(\d{1,2}))?(?::(\d{1,2}))?")
-_FOLDER = re.compile(r"(/|\$\w+|\$\{\w+\})([\w./-]|\$\w+|\$\{\w+\})*", re.ASCII)
+_FOLDER = re.compile(r"(?:/|\$\w++|\$\{\w+\})(?:[\w./-]|\$\w++|\$\{\w+\})*+", re.ASCII)
 _OWN = {
     "nodes": "give --nodes",
     "ntasks-per-node": "give --ranks-per-node",
