@@ -14,16 +14,19 @@ import os
 import resource
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader, DistributedSampler
 
-from ddpbench.workloads import load_workload
+from ddpbench.workloads import Workload, load_workload
 
 
-def main() -> None:
+def asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--strategy", choices=["single", "ddp"], required=True)
     parser.add_argument("--workload", required=True)
@@ -31,8 +34,13 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=40)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
+    return parser.parse_args()
 
+
+def prepared(
+    arguments: argparse.Namespace,
+) -> tuple[Workload, nn.Module, Optimizer, DataLoader[Any], DistributedSampler[Any]]:
+    """Join the job, and return what the loop trains and with what."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
@@ -49,7 +57,12 @@ def main() -> None:
     dataset = workload.dataset(options)
     sampler = DistributedSampler(dataset, num_replicas=world, rank=rank, drop_last=True)
     loader = DataLoader(dataset, batch_size=arguments.local_batch, sampler=sampler, drop_last=True)
+    return workload, model, optimizer, loader, sampler
 
+
+def main() -> None:
+    arguments = asked()
+    workload, model, optimizer, loader, sampler = prepared(arguments)
     began = time.perf_counter()
     epoch, step, steps, start, cpu, faults = 0, 0, None, 0.0, 0.0, 0
     while steps is None or step < arguments.warmup + steps:
@@ -74,7 +87,7 @@ def main() -> None:
     end = time.perf_counter()
     cpu = time.process_time() - cpu
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
-    if rank == 0:
+    if dist.get_rank() == 0:
         result = {
             "step_s": (end - start) / steps,
             "steps": steps,

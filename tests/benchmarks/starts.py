@@ -13,6 +13,9 @@ time and minor page faults in a step. The loop is `bare_loop.py`, but for the wa
 - `fork-all`: forked from one that has imported what ddpbench's fork server has, with its `gc.freeze()`
 - `harness`: a launch of ddpbench, from a new fork server
 - `harness-torchrun`, `harness-spawn`: a launch of ddpbench whose ranks torchrun starts, or a new Python process each
+
+With `--in-turn` two ways' starts are in memory together and their blocks of steps alternate, as in `ddpbench compare
+--interleave`: what disturbs the machine for a second disturbs both. The loop is then `bare_blocks.py`.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,10 +48,11 @@ from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.launched import LaunchedRanks
 from ddpbench.machine.ports import free_port
 from ddpbench.machine.server import ServerProcess
+from ddpbench.machine.turnstile import TURN, Turn, Turnstile
 from ddpbench.records import Address, Block, RunDir, read_rank
 from ddpbench.spec import Case
 from ddpbench.worker.server import preload
-from tests.benchmarks import bare_loop
+from tests.benchmarks import bare_blocks, bare_loop
 from tests.benchmarks.ratio import Ratio, paired_ratio
 from tests.processes import python_path
 
@@ -87,6 +93,15 @@ class Starts:
             *("--local-batch", str(case.local_batch), "--seconds", str(measured_s), "--out", str(self.out)),
         ]
         self.count = 0
+        self.turn: Turn | None = None
+        """What blocks of steps wait for, where they are in turn with another start's."""
+
+    @property
+    def loop(self) -> str:
+        return (bare_blocks if self.turn else bare_loop).__file__
+
+    def environment(self, rank: int = 0, world: int = 1, port: int = 0) -> dict[str, str]:
+        return _environment(rank, world, port) | ({TURN: self.turn.address} if self.turn else {})
 
     def bare(self, *commands: tuple[list[str], Mapping[str, str]]) -> Found:
         """Run these commands at once, the ranks of a bare loop, and return what rank 0 found."""
@@ -105,16 +120,16 @@ class Starts:
             *("-m", "torch.distributed.run", "--standalone"),
             f"--nproc-per-node={self.case.world_size}",
         ]
-        return self.bare(([*launcher, bare_loop.__file__, *self.words], _environment()))
+        return self.bare(([*launcher, self.loop, *self.words], self.environment()))
 
     def execute(self, *program: str) -> Found:
         port, world = free_port(), self.case.world_size
-        words = [*(program or (bare_loop.__file__,)), *self.words]
-        return self.bare(*((words, _environment(rank, world, port)) for rank in range(world)))
+        words = [*(program or (self.loop,)), *self.words]
+        return self.bare(*((words, self.environment(rank, world, port)) for rank in range(world)))
 
     def fork(self, *more: str) -> Found:
         words = ["-m", __spec__.name, "--fork", str(self.case.world_size), *more, *self.words]
-        return self.bare((words, _environment()))
+        return self.bare((words, self.environment()))
 
     def harness(self, launcher: str = "local") -> Found:
         self.count += 1
@@ -126,7 +141,7 @@ class Starts:
         plan = plan_launch(
             case, "measure", 0, directory=directory, hardware=read_hardware(), catalog=TableCatalog()
         )
-        runner = LaunchRunner(run, hang_timeout_s=60, hang_setting="the test's", shared=False)
+        runner = LaunchRunner(run, hang_timeout_s=60, hang_setting="the test's", shared=False, turn=self.turn)
         log = folder / "server.log"
         with (
             ServerProcess(plan.server_env, log) if launcher == "local" else LaunchedRanks(case, log)
@@ -197,6 +212,25 @@ def table(starts: Mapping[str, Sequence[Found]], base: str) -> list[str]:
     return lines
 
 
+def loop() -> None:
+    """Run the loop, in turn with another start's where the environment says so."""
+    (bare_blocks if TURN in os.environ else bare_loop).main()
+
+
+def in_turn(starts: Mapping[str, Starts], order: Sequence[str], turnstile: Turnstile) -> dict[str, Found]:
+    """Start these two ways, the first first, and return what was found of each: their blocks of steps alternate."""
+
+    def start(way: str) -> Found:
+        turn = starts[way].turn
+        assert turn is not None
+        with turn.held():
+            return starts[way].ways[way]()
+
+    turnstile.begin(order)
+    with ThreadPoolExecutor(len(order)) as pool:
+        return dict(zip(order, pool.map(start, order), strict=True))
+
+
 def fork_ranks(world: int, preloading: bool, words: list[str]) -> None:
     """Fork `world` ranks of the bare loop from this process, and wait for them."""
     if preloading:
@@ -208,7 +242,7 @@ def fork_ranks(world: int, preloading: bool, words: list[str]) -> None:
         if pid == 0:
             os.environ.update(_environment(rank, world, port))
             sys.argv[1:] = words
-            bare_loop.main()
+            loop()
         ranks.append(pid)
     if any(os.waitpid(pid, 0)[1] for pid in ranks):
         sys.exit(1)
@@ -222,7 +256,7 @@ def main() -> None:
     if sys.argv[1:2] == ["--import-all"]:
         preload()
         del sys.argv[1]
-        bare_loop.main()
+        loop()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--read", type=Path, nargs="+")
     parser.add_argument("--base", default="torchrun")
@@ -232,6 +266,7 @@ def main() -> None:
     parser.add_argument("--ways", default="")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--seconds", type=float, default=1.5)
+    parser.add_argument("--in-turn", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
@@ -251,17 +286,34 @@ def main() -> None:
         global_batch=4 * asked.world_size,
     )
     draw = random.Random(asked.seed)
-    with tempfile.TemporaryDirectory() as folder, asked.out.open("x", encoding="utf-8", newline="") as file:
-        starts = Starts(case, asked.seconds, Path(folder))
-        ways = [way for way in starts.ways if not asked.ways or way in asked.ways.split(",")]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(Turnstile()) as turnstile,
+        asked.out.open("x", encoding="utf-8", newline="") as file,
+    ):
+        ways = [
+            way
+            for way in Starts(case, 0, Path(folder)).ways
+            if not asked.ways or way in asked.ways.split(",")
+        ]
+        if asked.in_turn and len(ways) != 2:
+            parser.error("--in-turn takes turns of two --ways")
+        sides = {way: Starts(case, asked.seconds, Path(folder, way)) for way in ways}
+        for way, side in sides.items():
+            side.folder.mkdir()
+            side.turn = Turn(turnstile.address(way)) if asked.in_turn else None
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(COLUMNS)
         for number in range(asked.rounds):
             order = draw.sample(ways, len(ways))
-            for place, way in enumerate(order):
-                step_s, cpu_s, faults = starts.ways[way]()
+            found = (
+                in_turn(sides, order, turnstile)
+                if asked.in_turn
+                else {way: sides[way].ways[way]() for way in order}
+            )
+            for place, (way, (step_s, cpu_s, faults)) in enumerate(found.items()):
                 rows.writerow((number, place, way, f"{step_s:.6f}", f"{cpu_s:.6f}", f"{faults:.2f}"))
-                file.flush()
+            file.flush()
 
 
 if __name__ == "__main__":

@@ -81,28 +81,32 @@ def test_an_incomplete_round_is_refused(tmp_path: Path) -> None:
         read(path)
 
 
-@pytest.mark.thorough
-@pytest.mark.multiprocess
-@pytest.mark.parametrize("world", [1, 2])
-def test_every_way_starts_the_loop(world: int, tmp_path: Path) -> None:
-    out = tmp_path / "starts.csv"
-    asked = (
-        "--strategy",
-        "ddp" if world > 1 else "single",
-        "--world-size",
-        world,
-        "--rounds",
-        1,
-        "--seconds",
-        0.05,
-    )
+def started(out: Path, *words: str) -> dict[str, list[Found]]:
     subprocess.run(
-        [sys.executable, "-m", "tests.benchmarks.starts", *map(str, asked), "--out", out],
+        [sys.executable, "-m", "tests.benchmarks.starts", *words, "--seconds", "0.05", "--out", out],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": python_path(ROOT)},
         check=True,
         timeout=300,
     )
     found = read(out)
-    assert len(found) == 8
     assert all(step_s > 0 and cpu_s > 0 for own in found.values() for step_s, cpu_s, _ in own)
+    return found
+
+
+@pytest.mark.thorough
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("world", [1, 2])
+def test_every_way_starts_the_loop(world: int, tmp_path: Path) -> None:
+    strategy = "ddp" if world > 1 else "single"
+    words = ("--strategy", strategy, "--world-size", str(world), "--rounds", "1")
+    assert len(started(tmp_path / "starts.csv", *words)) == 8
+
+
+@pytest.mark.thorough
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("ways", ["torchrun,harness", "exec,fork-all", "exec-all,fork"])
+def test_two_ways_take_turns(ways: str, tmp_path: Path) -> None:
+    found = started(tmp_path / "starts.csv", "--in-turn", "--ways", ways, "--rounds", "2")
+    assert set(found) == set(ways.split(","))
+    assert all(len(own) == 2 for own in found.values())
