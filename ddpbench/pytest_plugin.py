@@ -11,6 +11,7 @@ or than those of other code that is measured in turn. Importing this file import
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import fcntl
 import itertools
@@ -39,6 +40,8 @@ _NOT_MEASURED = "ddpbench: not measured"
 _UNDECIDED = "ddpbench: undecided by the gate"
 _COMPARE = re.compile(r"ddpbench compare --interleave\b")
 _FLAG = re.compile(r"(?<![\w-])--(base|gate|total|rounds|measured|turns|drift)(?![\w-])")
+_ONE_VALUE = ("rounds", "measured", "gate", "total", "turns", "drift")
+"""Options that take one value; `--ddpbench-baseline` may be repeated."""
 _GIVEN_BY_NAME = frozenset({"options", "env"})
 
 
@@ -544,6 +547,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Understands what the gate holds against, and refuses one that could not fail."""
     if hasattr(config, "workerinput"):
         return
+    if not _too_old():
+        _check_given_once(config)
     if config.getoption("--ddpbench-gate", None) is None:
         for name in ("baseline", "drift", "total", "turns"):
             if config.getoption(f"--ddpbench-{name}", None):
@@ -563,6 +568,23 @@ def pytest_configure(config: pytest.Config) -> None:
         _stash(config)[_GATE] = _gate_of(config)
     except (ValueError, DdpbenchError) as error:
         raise pytest.UsageError(in_pytest(str(error))) from None
+
+
+def _check_given_once(config: pytest.Config) -> None:
+    """Refuse an option with two values on the command line, which may replace that of a file's `addopts`.
+
+    Raises:
+        UsageError: there is one.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in _ONE_VALUE:
+        parser.add_argument(f"--ddpbench-{name}", dest=name, action="append", default=[])
+    given, _ = parser.parse_known_args(list(map(str, config.invocation_params.args)))
+    for name, values in vars(given).items():
+        if len(set(values)) > 1:
+            from ddpbench.texts import given_twice
+
+            raise pytest.UsageError(f"--ddpbench-{name}: {given_twice(values[0], values[-1])}")
 
 
 def _gate_of(config: pytest.Config) -> _Gate:

@@ -79,6 +79,11 @@ def toml_text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
+def given_twice(before: object, now: object, hint: str = "give it once") -> str:
+    """Return the refusal of a key with two values: which of the two was meant is not known."""
+    return f"given twice, as {shortened(str(before))} and {shortened(str(now))}; {hint}"
+
+
 def command(*words: object) -> str:
     """Return a command line to paste into a shell, its words quoted where they must be."""
     return shlex.join(map(str, words))

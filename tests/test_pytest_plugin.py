@@ -347,10 +347,29 @@ def test_a_gate_that_could_not_fail_is_refused(suite: Path) -> None:
         (("--ddpbench-gate=3%", "--ddpbench-baseline=main", "--benchmark-disable"), "leave one out"),
         (("--ddpbench-turns=launches",), "--ddpbench-turns is for the gate"),
         (("--ddpbench-total=abc",), "--ddpbench-total is for the gate"),
+        (
+            ("--ddpbench-gate=3%", "--ddpbench-gate", "5%"),
+            "--ddpbench-gate: given twice, as '3%' and '5%'; give it once",
+        ),
+        (("--ddpbench-rounds=3", "--ddpbench-rounds=5"), "--ddpbench-rounds: given twice, as '3' and '5'"),
+        (
+            (
+                "--ddpbench-gate=3%",
+                "--ddpbench-baseline=env=NAME=1",
+                "--ddpbench-baseline=env=NAME=2",
+            ),
+            "--ddpbench-baseline: given twice",
+        ),
     ):
         done = run_pytest(suite, *words)
         assert done.returncode == 4, (words, done.stdout)
         assert sentence in done.stdout + done.stderr, (words, done.stdout, done.stderr)
+
+
+def test_the_command_line_replaces_an_option_of_the_projects_settings(suite: Path) -> None:
+    (suite / "pytest.ini").write_text("[pytest]\naddopts = --ddpbench-rounds=3\n")
+    done = run_pytest(suite, "--ddpbench-rounds=5", "--ddpbench-rounds=5", "--collect-only")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.errors import RequestError
     from ddpbench.launch.experiments import find_experiment
     from ddpbench.launch.interleave.bisect import commits_between, found_words, search
-    from ddpbench.launch.interleave.sides import SideSpec
+    from ddpbench.launch.interleave.sides import SideSpec, check_common
     from ddpbench.launch.interleave.told import Asked, check_empty, interleave
     from ddpbench.machine.claim import claimed
     from ddpbench.machine.disturbance import own_environment_allows_sharing
@@ -55,6 +55,7 @@ def _run(arguments: argparse.Namespace) -> int:
         total_s = parse_seconds(arguments.total)
     except ValueError as error:
         raise RequestError(f"--total: {error}") from None
+    check_common(arguments.overrides)
     experiment = find_experiment(arguments.experiment)
     commits = commits_between(Path.cwd(), arguments.good, arguments.bad)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")

@@ -167,7 +167,7 @@ def _interleaved(arguments: argparse.Namespace) -> Changes:
     from contextlib import nullcontext
 
     from ddpbench.launch.experiments import find_experiment
-    from ddpbench.launch.interleave.sides import check_apart, check_there, parse_side
+    from ddpbench.launch.interleave.sides import check_apart, check_common, check_there, parse_side
     from ddpbench.launch.interleave.told import Asked, interleave
     from ddpbench.machine.claim import claimed
     from ddpbench.machine.disturbance import own_environment_allows_sharing
@@ -177,6 +177,7 @@ def _interleaved(arguments: argparse.Namespace) -> Changes:
 
     base, new = parse_side("base", arguments.base_side), parse_side("new", arguments.new_side)
     check_apart(base, new)
+    check_common(arguments.overrides, (base, new))
     for side in (base, new):  # before cores are waited for
         check_there(side)
     try:

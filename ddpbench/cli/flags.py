@@ -40,11 +40,9 @@ class Given(argparse.Action):
         return again
 
     def _refuse(self, before: object, now: object) -> None:
-        from ddpbench.texts import shortened
+        from ddpbench.texts import given_twice
 
-        raise argparse.ArgumentError(
-            self, f"given twice, as {shortened(str(before))} and {shortened(str(now))}; {self.hint}"
-        )
+        raise argparse.ArgumentError(self, given_twice(before, now, self.hint))
 
 
 class Joined(Given):
@@ -77,11 +75,10 @@ class _Setting(Given):
     def _check_alone(self, overrides: list[str], setting: str) -> None:
         if not overrides or setting in overrides:
             return
-        from ddpbench.spec.overrides import key_of
+        from ddpbench.spec.overrides import contradiction
 
-        for one in overrides:
-            if key_of(one) == key_of(setting):
-                self._refuse(one, setting)
+        if twice := contradiction([*overrides, setting]):
+            self._refuse(*twice)
 
 
 class _Workload(_Setting):

@@ -79,20 +79,20 @@ def _too_deep() -> str:
     return f"is nested too deeply: at most {MAX_DEPTH} tables and arrays may be in one another"
 
 
-def _depth(data: object) -> int:
-    """Return how many tables and arrays are in one another."""
+def too_deep(data: object) -> bool:
+    """Return whether more tables and arrays are nested in one another than an experiment may have."""
     depth, level = 0, [data]
     while level := [value for value in level if isinstance(value, dict | list)]:
         depth += 1
         if depth > MAX_DEPTH:
-            break
+            return True
         level = [inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer)]
-    return depth
+    return False
 
 
 def odd_parts(data: dict[str, Any]) -> list[Problem]:
     """Return what no experiment has, whatever its keys mean: too much nesting, too many keys, texts not to be shown."""
-    if _depth(data) > MAX_DEPTH:
+    if too_deep(data):
         return [Problem(path="", message=_too_deep())]
     return list(_odd_parts(data, ""))
 

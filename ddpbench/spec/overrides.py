@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 from pydantic import BaseModel
@@ -17,14 +18,16 @@ from ddpbench.spec import documents
 from ddpbench.spec.catalog import Catalog
 from ddpbench.spec.claims import SIDES
 from ddpbench.spec.fabric import FabricSettings
-from ddpbench.spec.selections import Models, dotted
+from ddpbench.spec.selections import Models, dotted, same_value, written_twice
 from ddpbench.spec.settings import Base, Budget, Experiment
-from ddpbench.texts import shortened
+from ddpbench.texts import given_twice, shortened
 
 _TOP_LEVEL = tuple(Experiment.model_fields)
 _SECTIONS: dict[str, type[BaseModel]] = {"base": Base, "budget": Budget, "fabric": FabricSettings}
 _OWNERS = ("strategy", "workload")
 """Settings whose values have options."""
+_Setting = tuple[list[str], Any, str]
+"""An override's key in parts, its value and its text."""
 
 
 def places(name: str, models: Models, *, emulated: bool = True) -> list[str]:
@@ -49,12 +52,53 @@ def whole_keys(override: str) -> list[str]:
     return ([] if "." in name else places(name, {})) or [name]
 
 
-def key_of(override: str) -> str:
-    """Return the whole key that an override sets; a bare name that may be several keys, or an option's, as it is."""
-    found = whole_keys(override)
-    key = found[0] if len(found) == 1 else found[-1].rpartition(".")[2]
-    is_axis = setting_keys(override.partition("=")[0].strip())[0] == "axes"
-    return f"axes.{key.removeprefix('base.')}" if is_axis else key
+def contradiction(overrides: Iterable[str]) -> tuple[str, str] | None:
+    """Return two overrides of which the later replaces a value of the earlier; None where no value is lost.
+
+    Bare names of options are compared as they are: which strategy's or workload's they are takes an experiment.
+    """
+    read = [found for text in overrides if (found := _read(text, []))]
+    return _contradiction(
+        [
+            (keys if _is_whole(keys) else _whole(keys, {}, [], emulated=True) or keys, *rest)
+            for keys, *rest in read
+        ]
+    )
+
+
+def _contradiction(settings: Iterable[_Setting]) -> tuple[str, str] | None:
+    leaves: dict[tuple[str, ...], tuple[Any, str]] = {}
+    tables: dict[tuple[str, ...], str] = {}
+    read: set[str] = set()
+    for keys, value, text in settings:
+        if text in read:
+            continue
+        read.add(text)
+        path = _path(keys)
+        if path in tables:  # it replaces the whole table
+            return tables[path], text
+        for leaf, set_to in _leaves(path, value):
+            for length in range(1, len(leaf) + 1):
+                before = leaves.get(leaf[:length])
+                if before and (length < len(leaf) or not same_value(before[0], set_to)):
+                    return before[1], text
+            if leaf in tables:
+                return tables[leaf], text
+            leaves[leaf] = set_to, text
+        tables |= {leaf[:length]: text for leaf, _ in _leaves(path, value) for length in range(1, len(leaf))}
+    return None
+
+
+def _path(keys: Sequence[str]) -> tuple[str, ...]:
+    """Return a key in parts; an axis has the same ones whether its dots are quoted or not."""
+    return ("axes", *".".join(keys[1:]).split(".")) if keys[0] == "axes" and len(keys) > 1 else tuple(keys)
+
+
+def _leaves(path: tuple[str, ...], value: Any) -> list[tuple[tuple[str, ...], Any]]:
+    """Return the values that an override sets, each with its path; a table sets what is in it."""
+    if not isinstance(value, dict) or not value:
+        return [(_path(path), value)]
+    return [leaf for key, inner in value.items() for leaf in _leaves((*path, key), inner)]
 
 
 def with_whole_options(overrides: Iterable[str], models: Models, problems: list[Problem]) -> list[str]:
@@ -120,18 +164,23 @@ def apply(
         message = f'{shortened(overrides)}: give a list of texts, such as ["base.local_batch=16"]'
         problems.append(Problem(path="overrides", message=message))  # of a program: --set gives nothing else
         return []
+    if isinstance(data.get("axes"), dict) and not documents.too_deep(data["axes"]):
+        problems += written_twice(data["axes"], "axes")
+        data["axes"] = dotted(data["axes"])
     read = [found for text in overrides if (found := _read(text, problems))]
     # what the options' names mean depends on strategies and workloads, which another override may give
     whole = [(keys, value, text) for keys, value, text in read if _is_whole(keys)]
     for one in whole:
         _put(data, *one, [])
     models = option_models(owner_names(data, [keys for keys, _, _ in whole]), catalog)
-    settings: list[list[str]] = []
+    settings: list[_Setting] = []
     for given, value, text in read:
         keys = given if _is_whole(given) else _whole(given, models, problems, emulated=is_emulated(data))
         if keys and _put(data, keys, value, text, problems):
-            settings.append(keys)
-    return settings
+            settings.append((keys, value, text))
+    if twice := _contradiction(settings):
+        problems.append(Problem(path="--set", message=given_twice(*twice)))
+    return [keys for keys, _, _ in settings]
 
 
 def _whole(keys: list[str], models: Models, problems: list[Problem], *, emulated: bool) -> list[str]:
@@ -178,7 +227,7 @@ def misplaced(name: str, models: Models) -> str:
     return f"unknown section; {nearest(name, _TOP_LEVEL)}"
 
 
-def _read(override: str, problems: list[Problem]) -> tuple[list[str], Any, str] | None:
+def _read(override: str, problems: list[Problem]) -> _Setting | None:
     """Return an override's key in parts, its value and its text; None where it is not a setting."""
     path, equals, raw = override.partition("=")
     keys = setting_keys(path.strip())
@@ -204,13 +253,15 @@ def _read(override: str, problems: list[Problem]) -> tuple[list[str], Any, str] 
 
 def _put(data: dict[str, Any], keys: Sequence[str], value: Any, text: str, problems: list[Problem]) -> bool:
     """Set one value; return whether there is room for it."""
+    if keys[0] == "axes" and len(keys) > 1:
+        keys = ["axes", ".".join(keys[1:])]  # as `dotted` has it
     target = data
     for key in keys[:-1]:
         target = target.setdefault(key, {})
         if not isinstance(target, dict):
             problems.append(Problem(path="--set", message=f"{shortened(text)}: {key} is not a section"))
             return False
-    target[keys[-1]] = value
+    target[keys[-1]] = deepcopy(value)  # another override may set something in it
     return True
 
 

@@ -6,7 +6,8 @@ The one owner of what such a table may name, which is what an axis may be, and o
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, TypeAdapter, ValidationError
@@ -96,13 +97,27 @@ def axis_adapter(field: FieldInfo) -> TypeAdapter[Any]:
 
 def dotted(data: Mapping[str, Any]) -> dict[str, Any]:
     """The axes, those in tables of their own under dotted names: `[axes.fabric]` is `"fabric.bandwidth" = ...`."""
-    found: dict[str, Any] = {}
+    return dict(_dotted(data))
+
+
+def written_twice(data: Mapping[str, Any], path: str) -> list[Problem]:
+    """Return a problem for each dotted name that a table has twice, in quotes and in a nested table."""
+    counts = Counter(name for name, _ in _dotted(data))
+    return [
+        Problem(
+            path=f"{path}.{name}", message="is given twice, in quotes and in a nested table; give it once"
+        )
+        for name, count in counts.items()
+        if count > 1
+    ]
+
+
+def _dotted(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, values in data.items():
         if isinstance(values, dict):
-            found |= {f"{name}.{key}": value for key, value in dotted(values).items()}
+            yield from ((f"{name}.{key}", value) for key, value in _dotted(values))
         else:
-            found[name] = values
-    return found
+            yield name, values
 
 
 def check_selection(
@@ -117,7 +132,7 @@ def check_selection(
         catalog: knows the names of strategies and workloads.
         would: what a table with a value that no setting has would do.
     """
-    problems: list[Problem] = []
+    problems = written_twice(rule, path)
     flat = dotted(rule)
     rule.clear()
     for key, values in flat.items():

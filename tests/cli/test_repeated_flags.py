@@ -89,6 +89,8 @@ def _needed(action: argparse.Action) -> list[str]:
         ("--set", "axes.world_size=[1]", "--set", "axes.world_size=[2]"),
         ("--set", "workload=mlp", "--workload", "gpt"),
         ("--workload", "gpt", "--set", "base.workload=mlp"),
+        ("--set", "axes.options.ddp.accumulate=[1]", "--set", 'axes."options.ddp.accumulate"=[2]'),
+        ("--set", "options.ddp.accumulate=2", "--set", "options.ddp={static_graph=true}"),
     ],
 )
 def test_a_setting_is_given_one_value(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:

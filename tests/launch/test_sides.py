@@ -10,7 +10,14 @@ import pytest
 
 from ddpbench.errors import RequestError
 from ddpbench.launch.interleave.bisect import commits_between
-from ddpbench.launch.interleave.sides import SideSpec, _commit_of, check_there, parse_side, place
+from ddpbench.launch.interleave.sides import (
+    SideSpec,
+    _commit_of,
+    check_common,
+    check_there,
+    parse_side,
+    place,
+)
 from ddpbench.launch.interleave.told import differing
 from tests.repositories import begin_repository, git
 
@@ -110,6 +117,33 @@ def test_sides_differ_in_the_same_fields_however_a_setting_is_written(bare: str,
 def test_a_side_has_no_rounds_of_its_own_by_their_bare_name_either() -> None:
     with pytest.raises(RequestError, match="rounds and their order are those of both sides"):
         parse_side("base", ["set=rounds_max=5"])
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("set=base.local_batch=4", "set=local_batch=8"),
+        ("set=env.NCCL_ALGO='Tree'", "env=NCCL_ALGO=Ring"),
+        ("env=NAME=1", "env=NAME=2"),
+        ("ref=main", "ref=other"),
+        ("path=a", "path=b"),
+        ("python=python3.12", "python=python3.13"),
+    ],
+)
+def test_what_a_side_gives_twice_is_refused(first: str, second: str) -> None:
+    with pytest.raises(RequestError, match=r"given twice, as .* and .*; give it once"):
+        parse_side("base", [first, second])
+    assert parse_side("base", [first, first]) == parse_side("base", [first])
+
+
+def test_a_side_gives_no_second_value_of_what_both_have() -> None:
+    with pytest.raises(
+        RequestError, match=r"--set and --new: given twice, as .local_batch=4. and .base.local_"
+    ):
+        check_common(["local_batch=4"], [parse_side("new", ["set=base.local_batch=8"])])
+    with pytest.raises(RequestError, match=r"--set rounds_max: .* use --total"):
+        check_common(["rounds_max=4"])
+    check_common(["local_batch=4", "budget.seed=7"], [parse_side("new", ["set=base.threads_per_rank=2"])])
 
 
 def _refusals(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str = "main") -> list[str]:

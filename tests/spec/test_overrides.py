@@ -16,6 +16,7 @@ from ddpbench.errors import ExperimentError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.spec import Devices, Experiment, expand, parse_experiment
 from ddpbench.spec.overrides import whole_keys
+from ddpbench.texts import given_twice
 
 CATALOG = TableCatalog()
 FOUR_CORES = Devices(kind="cpu", gpus=0, cores=4)
@@ -75,12 +76,52 @@ def test_a_bare_option_is_one_of_the_strategy_that_another_override_names() -> N
         assert experiment.options == {"fsdp": {"wrap": "whole"}}
 
 
-def test_the_last_of_several_forms_of_one_key_counts() -> None:
-    for overrides, value in (
-        (["accumulate=2", "options.ddp.accumulate=4"], 4),
-        (["options.ddp.accumulate=4", "accumulate=2"], 2),
-    ):
-        assert parsed(DDP, *overrides)[0].options == {"ddp": {"accumulate": value}}
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("accumulate=2", "options.ddp.accumulate=4"),
+        ("options.ddp.accumulate=4", "accumulate=2"),
+        ("base.local_batch=4", "local_batch=8"),
+        ("axes.accumulate=[1]", 'axes."options.ddp.accumulate"=[2]'),
+        ("options.ddp.accumulate=2", "options.ddp={static_graph=true}"),
+        ("options.ddp={accumulate=2}", "options.ddp.accumulate=4"),
+        ("axes.world_size=[1]", "axes={world_size=[2]}"),
+        ("env.NCCL_ALGO=Tree", 'env={NCCL_ALGO="Ring"}'),
+    ],
+)
+def test_a_key_with_two_values_is_refused(first: str, second: str) -> None:
+    assert f"--set: {given_twice(first, second)}" in refused(DDP, first, second)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("accumulate=2", "options.ddp.accumulate=2"),
+        ("options.ddp={accumulate=2}", "options.ddp={accumulate=2}"),
+    ],
+)
+def test_one_value_may_be_given_twice(first: str, second: str) -> None:
+    assert parsed(DDP, first, second)[0].options == {"ddp": {"accumulate": 2}}
+
+
+def test_a_table_is_joined_with_what_is_not_in_it() -> None:
+    experiment, _ = parsed(DDP, "options.ddp={accumulate=2}", "options.ddp.static_graph=true")
+    assert experiment.options == {"ddp": {"accumulate": 2, "static_graph": True}}
+
+
+@pytest.mark.parametrize("table", ["axes", "[exclude]"])
+def test_a_name_in_quotes_and_in_a_nested_table_is_refused(table: str) -> None:
+    text = f'{DDP}[{table}]\n"options.ddp.accumulate" = [1, 2]\noptions.ddp.accumulate = [4]\n'
+    (problem,) = refused(text)
+    assert problem.endswith("accumulate: is given twice, in quotes and in a nested table; give it once")
+
+
+def test_an_axis_is_replaced_whether_its_name_is_in_quotes_or_not() -> None:
+    axes = "[axes]\noptions.ddp.static_graph = [true]\n"
+    experiment, _ = parsed(
+        f'{DDP}{axes}"options.ddp.accumulate" = [1, 2]\n', "axes.options.ddp.accumulate=[4]"
+    )
+    assert experiment.axes["options.ddp.accumulate"] == [4]
 
 
 def test_an_axis_may_be_given_by_the_bare_name_too() -> None:

@@ -19,15 +19,16 @@ from ddpbench.planted import is_decoy
 from ddpbench.records import RunDir, write_atomically
 from ddpbench.records.rundir import explain_os_error
 from ddpbench.spec import documents
-from ddpbench.spec.overrides import whole_keys
-from ddpbench.texts import shortened, toml_text
+from ddpbench.spec.overrides import contradiction, whole_keys
+from ddpbench.texts import given_twice, shortened, toml_text
 
 _WORDS = (
     "ref=COMMIT, path=FOLDER, python=INTERPRETER, set=KEY=VALUE or env=NAME=VALUE; what has no = is a folder, "
     "or else a commit"
 )
 _KINDS = ("ref", "path", "python", "set", "env")
-_OF_BOTH = ("budget.seed", "budget.rounds_min", "budget.rounds_max", "budget.total")
+_TIMES = ("budget.rounds_min", "budget.rounds_max", "budget.total")
+_OF_BOTH = ("budget.seed", *_TIMES)
 COPIES = ".code"
 """The folder of commits' files, in a comparison's. By the dot pytest, mypy and others of a repository pass it over."""
 _ASK_S = 120
@@ -61,9 +62,10 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
     """Return a side from the words of its flag.
 
     Raises:
-        RequestError: a word means nothing, or two are of one kind.
+        RequestError: a word means nothing, or what one says contradicts another.
     """
-    found = SideSpec(name=name)
+    overrides: list[str] = []
+    given: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if equals and key not in _KINDS and (near := meant(key, _KINDS, 0.6)):
@@ -78,23 +80,43 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
                 raise RequestError(
                     f"--{name} set={name_of}: rounds and their order are those of both sides: use --rounds and --total"
                 )
-            found = replace(found, overrides=(*found.overrides, value))
+            overrides.append(value)
         elif key == "env":
             variable, equals, content = value.partition("=")
             if not equals:
                 raise RequestError(f"--{name} {shortened(word)}: give env=NAME=VALUE")
-            found = replace(found, overrides=(*found.overrides, f"env.{variable}={toml_text(content)}"))
-        elif getattr(found, key):
-            raise RequestError(f"--{name}: {key} is given twice")
-        elif key == "ref":
-            found = replace(found, ref=value)
-        elif key == "path":
-            found = replace(found, path=value)
-        else:
-            found = replace(found, python=value)
+            overrides.append(f"env.{variable}={toml_text(content)}")
+        elif given.setdefault(key, value) != value:
+            raise RequestError(f"--{name} {key}: {given_twice(given[key], value)}")
+    if twice := contradiction(overrides):
+        raise RequestError(f"--{name}: {given_twice(*twice)}")
+    found = SideSpec(name=name, overrides=tuple(dict.fromkeys(overrides)), **given)
     if found.ref and found.path:
         raise RequestError(f"--{name}: a commit and a folder are two places for one side's code: give one")
     return found
+
+
+def check_common(overrides: Sequence[str], sides: Sequence[SideSpec] = ()) -> None:
+    """Refuse settings of both sides that the comparison sets itself, or that a side gives another value.
+
+    Raises:
+        RequestError: there is such a setting.
+    """
+    for text in overrides:
+        if set(whole_keys(text)) & set(_TIMES):
+            name = text.partition("=")[0].strip()
+            raise RequestError(
+                f"--set {name}: sides in turn are measured until they are decided: use --total"
+            )
+    for side in sides:
+        if twice := contradiction([*overrides, *side.overrides]):
+            hint = f"give it with --set for both sides, or with --{side.name} for one"
+            raise RequestError(f"--set and --{side.name}: {given_twice(*twice, hint)}")
+
+
+def without_order(overrides: Sequence[str]) -> list[str]:
+    """Return the settings of both sides but for the seed, which a comparison draws."""
+    return [text for text in overrides if not set(whole_keys(text)) <= set(_OF_BOTH)]
 
 
 def check_apart(base: SideSpec, new: SideSpec) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ddpbench.errors import LaunchError, OutputError, RequestError, SideError
-from ddpbench.launch.interleave.sides import COPIES, SideSpec, check_there, place
+from ddpbench.launch.interleave.sides import COPIES, SideSpec, check_there, place, without_order
 from ddpbench.launch.interleave.turns import FILE, Turn, Turns, read_comparison
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.records import RunDir
@@ -123,7 +123,9 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
         seed = random.SystemRandom().randrange(2**31)
         order = f"budget.seed={seed}"  # of both sides, so that launches of the same case are there together
         cores = read_hardware().cores
-        turns = Turns(sides, out, listener, (*asked.overrides, order, *own), asked.turns, cores)
+        turns = Turns(
+            sides, out, listener, (*without_order(asked.overrides), order, *own), asked.turns, cores
+        )
     except (RequestError, KeyboardInterrupt):
         made.remove()
         raise
