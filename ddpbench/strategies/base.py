@@ -147,6 +147,13 @@ class Replica(ABC):
         """Return the aggregated gradients after `gradients_of`, in the order of `model.parameters()`."""
         return [p.grad for p in self.job.model.parameters() if p.grad is not None]
 
+    def watch_steps(self) -> Callable[[], str]:
+        """Begin to look for what the strategy leaves out of a model's steps; called in proofs alone.
+
+        What is returned gives that in words, with its reason and what to do, empty so far as there is nothing.
+        """
+        return str
+
     def refresh_model(self) -> None:
         """Bring `job.model` up to date where a framework trains another one; called before its values are read."""
         return
@@ -233,6 +240,15 @@ class OrderedReplica(Replica):
     def log(self) -> list[tuple[int, int]]:
         """Rank 0's: of every update in turn, whose gradient it was (a rank), and how many updates that rank's
         parameters had had when it computed it. Empty on other ranks."""
+
+
+def hooked_parameters(model: torch.nn.Module) -> list[str]:
+    """Return the names of the parameters that have hooks, which may change their gradients."""
+    return [
+        name
+        for name, each in model.named_parameters()
+        if each._backward_hooks or getattr(each, "_post_accumulate_grad_hooks", None)
+    ]
 
 
 def local_bytes(tensors: Iterable[torch.Tensor]) -> int:
@@ -414,4 +430,5 @@ __all__ = [
     "Replica",
     "Role",
     "Strategy",
+    "hooked_parameters",
 ]

@@ -526,3 +526,140 @@ class TakesMeanOfScalar(ReturnsScalar):
         return super().step(
             lambda x: tuple(each.mean() if each.dim() < 2 else each for each in model(x)), batch, optimizer
         )
+
+
+class PenalisesGradients(Sound):
+    """Two networks in turn, one of them with a penalty on its gradients, as WGAN-GP has."""
+
+    def model(self) -> Any:
+        return {
+            name: nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8)) for name in ("maker", "judge")
+        }
+
+    def optimizer(self, model: Any) -> Any:
+        return [torch.optim.Adam(model[name].parameters(), lr=0.01) for name in ("maker", "judge")]
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        maker, judge = model["maker"], model["judge"]
+        makers, judges = optimizer
+        judges.zero_grad()
+        made = maker(batch[0]).detach()
+        between = ((batch[0] + made) / 2).requires_grad_(True)
+        (slope,) = torch.autograd.grad(judge(between).sum(), between, create_graph=True)
+        loss: torch.Tensor = (
+            judge(made).mean() - judge(batch[0]).mean() + 10 * (slope.norm(dim=1) - 1).square().mean()
+        )
+        loss.backward()  # type: ignore[no-untyped-call]
+        judges.step()
+        makers.zero_grad()
+        (-judge(maker(batch[0])).mean()).backward()
+        makers.step()
+        return loss.detach()
+
+
+class Follower(nn.Module):
+    """Compares with a copy of its weights that follows them, and with the last batches, as MoCo does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leads, self.follows = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.follows.load_state_dict(self.leads.state_dict())
+        self.follows.requires_grad_(False)
+        self.register_buffer("seen", torch.zeros(16, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        seen: Any = self.seen
+        with torch.no_grad():
+            for mine, other in zip(self.follows.parameters(), self.leads.parameters(), strict=True):
+                mine.mul_(0.5).add_(other, alpha=0.5)
+            aim = self.follows(x.flip(0))
+            seen.copy_(torch.cat((aim, seen))[:16])
+        found: torch.Tensor = (self.leads(x) @ torch.cat((aim, seen)).t()).logsumexp(1, keepdim=True)
+        return found
+
+
+class FollowsInForward(StepsPlainly):
+    def model(self) -> nn.Module:
+        return Follower()
+
+    def optimizer(self, model: nn.Module) -> Any:
+        return torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.1)
+
+
+class FollowsInStep(FollowsInForward):
+    """The copy is a network by itself, which the step moves."""
+
+    def model(self) -> Any:
+        return {"leads": nn.Linear(8, 1), "follows": nn.Linear(8, 1).requires_grad_(False)}
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        loss = super().step(lambda x: model["leads"](x) + model["follows"](x), batch, optimizer)
+        with torch.no_grad():
+            pairs = zip(model["follows"].parameters(), model["leads"].parameters(), strict=True)
+            for mine, other in pairs:
+                mine.mul_(0.5).add_(other, alpha=0.5)
+        return loss
+
+
+class ScalesInForward(StepsPlainly):
+    """Its forward makes its weights smaller."""
+
+    def model(self) -> nn.Module:
+        return Shrinking()
+
+
+class Shrinking(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.layer.weight.mul_(0.9)
+        found: torch.Tensor = self.layer(x)
+        return found
+
+
+class HooksInStep(StepsPlainly):
+    """Hooks of its parameters give their gradients one length."""
+
+    def model(self) -> nn.Module:
+        made = super().model()
+        for each in made.parameters():
+            each.register_hook(lambda gradient: gradient / (gradient.norm() + 1e-3))  # type: ignore[no-untyped-call]
+        return made
+
+
+class LooksOn(HooksInStep):
+    """Hooks that change nothing, as those that log."""
+
+    def model(self) -> nn.Module:
+        made = Sound().model()
+        for each in made.parameters():
+            each.register_hook(lambda _gradient: None)  # type: ignore[no-untyped-call]
+        return made
+
+
+class AddsNoise(StepsPlainly):
+    """Adds noise to its weights after each update, the same on all ranks, as Langevin dynamics does."""
+
+    def model(self) -> nn.Module:
+        self.generator = torch.Generator().manual_seed(1)
+        return super().model()
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        loss = super().step(model, batch, optimizer)
+        with torch.no_grad():
+            for each in model.parameters():
+                each.add_(torch.randn(each.shape, generator=self.generator, dtype=each.dtype), alpha=0.01)
+        return loss
+
+
+class ClipsWeights(StepsPlainly):
+    """Keeps its weights small after each update."""
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        loss = super().step(model, batch, optimizer)
+        for each in model.parameters():
+            each.data.clamp_(-0.1, 0.1)
+        return loss

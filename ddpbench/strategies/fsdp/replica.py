@@ -14,7 +14,8 @@ from torch.distributed.tensor import DTensor
 
 from ddpbench.measure.clock import Mark
 from ddpbench.measure.recorder import Recorder
-from ddpbench.strategies.base import CannotTrainError, Job
+from ddpbench.strategies.base import CannotTrainError, Job, hooked_parameters
+from ddpbench.strategies.fsdp.lost import LostParts
 from ddpbench.strategies.fsdp.options import FsdpOptions
 from ddpbench.strategies.local import LocalReplica
 from ddpbench.strategies.own_step import each_part, network_of
@@ -36,14 +37,16 @@ class FsdpReplica(LocalReplica):
     """
 
     def __init__(self, job: Job, options: FsdpOptions) -> None:
+        self._hooked: list[str] = []
         if not _sharded(job.model):
+            self._hooked = hooked_parameters(job.model)
             mesh = _mesh(job, options.replicas)
             if job.step is None:
                 _shard(job, job.model, options, mesh)
             else:
                 each_part(network_of(job), lambda part: _shard(job, part, options, mesh))
         super().__init__(job)  # after that: what is optimized are the shards
-        self._replicas = options.replicas
+        self._options = options
         self._comms: list[NotedCollective] = []
         # On a GPU collectives run on streams of FSDP's own, and when the computing stream waits for them is not seen
         # from here: to note them would count that waiting as computation.
@@ -62,6 +65,9 @@ class FsdpReplica(LocalReplica):
             for name, parameter in self._trained()
         }
 
+    def watch_steps(self) -> LostParts:
+        return LostParts(self.job.model, self._hooked, in_blocks=self._options.wrap == "blocks")
+
     def close(self) -> None:
         for comm in self._comms:
             comm.recorder = None
@@ -72,7 +78,7 @@ class FsdpReplica(LocalReplica):
         return ((name, each) for name, each in self.job.model.named_parameters() if each.requires_grad)
 
     def _note(self, number: int, module: FSDPModule) -> None:
-        recorder, replicas = self.job.recorder, self._replicas
+        recorder, replicas = self.job.recorder, self._options.replicas
         shards = self.job.world_size // replicas
         replica, shard = divmod(self.job.rank, shards)
         own = number * replicas + replica  # other replicas gather and scatter at the same time

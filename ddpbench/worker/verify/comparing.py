@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ import torch
 from ddpbench.measure.blocks import Control
 from ddpbench.records import Compared, Proof
 from ddpbench.strategies import Replica
+from ddpbench.strategies.base import CannotTrainError, hooked_parameters
 from ddpbench.strategies.trees import cast
 from ddpbench.worker.training.precision import Precision, roundoff_of
 from ddpbench.worker.training.randomness import have_drawn, random_state, seed_all, set_random_state
@@ -187,6 +188,7 @@ class Comparer:
         self.writes: list[str] = []
         """Parameters that the model's forward writes into; set by `examine`."""
         self._sent_roundoff = 0.0
+        self._lost: Callable[[], str] = str
         self._fault: str | None = None
         self._fault_of_updates: str | None = None
         self.tolerance = AUTOCAST_ROUNDOFFS * roundoff or TOLERANCES[dtype]
@@ -200,7 +202,7 @@ class Comparer:
         same state.
         """
         scripted = any(isinstance(each, torch.jit.ScriptModule) for each in model.modules())
-        if not scripted and not has_hooks(model) and not share_memory(model):
+        if not scripted and not hooked_parameters(model) and not share_memory(model):
             try:
                 return copy.deepcopy(model)
             except (MemoryError, torch.OutOfMemoryError):
@@ -219,7 +221,8 @@ class Comparer:
         return made
 
     def allow_for(self, replica: Replica) -> None:
-        """Widens what is allowed by what the strategy itself rounds to on the way."""
+        """Widens what is allowed by what the strategy itself rounds to on the way, and looks for what it leaves out."""
+        self._lost = replica.watch_steps()
         if replica.unit_roundoff:
             self.tolerance = max(self.tolerance, COMPRESSED_ROUNDOFFS * replica.unit_roundoff)
             self._sent_roundoff = replica.unit_roundoff
@@ -257,6 +260,8 @@ class Comparer:
             return not_compared(compared, self.name, note)
         if self.writes:
             own = {name: value for name, value in own.items() if name not in self.writes}
+            if self.prover.agreed(float(not own)):
+                return not_compared(compared, self.name, writes_sentence(self.writes))
         frozen = sorted((own.keys() | before.keys()) - expected.keys())
         if self.prover.agreed(float(bool(frozen) and before.keys() >= set(frozen))):
             shown = f" ({frozen[0].removeprefix('network.')}, ...)" if frozen else ""
@@ -308,13 +313,29 @@ class Comparer:
         # All ranks must make the same comparisons next.
         self.draws = bool(self.prover.control.agree(int(differs)))
 
+    def check_lost(self, proof: Proof) -> None:
+        """Refuses a model of whose steps the strategy leaves something out, where a comparison failed.
+
+        All ranks call it together.
+
+        Raises:
+            CannotTrainError: it did.
+        """
+        lost = "" if proof.passed else self._lost()
+        if not proof.passed and self.prover.agreed(float(bool(lost))):
+            raise CannotTrainError(lost or "see the other ranks")
+
     def explained(self, proof: Proof) -> Proof:
         """Return a comparison as it is recorded: one that failed because of the model does not fail the strategy.
 
         Ranks whose models are not equal stay a failure, which names what the model does. All ranks call it together.
+
+        Raises:
+            CannotTrainError: the strategy leaves something out of the model's steps.
         """
         if proof.passed or proof.compared == "every parameter has a rank":
             return proof
+        self.check_lost(proof)
         if proof.compared == "initial state":
             fault = self._fault_of_initial_state()
         elif proof.compared == "final replicas":
@@ -508,14 +529,6 @@ GATHERS = (
     "computed with the same exchange, and the strategy's is compared with their mean"
 )
 """The note on a comparison that one process cannot be the reference of."""
-
-
-def has_hooks(model: torch.nn.Module) -> bool:
-    """Return whether parameters of it have hooks, which may change their gradients."""
-    return any(
-        each._backward_hooks or getattr(each, "_post_accumulate_grad_hooks", None)
-        for each in model.parameters()
-    )
 
 
 def has_batch_statistics(model: torch.nn.Module) -> bool:

@@ -148,6 +148,7 @@ def _compared(
                 held(sent) if prover.processes > 1 else not_compared(proof.compared, comparer.name, _STATE)
             )
             proof = replace(proof, note=_SENT) if proof.passed and not proof.note else proof
+        comparer.check_lost(proof)
         yield _explained(prover, proof, late)
     if training.strategy.replicas_equal and prover.processes > 1:
         equal = all_equal(checksum(model), prover.control, prover.processes)

@@ -14,7 +14,7 @@ from ddpbench.causes import exception_words
 from ddpbench.measure.recorder import NullRecorder
 from ddpbench.records import Proof
 from ddpbench.strategies import Promise, Replica, Strategy
-from ddpbench.strategies.base import CompensatedReplica, OrderedReplica, PeriodicReplica
+from ddpbench.strategies.base import CompensatedReplica, OrderedReplica, PeriodicReplica, hooked_parameters
 from ddpbench.strategies.trees import concatenate
 from ddpbench.worker.training.training import all_equal, checksum
 from ddpbench.worker.verify.comparing import (
@@ -22,7 +22,6 @@ from ddpbench.worker.verify.comparing import (
     Comparer,
     Tensors,
     has_batch_statistics,
-    has_hooks,
     mean,
     norm,
     not_compared,
@@ -156,7 +155,7 @@ def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> It
     """The gradient of this rank's step, held against one process's over the same shards, and over all at once."""
     training = comparer.training
     workload, strategy = training.workload, training.strategy
-    draws, hooked = comparer.draws, has_hooks(reference)
+    draws, hooked = comparer.draws, bool(hooked_parameters(reference))
     once = False
     """The hooks of parameters are called once for all shards."""
     expected: Tensors | None = None

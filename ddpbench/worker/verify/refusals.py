@@ -9,6 +9,7 @@ from __future__ import annotations
 import linecache
 import os
 import re
+import traceback
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -47,7 +48,7 @@ _WITHOUT = re.compile(r"Parameter indices which did not receive grad for rank \d
 _SHARDED = (
     (
         "out of bounds for storage of size 0",
-        "a parameter was used after FSDP had freed it (autograd.grad within forward?)",
+        "a parameter was used after FSDP had freed it (torch.autograd.grad before backward()?)",
     ),
     (
         "got mixed torch.Tensor and DTensor",
@@ -83,7 +84,7 @@ def refusal(error: BaseException, training: Training) -> str:
         )
     for words, meaning in _SHARDED if name == "fsdp" else ():
         if words in text:
-            return _of_shards(training, meaning)
+            return _of_shards(training, meaning, error)
     if training.strategy.one_process and _FUNCTIONAL in text:
         return f"{name} cannot train this model: torch.func cannot differentiate what its replicas exchange"
     if isinstance(error, _KINDS) and _raised_in_torch(error) and _WAITS not in text:
@@ -139,8 +140,13 @@ def _unused(training: Training, text: str) -> str:
     return f"{what}, although it searches for them: does forward return an object in which torch finds no tensors?"
 
 
-def _of_shards(training: Training, meaning: str) -> str:
+def _of_shards(training: Training, meaning: str, error: BaseException) -> str:
     """Return why FSDP cannot train a model as it cut it up, and the other way."""
+    if "DTensor" in text_of(error) and _by_step(error):
+        return (
+            "fsdp cannot train this model: its step computes with parameters outside a forward, together with tensors "
+            "that are not sharded, and FSDP has only a shard of each there: use ddp or master"
+        )
     if training.options.wrap == "whole":
         return f"fsdp cannot train this model: {meaning}"
     return f'fsdp cannot train this model in blocks: {meaning}; options.fsdp.wrap = "whole" may train it'
@@ -177,6 +183,12 @@ def _raised_in_torch(error: BaseException) -> bool:
     return path.startswith(_REFUSING) and linecache.getline(path, trace.tb_lineno).strip().startswith(
         _REFUSES
     )
+
+
+def _by_step(error: BaseException) -> bool:
+    """Return whether an exception was raised neither in a module's call nor in a backward."""
+    names = {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
+    return not names & {"_call_impl", "_engine_run_backward"}
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
