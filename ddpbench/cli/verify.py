@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
@@ -30,7 +31,7 @@ def add_parser(commands: Any) -> None:
         description="Train one step of each strategy on real ranks and compare its gradients and update "
         "with single-process training on the same shards; after two more updates all replicas "
         "must be equal. Inexact strategies are checked against what they promise instead. "
-        "Refused while a sweep uses the cores. Exits with 1 if a check fails, or if all are skipped.",
+        "Refused while a sweep uses the cores. Exits with 1 if a check fails, or if none proves anything.",
     )
     parser.add_argument("--strategy", nargs="+", default=None, help="default: all")
     parser.add_argument(
@@ -96,18 +97,20 @@ def _run(arguments: argparse.Namespace) -> int:
             headed = True
 
     verdicts = verify(cases, told, hang_timeout_s=arguments.hang_timeout)
-    proved = sum(verdict.status == "ok" for verdict in verdicts)
-    skipped = sum(verdict.status == "skipped" for verdict in verdicts)
-    broken = len(verdicts) - proved - skipped
+    results = Counter(verdict.result for verdict in verdicts)
+    proved, unproved, skipped = results["ok"], results["unproved"], results["skipped"]
+    broken = len(verdicts) - proved - unproved - skipped
     if arguments.json:
         show(json.dumps([asdict(verdict) for verdict in verdicts], indent=1), end="")
     else:
-        show(f"{proved} proved, {broken} not, {skipped} skipped")
+        left = f", {unproved} unproved" if unproved else ""
+        show(f"{proved} proved, {broken} not, {skipped} skipped{left}")
         for name, words in PROMISES.items():
             if name != "gradients" and any(verdict.promise == name for verdict in verdicts):
                 say(f"{name}: {words}")
     if not proved and not broken:
-        say("nothing was proved: all cases were skipped; choose other strategies or --world-size", sys.stderr)
+        what = "skipped, or have nothing to compare" if unproved else "skipped"
+        say(f"nothing was proved: all cases were {what}; choose other strategies or --world-size", sys.stderr)
     return 0 if proved and not broken else 1
 
 
@@ -153,7 +156,7 @@ class _Columns:
         names, told = broken(verdict.name, self.name), _detail(verdict)
         details = wrapped(told, self.detail) if self.detail else [told]
         first, *rest = zip_longest(names, details, fillvalue="")
-        middle = f"{verdict.workload:<{self.workload}}", str(verdict.world_size), verdict.status
+        middle = f"{verdict.workload:<{self.workload}}", str(verdict.world_size), verdict.result
         lines = [_line(f"{first[0]:<{self.name}}", *middle, first[1])]
         blank = " " * self.workload
         lines += [_line(f"{name:<{self.name}}", blank, "", "", detail) for name, detail in rest]
@@ -166,8 +169,8 @@ def _line(name: str, workload: str, ranks: str, result: str, detail: str) -> str
 
 def _detail(verdict: Verdict) -> str:
     """Return how far it was off, or why it is not ok."""
-    if verdict.status != "ok":
-        return verdict.reason
+    if verdict.result != "ok":
+        return verdict.reason or f"nothing shows what it trained: {verdict.unproved}"
     worst: dict[str, float] = {}
     kept = 0.0
     for proof in verdict.proofs:

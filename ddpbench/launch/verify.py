@@ -25,7 +25,7 @@ from ddpbench.machine.mpi import mpi_version
 from ddpbench.machine.placement import early_env
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import inspect_own, within_own
-from ddpbench.records import Proof, RunDir, Status, read_launch
+from ddpbench.records import Proof, RunDir, Status, read_launch, why_unproved
 from ddpbench.spec import Case, PlannedCase, expand, parse_experiment
 from ddpbench.spec.overrides import option_models, setting_keys, with_whole_options
 from ddpbench.strategies import load_strategy
@@ -55,6 +55,16 @@ class Verdict:
     def name(self) -> str:
         """The strategy with what was chosen, as a line of the table begins."""
         return " ".join(filter(None, [self.strategy, *self.chosen, self.options]))
+
+    @property
+    def unproved(self) -> str:
+        """Why a case that ran is not proved, as where the model draws random numbers in another order; else empty."""
+        return why_unproved(self.proofs) if self.status == "ok" else ""
+
+    @property
+    def result(self) -> str:
+        """Return its status, or `unproved`."""
+        return "unproved" if self.unproved else self.status
 
 
 def name_of(case: Case) -> str:

@@ -36,6 +36,7 @@ from ddpbench.records.schema import (
     Traffic,
     Trained,
     Warmup,
+    why_unproved,
 )
 from ddpbench.records.writer import RecordWriteError, RecordWriter
 
@@ -85,5 +86,6 @@ __all__ = [
     "pack",
     "read_launch",
     "read_rank",
+    "why_unproved",
     "write_atomically",
 ]

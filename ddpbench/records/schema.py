@@ -9,7 +9,9 @@ History
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -357,6 +359,19 @@ class Proof:
     tolerance: float
     passed: bool
     note: str = ""
+
+    @property
+    def was_made(self) -> bool:
+        """Return False for a comparison that was left out: `note` says why."""
+        return not math.isinf(self.tolerance)
+
+
+def why_unproved(proofs: Iterable[Proof]) -> str:
+    """Return why no comparison shows what a strategy trained; empty where one does, or where it aggregates nothing."""
+    training = [each for each in proofs if each.compared.startswith(("gradients", "sums", "parameters"))]
+    if any(each.was_made for each in training):
+        return ""
+    return next((each.note for each in training if each.note), "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 import typing
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -171,3 +173,25 @@ def test_long_options_do_not_push_the_other_columns_of_verify() -> None:
         assert max(map(len, told)) <= 80 + 4
         assert told[0].index("gpt:nano") == narrow.head().index("workload")
     assert narrow.lines(long)[1].strip() == "matrix_approximation_rank=4"
+
+
+def test_a_case_that_could_not_be_compared_is_unproved_and_says_why() -> None:
+    note = "the model draws random numbers, and its replicas draw them in another order: not comparable"
+    left_out = Proof(
+        compared="gradients, same shards",
+        dtype="float64",
+        error=0.0,
+        tolerance=math.inf,
+        passed=True,
+        note=note,
+    )
+    update = replace(left_out, compared="update, same gradients", tolerance=1e-6, note="")
+    (line,) = _Columns(8, 8, 0).lines(replace(verdict(""), proofs=(left_out, update)))
+    assert line.split()[:5] == ["ddp", "gpt:nano", "4", "unproved", "nothing"]
+    assert line.endswith(f"nothing shows what it trained: {note}")
+    assert replace(verdict(""), proofs=(left_out, *verdict("").proofs)).result == "ok", (
+        "the shards' are compared"
+    )
+    assert replace(verdict(""), proofs=()).result == "ok", (
+        "of ranks that exchange nothing there is nothing to prove"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import struct
 from pathlib import Path
 
@@ -124,6 +125,15 @@ def test_without_an_interval_the_value_decides_and_that_is_said(tmp_path: Path) 
     assert found.chosen.world_size == 4
     assert "(its value; there are too few rounds for an interval)" in choice(found)
     assert "proved" not in method(found), "no proof lies in this run"
+
+
+def test_a_case_whose_comparison_was_left_out_is_not_said_to_be_proved(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    assert "proved equal" in method(of(run))
+    case = max(STEPS_MS, key=lambda each: each.world_size)
+    shutil.rmtree(run.launch(case.case_id, "proof").path)
+    write_proof(run, case, left_out="the model draws random numbers")
+    assert "proved" not in method(of(run))
 
 
 def test_what_finishes_first_is_told_beside_what_was_chosen(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from ddpbench.analysis.statistics.stats import Interval
@@ -14,6 +16,7 @@ from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import strategies
 from ddpbench.report.tables.cases import summary_table
+from ddpbench.report.tables.proofs import proofs_line, proofs_table
 from ddpbench.report.words import Estimate
 from tests.report.handmade import handmade_summary
 
@@ -142,3 +145,31 @@ def test_what_all_rows_share_is_told_once() -> None:
     table = summary_table(summary, mixed)
     assert "All:" not in table.caption
     assert sum("target width" in row[-1].text for row in table.rows) == len(rows) - 1
+
+
+def test_comparisons_that_were_left_out_are_not_said_to_have_passed() -> None:
+    summary = handmade_summary()
+    case_id = summary.cases["case_id"].iloc[0]
+    columns = ["case_id", "compared", "dtype", "error", "tolerance", "passed", "note"]
+    shards = [case_id, "gradients, same shards", "float64"]
+    left_out = [*shards, 0.0, math.inf, True, "it draws random numbers"]
+    made = [case_id, "update, same gradients", "float64", 1e-12, 1e-6, True, ""]
+
+    def found(*records: list[Any]) -> tuple[str, list[list[str]]]:
+        held = dataclasses.replace(summary, proofs=pd.DataFrame(list(records), columns=columns))
+        table = proofs_table(held, rows_of(held))
+        assert table is not None
+        return proofs_line(held), [[cell.text for cell in row][3:] for row in table.rows]
+
+    line, rows = found(left_out, made)
+    assert "all 1 comparisons of 1 case" in line
+    assert line.endswith("; 1 other could not be made, for the reasons in the notes")
+    assert rows == [
+        ["", "", "0", "not compared", "it draws random numbers"],
+        ["1.0e-12", "1.0e-06", "1", "all passed", ""],
+    ]
+    _, rows = found(left_out, [*shards, 1e-14, 1e-10, True, ""])
+    assert rows[0][:4] == ["1.0e-14", "1.0e-10", "1", "all passed; 1 not compared"]
+    line, rows = found([*shards, 0.3, 1e-10, False, ""], left_out)
+    assert "1 of 1 comparisons" in line
+    assert rows[0][3] == "1 failed"

@@ -23,7 +23,7 @@ from ddpbench.analysis.scaling.saving import Saving, saving_of
 from ddpbench.analysis.statistics.stats import Interval, samples_rate, step_time
 from ddpbench.analysis.table.frame import case_table
 from ddpbench.errors import RequestError
-from ddpbench.records import RunDir
+from ddpbench.records import RunDir, why_unproved
 from ddpbench.records.machine import SlurmJob, read_machine
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.spec import grouping
@@ -144,7 +144,10 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
         threads_per_rank=case.threads_per_rank,
         loader_workers=case.loader_workers,
         dtype=grouping.number_words(case, machine),
-        proved=all(one.proof is not None and one.proof.status == "ok" for one in members),
+        proved=all(
+            one.proof is not None and one.proof.status == "ok" and not why_unproved(one.proof.proofs)
+            for one in members
+        ),
         disturbed=sum(bool(launch.flags) for one in members for launch in one.good),
         launches=sum(len(one.good) for one in members),
         saving=_saving(cases, case.workload, request),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,17 +26,21 @@ def proofs_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
         groups.setdefault(key, []).append(record)
     lines = []
     for (strategy, compared, dtype), records in groups.items():
-        worst = max(records, key=lambda record: (not record["passed"], _error(record["error"])))
+        worst = max(
+            records,
+            key=lambda record: (not record["passed"], _was_made(record), _error(record["error"])),
+        )
         failed = sum(not record["passed"] for record in records)
+        made = [record for record in records if _was_made(record)]
         lines.append(
             (
                 Cell(text=strategy),
                 Cell(text=compared),
                 Cell(text=dtype),
-                Cell(text=_scientific(worst["error"]), key=_error(worst["error"]), number=True),
-                Cell(text=_scientific(worst["tolerance"]), key=float(worst["tolerance"]), number=True),
-                Cell.count(len(records)),
-                Cell(text=f"{failed} failed" if failed else "all passed", strong=failed > 0),
+                _number(worst["error"] if made else None),
+                _number(worst["tolerance"] if made else None),
+                Cell.count(len(made)),
+                Cell(text=_verdict(failed, len(made), len(records)), strong=failed > 0),
                 Cell(text="; ".join(dict.fromkeys(str(r["note"]) for r in records if r["note"]))),
             )
         )
@@ -53,15 +58,39 @@ def proofs_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
 
 
 def proofs_line(summary: RunSummary) -> str:
-    """Return one line on what was proved: how many comparisons, and which strategies did not pass."""
+    """Return one line on what was proved: how many comparisons, how many were left out or did not pass."""
     frame = summary.proofs
     if frame.empty:
         return ""
-    failed = frame[~frame["passed"].astype(bool)]
+    made = frame[[_was_made(record) for record in frame.to_dict("records")]]
+    failed = made[~made["passed"].astype(bool)]
     cases = counted(frame["case_id"].nunique(), "case")
-    if failed.empty:
-        return f"Proved before timing: all {len(frame):,} comparisons of {cases} with one process passed"
-    return f"Proved before timing: {len(failed):,} of {len(frame):,} comparisons of {cases} with one process failed"
+    left_out = len(frame) - len(made)
+    rest = (
+        f"; {counted(left_out, 'other')} could not be made, for the reasons in the notes" if left_out else ""
+    )
+    of = f"{len(made):,} comparisons of {cases} with one process"
+    found = f"all {of} passed" if failed.empty else f"{len(failed):,} of {of} failed"
+    return f"Proved before timing: {found}{rest}"
+
+
+def _was_made(record: Mapping[Any, Any]) -> bool:
+    return not math.isinf(record["tolerance"])
+
+
+def _verdict(failed: int, made: int, count: int) -> str:
+    if failed:
+        return f"{failed} failed"
+    if not made:
+        return "not compared"
+    return "all passed" if made == count else f"all passed; {count - made} not compared"
+
+
+def _number(value: Any) -> Cell:
+    """Return a cell with a number; an empty one for None."""
+    if value is None:
+        return Cell(text="", number=True)
+    return Cell(text=_scientific(value), key=_error(value), number=True)
 
 
 def _error(value: Any) -> float:
