@@ -28,7 +28,7 @@ from ddpbench.escaping import (
 from ddpbench.launch.slurm.request import Request
 from ddpbench.records import RunDir, pack
 from ddpbench.records.archive import unpack
-from ddpbench.records.plan import read_plan
+from ddpbench.records.plan import read_plan, repeated
 from ddpbench.records.schema import check_digits
 from ddpbench.texts import clean, on_one_line, on_page
 from tests.records.test_archive import write_archive
@@ -128,7 +128,7 @@ def test_looking_for_long_numbers_takes_no_more_memory_than_the_record(unit: byt
 def test_an_archive_of_very_many_empty_files_is_refused_before_any_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of three million of them one GiB of an archive is made, and 16 GiB and six million names on a disk."""
+    """Three million of them make an archive of 1 GiB, but take 16 GiB and six million names on a disk."""
     import tarfile
 
     monkeypatch.setattr("ddpbench.records.archive._MOST_ON_DISK", 12_288 * 50)
@@ -162,7 +162,27 @@ def test_a_saved_benchmark_of_very_many_failed_launches_is_refused(tmp_path: Pat
         read_saved(saved)
 
 
-def test_a_case_that_very_many_others_come_before_is_found_twice(tmp_path: Path) -> None:
+class Counted(str):
+    """An id that counts how often it is compared."""
+
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_a_case_that_very_many_others_come_before_is_found_twice() -> None:
+    many = 1_000
+    ids = [Counted(f"{number:012x}") for number in (*range(many), many - 1)]
+    Counted.compared = 0
+    assert repeated(ids) == f"{many - 1:012x}"
+    assert Counted.compared < 10 * many
+    assert repeated(ids[:-1]) is None
+
+
+def test_a_case_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", 1, rounds=3, blocks=1, steps=2)
     plan = json.loads(run.plan.read_text(encoding="utf-8"))
     plan["cases"].append(plan["cases"][-1])

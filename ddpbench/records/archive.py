@@ -56,8 +56,8 @@ def pack(run: RunDir) -> Path:
     if not names:
         raise RequestError(f"{run.path} has no records to pack: cases/ is missing or empty")
     sizes = {name: (run.path / name).stat().st_size for name in names}
-    room = _Room()
-    if sum(sizes.values()) > MOST_BYTES or any(room.is_short_for(*each) for each in sizes.items()):
+    space = _DiskSpace()
+    if sum(sizes.values()) > MOST_BYTES or any(space.exceeded_with(*each) for each in sizes.items()):
         raise _too_many(run)
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w", format=tarfile.USTAR_FORMAT) as archive:
@@ -131,14 +131,14 @@ def _rename(source: Path, target: Path) -> None:
 
 
 @dataclass(slots=True)
-class _Room:
-    """What files and their folders take on a disk, as they are counted one by one."""
+class _DiskSpace:
+    """Disk space of files and their folders, added up file by file."""
 
     taken: int = 0
     _folders: set[str] = field(default_factory=set)
 
-    def is_short_for(self, name: str, size: int) -> bool:
-        """Count a file in; return whether there is no room for it."""
+    def exceeded_with(self, name: str, size: int) -> bool:
+        """Add a file; return whether the total exceeds the limit."""
         folders = {name.rsplit("/", up)[0] for up in (1, 2)} - self._folders
         self._folders |= folders
         self.taken += _BLOCK * (max(1, -(-size // _BLOCK)) + len(folders))
@@ -173,10 +173,10 @@ def _check_members(path: Path, archive: tarfile.TarFile) -> None:
     """Refuse what no archive of records holds.
 
     Raises:
-        UnreadableError: a member is not a record file, comes twice or is too large, or there is no end of them.
+        UnreadableError: a member is not a record file, comes twice or is too large, or there are too many.
     """
     seen: set[str] = set()
-    room = _Room()
+    space = _DiskSpace()
     for member in archive:
         plain = member.isreg() and not member.issparse()  # sparse: its size is not what it holds
         if not plain or member.name in seen or not _NAME.fullmatch(member.name):
@@ -189,7 +189,7 @@ def _check_members(path: Path, archive: tarfile.TarFile) -> None:
                 f"{path}: {member.name} has {member.size:,} bytes; such a file has {most:,} at most. It was "
                 "not unpacked"
             )
-        if room.is_short_for(member.name, member.size):
+        if space.exceeded_with(member.name, member.size):
             raise UnreadableError(
                 f"{path}: its files and their folders would take more than {_MOST_ON_DISK:,} bytes on a disk, as "
                 "those of no run do. It was not unpacked"

@@ -107,7 +107,7 @@ def check_default(folder: Path, advice: str) -> Path:
 def check_links(path: Path) -> None:
     """Refuse a path that leads through another user's link in a folder like /tmp, at its end or before it.
 
-    So are links refused that lie below a folder which they have put there: it may be all of their making.
+    Links below a folder that the other user has created there are refused, too.
 
     The kernel refuses such a link too, unless `fs.protected_symlinks` is off, but only at the end of a path and in
     folders with the sticky bit.

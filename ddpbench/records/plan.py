@@ -250,6 +250,11 @@ def count_cases(run: RunDir) -> int:
     return len(cases)
 
 
+def repeated(ids: Iterable[str]) -> str | None:
+    """Return the first id that comes twice; None where none does."""
+    return next((one for one, times in Counter(ids).items() if times > 1), None)
+
+
 def read_plan(run: RunDir) -> StoredPlan:
     """Read the plan of a run, checked as it comes, and unpack its records where they were kept as an archive.
 
@@ -270,8 +275,8 @@ def read_plan(run: RunDir) -> StoredPlan:
         raise damaged(run.plan, first_problem(error)) from None
     ids = tuple(entry.case_id for entry in found.cases)
     cases = tuple(_planned(run, entry, raw) for entry, raw in zip(found.cases, data["cases"], strict=True))
-    if len(known := frozenset(ids)) < len(ids):
-        twice = next(one for one, times in Counter(ids).items() if times > 1)
+    known = frozenset(ids)
+    if (twice := repeated(ids)) is not None:
         raise damaged(run.plan, f"the case {twice} is there twice")
     order = tuple((launch.round, launch.case_id) for launch in found.launches)
     if stray := next((case_id for _, case_id in order if case_id not in known), None):

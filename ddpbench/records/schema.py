@@ -514,7 +514,7 @@ def check_digits(data: bytes) -> None:
 
 
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
-"""It keeps no place to come back to: a long text would take a hundred bytes for each of its own."""
+"""Possessive, because saved places to backtrack to would take a hundred bytes per byte of a long text."""
 _WHOLE_NUMBER = re.compile(rb"(?<![\d.eE+])-?(\d{19,})(?![\d.eE])")
 
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 LAUNCHES = ("launches-1", "launches-2")
-"""Of the same two ways, read as one."""
+"""Two files of the same two ways to start, read as one."""
 KEPT = (("ddp-2",), ("single-1",), LAUNCHES)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +19,18 @@ def data() -> TensorDataset:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(128, 8, generator=generator)
     return TensorDataset(x, x.sum(1, keepdim=True))
+
+
+def plain_step(
+    model: Any, batch: Any, optimizer: Any, change: Callable[[Any], None] = lambda _: None
+) -> torch.Tensor:
+    """Make an update; `change` is given the model with its gradients."""
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(batch[0]), batch[1])
+    loss.backward()  # type: ignore[no-untyped-call]
+    change(model)
+    optimizer.step()
+    return loss.detach()
 
 
 class Sound:
@@ -147,11 +160,7 @@ class WrapsInStep(Sound):
         return Wrapping(torch.optim.Adam(model.parameters(), lr=0.01))
 
     def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(batch[0]), batch[1])
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+        return plain_step(model, batch, optimizer)
 
 
 class Locked(nn.Module):
@@ -320,13 +329,11 @@ class DrawsInStep(Stepping):
     """Adds noise to its gradients after backward()."""
 
     def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(batch[0]), batch[1])
-        loss.backward()  # type: ignore[no-untyped-call]
+        return plain_step(model, batch, optimizer, self.add_noise)
+
+    def add_noise(self, model: Any) -> None:
         for each in model.parameters():
             each.grad.add_(torch.randn_like(each.grad), alpha=0.1)
-        optimizer.step()
-        return loss.detach()
 
 
 class DropsOut(Stepping):
@@ -336,11 +343,7 @@ class DropsOut(Stepping):
         return nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.3), nn.Linear(16, 1))
 
     def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(batch[0]), batch[1])
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        return loss.detach()
+        return plain_step(model, batch, optimizer)
 
 
 class Coin(nn.Module):
@@ -405,11 +408,7 @@ class ThawsInStep(Stepping):
         if self.made == self.after:
             self.kept[0].requires_grad_(True)
             optimizer.add_param_group({"params": list(self.kept[0].parameters())})
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(batch[0]), batch[1])
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        return loss.detach()
+        return plain_step(model, batch, optimizer)
 
 
 class ThawsLate(ThawsInStep):
@@ -487,11 +486,7 @@ class ObservesInParts(ObservesInStep):
 
 class StepsPlainly(Sound):
     def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(batch[0]), batch[1])
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        return loss.detach()
+        return plain_step(model, batch, optimizer)
 
 
 class StepsByAdam(StepsPlainly):
