@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ddpbench.analysis import summarize
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
@@ -165,6 +166,20 @@ def test_a_run_that_is_judged_again_keeps_the_verdict_that_it_had() -> None:
     tags = [finding["tags"] for finding in summary["findings"] if finding["kind"] == "claim"]
     again = [any(tag.endswith("then judged again") for tag in each) for each in tags]
     assert again == [True, False, True, False, False]
+
+
+def test_a_part_that_was_refuted_and_cannot_be_told_now_is_kept_though_the_verdict_is_the_same() -> None:
+    """Both then and now it holds in part: for a master, but not for a ring by the rules of that day."""
+    run = RunDir(REPORTS / "claim_one_node_or_many")
+    summary, run_id = summarize(run), read_plan(run).run_id
+    one, two, hidden = summary.claims
+    assert one.history == hidden.history == ()
+    assert [(past.run, past.verdict.partition("] ")[2]) for past in two.history] == [
+        (run_id, "faster for master, not for ring (DDP)")
+    ]
+    assert two.verdict == "holds in part"
+    tags = [finding.tags for finding in summary.findings if finding.kind == "claim"]
+    assert "earlier verdict: holds in part, then judged again" in tags[1]
 
 
 def test_every_kept_run_is_known_to_the_history_of_its_claims(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def _decided(
     return Decided(
         says=claim.says,
         number=claim.number,
-        history=_before(claim.history, verdict),
+        history=_before(claim.history, verdict, held),
         source=claim.source,
         kind=claim.kind,
         margin=claim.margin,
@@ -158,9 +158,21 @@ def _decided(
     )
 
 
-def _before(history: Sequence[Past], verdict: ClaimVerdict) -> tuple[Past, ...]:
-    """Return a claim's history without this run's own entry where its verdict is the same now."""
-    return tuple(one for one in history if not isinstance(one, JudgedAgain) or one.head != verdict)
+def _before(history: Sequence[Past], verdict: ClaimVerdict, held: Sequence[HeldPair]) -> tuple[Past, ...]:
+    """Return a claim's history without this run's own entry where it says the same as now."""
+    return tuple(
+        one for one in history if not isinstance(one, JudgedAgain) or _says_otherwise(one, verdict, held)
+    )
+
+
+def _says_otherwise(one: Past, verdict: ClaimVerdict, held: Sequence[HeldPair]) -> bool:
+    """Return whether an earlier verdict is another one, or of other parts: for some refuted, or not to be told."""
+    if one.head != verdict or verdict != "holds in part":
+        return one.head != verdict
+    then = (" not " in one.verdict, "cannot tell" in one.verdict)
+    return then != tuple(
+        any(pair.verdict == word for pair in held) for word in ("does not hold", "cannot tell")
+    )
 
 
 def _runs_of(pairs: Sequence[_Pair]) -> list[CaseRun]:
