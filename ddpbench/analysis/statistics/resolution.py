@@ -12,12 +12,14 @@ two runs       `ddpbench compare BASE NEW`: launches, and the drift between sess
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
 from ddpbench.analysis.statistics.correlation import (
@@ -53,6 +55,8 @@ this factor more do not show it there. From simulations; `tests/analysis/test_re
 _SWEEPS, _MOST_DRAWN = 2000, 200
 """Sweeps that are drawn to see what such a sweep resolves, and the most rounds of one: more are taken to gain by their
 root alone."""
+_SHOWN = 40
+"""Scatters that a run's launches may show, each in the middle of an equal share of what is likely."""
 _MOST_LOOKED_FOR = 100_000
 """Rounds that nobody waits for."""
 
@@ -204,7 +208,8 @@ def added(variances: Sequence[Variance]) -> Variance:
 def resolved_by_two_runs(deviation: float, rounds: int) -> float | None:
     """Return the smallest change that two runs of so many rounds each resolve; None under `MIN_ROUNDS`.
 
-    The drift between them is that of `drift_of`.
+    The drift between them is that of `drift_of`. Runs estimate it with their own scatter, so that the interval of few
+    launches is narrow at times and wide at others: the power is the mean over what either side may show.
 
     Args:
         deviation: standard deviation of the logarithm of a launch's step time.
@@ -212,10 +217,27 @@ def resolved_by_two_runs(deviation: float, rounds: int) -> float | None:
     """
     if rounds < MIN_ROUNDS:
         return None
-    scatter = Variance(deviation**2, rounds - 1)
-    side = mean_variance(scatter, rounds, drift_by_launches(scatter))
-    both = added((side, side))
-    return smallest_seen(math.sqrt(both.value), both.df)
+    halves = _halves_of_two_runs(deviation, rounds)
+    error = math.sqrt(2 * (deviation**2 / rounds + drift_of(deviation) ** 2))
+    low, high = 0.0, float(halves.max()) + 5 * error
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        seen = float(special.ndtr((middle - halves) / error).mean())
+        low, high = (middle, high) if seen < POWER else (low, middle)
+    return math.expm1(min(high, WIDEST))
+
+
+def _halves_of_two_runs(deviation: float, rounds: int) -> NDArray[np.float64]:
+    """Return half the interval of two runs, for each two of `_SHOWN` scatters that are equally likely to be shown."""
+    df = rounds - 1
+    levels = (np.arange(_SHOWN) + 0.5) / _SHOWN
+    shown: list[float] = (deviation**2 * special.chdtri(df, levels) / df).tolist()
+    scatters = [Variance(one, df) for one in shown]
+    sides = [mean_variance(one, rounds, drift_by_launches(one)) for one in scatters]
+    both = [added(pair) for pair in itertools.product(sides, sides)]
+    quantiles = special.stdtrit([one.df for one in both], 1 - ALPHA / 2)
+    found: NDArray[np.float64] = quantiles * np.sqrt([one.value for one in both])
+    return found
 
 
 def smallest_seen(standard_error: float, df: float, alpha: float = ALPHA) -> float:
