@@ -2,7 +2,8 @@
 
 A checkpoint lasts from the earliest rank's start to the latest one's end, barriers included. It happens once, so its
 time is a duration, unlike a training step's period (`steptime.py`). A launch gives one number per method: total time
-over checkpoints, the first one included; a case's number is that of the median launch.
+over checkpoints, the first one included; a case's number is that of the median launch. Shares of time are of means over
+launches: time adds up, so that slow launches count in it by what they take.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ddpbench.analysis.statistics.stats import Interval, Timing, step_time
+from ddpbench.analysis.statistics.stats import Interval, Timing, mean_step_s, step_time
 from ddpbench.records import Checkpoint
 
 METHODS = ("plain", "dcp")
@@ -81,10 +82,14 @@ def _length_s(group: Sequence[Checkpoint], *, one_host: bool) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointCost:
-    """A case's checkpoints of one method over its launches; `step_s` is its training step, seconds."""
+    """A case's checkpoints of one method over its launches; `step_s` is its training step, seconds.
+
+    `cost` and `step_s` are those of the median launch, `mean_s` and `step_mean_s` the means over launches.
+    """
 
     method: str
     cost: Interval
+    mean_s: float
     first_s: float
     write_s: float
     bytes: int
@@ -92,19 +97,27 @@ class CheckpointCost:
     checkpoints: int
     launches: int
     step_s: float
+    step_mean_s: float
 
     def share(self, steps: int) -> float:
         """Return the share of time at one checkpoint every `steps` steps."""
-        return share(self.cost.value, self.step_s, steps)
+        return share(self.mean_s, self.step_mean_s, steps)
 
     @property
     def steps_for_small_share(self) -> int:
         """The interval in steps at which the share is `SMALL_SHARE`."""
-        return steps_for_share(self.cost.value, self.step_s)
+        return steps_for_share(self.mean_s, self.step_mean_s)
 
 
-def checkpoint_costs(launches: Sequence[Mapping[str, CheckpointRun]], step_s: float) -> list[CheckpointCost]:
-    """Return what a case's launches say of each method; none for a method that none of them has."""
+def checkpoint_costs(
+    launches: Sequence[Mapping[str, CheckpointRun]], training: Sequence[Timing]
+) -> list[CheckpointCost]:
+    """Return what a case's launches say of each method; none for a method that none of them has.
+
+    Args:
+        launches: checkpoints of each, by method.
+        training: timings of the same case's steps.
+    """
     costs: list[CheckpointCost] = []
     for method in METHODS:
         runs = [launch[method] for launch in launches if method in launch]
@@ -114,13 +127,15 @@ def checkpoint_costs(launches: Sequence[Mapping[str, CheckpointRun]], step_s: fl
             CheckpointCost(
                 method=method,
                 cost=step_time([run.timing for run in runs]),
+                mean_s=mean_step_s([run.timing for run in runs]),
                 first_s=math.fsum(run.first_s for run in runs) / len(runs),
                 write_s=math.fsum(run.write_s for run in runs) / len(runs),
                 bytes=max(run.bytes for run in runs),
                 writers=max(run.writers for run in runs),
                 checkpoints=sum(run.timing.steps for run in runs),
                 launches=len(runs),
-                step_s=step_s,
+                step_s=step_time(training).value,
+                step_mean_s=mean_step_s(training),
             )
         )
     return costs

@@ -1,10 +1,11 @@
 """How often to save: the share of time that trains, of a job that fails at random, by the period of its snapshots.
 
 C is what a snapshot costs, R what passes from a failure until training goes on, M the mean time between failures, and
-tau the training between two snapshots; all in the same unit. Failures are a Poisson process, which also strikes while a
-snapshot is written and while the job recovers; what was trained since the last snapshot is lost. A segment of training
-and its snapshot are done after M exp(R/M) (exp((tau + C)/M) - 1) on average (Daly 2006, "A higher order estimate of the
-optimum checkpoint interval for restart dumps", eq. 13 for one segment).
+tau the training between two snapshots; all in the same unit. C and R are means over launches, for lost time adds up.
+Failures are a Poisson process, which also strikes while a snapshot is written and while the job recovers; what was
+trained since the last snapshot is lost. A segment of training and its snapshot are done after
+M exp(R/M) (exp((tau + C)/M) - 1) on average (Daly 2006, "A higher order estimate of the optimum checkpoint interval for
+restart dumps", eq. 13 for one segment).
 """
 
 from __future__ import annotations

@@ -321,15 +321,19 @@ class RecoveryCost:
     """From the failure until the step that it came before is made again, seconds."""
     restored: Interval | None
     """Until training goes on, seconds."""
+    restored_mean_s: float | None
+    """The same, mean over launches: what failures cost in the long run, as `goodput.ettr` has it."""
     parts: Mapping[str, float]
-    """Their means, seconds."""
+    """Their medians, seconds."""
     built_s: float | None
-    """Mean time of restoring that makes model and replica, seconds; None where a launch does not tell it."""
+    """Median time of restoring that makes model and replica, seconds; None where a launch does not tell it."""
     recomputed_steps: float | None
     regained: Interval | None
-    """Of all recoveries; None where one of them never came to its pace again, which a mean of the others would hide."""
+    """Of all recoveries; None where one never came to its pace again, which a median of the others would hide."""
     regained_launches: int
     snapshot: Interval | None
+    snapshot_mean_s: float | None
+    """Mean over launches, likewise."""
     snapshot_bytes: int
     lost: int
     repeated: int
@@ -354,6 +358,7 @@ def recovery_cost(found: Sequence[Recovered], failed: Sequence[Recovered] = ()) 
         recoveries=len(done),
         total=_median(each.total_s for each in done),
         restored=_median(each.restored_s for each in done),
+        restored_mean_s=_mean(each.restored_s for each in done),
         parts={
             name: statistics.median(each.parts[name] for each in done if each.parts) for name in PARTS if done
         },
@@ -364,6 +369,7 @@ def recovery_cost(found: Sequence[Recovered], failed: Sequence[Recovered] = ()) 
         else None,
         regained_launches=sum(each.regained_s is not None for each in done),
         snapshot=_median(each.snapshot_s for each in found),
+        snapshot_mean_s=_mean(each.snapshot_s for each in found),
         snapshot_bytes=max(each.snapshot_bytes for each in (*found, *failed)),
         lost=sum(each.lost for each in found),
         repeated=sum(each.repeated for each in found),
@@ -389,6 +395,11 @@ def _rates(found: Sequence[Recovered]) -> dict[str, Interval]:
 def _median_of_all(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known and len(known) == len(values) else None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
 
 
 def _median(values: Iterable[float | None]) -> Interval | None:

@@ -185,8 +185,8 @@ class RunSummary:
             backward, optimizer, other_compute, exposed_comm, exposed_wait, data, not_attributed,
             step_time_s, overlapped_comm, launches, instrumentation_overhead` (the last: instrumented over
             timed step time, minus 1), and `_ci_low` and `_ci_high` of each part and of `overlapped_comm`.
-        phases: data_parallel's own phases and any other span names: `case_id, span, mean_s, order`; the mean
-            over ranks and steps of the median launch.
+        phases: data_parallel's own phases and any other span names: `case_id, span, mean_s, order,
+            median_s`; means over ranks and steps, and over launches their mean and their median.
         proofs: `case_id, compared, dtype, error, tolerance, passed, note`.
         comparisons: one row per case held against the best of the others of its group, paired by round: `topic`
             (`buckets`, `layouts`, `strategies`, `ranks`), `case_id, best_case_id` (the fastest other), `ratio,
@@ -200,7 +200,8 @@ class RunSummary:
             ratio_ci_low, ratio_ci_high` (step time over that from memory), `verdict` (`analysis/inputs.py`).
         checkpoints: one row per case and method: `case_id, method, cost_s, cost_ci_low_s, cost_ci_high_s,
             first_s, write_s, bytes, writers, checkpoints, launches, step_time_s, share_100, share_1000,
-            share_10000` (of time, at one checkpoint in so many steps), `steps_for_1_percent`.
+            share_10000` (of time, at one checkpoint in so many steps), `steps_for_1_percent`, `cost_mean_s,
+            step_time_mean_s` (means over launches, which shares are of; the others are medians).
         waterfall: one row for each loss of a case and one for its efficiency: `case_id, item` (one of
             `waterfall.LOSSES`, or `efficiency`), `share, share_ci_low, share_ci_high, rounds, split` (whether
             contention is told apart), `outrun` (whether independent ranks were slower than the case). A case's

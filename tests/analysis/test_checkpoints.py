@@ -92,7 +92,7 @@ def launch(plain_ms: tuple[int, int], evaluation_ms: int = 4) -> list[RankLaunch
 def test_the_columns_of_a_case(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     write_plan(run, [DDP], Budget(rounds_min=1, rounds_max=3))
-    write_launch(run, DDP, 0, launch((39, 19)))
+    write_launch(run, DDP, 0, launch((99, 19)))
     write_launch(run, DDP, 1, launch((19, 19), evaluation_ms=8))
     write_launch(run, DDP, 2, launch((29, 19), evaluation_ms=6))
     write_sessions(run)
@@ -107,16 +107,19 @@ def test_the_columns_of_a_case(tmp_path: Path) -> None:
     summary = summarize(run)
     told = summary.answer[0].text
     assert told.startswith("A checkpoint of DDP at 2 ranks takes 25.0 ms by rank 0: ")
-    assert told.endswith(" ms by rank 0: 1 % of the time every 248 steps.")  # 99 * 25 / 10, rounded up
+    assert told.endswith(" ms by rank 0: 1 % of the time every 347 steps.")  # 99 * 35 / 10, rounded up
     (costs,) = summary.checkpoints.to_dict("records")
     assert (costs["method"], costs["bytes"], costs["writers"]) == ("plain", 900, 1)
     assert (costs["checkpoints"], costs["launches"]) == (6, 3)
-    assert costs["first_s"] == pytest.approx((40 + 20 + 30) / 3 / 1e3)
+    assert costs["first_s"] == pytest.approx((100 + 20 + 30) / 3 / 1e3)
     assert costs["write_s"] == pytest.approx(0.006)
-    assert costs["share_100"] == pytest.approx(0.025 / (0.025 + 1.0))
-    assert costs["share_1000"] == pytest.approx(0.025 / 10.025)
-    assert costs["share_10000"] == pytest.approx(0.025 / 100.025)
-    assert costs["steps_for_1_percent"] == 248  # 99 x 25 ms / 10 ms = 247.5
+    # A share of all time is that of the mean: (60 + 20 + 25) / 3 ms a checkpoint, though the median launch's is 25.
+    assert (costs["cost_s"], costs["cost_mean_s"]) == (pytest.approx(0.025), pytest.approx(0.035))
+    assert costs["step_time_mean_s"] == pytest.approx(0.010)
+    assert costs["share_100"] == pytest.approx(0.035 / (0.035 + 1.0))
+    assert costs["share_1000"] == pytest.approx(0.035 / 10.035)
+    assert costs["share_10000"] == pytest.approx(0.035 / 100.035)
+    assert costs["steps_for_1_percent"] == 347  # 99 x 35 ms / 10 ms = 346.5
 
 
 def test_a_run_that_asked_for_neither_has_empty_columns(tmp_path: Path) -> None:

@@ -57,6 +57,23 @@ def test_of_restoring_what_the_slowest_rank_took_to_build_is_known_unless_the_re
     assert mixed.built_s is None
 
 
+def test_formulas_of_how_often_to_save_have_means_of_launches() -> None:
+    """Lost time adds up over failures: one recovery in three that takes 7 s more costs 7/3 s each in the long run."""
+    found = [recovered_of(number, ranks_of(Told(built_s=0.1)), KILLED) for number in range(3)]
+    each = [one for one in found if one is not None and one.parts is not None]
+    assert len(each) == 3
+    slow = replace(each[2], parts={**(each[2].parts or {}), "detection_s": 8.0}, snapshot_s=0.08)
+    cost = recovery_cost([*each[:2], slow])
+    assert cost is not None
+    assert cost.restored is not None
+    assert cost.snapshot is not None
+    usual, detection = each[0].restored_s, (each[2].parts or {})["detection_s"]
+    assert usual is not None
+    assert cost.restored.value == pytest.approx(usual)
+    assert cost.restored_mean_s == pytest.approx(usual + (8.0 - detection) / 3)
+    assert (cost.snapshot.value, cost.snapshot_mean_s) == (pytest.approx(0.02), pytest.approx(0.04))
+
+
 def test_a_part_that_ends_before_the_one_before_has_ended_took_no_time() -> None:
     """An agent that rendezvouses before the other has noticed."""
     found = recovered_of(0, ranks_of(Told(noticed_s=1.5)), KILLED)

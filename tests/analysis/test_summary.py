@@ -153,6 +153,27 @@ def test_the_breakdown_adds_up_and_tells_the_overhead_of_instruments(run: RunDir
     assert any("does not describe its timed steps" in text for text in summary.validity)
 
 
+def test_phases_have_the_mean_and_the_median_of_launches(run: RunDir) -> None:
+    """A reduce of 1, 1 and 4 ms."""
+    write_plan(run, [case_of("data_parallel", 2)], Budget(rounds_min=1, rounds_max=3))
+    at = ORIGIN_NS
+    for number, length_ms in enumerate((1, 4, 1)):
+        steps = [
+            (
+                at,
+                at + 12 * MS,
+                [("forward", at, at + MS), ("reduce", at + 9 * MS, at + (9 + length_ms) * MS)],
+                [],
+            )
+        ]
+        write_launch(run, case_of("data_parallel", 2), number, [RankLaunch(steps=steps, samples_per_step=16)])
+    write_sessions(run)
+    phases = summarize(run).phases.set_index("span")
+    assert phases.loc["reduce", "mean_s"] == pytest.approx(0.002)
+    assert phases.loc["reduce", "median_s"] == pytest.approx(0.001)
+    assert phases.loc["forward", "mean_s"] == phases.loc["forward", "median_s"] == pytest.approx(0.001)
+
+
 def test_shared_loader_cores_and_lost_transfers_are_said(run: RunDir) -> None:
     case = case_of("ddp", 2, loader_workers=1)
     write_plan(run, [case], Budget(rounds_min=1, rounds_max=1))

@@ -175,7 +175,13 @@ def handmade_summary(**changes: Any) -> RunSummary:
         breakdown=pd.DataFrame([breakdown_row(row) for row in measured]),
         phases=pd.DataFrame(
             [
-                {"case_id": dp["case_id"], "span": span, "mean_s": share * dp["step_time_s"], "order": order}
+                {
+                    "case_id": dp["case_id"],
+                    "span": span,
+                    "mean_s": share * dp["step_time_s"],
+                    "order": order,
+                    "median_s": share * dp["step_time_s"],
+                }
                 for order, (span, share) in enumerate(zip(spans, shares, strict=True))
             ]
         ),

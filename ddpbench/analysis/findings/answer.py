@@ -36,7 +36,7 @@ from ddpbench.analysis.findings.wording import (
 )
 from ddpbench.analysis.invariants.checked import Violation
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, Judgement, rounds_for, step_time
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, Judgement, rounds_for
 from ddpbench.analysis.statistics.tails import missed_words
 from ddpbench.analysis.summary import Finding, FindingKind
 from ddpbench.spec import Case, grouping
@@ -383,7 +383,7 @@ def _checkpoint(cases: Sequence[CaseRun]) -> Finding | None:
     if not able:
         return None
     run = max(able, key=lambda one: (one.case.world_size, traits_of(one.case).role == "reference"))
-    costs = checkpoint_costs([one.checkpoints for one in run.good], step_time(run.timings).value)
+    costs = checkpoint_costs([one.checkpoints for one in run.good], run.timings)
     steps = " and ".join(f"{cost.steps_for_small_share:,}" for cost in costs)
     who = f"a checkpoint of {name_of(run)} at {counted(run.case.world_size, 'rank')}"
     times = [

@@ -60,19 +60,23 @@ def recovery_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
 def snapshot_finding(cases: Sequence[CaseRun]) -> Finding | None:
     """Return how often a snapshot is worth while, for a job that fails once a day; None where that was not measured."""
     able = [
-        (run, cost) for run, cost in _costs(cases) if cost.restored is not None and cost.snapshot is not None
+        (run, cost)
+        for run, cost in _costs(cases)
+        if cost.restored_mean_s is not None and cost.snapshot_mean_s is not None
     ]
     if not able:
         return None
     run, cost = next((one for one in able if one[0].case.recovery == "SIGKILL"), able[0])
-    worst, dearest = max(able, key=lambda one: one[1].restored.value if one[1].restored else 0.0)
-    assert cost.restored is not None
-    assert cost.snapshot is not None
-    assert dearest.restored is not None
-    period, lost = words(cost.snapshot.value, cost.restored.value, DAY_S)
-    _, most = words(cost.snapshot.value, dearest.restored.value, DAY_S)
-    took = format_seconds(float(f"{cost.snapshot.value:.2g}"))
-    text = f"With a failure a day, a snapshot ({took}) every {period} is best: {lost} of the time is lost"
+    worst, dearest = max(able, key=lambda one: one[1].restored_mean_s or 0.0)
+    assert cost.restored_mean_s is not None
+    assert cost.snapshot_mean_s is not None
+    assert dearest.restored_mean_s is not None
+    period, lost = words(cost.snapshot_mean_s, cost.restored_mean_s, DAY_S)
+    _, most = words(cost.snapshot_mean_s, dearest.restored_mean_s, DAY_S)
+    took = format_seconds(float(f"{cost.snapshot_mean_s:.2g}"))
+    text = (
+        f"With a failure a day, a snapshot (mean: {took}) every {period} is best: {lost} of the time is lost"
+    )
     kind = f" ({RECOVERIES[run.case.recovery]})"
     more = f", {most} ({RECOVERIES[worst.case.recovery]})" if worst is not run else ""
     return Finding(

@@ -12,7 +12,7 @@ from ddpbench.analysis.checkpoints import INTERVALS, checkpoint_costs
 from ddpbench.analysis.inputs import input_groups
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS, STANDARD_SPANS
-from ddpbench.analysis.statistics.stats import Interval, step_time
+from ddpbench.analysis.statistics.stats import Interval
 
 _LAUNCHES = {
     "case_id": "string",
@@ -33,13 +33,14 @@ _BREAKDOWN = (
     *("case_id", *PARTS, "step_time_s", "overlapped_comm", "launches", "instrumentation_overhead"),
     *(f"{name}_ci_{end}" for name in (*PARTS, "overlapped_comm") for end in ("low", "high")),
 )
-_PHASES = ("case_id", "span", "mean_s", "order")
+_PHASES = ("case_id", "span", "mean_s", "order", "median_s")
 _PROOFS = ("case_id", "compared", "dtype", "error", "tolerance", "passed", "note")
 _RATIO = ("ratio", "ratio_ci_low", "ratio_ci_high")
 _INPUTS = ("group", "case_id", "data", "loader_workers", "waited_s", "waited_share", *_RATIO, "verdict")
 _COST = ("cost_s", "cost_ci_low_s", "cost_ci_high_s", "first_s", "write_s", "bytes", "writers")
 _SHARES = (*(f"share_{steps}" for steps in INTERVALS), "steps_for_1_percent")
-_CHECKPOINTS = ("case_id", "method", *_COST, "checkpoints", "launches", "step_time_s", *_SHARES)
+_MEANS = ("cost_mean_s", "step_time_mean_s")
+_CHECKPOINTS = ("case_id", "method", *_COST, "checkpoints", "launches", "step_time_s", *_SHARES, *_MEANS)
 
 
 def launches_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
@@ -97,10 +98,10 @@ def _ends(interval: Interval) -> tuple[float | None, float | None]:
 def phases_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
     """Return the spans of the cases that have others than every strategy has: data_parallel's, above all."""
     rows = [
-        (case.case_id, span, mean_s, order)
+        (case.case_id, span, case.parts.mean_spans[span], order, median_s)
         for case in cases
         if case.parts is not None and not STANDARD_SPANS.issuperset(case.parts.spans)
-        for order, (span, mean_s) in enumerate(case.parts.spans.items())
+        for order, (span, median_s) in enumerate(case.parts.spans.items())
     ]
     return pd.DataFrame(rows, columns=list(_PHASES))
 
@@ -153,11 +154,11 @@ def checkpoints_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
             cost.step_s,
             *(cost.share(steps) for steps in INTERVALS),
             cost.steps_for_small_share,
+            cost.mean_s,
+            cost.step_mean_s,
         )
         for case in cases
         if case.timings
-        for cost in checkpoint_costs(
-            [launch.checkpoints for launch in case.good], step_time(case.timings).value
-        )
+        for cost in checkpoint_costs([launch.checkpoints for launch in case.good], case.timings)
     ]
     return pd.DataFrame(rows, columns=list(_CHECKPOINTS))

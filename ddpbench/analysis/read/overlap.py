@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -69,6 +69,8 @@ class Breakdown:
     """Transfers left out because a rank's record of them is missing."""
     by_round: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     """Each launch's own parts, by round: means over ranks and steps, seconds."""
+    mean_spans: Mapping[str, float] = field(default_factory=dict)
+    """`spans` as means over launches."""
     steps_s: Sequence[float] = ()
     """Each launch's own step, in the order of rounds, likewise."""
     totals: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -230,7 +232,8 @@ def _breakdowns(cases: Sequence[Instrumented]) -> list[Breakdown | None]:
                 overlapped_s=overlapped_s,
                 wait_s=wait_s,
                 queue_s=queue_s,
-                spans=_median_spans(spans, own),
+                spans=_spans_over_launches(spans, own, np.median),
+                mean_spans=_spans_over_launches(spans, own, np.mean),
                 launches=len(own),
                 has_transfers=bool(whole[part].any()),
                 dropped_transfers=int(dropped[part].sum()),
@@ -255,10 +258,12 @@ def _breakdowns(cases: Sequence[Instrumented]) -> list[Breakdown | None]:
     return found
 
 
-def _median_spans(spans: Sequence[Mapping[str, float]], launches: range) -> dict[str, float]:
-    """Return the time of a step in the spans of each name, median over launches; one that lacks a name counts as 0."""
+def _spans_over_launches(
+    spans: Sequence[Mapping[str, float]], launches: range, average: Callable[[list[float]], np.floating[Any]]
+) -> dict[str, float]:
+    """Return the time of a step in the spans of each name, an average over launches; one that lacks it counts as 0."""
     names = dict.fromkeys(name for launch in launches for name in spans[launch])
-    return {name: float(np.median([spans[launch].get(name, 0.0) for launch in launches])) for name in names}
+    return {name: float(average([spans[launch].get(name, 0.0) for launch in launches])) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from ddpbench.analysis.checkpoints import checkpoint_costs
 from ddpbench.analysis.goodput import best, daly, ettr, young
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.stats import step_time
 from ddpbench.errors import RequestError
 from ddpbench.spec.grouping import RECOVERIES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saving:
-    """The best period between snapshots, seconds of training, and what share of time then trains."""
+    """The best period between snapshots, seconds of training, and what share of time then trains.
+
+    What a snapshot and a failure cost are means over launches, as the formula has them.
+    """
 
     mtbf_s: float
     snapshot_s: float
@@ -39,13 +41,13 @@ def saving_of(cases: Sequence[CaseRun], workload: str, mtbf_s: float) -> Saving:
     able.sort(key=lambda run: (run.case.recovery != "SIGKILL", -run.case.world_size))
     for run in able:
         cost = run.recovery
-        if cost is not None and cost.restored is not None and cost.snapshot is not None:
+        if cost is not None and cost.restored_mean_s is not None and cost.snapshot_mean_s is not None:
             how = f", {RECOVERIES[run.case.recovery]}"
-            return _saving(run, mtbf_s, cost.snapshot.value, cost.restored.value, how)
+            return _saving(run, mtbf_s, cost.snapshot_mean_s, cost.restored_mean_s, how)
     for run in able:
-        costs = checkpoint_costs([one.checkpoints for one in run.good], step_time(run.timings).value)
+        costs = checkpoint_costs([one.checkpoints for one in run.good], run.timings)
         if costs:
-            return _saving(run, mtbf_s, min(cost.cost.value for cost in costs), None, "")
+            return _saving(run, mtbf_s, min(cost.mean_s for cost in costs), None, "")
     raise RequestError(
         f"--mtbf: no case of {workload} tells what a snapshot takes: give --recovery RUN_DIR, a run of "
         f"`ddpbench sweep recovery --set base.workload={workload}`, or measure with base.checkpoint = true"

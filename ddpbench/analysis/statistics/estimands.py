@@ -6,6 +6,8 @@
 - Two sides in turn: the same, and as their change the typical round (`sequential.middle_of`).
 - The parts of a step: the median over launches too, of each by itself (`read.overlap`). Their change between two runs:
   the difference of the medians (`stats.median_difference`), and in turn the typical round.
+- What adds up over a job, as snapshots, failures and checkpoints do: the arithmetic mean over launches, in the share of
+  time that they take and in how often to save (`stats.mean_step_s`).
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def row_of(
     row |= _times(run) | _single_steps(run) | _speedup(run, baseline) | _reached(run, baseline, target)
     row |= _model(run) | _memory(run) | _evaluation(run) | _start_up(run)
     row["mfu"] = mfu(run.case, row["flops_per_sample"], row["samples_per_s"], peak_of(run.case, machine))
-    row |= _checkpoints(run, row["step_time_s"]) | _traffic(run) | _pace(run)
+    row |= _checkpoints(run) | _traffic(run) | _pace(run)
     return row | _staleness(run) | _to_loss(run, baseline) | _recovery(run)
 
 
@@ -207,6 +207,8 @@ def _recovery(run: CaseRun) -> dict[str, Any]:
         "snapshots_unreadable": "; ".join(cost.unreadable),
         **{f"recovery_{name}": value for name, value in cost.parts.items()},
         "recovery_building_s": cost.built_s,
+        "restored_mean_s": cost.restored_mean_s,
+        "recovery_snapshot_mean_s": cost.snapshot_mean_s,
     }
     if run.case.recovery != "uninterrupted":
         row |= {"failures": cost.failures, "recoveries": cost.recoveries}
@@ -225,9 +227,9 @@ def _evaluation(run: CaseRun) -> dict[str, Any]:
     )
 
 
-def _checkpoints(run: CaseRun, step_s: float) -> dict[str, Any]:
+def _checkpoints(run: CaseRun) -> dict[str, Any]:
     row: dict[str, Any] = {}
-    for cost in checkpoint_costs([launch.checkpoints for launch in run.good], step_s):
+    for cost in checkpoint_costs([launch.checkpoints for launch in run.good], run.timings):
         row |= _with_ends(f"snapshot_{cost.method}{{}}_s", cost.cost)
         row.setdefault("snapshot_bytes", cost.bytes)  # plain's, which comes first
     return row

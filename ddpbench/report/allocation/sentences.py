@@ -118,9 +118,9 @@ def saving(allocation: Allocation) -> str:
     if found is None:
         return ""
     recovery = (
-        f"{format_seconds(found.restored_s)} until training goes on after a failure"
+        f"{format_seconds(found.restored_s)} until training goes on after a failure, means over launches"
         if found.restored_s is not None
-        else "a recovery was not measured and is left out"
+        else "mean over launches; a recovery was not measured and is left out"
     )
     return (
         f"With a failure every {format_seconds(found.mtbf_s)} (given), the best period between snapshots is "

@@ -50,8 +50,8 @@ def phases_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
     cases = [case for case in dict.fromkeys(map(str, frame["case_id"])) if case in by_id][:8]
     names = full_names([by_id[case] for case in cases])
     spans = list(dict.fromkeys(map(str, frame.sort_values("order", kind="stable")["span"])))
-    means = {
-        (str(record["case_id"]), str(record["span"])): float(record["mean_s"])
+    medians = {
+        (str(record["case_id"]), str(record["span"])): float(record["median_s"])
         for record in frame.to_dict("records")
     }
     left = frame["case_id"].nunique() - len(cases)
@@ -60,7 +60,7 @@ def phases_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
         caption=f"Time of each phase of an instrumented step, ms, median over launches.{more}",
         columns=(Column("Phase"), *(Column(f"{names[case]}, ms", number=True) for case in cases)),
         rows=tuple(
-            (Cell(text=span), *(Cell.ms(means.get((case, span))) for case in cases)) for span in spans
+            (Cell(text=span), *(Cell.ms(medians.get((case, span))) for case in cases)) for span in spans
         ),
         sortable=False,
     )

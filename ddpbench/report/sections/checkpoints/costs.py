@@ -35,18 +35,19 @@ _COLOURS = {"plain": "#0072B2", "dcp": "#D55E00"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """A case's checkpoints of one method. Times are seconds."""
+    """A case's checkpoints of one method. Times are seconds; shares are of `mean_s` and `step_mean_s`."""
 
     row: Row
     method: str
     cost_s: Estimate
+    mean_s: float
     first_s: float
     write_s: float
     size_bytes: int
     writers: int
     checkpoints: int
     launches: int
-    step_s: float
+    step_mean_s: float
     shares: tuple[float, ...]
     steps_for_1_percent: int
 
@@ -65,13 +66,14 @@ def costs_of(summary: RunSummary, rows: Sequence[Row]) -> list[Cost]:
                 row=row,
                 method=str(record["method"]),
                 cost_s=Estimate(float(record["cost_s"]), _optional(low), _optional(high)),
+                mean_s=float(record["cost_mean_s"]),
                 first_s=float(record["first_s"]),
                 write_s=float(record["write_s"]),
                 size_bytes=int(record["bytes"]),
                 writers=int(record["writers"]),
                 checkpoints=int(record["checkpoints"]),
                 launches=int(record["launches"]),
-                step_s=float(record["step_time_s"]),
+                step_mean_s=float(record["step_time_mean_s"]),
                 shares=tuple(float(record[f"share_{steps}"]) for steps in INTERVALS),
                 steps_for_1_percent=int(record["steps_for_1_percent"]),
             )
@@ -97,7 +99,8 @@ def checkpoint_picture(costs: Sequence[Cost]) -> Picture:
             f"The {MEDIAN}, each launch's first included ({launches_each(cost.launches for cost in costs)},",
             f"{counted(min(cost.checkpoints // cost.launches for cost in costs), 'checkpoint')} of a method in each);",
             f"whiskers: {MEDIAN_INTERVALS}. Right, for {costs[0].row.name}: the checkpoint's time over",
-            "that of a checkpoint and the steps between two of them; dotted: 1 %; for the others see the table.",
+            "that of a checkpoint and the steps between two of them, means over launches; dotted: 1 %; for the others",
+            "see the table.",
         ]
     )
     return Picture(
@@ -213,7 +216,7 @@ def _paint_shares(axes: Axes, costs: Sequence[Cost]) -> None:
 
     steps = [10 ** (1 + index / 10) for index in range(41)]
     for cost in costs:
-        ys = [100 * share(cost.cost_s.value, cost.step_s, round(count)) for count in steps]
+        ys = [100 * share(cost.mean_s, cost.step_mean_s, round(count)) for count in steps]
         axes.plot(steps, ys, color=_COLOURS[cost.method], linewidth=1.1, zorder=3)
         axes.plot(
             INTERVALS,

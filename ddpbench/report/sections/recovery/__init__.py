@@ -20,7 +20,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
         return None
     timed = [cost for cost in costs if cost.total is not None]
     pictures = [parts_picture(timed)] if timed else []
-    saved = [cost for cost in timed if cost.snapshot is not None and cost.restored is not None]
+    saved = [cost for cost in timed if cost.snapshot_mean_s is not None and cost.restored_mean_s is not None]
     if saved:
         usual = next((cost for cost in saved if cost.row.case.recovery == "SIGKILL"), saved[0])
         pictures.append(goodput_picture(usual))

@@ -43,6 +43,9 @@ class Cost:
     parts: tuple[float, ...]
     steps: float | None
     snapshot: Estimate | None
+    snapshot_mean_s: float | None
+    """Means over launches, `restored_mean_s` and `step_mean_s` too."""
+    restored_mean_s: float | None
     snapshot_bytes: int
     lost: int
     repeated: int
@@ -52,7 +55,7 @@ class Cost:
     joining: Estimate | None
     rates: tuple[Estimate | None, Estimate | None, Estimate | None]
     """Samples per second before, while a node was away, and after."""
-    step_s: float
+    step_mean_s: float
     unreadable: str
 
 
@@ -65,7 +68,8 @@ def costs_of(summary: RunSummary, rows: Sequence[Row]) -> list[Cost]:
         if row is not None:
             failed.append((row, {str(name): value for name, value in record.items()}))
     names = _names([row for row, _ in failed])
-    found = [_cost(row, record, names[row.case_id]) for row, record in failed]
+    steps_s = summary.launches[summary.launches["status"] == "ok"].groupby("case_id")["step_time_s"].mean()
+    found = [_cost(row, record, names[row.case_id], float(steps_s[row.case_id])) for row, record in failed]
     return sorted(found, key=lambda cost: cost.total.value if cost.total is not None else float("inf"))
 
 
@@ -77,7 +81,7 @@ def _names(rows: Sequence[Row]) -> dict[str, str]:
     return dict(labels(row.case for row in rows))
 
 
-def _cost(row: Row, record: dict[str, Any], name: str) -> Cost:
+def _cost(row: Row, record: dict[str, Any], name: str, step_mean_s: float) -> Cost:
     return Cost(
         row=row,
         name=name,
@@ -90,6 +94,8 @@ def _cost(row: Row, record: dict[str, Any], name: str) -> Cost:
         parts=tuple(0.0 if pd.isna(record[part]) else float(record[part]) for part in PARTS),
         steps=_optional(record["recomputed_steps"]),
         snapshot=_estimate(record, "recovery_snapshot{}_s"),
+        snapshot_mean_s=_optional(record["recovery_snapshot_mean_s"]),
+        restored_mean_s=_optional(record["restored_mean_s"]),
         snapshot_bytes=int(record["recovery_snapshot_bytes"]),
         lost=int(record["samples_lost"]),
         repeated=int(record["samples_repeated"]),
@@ -101,7 +107,7 @@ def _cost(row: Row, record: dict[str, Any], name: str) -> Cost:
             _estimate(record, "away_samples_per_s{}"),
             _estimate(record, "after_samples_per_s{}"),
         ),
-        step_s=float(record["step_time_s"]),
+        step_mean_s=step_mean_s,
         unreadable="" if pd.isna(record["snapshots_unreadable"]) else str(record["snapshots_unreadable"]),
     )
 

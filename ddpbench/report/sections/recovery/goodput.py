@@ -25,16 +25,17 @@ _POINTS = 121
 
 def goodput_picture(cost: Cost) -> Picture:
     """Return the figure for what a failure and a snapshot were measured to cost."""
-    assert cost.snapshot is not None
-    assert cost.restored is not None
-    snapshot_s, restored_s = cost.snapshot.value, cost.restored.value
+    assert cost.snapshot_mean_s is not None
+    assert cost.restored_mean_s is not None
+    snapshot_s, restored_s = cost.snapshot_mean_s, cost.restored_mean_s
     period, lost = words(snapshot_s, restored_s, MTBF_S["1 day"])
     heading = f"With a failure a day, a snapshot every {period} is best: {lost} of the time is lost"
     caption = (
         f"Share of wall time that does not train, by the training between two snapshots, from a snapshot's "
-        f"{number(cost.snapshot.scaled(1e3).value)} ms and the {cost.restored.number} s until training goes on "
-        f"({cost.name}), both measured here. Failures come at random (Poisson), also in snapshots and recoveries, and "
-        "cost what was trained since the last snapshot. Markers: the exact optimum. Table: Young (1974), Daly (2006)."
+        f"{number(1e3 * snapshot_s)} ms and the {number(restored_s)} s until training goes on "
+        f"({cost.name}), means over the launches here. Failures come at random (Poisson), also in snapshots and "
+        "recoveries, and cost what was trained since the last snapshot. Markers: the exact optimum. "
+        "Table: Young (1974), Daly (2006)."
     )
     return Picture(
         file_name="snapshot-period",
@@ -56,9 +57,9 @@ def goodput_picture(cost: Cost) -> Picture:
 
 
 def _table(cost: Cost) -> Table:
-    assert cost.snapshot is not None
-    assert cost.restored is not None
-    snapshot_s, restored_s = cost.snapshot.value, cost.restored.value
+    assert cost.snapshot_mean_s is not None
+    assert cost.restored_mean_s is not None
+    snapshot_s, restored_s = cost.snapshot_mean_s, cost.restored_mean_s
     rows = []
     for name, mtbf_s in MTBF_S.items():
         period = best(snapshot_s, mtbf_s)
@@ -67,11 +68,11 @@ def _table(cost: Cost) -> Table:
             (
                 Cell(text=name, key=mtbf_s),
                 *(Cell(text=number(each), key=each, number=True) for each in periods),
-                Cell.count(max(1, round(period / cost.step_s))),
+                Cell.count(max(1, round(period / cost.step_mean_s))),
                 Cell(text=_kept(ettr(period, snapshot_s, restored_s, mtbf_s)), number=True),
                 Cell(
                     text=_kept(
-                        ettr(cost.row.case.snapshot_every * cost.step_s, snapshot_s, restored_s, mtbf_s)
+                        ettr(cost.row.case.snapshot_every * cost.step_mean_s, snapshot_s, restored_s, mtbf_s)
                     ),
                     number=True,
                 ),
@@ -116,9 +117,9 @@ def _paint(sheet: Sheet, *, cost: Cost) -> None:
 
 
 def _lines(axes: Axes, cost: Cost) -> None:
-    assert cost.snapshot is not None
-    assert cost.restored is not None
-    snapshot_s, restored_s = cost.snapshot.value, cost.restored.value
+    assert cost.snapshot_mean_s is not None
+    assert cost.restored_mean_s is not None
+    snapshot_s, restored_s = cost.snapshot_mean_s, cost.restored_mean_s
     start = best(snapshot_s, min(MTBF_S.values())) / 20
     end = best(snapshot_s, max(MTBF_S.values())) * 20
     periods = [start * (end / start) ** (index / (_POINTS - 1)) for index in range(_POINTS)]
