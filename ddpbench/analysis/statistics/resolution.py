@@ -235,9 +235,8 @@ def _halves_of_two_runs(deviation: float, rounds: int) -> NDArray[np.float64]:
     scatters = [Variance(one, df) for one in shown]
     sides = [mean_variance(one, rounds, drift_by_launches(one)) for one in scatters]
     both = [added(pair) for pair in itertools.product(sides, sides)]
-    quantiles = special.stdtrit([one.df for one in both], 1 - ALPHA / 2)
-    found: NDArray[np.float64] = quantiles * np.sqrt([one.value for one in both])
-    return found
+    halves = [t_quantile(1 - ALPHA / 2, one.df) * math.sqrt(one.value) for one in both]
+    return np.array(halves, np.float64)
 
 
 def smallest_seen(standard_error: float, df: float, alpha: float = ALPHA) -> float:
