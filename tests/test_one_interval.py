@@ -45,6 +45,10 @@ def said(summary: RunSummary) -> Iterator[Said]:
     for _, record in summary.comparisons[of_pairs].iterrows():
         ratio = ends(record, "ratio", "ratio_ci_low", "ratio_ci_high")
         yield from of_pair(record["case_id"], record["best_case_id"], f"comparison {record['topic']}", ratio)
+    memory = summary.inputs[summary.inputs["data"] == "memory"].set_index("group")["case_id"]
+    for _, record in summary.inputs[summary.inputs["group"].isin(memory.index)].iterrows():
+        ratio = ends(record, "ratio", "ratio_ci_low", "ratio_ci_high")
+        yield from of_pair(record["case_id"], memory[record["group"]], "inputs", ratio)
     for case_id, record in cases.iterrows():
         base, speedup = record["baseline_case_id"], ends(record, *columns("speedup"))
         if not pd.isna(base):

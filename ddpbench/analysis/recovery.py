@@ -322,14 +322,14 @@ class RecoveryCost:
     restored: Interval | None
     """Until training goes on, seconds."""
     restored_mean_s: float | None
-    """The same, mean over launches: what failures cost in the long run, as `goodput.ettr` has it."""
+    """Mean over launches of `restored`: what failures cost in the long run, as `goodput.ettr` has it."""
     parts: Mapping[str, float]
     """Their medians, seconds."""
     built_s: float | None
     """Median time of restoring that makes model and replica, seconds; None where a launch does not tell it."""
     recomputed_steps: float | None
     regained: Interval | None
-    """Of all recoveries; None where one never came to its pace again, which a median of the others would hide."""
+    """Median of all recoveries; None where one never came to its pace again, which a median of the others would hide."""
     regained_launches: int
     snapshot: Interval | None
     snapshot_mean_s: float | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 from scipy import stats as scipy_stats
@@ -107,6 +108,17 @@ def test_a_median_s_interval_by_hand() -> None:
     weight = 7 * part / (1 + 6 * part)
     assert (eight.low, eight.high) == (pytest.approx(weight), pytest.approx(7 - weight))
     assert (median_launch([1.0] * 4).low, median_launch([1.0] * 4).high) == (None, None)
+
+
+def test_how_often_a_median_s_interval_holds_is_told_where_it_is_not_about_95_per_cent() -> None:
+    """Its ends are the d-th values from either side: 1 - 2 P(fewer than d of n on one side), by the binomial."""
+    page = (Path(__file__).parents[2] / "docs/method.md").read_text(encoding="utf-8")
+    said = " ".join(page.split())
+    for count, depth in ((5, 1), (6, 1), (7, 1), (10, 2)):
+        found = median_launch([float(one) for one in range(1, count + 1)])
+        assert (found.low, found.high) == (depth, count + 1 - depth)
+        held = 100 * (1 - 2 * sum(math.comb(count, fewer) for fewer in range(depth)) / 2**count)
+        assert f"{held:.2f} %" in said if count == 5 else f"{held:.1f} % of {count}" in said
 
 
 @pytest.mark.parametrize("count", [6, 8, 9, 12, 20, 40])

@@ -53,7 +53,7 @@ from ddpbench.analysis.statistics.stats import (
     median_difference,
     t_quantile,
 )
-from ddpbench.analysis.statistics.tails import ROUNDS_TO_SEE, agrees, mean_and_one_more
+from ddpbench.analysis.statistics.tails import ROUNDS_TO_SEE, agrees, mean_and_further, too_few_words
 from ddpbench.records import RunDir
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import Key
@@ -104,10 +104,10 @@ class Change:
     mean: float | None = None
     """In turn: the ratio as the geometric mean of all rounds'."""
     mean_most: float | None = None
-    """In turn: the same of all rounds and one more, as slow as the slowest."""
+    """In turn: the same of all rounds and a few more, as slow as the slowest (`tails.mean_and_further`)."""
     tail: bool = False
-    """The typical round has a verdict that cannot be given: the mean does not agree, or rounds are too few to see rare
-    slow ones. `reason` says which."""
+    """There would be a verdict that cannot be given: the mean does not agree with the typical round, or rounds or
+    launches are too few to see rare slow ones. `reason` says which."""
     scale: float = 1.0
     """Samples of a step of the base over those of the new side, by which its times were multiplied."""
     rounds: int = 0
@@ -153,7 +153,7 @@ class Change:
         )
 
     def within(self, limit: float) -> bool:
-        """Return whether it is slower by this fraction at most: all of its interval, and the mean and one more."""
+        """Return whether it is slower by this fraction at most: all of its interval, and `mean_most`."""
         ratio = self.ratio
         if ratio is None or ratio.high is None:
             return False
@@ -161,8 +161,8 @@ class Change:
 
     @property
     def shows_rare(self) -> bool:
-        """True if rounds in turn are enough to see a slow-down of some of them, and for two runs, which add none."""
-        return self.mean_most is None or self.rounds >= ROUNDS_TO_SEE
+        """True if rounds in turn, or each run's launches, are enough to see a slow-down of some of them."""
+        return self.rounds >= ROUNDS_TO_SEE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -460,19 +460,21 @@ def _told_in_turn(logs: Sequence[float], margin: float, alpha: float, wider: flo
     if not logs:
         return outcome
     mean = math.fsum(logs) / len(logs)
-    outcome = replace(outcome, mean=math.exp(mean), mean_most=math.exp(mean_and_one_more(logs)[1]))
+    outcome = replace(outcome, mean=math.exp(mean), mean_most=math.exp(mean_and_further(logs)[1]))
     if outcome.verdict not in ("equivalent", "faster", "slower"):
         return outcome
     if not agrees(outcome.verdict, logs, margin):
         return replace(
             outcome, verdict="cannot tell", tail=True, reason=_tail_words(logs, mean, outcome, margin)
         )
-    if outcome.verdict == "equivalent" and len(logs) < ROUNDS_TO_SEE:
-        reason = (
-            f"typical rounds are alike, but {len(logs)} are too few to see rare slow ones: {ROUNDS_TO_SEE} do"
-        )
-        return replace(outcome, verdict="cannot tell", tail=True, reason=reason)
-    return outcome
+    return _shown_by_enough(outcome, "rounds")
+
+
+def _shown_by_enough(outcome: _Told, noun: Literal["rounds", "launches"]) -> _Told:
+    """Return an outcome; "cannot tell" where it is "equivalent" by too few rounds or launches to see rare slow ones."""
+    if outcome.verdict != "equivalent" or not (reason := too_few_words(outcome.rounds, noun)):
+        return outcome
+    return replace(outcome, verdict="cannot tell", tail=True, reason=reason)
 
 
 def _tail_words(logs: Sequence[float], mean: float, outcome: _Told, margin: float) -> str:
@@ -541,9 +543,10 @@ def _apart(
         outcome = _told(one.rounds, one.time_ratio(level), margin, MIN_ROUNDS)
         if not any(within(run.timings).scatter.value for run in asked[index]) and not outcome.reason:
             outcome = _Told("cannot tell", COPIES, outcome.ratio, outcome.rounds)
+        outcome = _shown_by_enough(outcome, "launches")
         found[index] = replace(
             outcome,
-            resolvable=None if not error else smallest_seen(error, one.df, level),
+            resolvable=None if not error or outcome.tail else smallest_seen(error, one.df, level),
             deviation=_deviation_in_turn(*(run.timings for run in asked[index])),
             drifts=_drifts(*(run.timings for run in asked[index]), drift=drift),
         )

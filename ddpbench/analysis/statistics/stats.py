@@ -184,7 +184,8 @@ def median_launch(times: Sequence[float]) -> Interval:
     By the sign test: from the d-th least to the d-th largest time an interval holds the median unless fewer than d
     times are on one side of it, for any distribution. Of five, d = 1: 93.75 %. Of more, the ends lie between
     those of two neighbouring d, as far as makes about 95 % of smooth distributions (Hettmansperger & Sheather, 1986);
-    where the narrower of the two has under `LEAST_COVERAGE`, the wider one is taken.
+    where the narrower of the two has under `LEAST_COVERAGE`, the wider one is taken: of six launches that is 97 %, of
+    seven and ten 98 %. Launches that resemble their neighbours are not independent: the median is held less often.
     """
     return _median(times, ALPHA, LEAST_COVERAGE)
 

@@ -5,10 +5,14 @@ five, 59 times in 100. What was not seen is in no interval and no mean. So
 
 - `missed_share` is said with verdicts: up to 1 - 0.05^(1/n) of all rounds may be slow though none of n is (95 %
   confidence; Hanley & Lippman-Hand, JAMA 249 (1983), who give 3/n);
-- a comparison that adds rounds until it can tell finds nothing only from `ROUNDS_TO_SEE` rounds on;
-- where the interval is not the mean's, the mean has to agree with the verdict, and so it has with one more round as
-  far off as the furthest (`agrees`): a comparison that looks after every round would else stop at a lucky one.
-  A sweep's intervals are the mean's. A round far off makes them so wide that they show nothing, and need no such check.
+- a comparison of two sides calls them equivalent only from `ROUNDS_TO_SEE` rounds on (two runs: launches a side);
+- where the interval is not the mean's, the mean has to agree with the verdict, also with `FURTHER` more rounds as far
+  off as the furthest (`agrees`): a comparison that looks after every round would else stop when few were slow.
+  The intervals of a sweep and of two runs are the mean's. A round far off makes them so wide that they show nothing,
+  and need no such check.
+
+With fewer of either, slow rounds were overlooked too often; with more, sides that are disturbed alike are not called
+equivalent (`python -m tests.simulations rounds-far-off`).
 """
 
 from __future__ import annotations
@@ -20,10 +24,12 @@ from typing import Literal
 from ddpbench.analysis.statistics.stats import ALPHA
 from ddpbench.units import format_at_most
 
-SEEN_SHARE = 0.2
+SEEN_SHARE = 0.15
 """Before sides are called equivalent, a slow-down of this share is to be seen with probability `1 - ALPHA`."""
 ROUNDS_TO_SEE = math.ceil(math.log(ALPHA) / math.log1p(-SEEN_SHARE))
-"""14 rounds have a slow one with that probability."""
+"""19 rounds have a slow one with that probability."""
+FURTHER = 2
+"""Rounds as far off as the furthest that a mean is held against."""
 
 
 def missed_share(rounds: int) -> float:
@@ -36,14 +42,22 @@ def missed_words(count: int, noun: Literal["rounds", "launches"]) -> str:
     return f"a slow-down of up to {format_at_most(missed_share(count))} of {noun} may not have been seen"
 
 
-def mean_and_one_more(logs: Sequence[float]) -> tuple[float, float]:
-    """Return the mean of values and of one more, as far off as the furthest: below them, and above them."""
-    total, count = math.fsum(logs), len(logs) + 1
-    return (total + min(logs)) / count, (total + max(logs)) / count
+def mean_and_further(logs: Sequence[float]) -> tuple[float, float]:
+    """Return the mean of values and `FURTHER` more, as far off as the furthest: below them, and above them."""
+    total, count = math.fsum(logs), len(logs) + FURTHER
+    return (total + FURTHER * min(logs)) / count, (total + FURTHER * max(logs)) / count
 
 
 def agrees(verdict: Literal["faster", "slower", "equivalent"], logs: Sequence[float], margin: float) -> bool:
-    """Return whether the mean of log ratios says what a verdict on the typical one does, as with one more far off."""
-    low, high = mean_and_one_more(logs)
+    """Return whether the mean of log ratios says what a verdict on the typical one does, as with `FURTHER` more."""
+    low, high = mean_and_further(logs)
     limit = math.log1p(margin)
     return {"equivalent": -limit < low and high < limit, "faster": high < 0, "slower": low > 0}[verdict]
+
+
+def too_few_words(count: int, noun: Literal["rounds", "launches"]) -> str:
+    """Return why this number of rounds or launches does not show sides to be equivalent; empty where it may."""
+    if count >= ROUNDS_TO_SEE:
+        return ""
+    which = "typical rounds" if noun == "rounds" else "both sides"
+    return f"{which} are alike, but {count} {noun} are too few to see rare slow ones: {ROUNDS_TO_SEE} do"
