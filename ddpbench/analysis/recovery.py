@@ -329,7 +329,7 @@ class RecoveryCost:
     """Median time of restoring that makes model and replica, seconds; None where a launch does not tell it."""
     recomputed_steps: float | None
     regained: Interval | None
-    """Median of all recoveries; None where one never came to its pace again, which a median of the others would hide."""
+    """Median of all recoveries; None where one never came to its pace again, which that of the others would hide."""
     regained_launches: int
     snapshot: Interval | None
     snapshot_mean_s: float | None

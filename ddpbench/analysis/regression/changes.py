@@ -161,8 +161,8 @@ class Change:
 
     @property
     def shows_rare(self) -> bool:
-        """True if rounds in turn, or each run's launches, are enough to see a slow-down of some of them."""
-        return self.rounds >= ROUNDS_TO_SEE
+        """True if rounds in turn are enough to see a slow-down of some of them, and for two runs, which add none."""
+        return self.mean_most is None or self.rounds >= ROUNDS_TO_SEE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
