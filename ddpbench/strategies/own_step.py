@@ -112,7 +112,7 @@ class OwnStep:
         left during a backward: from then on the rank only waits; None where there are none.
         """
         assert job.step is not None
-        self._job, self._make, self._network, self._optimizers = job, job.step, network, optimizers
+        self._job, self._make, self.network, self._optimizers = job, job.step, network, optimizers
         self._after_backward, self._last_sent = after_backward, last_sent
         self._at: Mark = None
         """Where the time that no span covers began."""
@@ -138,7 +138,7 @@ class OwnStep:
         return loss
 
     def _made(self, batch: Any) -> torch.Tensor:
-        loss = self._make(self._network, batch, self._optimizers.given)
+        loss = self._make(self.network, batch, self._optimizers.given)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise TypeError(
                 f"step(model, batch) returned a {type(loss).__name__}; it must return the loss, a tensor with one "

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd import backward
-from torch.autograd.function import once_differentiable
 
+from ddpbench.strategies.base import CannotTrainError
 from ddpbench.strategies.trees import chunk, map_tensors, tensors
 
 OnAll = Callable[[Sequence[Callable[..., Any]], Sequence[tuple[Any, ...]]], list[Any]]
@@ -116,8 +116,14 @@ class _Threads(torch.autograd.Function):
         return tuple(gathered)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *slopes: torch.Tensor | None) -> Any:
+        if (
+            torch.is_grad_enabled()
+        ):  # with create_graph: what comes back has no graph, and would count as constant
+            raise CannotTrainError(
+                "its step takes gradients of gradients (create_graph=True), which the threads that stand in for GPUs "
+                "on CPUs do not have"
+            )
         return (None, *ctx.call.back(slopes))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -500,6 +501,80 @@ class SparseLoop(Sparse):
     def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
         optimizer.zero_grad()
         loss = loss_of(model, batch)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+
+class FreezesInTurn(Gan):
+    """Freezes the judge while the maker trains, as pix2pix does: a step ends with it frozen."""
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        real, _ = batch
+        made = model["maker"](real[:, :4])
+        for each in model["judge"].parameters():
+            each.requires_grad_(True)
+        loss = nn.functional.softplus(model["judge"](made.detach()) - model["judge"](real)).mean()
+        optimizer["judge"].zero_grad()
+        loss.backward()
+        optimizer["judge"].step()
+        for each in model["judge"].parameters():
+            each.requires_grad_(False)
+        optimizer["maker"].zero_grad()
+        nn.functional.softplus(-model["judge"](made)).mean().backward()
+        optimizer["maker"].step()
+        return loss
+
+
+class Plain(Functions):
+    """A step that is forward, backward, update."""
+
+    loss = None  # type: ignore[assignment]
+
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+        loss = loss_of(model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+
+class DecaysByItsBatch(Plain):
+    """Weights decay by what the rank's own samples are."""
+
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+        loss = super().step(model, batch, optimizer)
+        with torch.no_grad():
+            for each in model.parameters():
+                each.mul_(1 - 0.01 * batch[0].mean().abs().to(each.dtype))
+        return loss
+
+
+class GoesAround(Plain):
+    """Calls the bare module, so that nothing is averaged."""
+
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+        return super().step(getattr(model, "module", model), batch, optimizer)
+
+
+class NeverAverages(Plain):
+    """Keeps ddp from averaging where it can."""
+
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+        waits = getattr(model, "no_sync", nullcontext)
+        with waits():
+            return super().step(model, batch, optimizer)
+
+
+class Penalised(Plain):
+    """A penalty on the slope of the outputs: gradients of gradients."""
+
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+        features = batch[0].clone().requires_grad_(True)
+        outputs = model(features)
+        (slope,) = torch.autograd.grad(outputs.sum(), features, create_graph=True)
+        loss = (outputs**2).mean() + (slope**2).sum(1).mean()
+        optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         return loss

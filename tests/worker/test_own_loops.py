@@ -333,6 +333,73 @@ def test_a_network_that_is_not_aggregated_is_found_however_seldom_its_turn_is() 
     assert ("parameters, same samples", "float32") in failed, told
 
 
+def lone_judge(
+    rank: int, processes: int, name: str, strategy: str
+) -> list[tuple[str, str, float, bool, str]]:
+    """The same with a strategy that forgets the discriminator."""
+    from ddpbench.strategies import own_step
+
+    each_part = own_step.each_part
+
+    def forgetful(network: Any, wrap: Any) -> Any:
+        wrapped = each_part(network, wrap)
+        wrapped["judge"] = network["judge"]
+        return wrapped
+
+    own_step.each_part = forgetful
+    return proofs(rank, processes, name, strategy)
+
+
+def held_in_float64(told: list[tuple[str, str, float, bool, str]]) -> tuple[float, bool, str]:
+    (found,) = [each for each in told if each[:2] == ("parameters, same samples", "float64")]
+    return found[2:]
+
+
+@pytest.mark.ranks
+def test_what_a_step_leaves_frozen_is_compared_too() -> None:
+    error, passed, note = held_in_float64(run_ranks(proofs, 2, "FreezesInTurn", "ddp")[0])
+    assert passed
+    assert (error < 1e-9, note) == (True, "")
+    error, passed, _ = held_in_float64(run_ranks(lone_judge, 2, "FreezesInTurn", "ddp")[0])
+    assert not passed
+    assert error > 1e-3
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_an_update_made_of_a_ranks_samples_fails_where_ranks_hold_parts_too(strategy: str) -> None:
+    told = run_ranks(proofs, 2, "DecaysByItsBatch", strategy)[0]
+    failed = [note for *_, passed, note in told if not passed]
+    assert failed, told
+    assert all("it computes with the samples of its rank after backward()" in note for note in failed)
+    assert not any("random" in note for note in failed)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("strategy", ["ddp", "zero1", "data_parallel"])
+def test_a_step_that_goes_around_the_strategy_is_told_so(strategy: str) -> None:
+    processes = 1 if strategy == "data_parallel" else 2
+    _, passed, note = held_in_float64(run_ranks(proofs, processes, "GoesAround", strategy, 2)[0])
+    assert not passed
+    assert "without a call of the module that it is given" in note
+    assert "model.module" in note
+
+
+@pytest.mark.ranks
+def test_a_step_that_keeps_ranks_from_averaging_is_told_so() -> None:
+    _, passed, note = held_in_float64(run_ranks(proofs, 2, "NeverAverages", "ddp")[0])
+    assert not passed
+    assert "gradients were not averaged" in note
+    assert "no_sync()" in note
+
+
+@pytest.mark.ranks
+def test_gradients_of_gradients_through_threads_are_refused_and_not_lost() -> None:
+    with pytest.raises(pytest.fail.Exception, match=r"CannotTrainError: .*gradients of gradients"):
+        run_ranks(proofs, 1, "Penalised", "data_parallel", 2)
+    assert all(passed for *_, passed, _ in run_ranks(proofs, 2, "Penalised", "ddp")[0])
+
+
 def no_update(rank: int, processes: int, name: str, strategy: str) -> list[tuple[str, str, float, bool, str]]:
     """The same with a ZeRO-1 that updates nothing."""
     from ddpbench.strategies.zero1 import replica

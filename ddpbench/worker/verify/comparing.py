@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -547,6 +547,13 @@ def share_memory(model: torch.nn.Module) -> bool:
 def trained(model: torch.nn.Module) -> Tensors:
     """Return copies of a model's trained parameters."""
     return {name: each.detach().clone() for name, each in model.named_parameters() if each.requires_grad}
+
+
+def thaw(model: torch.nn.Module, names: Collection[str]) -> None:
+    """Makes parameters trained again that steps may have frozen, so that they are compared."""
+    for name, each in model.named_parameters():
+        if name in names:
+            each.requires_grad_(True)
 
 
 def mean(parts: Iterable[Tensors]) -> Tensors:

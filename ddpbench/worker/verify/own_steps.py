@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from ddpbench.causes import exception_words
 from ddpbench.measure.recorder import NullRecorder
 from ddpbench.records import Proof
-from ddpbench.strategies.own_step import around_backward, each_part
+from ddpbench.strategies import Replica
+from ddpbench.strategies.own_step import OwnStep, around_backward, each_part
+from ddpbench.strategies.threaded_module import ThreadedModule
 from ddpbench.strategies.trees import cast
 from ddpbench.units import series_of
 from ddpbench.worker.training.asked_group import noticing
@@ -33,9 +37,10 @@ from ddpbench.worker.verify.comparing import (
     has_batch_statistics,
     norm,
     not_compared,
+    thaw,
     trained,
 )
-from ddpbench.worker.verify.written import late_sentence
+from ddpbench.worker.verify.written import changed_since, late_sentence
 
 STEPS = 3
 MOST_STEPS = 64
@@ -120,15 +125,25 @@ def _compared(
     replica = training.replica(model, NullRecorder(), distributed=distributed, precision=FULL)
     comparer.allow_for(replica)
     seed_all(training.case.seed + 1 + prover.rank)
-    for _ in range(lockstep.made if lockstep is not None else STEPS):
-        replica.own_step(batch)
-        prover.on_step()
+    replica.own_step(batch)  # which makes what the strategy puts around the model
+    prover.on_step()
+    with _called(_wrappers_of(replica)) as called:
+        for _ in range(1, lockstep.made if lockstep is not None else STEPS):
+            replica.own_step(batch)
+            prover.on_step()
+    thaw(model, before)
     after = replica.own_parameters()
+    around = _is_gone_around(prover, called, before, model)
     late = late_sentence([name.removeprefix("network.") for name in after if name not in before])
     note = "the step exchanges values between ranks: replicas in one process cannot" if gathers else ""
-    apart = _apart(prover, lockstep) if not gathers else ""
+    apart = _apart(prover, numbers, shards, lockstep) if not gathers else ""
     note = note or apart or _why_not(prover, model, numbers, shards, expected)
-    if note:
+    if around:
+        fault = _AROUND.format(strategy=training.case.strategy)
+        yield _explained(prover, comparer.proof("parameters, same samples", math.inf), fault)
+    elif apart == _OF_ITS_SAMPLES and not training.strategy.replicas_equal:
+        yield _explained(prover, comparer.proof("parameters, same samples", math.inf), apart)
+    elif note:
         yield not_compared("parameters, same samples", comparer.name, note)
     elif lockstep is not None and expected is not None:
         together = lockstep.updated_together
@@ -149,6 +164,8 @@ def _compared(
             )
             proof = replace(proof, note=_SENT) if proof.passed and not proof.note else proof
         comparer.check_lost(proof)
+        if not proof.passed and not late and _each_alone(prover, numbers, parts, before, after):
+            proof = replace(proof, note=_NOT_AVERAGED)
         yield _explained(prover, proof, late)
     if training.strategy.replicas_equal and prover.processes > 1:
         equal = all_equal(checksum(model), prover.control, prover.processes)
@@ -165,18 +182,106 @@ def _explained(prover: Rank, proof: Proof, fault: str) -> Proof:
     return replace(proof, note=fault)
 
 
-def _apart(prover: Rank, lockstep: Lockstep | None) -> str:
+_DRAWS_AFTER_BACKWARD = (
+    "the step makes other updates on each rank from the same gradients: it draws random numbers after backward(), "
+    "which a generator that is seeded alike on all ranks would give alike"
+)
+_OF_ITS_SAMPLES = (
+    "the step makes other updates on each rank from the same gradients: it computes with the samples of its rank after "
+    "backward(), which no strategy averages"
+)
+_UNSEEDED_AFTER_BACKWARD = f"the step makes other updates on each rank from the same gradients: it {UNSEEDED}"
+
+
+def _apart(prover: Rank, numbers: Numbers, shards: Sequence[Any], lockstep: Lockstep | None) -> str:
     """Return why replicas that are given the same gradients after every backward end otherwise; empty if they do not.
 
     Those of data parallelism have to stay equal under every way of averaging gradients.
     """
-    if prover.agreed(float(lockstep is not None and not lockstep.are_equal)):
-        return (
-            "the step makes other updates on each rank from the same gradients: it draws random numbers after "
-            "backward(), which a generator that is seeded alike on all ranks would give alike, or computes something "
-            "of its own batch"
+    if not prover.agreed(float(lockstep is not None and not lockstep.are_equal)):
+        return ""
+    same_samples = [shards[0]] * len(shards)
+    for samples, fault in ((shards, _DRAWS_AFTER_BACKWARD), (same_samples, _OF_ITS_SAMPLES)):
+        again = Lockstep(prover.training, numbers, samples, prover.on_step, alike=True)
+        again.run()
+        if not prover.agreed(float(not again.are_equal)):
+            return fault
+    return _UNSEEDED_AFTER_BACKWARD
+
+
+_AROUND = (
+    "step() trains without a call of the module that it is given: `model.module`, or a module that was kept from "
+    "model() or optimizer(), goes around {strategy}"
+)
+_NOT_AVERAGED = (
+    "gradients were not averaged: have step() call the module that it is given, outside of no_sync()"
+)
+
+
+def _wrappers_of(replica: Replica) -> list[torch.nn.Module]:
+    """Return the modules that a strategy has put around those of the class."""
+    steps = [each for each in vars(replica).values() if isinstance(each, OwnStep)]
+    kinds = (DistributedDataParallel, torch.nn.DataParallel, ThreadedModule)
+    return [part for one in steps for part in one.network.modules() if isinstance(part, kinds)]
+
+
+@contextmanager
+def _called(wrappers: Sequence[torch.nn.Module]) -> Iterator[dict[torch.nn.Module, bool]]:
+    """Note which of these modules are called in the meantime for a gradient."""
+    seen = dict.fromkeys(wrappers, False)
+
+    def note(module: torch.nn.Module, _: Any) -> None:
+        seen[module] = seen[module] or torch.is_grad_enabled()
+
+    hooks = [each.register_forward_pre_hook(note) for each in wrappers]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _is_gone_around(
+    prover: Rank, called: Mapping[torch.nn.Module, bool], before: Tensors, model: torch.nn.Module
+) -> bool:
+    """Return whether steps changed parameters of a module whose wrapper they did not call, on any rank."""
+    if not called:  # this strategy puts nothing around it
+        return False
+    changed = set(changed_since(before, model))
+    moved = {id(each) for name, each in model.named_parameters() if name in changed}
+    left, taken = (
+        {id(each) for wrapper, was in called.items() if was is wanted for each in wrapper.parameters()}
+        for wanted in (False, True)
+    )
+    return bool(prover.agreed(float(bool(moved & (left - taken)))))
+
+
+def _each_alone(
+    prover: Rank, numbers: Numbers, shards: Sequence[Any], before: Tensors, after: Tensors
+) -> bool:
+    """Return whether every parameter is as the samples of one rank alone make it, on all ranks."""
+    if prover.processes < 2:
+        return False
+    ends = []
+    try:
+        for number, shard in enumerate(shards):
+            found = Lockstep(prover.training, numbers, [shard], prover.on_step, seed=number)
+            found.run()
+            ends.append(found.parameters)
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception:  # alone a step may fail that does not among others
+        ends.clear()
+    allowed = CHANGE_TOLERANCES.get(numbers.narrowest, CHANGE_TOLERANCES[torch.float32])
+
+    def is_of_one(name: str) -> bool:
+        return any(
+            float(norm([after[name] - end[name]])) <= allowed * float(norm([end[name] - before[name]]))
+            for end in ends
+            if name in end
         )
-    return ""
+
+    return not prover.agreed(float(not all(is_of_one(name) for name in after.keys() & before.keys())))
 
 
 def _lockstep(prover: Rank, numbers: Numbers, shards: Sequence[Any]) -> Lockstep | None:
@@ -296,14 +401,20 @@ class Lockstep:
         *,
         seed: int = 0,
         sends: bool = False,
+        alike: bool = False,
     ) -> None:
-        """`seed` is added to the ranks' own; `sends`: all have the first one's buffers in each forward."""
+        """`seed` is added to the ranks' own, which all are the first one's where they are seeded `alike`.
+
+        `sends`: all have the first one's buffers in each forward.
+        """
         self._training, self._shards, self._on_step = training, shards, on_step
         self._models = [training.fresh_model(numbers.cast, FULL) for _ in shards]
         if sends:
             for replicas in zip(*(_parts_of(model) for model in self._models), strict=True):
                 _SentBuffers(replicas)
         self._optimizers: list[Any] = [training.make_optimizer(model.parameters()) for model in self._models]
+        self._trained = trained(self._models[0]).keys()
+        """The names of what is trained at first; a step may freeze some."""
         names = {id(each): name for name, each in self._models[0].named_parameters()}
         together = [
             {names[id(each)] for group in one.param_groups for each in group["params"] if id(each) in names}
@@ -321,7 +432,7 @@ class Lockstep:
         kept = random_state()
         self._random = []
         for number in range(len(shards)):
-            seed_all(training.case.seed + 1 + number + seed)
+            seed_all(training.case.seed + 1 + (0 if alike else number) + seed)
             self._random.append(random_state())
         self._begun = list(self._random)
         set_random_state(kept)
@@ -334,8 +445,8 @@ class Lockstep:
 
     @property
     def parameters(self) -> Tensors:
-        """The first replica's, which all have."""
-        return trained(self._models[0])
+        """The first replica's, which all have; also what its steps froze."""
+        return self._parameters_of(self._models[0])
 
     @property
     def drew(self) -> bool:
@@ -345,8 +456,12 @@ class Lockstep:
     @property
     def are_equal(self) -> bool:
         """Return whether all replicas have the same parameters."""
-        first, *others = (trained(model) for model in self._models)
+        first, *others = map(self._parameters_of, self._models)
         return all(torch.equal(other[name], value) for other in others for name, value in first.items())
+
+    def _parameters_of(self, model: torch.nn.Module) -> Tensors:
+        thaw(model, self._trained)
+        return trained(model)
 
     def run(self) -> None:
         """Makes `STEPS` steps, and more until every optimizer has stepped, at most `MOST_STEPS`.
