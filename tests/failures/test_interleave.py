@@ -96,7 +96,8 @@ def outcome_of(out: Path, side: str, number: int) -> dict[str, Any]:
     return outcome
 
 
-ALIKE = ("bench/step.toml", "--base", "fast", "--new", "env=NOTHING=1", "--rounds", 3, "--total", "1 s")
+ALIKE_SIDES = ("bench/step.toml", "--base", "fast", "--new", "env=NOTHING=1", "--rounds", 3)
+ALIKE = (*ALIKE_SIDES, "--total", "1 s")
 """Sides that differ in nothing, for the fewest rounds."""
 
 
@@ -267,7 +268,7 @@ def test_what_other_programs_use_beside_a_comparison_is_told(repository: Path) -
 def test_a_rank_that_is_killed_while_it_waits_for_its_turn_costs_one_launch(repository: Path) -> None:
     out = repository.parent / "out"
     words = ("--out", out, "--set", "budget.measured_s=1", "--total", "20 s")
-    with compare_begun(repository, *ALIKE, *words) as process:
+    with compare_begun(repository, *ALIKE_SIDES, *words) as process:
         deadline = time.monotonic() + 90
         while len(timed := list(out.glob("*/cases/*/launch-00/rank-00000*.jsonl"))) < 2 or not all(
             '"timed"' in path.read_text() for path in timed
