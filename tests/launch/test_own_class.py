@@ -203,6 +203,9 @@ def test_outputs_with_a_loss_and_a_schedule_of_unknown_length(tmp_path: Path) ->
     text, left = written(tmp_path, HUGGING_FACE)
     assert text == textwrap.dedent("""\
         class Measured:
+            # `updates_per_epoch` in optimizer() counts batches of the class's size, a share of the data per
+            # rank: where an experiment sets another local_batch, or under data_parallel, an epoch has
+            # another number.
             collate = default_data_collator
             batch = 8
 
@@ -217,7 +220,8 @@ def test_outputs_with_a_loss_and_a_schedule_of_unknown_length(tmp_path: Path) ->
                 return outputs.loss
 
             def optimizer(self, parameters):
-                updates_per_epoch = len(self.dataset()) // self.batch
+                import os
+                updates_per_epoch = len(self.dataset()) // (self.batch * int(os.environ["WORLD_SIZE"]))
                 optimizer = torch.optim.AdamW(parameters, lr=5e-05)
                 return optimizer, get_scheduler("linear", optimizer, 0, 3 * updates_per_epoch)
         """)

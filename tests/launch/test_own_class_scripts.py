@@ -188,6 +188,8 @@ OPENS = (
     "model.weight.grad /= 2",
     "model.weight.grad /= torch.distributed.get_world_size()",
     "model.weight.data.clamp_(-1, 1)",
+    "model.head.eval()",
+    "[each.eval() for each in model.modules()]",
 )
 """Statements that leave something to fill in."""
 

@@ -160,6 +160,15 @@ def test_a_model_that_is_put_into_evaluation_is_a_line_to_fill_in(tmp_path: Path
     found = written(tmp_path, USUAL, "model.eval()")
     assert found.left == ["model(): do there what line 24 does: `model.eval()`."]
     assert not written(tmp_path, USUAL, "model.eval()\nmodel.train()").is_open
+    assert written(tmp_path, USUAL, "model.train(False)").left == [
+        "model(): do there what line 24 does: `model.train(False)`."
+    ]
+
+
+@pytest.mark.parametrize("change", ["model.eval()", "model.train(mode=False)"])
+def test_a_model_that_the_loop_puts_into_evaluation_is_a_line_to_fill_in(change: str, tmp_path: Path) -> None:
+    found = written(tmp_path, USUAL + change)
+    assert [each.split(" line")[0] for each in found.left] == ["loss(): do there what"], found.left
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
 from ddpbench.launch.own_class.script import Function, here, in_step, last_name, place_of_node
 from ddpbench.launch.own_class.tracing import Origin, Tracer, parameters_of
 
-_BARS = ("tqdm", "trange", "iter", "track", "progress_bar")
+_BARS = ("tqdm", "trange", "iter", "track", "progress_bar", "islice", "cycle")
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ def _targets(target: ast.expr, binding: Binding) -> Iterator[tuple[str, Binding]
 
 _MUTATORS = frozenset(
     {"append", "extend", "insert", "update", "setdefault", "pop", "remove", "clear"}
-    | {"add_module", "resize_token_embeddings", "add_adapter", "requires_grad_"}
+    | {"add_module", "resize_token_embeddings", "add_adapter", "requires_grad_", "apply"}
 )
 
 
@@ -154,9 +154,15 @@ def _simple(
             yield statement, tests, loops
 
 
+def _split(target: ast.expr, *, splits: bool) -> list[ast.expr]:
+    """Return the targets of an assignment; with `splits`, each of a tuple's: `data, rest = random_split(data)`."""
+    return target.elts if splits and isinstance(target, ast.Tuple | ast.List) else [target]
+
+
 def _changed_by(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
     if isinstance(statement, ast.Assign):
-        for target in statement.targets:
+        splits = last_name(statement.value) == "random_split"
+        for target in (each for whole in statement.targets for each in _split(whole, splits=splits)):
             key = key_of(target)
             if key and any(key_of(each) == key for each in ast.walk(statement.value)):
                 yield key, statement.value

@@ -170,7 +170,7 @@ class Leavings:
                 for method in script.classes[name].body:
                     if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
                         self._function(Scope(method, script.classes[name]))
-        self._at_import([each for each in script.tree.body if each not in ends])
+        self._at_import([each for each in script.tree.body if each not in ends and each is not script.guard])
         self.dropped.sort(key=lambda each: each.line)
         self.settings.sort(key=lambda each: each.line)
 
@@ -314,6 +314,10 @@ class _Collected:
             self._add(DATA, shown, f"{ast.unparse(loads[0].func)}({rest})")
             return
         group = self._group(node, calls)
+        part = next((each for each in calls if last_name(each) in ("Subset", "random_split")), None)
+        if group == DATA and part is not None:
+            self._add(DATA, shown, f"{ast.unparse(node)}: dataset() has all samples")
+            return
         if isinstance(node, ast.Return) and group in (OTHER, DONE):
             return
         self._add(OTHER if group == DONE and isinstance(node, ast.AugAssign) else group, shown)

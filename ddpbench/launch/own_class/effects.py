@@ -12,6 +12,7 @@ from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
 from ddpbench.launch.own_class.models import DATASETS, MODULES
 from ddpbench.launch.own_class.script import Function, first_name, here, in_step, last_name, place_of_node
 from ddpbench.launch.own_class.tracing import MOVES, Origin, Tracer, parameters_of, returned_by
+from ddpbench.launch.own_class.unusual import evaluates
 
 _DEEPEST = 12
 _PARTS = frozenset(
@@ -452,6 +453,8 @@ class Effects:
                 return ""
             if called is not None and not isinstance(called.node, ast.Module):
                 taint["self"] = receiver
+            elif receiver == "model" and self._ends_training(call, func.value, where):
+                return receiver
             elif self._of_library(func.value, where) and self._is_known(name):
                 return ""
             elif name not in HARMLESS_METHODS or name == "requires_grad_" or _casts(call, receiver):
@@ -468,6 +471,24 @@ class Effects:
         if name in ("setattr", "delattr") and given[0] is not call.args[0]:
             return ""
         return self._part(given[0], where)
+
+    def _ends_training(self, call: ast.Call, of: ast.expr, where: _Where) -> bool:
+        """Return whether a call puts a part of a model into evaluation, in which it then trains."""
+        if not evaluates(call):
+            return False
+        whole = of.value if isinstance(of, ast.Attribute) and of.attr == "module" else of
+        if isinstance(whole, ast.Name) and where.taint.get(whole.id) == "model":
+            return False  # of a function that is given a model, it may be all of it
+        if self.tracer.trace(whole, where.scope).key in self.parts:
+            return False
+        loop = self.loop
+        late = where.scope.node is loop.scope.node and call.lineno > (loop.node.end_lineno or 0)
+        again = [
+            each.lineno
+            for each in here(where.scope.node.body)
+            if isinstance(each, ast.Call) and last_name(each) == "train" and not evaluates(each)
+        ]
+        return not again or not (late or max(again) > call.lineno)
 
     def _inside(self, called: Scope, taint: dict[str, str]) -> str:
         """Return the part that a function of the script changes."""

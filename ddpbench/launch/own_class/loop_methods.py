@@ -20,6 +20,7 @@ from ddpbench.launch.own_class.steps import (
     without_moves,
 )
 from ddpbench.launch.own_class.tracing import Tracer, parameters_of, returned_by
+from ddpbench.launch.own_class.unusual import evaluates
 
 _HARMLESS = ("print", "log", "eval", "valid", "test", "save", "write", "report", "sample", "plot", "display")
 
@@ -48,7 +49,7 @@ class LoopMethods(Reading):
         needed = {each.id for each in ast.walk(before.loss) if isinstance(each, ast.Name)}
         if self._carried(loop, statements, needed, no_effect):
             return None  # only with a step() has each model an object of the class for itself
-        kept = needed_for(before.statements, needed, no_effect)
+        kept = needed_for(before.statements, needed, self._ends_training)
         if self.batch.count and self._counts(loop) & needed:
             return None
         self._note_reads(loop, [*kept, before.loss])
@@ -59,6 +60,22 @@ class LoopMethods(Reading):
         made = folded([*made, end])
         self._tell_left_out(loop)
         return self._method("loss", ("model", "batch"), renderer, self._opened(made))
+
+    def _ends_training(self, statement: ast.stmt) -> bool:
+        """Return whether a statement puts a part of the model into evaluation: `model.body.eval()`."""
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not evaluates(call):
+            return False
+        part = call.func.value
+        if isinstance(part, ast.Attribute) and part.attr == "module":
+            part = part.value
+        keys = {each.key for each in self.models.values()}
+        scope = self.loop.body_scope if self.loop is not None else self.tracer.top
+        while isinstance(part, ast.Attribute | ast.Subscript):
+            part = part.value
+            if self.tracer.trace(part, scope).key in keys:
+                return True
+        return False
 
     def _step(self, loop: TrainingLoop) -> Method:
         if loop.call is not None and _returns_loss(loop):

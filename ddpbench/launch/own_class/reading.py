@@ -195,7 +195,12 @@ class Reading:
         lines = [*renderer.imports.values()]
         for missing, told in renderer.missing.items():
             if missing == EPOCH and self.length:
+                lines += ["import os"] if "os" not in {*self.known, *renderer.imports} else []
                 lines.append(f"{missing} = {self.length}")
+                self.notes.append(
+                    f"`{missing}` in {name}() counts batches of the class's size, a share of the data per rank: where "
+                    "an experiment sets another local_batch, or under data_parallel, an epoch has another number."
+                )
                 continue
             if missing in parameters:
                 lines.append(f"...  # see that the argument `{missing}` is the one meant here: {told}")

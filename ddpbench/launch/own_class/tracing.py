@@ -189,7 +189,7 @@ class Tracer:
             return False
         if not earlier.value.lineno < later.value.lineno <= (later.value.end_lineno or read) < read:
             return False
-        return later.tests == earlier.tests[: len(later.tests)] or self._is_taken(later.tests, scope, depth)
+        return later.tests == earlier.tests[: len(later.tests)] or self.is_taken(later.tests, scope, depth)
 
     def _called_at(self, scope: Scope, outer: Scope) -> int:
         """Return the line of a scope at which a function is called first, or one after all of it."""
@@ -214,7 +214,7 @@ class Tracer:
         del self._way[passed:]
         return untaken
 
-    def _is_taken(self, tests: Tests, scope: Scope, depth: int) -> bool:
+    def is_taken(self, tests: Tests, scope: Scope, depth: int = 0) -> bool:
         """Return whether the defaults take a branch for certain."""
         if depth >= _DEEPEST:
             return False

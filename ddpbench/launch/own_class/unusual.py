@@ -88,12 +88,24 @@ def skips(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
                 yield branch[-1].lineno, " ".join(ast.unparse(test).split())
 
 
+def evaluates(call: ast.Call) -> bool:
+    """Return whether a call puts a module into evaluation."""
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    off = [*call.args, *(each.value for each in call.keywords)]
+    ends = call.func.attr == "train" and any(
+        isinstance(each, ast.Constant) and not each.value for each in off
+    )
+    return ends or (call.func.attr == "eval" and not off)
+
+
 def put_into_evaluation(
     script: Script, loop: TrainingLoop, is_model: Callable[[ast.expr], bool]
 ) -> list[ast.Expr]:
-    """Return the statements before a loop that put the whole model into evaluation, where nothing ends that."""
+    """Return the statements before a loop, or in it, that put the whole model into evaluation, if nothing ends that."""
     calls = [each for each in ast.walk(script.tree) if isinstance(each, ast.Call)]
-    if any(last_name(each) == "train" and isinstance(each.func, ast.Attribute) for each in calls):
+    trains = [each for each in calls if last_name(each) == "train" and isinstance(each.func, ast.Attribute)]
+    if not all(map(evaluates, trains)):
         return []
     return [
         each
@@ -101,7 +113,7 @@ def put_into_evaluation(
         if isinstance(each, ast.Expr)
         and isinstance(each.value, ast.Call)
         and isinstance(each.value.func, ast.Attribute)
-        and each.value.func.attr == "eval"
-        and each.lineno < loop.node.lineno
+        and evaluates(each.value)
+        and each.lineno <= (loop.node.end_lineno or 0)
         and is_model(each.value.func.value)
     ]

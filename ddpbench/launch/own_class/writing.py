@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from traceback import walk_tb
 
 from ddpbench.errors import RequestError
-from ddpbench.launch.own_class.bindings import Change, Scope
+from ddpbench.launch.own_class.bindings import Change, Scope, key_of
 from ddpbench.launch.own_class.checking import unknown_names
 from ddpbench.launch.own_class.dropped import Dropped, Leavings, Setting, Taken, summary
 from ddpbench.launch.own_class.effects import Effect, Effects, own_functions
@@ -15,10 +15,16 @@ from ddpbench.launch.own_class.insertion import NAME
 from ddpbench.launch.own_class.loop_methods import LoopMethods
 from ddpbench.launch.own_class.models import Loader, dataset_by_name, is_module, loader_of, model_by_name
 from ddpbench.launch.own_class.rendering import Renderer
-from ddpbench.launch.own_class.script import Script, in_step, last_name, required
-from ddpbench.launch.own_class.source import Method, at_path, comment_of, source_of
+from ddpbench.launch.own_class.script import Script, here, in_step, last_name, required
+from ddpbench.launch.own_class.source import Method, at_path, comment_of, name_of, source_of
 from ddpbench.launch.own_class.tracing import Origin, Tracer
-from ddpbench.launch.own_class.unusual import clearing_lines, is_cleared, put_into_evaluation, skips
+from ddpbench.launch.own_class.unusual import (
+    clearing_lines,
+    evaluates,
+    is_cleared,
+    put_into_evaluation,
+    skips,
+)
 from ddpbench.launch.own_class.update_methods import UpdateMethods
 from ddpbench.launch.own_class.updates import epoch_schedules
 from ddpbench.texts import toml_text
@@ -31,6 +37,8 @@ _LISTED = frozenset(
     | {"fully_shard", "script", "trace", "initialize", "Subset", "random_split"}
 )
 """Calls that leave a model or a dataset what it is; they are listed as left out."""
+_SHARES = ("Subset", "random_split")
+"""Calls that give a part of a dataset."""
 
 
 def _drawn_count(tracer: Tracer, draw: ast.Call) -> Origin | None:
@@ -143,6 +151,7 @@ class _Writer(LoopMethods, UpdateMethods):
         methods = self._with_effects(methods, made, batch, loader)
         methods = self._with_clearing(methods)
         self._note_skips()
+        self._note_part_of_batches()
         lacking = [*self._not_in_class(), *self._undivided(loader)]
         self.left += lacking
         sentences = [*lacking, *self.notes]
@@ -210,7 +219,7 @@ class _Writer(LoopMethods, UpdateMethods):
         for statement in put_into_evaluation(
             self.script, self.loop, lambda node: self.tracer.trace(node, scope).key in keys
         ):
-            methods = self._opened_for(methods, Effect(statement, "model", statement))
+            methods = self._opened_for(methods, Effect(statement, "model", statement.value))
         return methods
 
     def _with_clearing(self, methods: list[Method]) -> list[Method]:
@@ -234,6 +243,16 @@ class _Writer(LoopMethods, UpdateMethods):
                 f"The script skips a batch where `{test}` (line {line}); the class trains on all."
             )
 
+    def _note_part_of_batches(self) -> None:
+        """Note that the script goes through a part of its loader, as with `itertools.islice`."""
+        node = self.loop.node if self.loop is not None else None
+        for each in ast.walk(node.iter) if isinstance(node, ast.For) else ():
+            if isinstance(each, ast.Call) and last_name(each) == "islice":
+                self.notes.append(
+                    f"The script goes through a part of its batches, `{ast.unparse(each)}` (line {each.lineno}); the "
+                    "class goes through all."
+                )
+
     def _opened_for(self, methods: list[Method], effect: Effect) -> list[Method]:
         name, wanted = self._place_of(effect, methods), f"what line {effect.at.lineno} does: {effect.text}"
         self.left.append(f"{name}(): do there what line {effect.at.lineno} does: `{effect.text}`.")
@@ -255,6 +274,8 @@ class _Writer(LoopMethods, UpdateMethods):
             return effect.part
         if any(each.name == "step" for each in methods):
             return "step"
+        if isinstance(effect.at, ast.Call) and evaluates(effect.at):
+            return "loss"
 
         def places(names: tuple[str, ...]) -> list[tuple[int, int]]:
             calls = [each for each in nodes if isinstance(each, ast.Call) and last_name(each) in names]
@@ -269,7 +290,7 @@ class _Writer(LoopMethods, UpdateMethods):
         """Find out how a method can say how many batches an epoch has."""
         if batch and not dataset.is_open and not dataset.problems:
             made = f"len({dataset.same_as}())" if dataset.same_as else "len(self.dataset())"
-            self.length = f"{made} // self.batch"
+            self.length = f'{made} // (self.batch * int(os.environ["WORLD_SIZE"]))'
 
     def _not_in_class(self) -> list[str]:
         """Return a sentence for what the script trains with and the class does not have."""
@@ -399,14 +420,13 @@ class _Writer(LoopMethods, UpdateMethods):
 
     def _with_changes(self, part: str, made: Method, origins: list[Origin]) -> Method:
         """Return the method with a line to fill in for each statement that changes what the script makes so."""
-        changes = [
-            each
-            for origin in origins
-            for each in self.tracer.changes_after(origin)
-            if self._alters(part, each, origin.scope)
-        ]
-        if not changes or made.is_open:
+        found = [(origin, each) for origin in origins for each in self.tracer.changes_after(origin)]
+        again = [each for origin, each in found if self._is_done_again(part, each, origin.scope)]
+        changes = [each for origin, each in found if each in again or self._alters(part, each, origin.scope)]
+        if not changes or made.is_open or (len(changes) == len(again) and made.problems):
             return made
+        if len(changes) == len(again):
+            return self._done_again(part, origins, again)
         lines = []
         for each in changes:
             self.opened.add(each.statement.lineno)
@@ -416,11 +436,88 @@ class _Writer(LoopMethods, UpdateMethods):
         lines += [f"return {made.same_as}()"] if made.same_as else made.lines
         return Method(part, made.parameters, lines, problems=made.problems)
 
+    def _is_done_again(self, part: str, change: Change, scope: Scope) -> bool:
+        """Return whether the method can do what a statement does: `model.apply(...)`, or a part of the dataset."""
+        statement, guard = change.statement, self.script.guard
+        tests = tuple(each for each in change.tests if guard is None or each[0] is not guard.test)
+        if (
+            change.loops
+            or not self.tracer.is_taken(tests, scope)
+            or not self._is_before_training(change, scope)
+        ):
+            return False
+        if part == "dataset":
+            return last_name(change.value) in _SHARES if change.value is not None else False
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        return isinstance(call, ast.Call) and last_name(call) == "apply" and len(call.args) == 1
+
+    def _is_before_training(self, change: Change, scope: Scope) -> bool:
+        """Return whether a function makes a change before it trains, or before it returns what it makes."""
+        loop, line = self.loop, change.statement.lineno
+        if loop is None:
+            return False
+        nodes = list(here(scope.node.body))
+        trains = {getattr(each.node, "name", "") for each in (loop.scope, loop.body_scope)} - {""}
+        begins = [each for each in nodes if isinstance(each, ast.Call) and last_name(each) in trains]
+        lines = [
+            each.lineno
+            for each in [*begins, *(e for e in nodes if e is loop.node)]
+            if hasattr(each, "lineno")
+        ]
+        if (
+            self.batch.loader is not None
+            and self.batch.loader.scope.node is scope.node
+            and change.value is not None
+        ):
+            lines.append(self.batch.loader.node.lineno)
+        ends = [each.lineno for each in nodes if isinstance(each, ast.Return)]
+        return line < min(lines) if lines else line < max(ends, default=0)
+
+    def _done_again(self, part: str, origins: list[Origin], changes: list[Change]) -> Method:
+        """Return the method that makes these objects and then does what the script does to them."""
+        names = list(self.models) if len(origins) > 1 else ["made"]
+        roles = {origin.key: name_of(name) for name, origin in zip(names, origins, strict=True)}
+        renderer = Renderer(self.tracer, self._with_others(roles))
+        statements: list[ast.stmt] = [
+            ast.Assign(
+                [ast.Name(name, ast.Store())], at_path(renderer.render(each.node, each.scope), each.path)
+            )
+            for name, each in zip(names, origins, strict=True)
+        ]
+        for each in changes:
+            origin = next(one for one in origins if each in self.tracer.changes_after(one))
+            name = names[origins.index(origin)]
+            statements.append(self._once_more(each, name, origin, renderer))
+        pairs = ast.Dict([ast.Constant(name) for name in names], [name_of(name) for name in names])
+        return self._method(
+            part, (), renderer, [*statements, ast.Return(pairs if len(names) > 1 else name_of(names[0]))]
+        )
+
+    def _once_more(self, change: Change, name: str, origin: Origin, renderer: Renderer) -> ast.stmt:
+        """Return a statement of the script in the words of the method, in which an object has this name."""
+        statement = change.statement
+        if isinstance(statement, ast.Expr):
+            return ast.Expr(renderer.render(statement.value, origin.scope))
+        assert isinstance(statement, ast.Assign)
+        assert change.value is not None
+        target = statement.targets[0]
+        parts = target.elts if isinstance(target, ast.Tuple | ast.List) else []
+        place = next((number for number, each in enumerate(parts) if self._names(each, change)), None)
+        made = at_path(renderer.render(change.value, origin.scope), () if place is None else (place,))
+        return ast.Assign([ast.Name(name, ast.Store())], made)
+
+    def _names(self, target: ast.expr, change: Change) -> bool:
+        """Return whether a target of an assignment is what its value is made of."""
+        key = key_of(target)
+        return bool(key) and any(key_of(each) == key for each in ast.walk(change.value or target))
+
     def _alters(self, part: str, change: Change, scope: Scope) -> bool:
         """Return whether a change makes the model or the dataset another one, as a new head does."""
         statement = change.statement
         if change.value is not None:
             return last_name(change.value) not in _LISTED
+        if isinstance(statement, ast.Expr) and last_name(statement.value) == "apply":
+            return False  # effects say where it stands
         if change.freezes or not isinstance(statement, ast.Assign):
             return True
         return part == "dataset" or is_module(self.tracer, self.tracer.trace(statement.value, scope))
