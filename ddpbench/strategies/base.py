@@ -154,6 +154,13 @@ class Replica(ABC):
         """
         return str
 
+    def take_turns(self, begin: Callable[[int], None]) -> bool:
+        """Have replicas in one process go forward in turn, each after `begin` with its number; called in proofs alone.
+
+        So what they draw at random can be drawn again. Return whether they do: not where they cannot.
+        """
+        return False
+
     def refresh_model(self) -> None:
         """Bring `job.model` up to date where a framework trains another one; called before its values are read."""
         return

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ddpbench.spec import Case
@@ -125,6 +126,11 @@ class ThreadedReplica(Replica):
             for number, cores in enumerate(core_shares(sorted(os.sched_getaffinity(0)), job.world_size))
         ]
         self._own: OwnStep | None = None
+        self._begin: Callable[[int], None] | None = None
+
+    def take_turns(self, begin: Callable[[int], None]) -> bool:
+        self._begin = begin
+        return True
 
     def own_step(self, batch: Any) -> torch.Tensor:
         if self._own is None:
@@ -149,7 +155,7 @@ class ThreadedReplica(Replica):
         with recorder.span("replicate"):
             replicas = [replicate(self.job.model, alias=number == 0) for number in range(count)]
         with recorder.span("forward"):
-            outputs = self._on_all([module for module, _ in replicas], [(shard,) for shard in shards])
+            outputs = self._forward([module for module, _ in replicas], [(shard,) for shard in shards])
         with recorder.span("gather"):
             # Cut off from the replicas' graphs: each is walked by its own thread below, whereas one
             # backward of the gathered loss would walk them all in this one.
@@ -159,7 +165,7 @@ class ThreadedReplica(Replica):
             loss = self.job.loss(gathered, targets)
         with recorder.span("backward"):
             slopes = torch.autograd.grad(loss, leaves)
-            self._on_all([torch.autograd.backward] * count, list(zip(outputs, slopes, strict=True)))
+            self._backward(list(zip(outputs, slopes, strict=True)))
         with recorder.span("reduce"):
             self._reduce([parameters for _, parameters in replicas])
         return loss.detach()
@@ -167,6 +173,30 @@ class ThreadedReplica(Replica):
     def close(self) -> None:
         for thread in self._threads:
             thread.shutdown()
+
+    def _forward(self, modules: Sequence[nn.Module], shards: Sequence[tuple[Any, ...]]) -> list[torch.Tensor]:
+        if self._begin is None:
+            return self._on_all(modules, shards)
+        outputs = []
+        for number, (thread, module, shard) in enumerate(zip(self._threads, modules, shards, strict=True)):
+            self._begin(number)
+            outputs.append(thread.submit(module, *shard).result())
+        return outputs
+
+    def _backward(self, walks: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        import torch
+
+        if self._begin is None:
+            self._on_all([torch.autograd.backward] * len(walks), walks)
+            return
+        for thread, walk in zip(self._threads, walks, strict=True):
+            with _draws_repeated() as seen:
+                thread.submit(torch.autograd.backward, *walk).result()
+            if seen:
+                raise CannotTrainError(
+                    "its backward draws the forward's random numbers again, as for dropout in checkpointed "
+                    "activations, and on CPUs replicas in threads share one generator, so that they would draw others"
+                )
 
     def _on_all(self, functions: Sequence[Callable[..., T]], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
         """Calls function i in thread i; the results in order, or the first replica's exception."""
@@ -192,6 +222,28 @@ class ThreadedReplica(Replica):
             if _has_hooks(parameter):
                 parameter.grad = None
                 torch.autograd.backward(parameter, total)
+
+
+@contextmanager
+def _draws_repeated() -> Iterator[list[bool]]:
+    """Note draws from torch's generator between two settings of its state, as where activations are computed again."""
+    import torch
+
+    original = torch.set_rng_state
+    seen: list[bool] = []
+    last: list[torch.Tensor] = []
+
+    def noted(new_state: torch.Tensor) -> None:
+        if last and not torch.equal(torch.get_rng_state(), last[-1]):
+            seen.append(True)
+        last.append(new_state)
+        original(new_state)
+
+    torch.set_rng_state = noted
+    try:
+        yield seen
+    finally:
+        torch.set_rng_state = original
 
 
 def _has_hooks(parameter: torch.Tensor) -> bool:

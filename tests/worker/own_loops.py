@@ -578,3 +578,28 @@ class Penalised(Plain):
         loss.backward()
         optimizer.step()
         return loss
+
+
+class Drops(Functions):
+    """Draws random numbers in every forward."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.Tanh(), nn.Linear(16, 3))
+
+
+class Recomputes(Drops):
+    """Draws them again in its backward."""
+
+    def model(self) -> nn.Module:
+        return Recomputed(Drops().model())
+
+
+class Recomputed(nn.Module):
+    """A module whose activations are computed again."""
+
+    def __init__(self, layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, features: torch.Tensor) -> Any:
+        return torch.utils.checkpoint.checkpoint(self.layers, features, use_reentrant=False)

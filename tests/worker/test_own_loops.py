@@ -336,7 +336,7 @@ def test_a_network_that_is_not_aggregated_is_found_however_seldom_its_turn_is() 
 def lone_judge(
     rank: int, processes: int, name: str, strategy: str
 ) -> list[tuple[str, str, float, bool, str]]:
-    """The same with a strategy that forgets the discriminator."""
+    """Proofs with a strategy that forgets the discriminator."""
     from ddpbench.strategies import own_step
 
     each_part = own_step.each_part
@@ -398,6 +398,37 @@ def test_gradients_of_gradients_through_threads_are_refused_and_not_lost() -> No
     with pytest.raises(pytest.fail.Exception, match=r"CannotTrainError: .*gradients of gradients"):
         run_ranks(proofs, 1, "Penalised", "data_parallel", 2)
     assert all(passed for *_, passed, _ in run_ranks(proofs, 2, "Penalised", "ddp")[0])
+
+
+def first_replica_only(
+    rank: int, processes: int, name: str, strategy: str, world_size: int
+) -> list[tuple[str, str, float, bool, str]]:
+    """Proofs of a DataParallel in threads that leaves out all replicas' gradients but the first's."""
+    from ddpbench.strategies.data_parallel import ThreadedReplica
+
+    whole = ThreadedReplica._reduce
+    ThreadedReplica._reduce = lambda self, replicas: whole(self, replicas[:1])  # type: ignore[method-assign]
+    return proofs(rank, processes, name, strategy, world_size)
+
+
+@pytest.mark.ranks
+def test_replicas_in_threads_that_draw_random_numbers_are_proved() -> None:
+    (right,) = [
+        each
+        for each in run_ranks(proofs, 1, "Drops", "data_parallel", 2)[0]
+        if each[:2] == ("gradients, same shards", "float64")
+    ]
+    assert (right[2] < 1e-10, right[3], right[4]) == (True, True, "")
+    wrong = run_ranks(first_replica_only, 1, "Drops", "data_parallel", 2)[0]
+    failed = {(compared, dtype) for compared, dtype, _, passed, _ in wrong if not passed}
+    assert ("gradients, same shards", "float64") in failed
+
+
+@pytest.mark.ranks
+def test_threads_cannot_draw_again_in_backward_what_they_drew() -> None:
+    with pytest.raises(pytest.fail.Exception, match=r"CannotTrainError: .*share one generator"):
+        run_ranks(proofs, 1, "Recomputes", "data_parallel", 2)
+    assert all(passed for *_, passed, _ in run_ranks(proofs, 2, "Recomputes", "ddp")[0])
 
 
 def no_update(rank: int, processes: int, name: str, strategy: str) -> list[tuple[str, str, float, bool, str]]:

@@ -185,6 +185,8 @@ class Comparer:
         self._rounds = max(precision.unit_roundoff, roundoff_of(own_autocast)) > 0
         self.draws = False
         """True if a step's gradient depends on the seed, as with dropout; set by `examine`."""
+        self.takes_turns = False
+        """True if the strategy's replicas in one process go forward in turn, each with the seed of its shard."""
         self.writes: list[str] = []
         """Parameters that the model's forward writes into; set by `examine`."""
         self._sent_roundoff = 0.0

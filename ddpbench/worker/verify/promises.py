@@ -65,6 +65,8 @@ def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
     batch = own if replica.draws else (None, None)
     if promise != "nothing":
         comparer.examine(reference)
+    if comparer.draws:
+        comparer.takes_turns = replica.take_turns(comparer.seed)
     yield from map(comparer.explained, _CHECKS[promise](comparer, replica, reference, batch))
     replica.close()
 
@@ -159,7 +161,8 @@ def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> It
     once = False
     """The hooks of parameters are called once for all shards."""
     expected: Tensors | None = None
-    if draws and training.case.world_size > 1 and (strategy.one_process or strategy.whole_batches):
+    elsewhere = (strategy.one_process and not comparer.takes_turns) or strategy.whole_batches
+    if draws and training.case.world_size > 1 and elsewhere:
         who = "replicas" if strategy.one_process else strategy.pieces
         note = f"the model draws random numbers, and its {who} draw them in another order: not comparable"
         yield not_compared("gradients, same shards", comparer.name, note)
