@@ -17,7 +17,12 @@ from ddpbench.analysis.read.cases import resume_command
 from ddpbench.analysis.read.faults import fault_sentences
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.staleness import staleness_sentences
-from ddpbench.analysis.statistics.correlation import correlation_of, widened
+from ddpbench.analysis.statistics.correlation import (
+    TOLD_FROM,
+    correlation_of,
+    correlation_of_levels,
+    widened,
+)
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS
 from ddpbench.analysis.statistics.tails import missed_words
 from ddpbench.records import Noise
@@ -301,13 +306,20 @@ def _damage(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
 
 def _correlated(measured: Sequence[CaseRun]) -> Iterable[str]:
-    """Yield which correlation of rounds the intervals of comparisons allow for, and by how much that widens them."""
+    """Yield which correlation of rounds comparisons' intervals allow for, and which step times' intervals do not."""
     longest = max(measured, key=lambda case: len(case.timings))
     found, factor = correlation_of([case.timings for case in measured]), widened(longest.timings)
     if factor > 1:
         yield (
             f"Rounds have a lag-1 correlation of {found.estimate:.2f}. Intervals of comparisons allow for "
             f"{found.reckoned:.2f}, half a standard error more, and are {factor:.2f} times as wide for it."
+        )
+    levels = correlation_of_levels([case.timings for case in measured]).estimate
+    if levels >= TOLD_FROM:
+        yield (
+            f"Step times of one round and the next have a lag-1 correlation of {levels:.2f}. Intervals of comparisons "
+            "within rounds are not concerned. Those of step times, rates and parts take launches to be independent: "
+            "they hold the median less often than 95 % of the time, in simulations 85 % at 0.35 and 78 % at 0.5."
         )
 
 

@@ -38,6 +38,8 @@ MOST = 0.9
 IN_TURN_FROM = 12
 """Fewer rounds in turn cannot show how they are correlated. Their intervals are wider than a t-interval from the start:
 up to a correlation of 0.35 that is enough (`python -m tests.simulations alike-rounds`), at 0.5 it is not."""
+TOLD_FROM = 0.2
+"""From this correlation of step times on a page says that their intervals take launches to be independent."""
 _SAFETY = 0.5
 """Standard errors that are added to the estimate."""
 _TOLD_BY = 200
@@ -62,11 +64,24 @@ class Correlation:
 
 def correlation_of(cases: Sequence[Sequence[Timing]]) -> Correlation:
     """Return the correlation of a run's rounds from all its cases' launches; 0 where too few show one."""
+    return _correlation_of(cases, fewest=2, ratios=False)
+
+
+def correlation_of_levels(cases: Sequence[Sequence[Timing]]) -> Correlation:
+    """Return the same of the cases' times as they are, with what a round has in common; 0 where too few show one.
+
+    The interval of a case's own step time needs this one to be 0, and is not widened by it.
+    """
+    return _correlation_of(cases, fewest=1, ratios=True)
+
+
+def _correlation_of(cases: Sequence[Sequence[Timing]], *, fewest: int, ratios: bool) -> Correlation:
     able = [{one.pair: math.log(one.sample_s) for one in own} for own in cases if len(own) >= MIN_ROUNDS]
     rounds = sorted({pair for own in able for pair in own}, key=lambda pair: (pair[1], pair[0]))
-    if len(able) < 2 or not neighbours(rounds):
+    if len(able) < fewest or not neighbours(rounds):
         return Correlation()
-    return estimated(np.array([[own.get(pair, math.nan) for pair in rounds] for own in able]), rounds)
+    logs = np.array([[own.get(pair, math.nan) for pair in rounds] for own in able])
+    return estimated(logs, rounds, ratios=ratios)
 
 
 def estimated(logs: _Array, rounds: Sequence[Pair], *, ratios: bool = False) -> Correlation:
