@@ -13,6 +13,8 @@ _PER_CENT = re.compile(r"(?<=\d) %")
 _SPACES = {ord(one): " " for one in "\t\n\r"}
 _LONGEST = 72
 """Characters of a value in a message at most."""
+_KEY_PART = r"""(?:[\w-]++|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|'[^'\n]*+')"""
+_LONG_KEY = re.compile(rf"(?<![\w\\-]){_KEY_PART}(?:[ \t]*+\.[ \t]*+{_KEY_PART}){{64}}")
 _BITS_SHOWN = 192
 """A whole number of more bits is told by its digits."""
 
@@ -72,6 +74,12 @@ def within(text: str, most: int = 3_000) -> str:
     if len(text) <= most:
         return text
     return f"{text[: 2 * most // 3]} ... {text[-most // 3 :]}"
+
+
+def has_long_key(text: str) -> bool:
+    """Return whether a text of TOML has a key of more than 64 parts: reading it takes memory that grows with their
+    square."""
+    return _LONG_KEY.search(text) is not None
 
 
 def toml_text(text: str) -> str:

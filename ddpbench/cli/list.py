@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
 from ddpbench.cli.lines import columns_here, show, wrapped
+from ddpbench.texts import has_long_key
 
 if TYPE_CHECKING:
     from ddpbench.table import Entry
@@ -105,8 +106,8 @@ def _experiments() -> dict[str, str]:
         try:
             with path.open("rb") as file:
                 text = file.read(_MOST + 1).decode()
-            if len(text) > _MOST:
-                raise ValueError("it is too large")
+            if len(text) > _MOST or has_long_key(text):
+                raise ValueError("it is too large, or has a key of too many parts")
             found[name] = str(tomllib.loads(text).get("question", ""))
         except (OSError, ValueError, RecursionError) as error:
             found[name] = f"(cannot be read: {error})"

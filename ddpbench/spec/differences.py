@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Container, Mapping
 from typing import Any
 
+from ddpbench.spec import documents
 from ddpbench.spec.selections import dotted
 from ddpbench.texts import shortened
 from ddpbench.units import counted
@@ -29,8 +29,8 @@ def settings_apart(
     if not before or not now:
         return ""
     try:
-        old, new = (dotted(tomllib.loads(text)) for text in (before, now))
-    except (tomllib.TOMLDecodeError, RecursionError):
+        old, new = (dotted(documents.parse(text)) for text in (before, now))
+    except ValueError:
         return ""
     names = [
         name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name) and name not in ignored

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpbench.errors import Problem
-from ddpbench.texts import shortened, unprintable, whole_number
+from ddpbench.texts import has_long_key, shortened, unprintable, whole_number
 
 MAX_BYTES = 1 << 20
 """Of an experiment's file."""
@@ -40,7 +40,7 @@ def read_text(path: Path) -> str:
     with path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
-        raise TooMuchError(f"is too large; it must be {MAX_BYTES >> 20} MiB at most")
+        raise TooMuchError(_too_large())
     return content.decode("utf-8")
 
 
@@ -52,8 +52,12 @@ def parse(text: str) -> dict[str, Any]:
 
     Raises:
         tomllib.TOMLDecodeError: it is not valid TOML.
-        TooMuchError: it is nested too deeply to be read.
+        TooMuchError: it is too large, or nested too deeply to be read.
     """
+    if len(text) > MAX_BYTES:
+        raise TooMuchError(_too_large())
+    if has_long_key(text):
+        raise TooMuchError(_too_deep())
     try:
         return _loads(text.removeprefix("\ufeff"))  # as some editors begin a file
     except RecursionError:
@@ -73,6 +77,10 @@ def _loads(text: str) -> dict[str, Any]:
         raise
     except ValueError:
         raise TooMuchError(f"holds a number of more than {sys.get_int_max_str_digits():,} digits") from None
+
+
+def _too_large() -> str:
+    return f"is too large; it must be {MAX_BYTES >> 20} MiB at most"
 
 
 def _too_deep() -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,9 @@ import pytest
 from ddpbench.errors import ExperimentError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.spec import load_experiment, parse_experiment
+from ddpbench.spec.differences import settings_apart
 from ddpbench.spec.documents import MAX_BYTES, stated_scope
+from ddpbench.texts import has_long_key
 from ddpbench.workloads.profile import parse_profile, read_profile
 
 CATALOG = TableCatalog()
@@ -121,3 +125,52 @@ def test_a_profile_that_is_nested_too_deeply_or_has_a_number_of_thousands_of_dig
 )
 def test_a_scope_is_a_text_or_none(text: str, scope: str) -> None:
     assert stated_scope(text) == scope
+
+
+def key(part: str, dot: str = ".") -> str:
+    return dot.join([part] * 20_000)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{key('a')} = 1",
+        f"x = {{{key('b-1', ' . ')} = 1}}",
+        "[" + key(r'"a.\""') + "]",
+        "[a]\n'b c'." + key("'d'") + " = 1",
+    ],
+)
+def test_a_key_of_thousands_of_parts_is_not_read(text: str) -> None:
+    """tomllib takes memory that grows with the square of the parts: gigabytes for these."""
+    tracemalloc.start()
+    try:
+        assert "is nested too deeply" in told(text)
+        assert stated_scope(text) == settings_apart("a = 1", text) == ""
+        assert tracemalloc.get_traced_memory()[1] < 50 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_words_with_dots_in_texts_are_no_keys() -> None:
+    text = "# " + "a." * 60 + "b\n" + f'scope = "{"..." * 1000} {"1.5 " * 100}{"a. " * 5}"'
+    assert stated_scope(text).startswith("...")
+
+
+@pytest.mark.parametrize("part", ["a", "a ", '"', r"\"", "'", "a.\n", "a .", ". ", '"a"', '"a', "-"])
+def test_a_text_is_looked_through_once_for_keys(part: str) -> None:
+    text = part * (MAX_BYTES // len(part))
+    began = time.process_time()
+    has_long_key(text)
+    assert time.process_time() - began < 2
+
+
+def test_an_experiment_of_a_run_is_no_larger_than_one_of_a_user() -> None:
+    """A run directory's file may be larger: a merge puts those of all its runs there, as comments."""
+    large = "\n".join(f"a{number} = 1" for number in range(MAX_BYTES // 8))
+    assert stated_scope(f'scope = "s"\n{large}') == ""
+    assert settings_apart("a = 1", large) == ""
+
+
+@pytest.mark.parametrize("text", ["x = " + "9" * 5000, "x = " + "[" * 3000 + "]" * 3000])
+def test_an_experiment_with_what_python_does_not_read_ends_no_comparison(text: str) -> None:
+    assert settings_apart(text, text) == ""
