@@ -460,6 +460,44 @@ def test_what_is_not_there_is_a_line_that_says_what_belongs_there(tmp_path: Path
     assert [each.partition("(")[0] for each in left] == ["loss", "model", "dataset", "optimizer"]
 
 
+AVERAGED = """
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+    from elsewhere import Average
+
+    def main(averaged=True):
+        model = nn.Linear(8, 1)
+        average = Average(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = DataLoader(TensorDataset(torch.randn(64, 8), torch.randn(64, 1)), batch_size=8)
+        for step, (x, y) in enumerate(loader):
+            loss = nn.functional.mse_loss(model(x), y) / 2
+            loss.backward()
+            if step % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+                if averaged:
+                    average.update(model)
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+def test_an_average_of_weights_that_a_step_leaves_out_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(AVERAGED), encoding="utf-8")
+    found = written_class(read_script(path))
+    assert "def step(self" in found.text
+    assert "average" not in found.text.partition("def step(self")[2]
+    said = "`average.update(model)` of the loop is left out: if it belongs to a step, add it to step()."
+    assert found.left == [said]
+    assert [each.group for each in found.dropped if each.text == "average.update(model)"] == [
+        "what else is done to the model"
+    ]
+
+
 def test_what_a_loop_does_to_its_model_besides_is_told(tmp_path: Path) -> None:
     source = HUGGING_FACE.replace("schedule.step()", "average.update(model)\n                schedule.step()")
     _, left = written(tmp_path, source)

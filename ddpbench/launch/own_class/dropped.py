@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ddpbench.launch.own_class.bindings import Scope
+from ddpbench.launch.own_class.bindings import Path, Scope
 from ddpbench.launch.own_class.loops import TrainingLoop
 from ddpbench.launch.own_class.script import (
     Function,
@@ -116,6 +116,7 @@ _CALLS: dict[str, frozenset[str]] = {
         | {"is_torchelastic_launched", "scale", "unscale_", "spawn", "train", "eval"}
     ),
 }
+_OF_MODEL = frozenset({"parameters", "named_parameters", "state_dict"})
 _READERS = frozenset({"item", "cpu", "numpy", "tolist", "detach"})
 
 
@@ -150,6 +151,8 @@ class Taken:
     loop: TrainingLoop | None
     whole_step: bool
     """True where the class makes the update itself."""
+    models: frozenset[tuple[int, Path]]
+    """What the script's models are known by, as `Origin.key`."""
 
 
 class Leavings:
@@ -362,7 +365,7 @@ class _Collected:
             return PRINTED
         if names & {"item", "cpu", "numpy", "tolist"}:
             return READS
-        if any(map(self._sets_part, calls)):
+        if any(map(self._sets_part, calls)) or any(map(self._follows_model, calls)):
             return MODEL
         for group in (MODEL, PRINTED, DONE):
             if names & _CALLS[group] and not (group == PRINTED and any(map(self._collects, calls))):
@@ -377,6 +380,17 @@ class _Collected:
         script, made = self.of.script, last_name(found.node)
         parts = found.item and made.removeprefix("named_") in ("parameters", "modules", "children", "buffers")
         return parts or (isinstance(found.node, ast.Call) and made in script.classes)
+
+    def _follows_model(self, call: ast.Call) -> bool:
+        """Return whether a call keeps an average of a model: `ema.update(model)`, `ema.update(model.parameters())`."""
+        if last_name(call) != "update":
+            return False
+        given = [each.func if isinstance(each, ast.Call) else each for each in call.args]
+        objects = [
+            each.value if isinstance(each, ast.Attribute) and each.attr in _OF_MODEL else each
+            for each in given
+        ]
+        return any(self.of.tracer.trace(each, self.scope).key in self.of.taken.models for each in objects)
 
     def _sets_part(self, call: ast.Call) -> bool:
         """Return whether a call puts a part of a model into evaluation, as frozen BatchNorm is: no sweep does that."""

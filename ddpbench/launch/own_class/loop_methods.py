@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from ddpbench.launch.own_class.bindings import Scope, key_of
 from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
@@ -97,6 +97,7 @@ class LoopMethods(Reading):
         states = self._carried(loop, statements, needed, is_effect)
         kept = needed_for(statements, needed | states, is_effect)
         self._note_reads(loop, kept)
+        self._tell_left_out(loop, kept)
         renderer = self._renderer(loop, kept)
         counted = _counted(kept)
         self.notes += [
@@ -222,11 +223,15 @@ class LoopMethods(Reading):
         first = target.elts[0] if isinstance(target, ast.Tuple) else None
         return {first.id} if isinstance(first, ast.Name) else set()
 
-    def _tell_left_out(self, loop: TrainingLoop) -> None:
-        """Tells what a loop does to its model or its optimizer that `loss` does not do."""
+    def _tell_left_out(self, loop: TrainingLoop, kept: Sequence[ast.stmt] = ()) -> None:
+        """Tells what a loop does to its model or its optimizer and `loss`, or what a step has `kept`, does not."""
         roles = {**self._model_roles("model"), **self._optimizer_roles()}
-        for statement in self.body:
-            call = statement.value if isinstance(statement, ast.Expr) else None
+        has = {place_of_node(each) for each in here(list(kept)) if isinstance(each, ast.stmt)}
+        where = "add it to step()" if kept else "write step() instead"
+        for statement in here(self.body):
+            if not isinstance(statement, ast.Expr) or place_of_node(statement) in has:
+                continue
+            call = statement.value
             if not isinstance(call, ast.Call) or is_effect(statement) or is_backward(call):
                 continue
             name = last_name(call).lower()
@@ -235,7 +240,7 @@ class LoopMethods(Reading):
             given = [*call.args, *(each.value for each in call.keywords)]
             if any(self.tracer.trace(each, loop.body_scope).key in roles for each in given):
                 self.left.append(
-                    f"`{ast.unparse(call)}` of the loop is left out: if it belongs to a step, write step() instead."
+                    f"`{ast.unparse(call)}` of the loop is left out: if it belongs to a step, {where}."
                 )
 
 

@@ -168,7 +168,8 @@ class _Writer(LoopMethods, UpdateMethods):
                 "and leave above it what the class uses."
             )
         names = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
-        taken = Taken(frozenset(self.places), frozenset(names), self.loop, bool(self.updates.owns))
+        models = frozenset(each.key for each in self.models.values())
+        taken = Taken(frozenset(self.places), frozenset(names), self.loop, bool(self.updates.owns), models)
         guarded = self.script.guard.body if self.script.guard else []
         left = Leavings(self.script, self.tracer, taken, [*self.ends, *guarded])
         if self.pieces is not None and self.loop is not None:
