@@ -246,12 +246,27 @@ def _check_readable(word: str) -> None:
     """Refuses an argument that no file, setting or message can have.
 
     Raises:
-        RequestError: it holds a NUL, or bytes that are no UTF-8.
+        RequestError: it holds a NUL, or bytes that are no UTF-8; or the locale cannot tell.
     """
-    if "\0" in word or any("\ud800" <= one <= "\udfff" for one in word):
+    surrogates = any("\ud800" <= one <= "\udfff" for one in word)
+    if surrogates and "\0" not in word and _is_utf8(word):
+        raise RequestError(
+            f"argument {shortened(word)} is UTF-8, which Python does not read here (its encoding is "
+            f"{sys.getfilesystemencoding()}): set PYTHONUTF8=1, or a locale such as LC_ALL=C.UTF-8"
+        )
+    if "\0" in word or surrogates:
         raise RequestError(
             f"argument {shortened(word)} holds a NUL or bytes that are not UTF-8: write it without"
         )
+
+
+def _is_utf8(word: str) -> bool:
+    """Return whether an argument's bytes are UTF-8, although Python has read them in another encoding."""
+    try:
+        os.fsencode(word).decode("utf-8")
+    except UnicodeError:
+        return False
+    return True
 
 
 class _Parser(argparse.ArgumentParser):

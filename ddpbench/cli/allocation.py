@@ -93,7 +93,7 @@ def _run(arguments: argparse.Namespace) -> int:
         samples_per_epoch=arguments.samples_per_epoch,
         epochs=arguments.epochs,
         steps=arguments.steps,
-        waits_s=_waits(arguments.queue_wait or ""),
+        waits_s=_waits(arguments.queue_wait) if arguments.queue_wait is not None else {},
         mtbf_s=arguments.mtbf,
         recovery=run_at(arguments.recovery) if arguments.recovery is not None else None,
     )
@@ -141,7 +141,7 @@ def _waits(text: str) -> dict[int, float]:
     from ddpbench.texts import shortened
 
     waits: dict[int, float] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
+    for part in map(str.strip, text.split(",")):
         ranks, equals, time = part.partition("=")
         if not equals or not ranks.strip().isdecimal() or not time.strip():
             raise RequestError(f"--queue-wait: {shortened(part)} is no RANKS=TIME, such as 8=2h")

@@ -101,7 +101,7 @@ def _run(arguments: argparse.Namespace) -> int:
         _refuse_drift(arguments)
         return _told(_interleaved(arguments), arguments)
     how = ("base_side", "new_side", "overrides", "rounds", "total", "out", "turns")
-    if any(getattr(arguments, name) for name in how):
+    if any(getattr(arguments, name) not in (None, []) for name in how):
         raise RequestError(
             "--base, --new, --set, --workload, --rounds, --total, --turns and --out say how to measure: give them with "
             "--interleave"
@@ -181,7 +181,7 @@ def _interleaved(arguments: argparse.Namespace) -> Changes:
     for side in (base, new):  # before cores are waited for
         check_there(side)
     try:
-        total_s = parse_seconds(arguments.total) if arguments.total else TOTAL_S
+        total_s = parse_seconds(arguments.total) if arguments.total is not None else TOTAL_S
     except ValueError as error:
         from ddpbench.errors import RequestError
 

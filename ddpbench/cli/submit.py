@@ -135,7 +135,7 @@ def _asked_for(arguments: argparse.Namespace) -> Submission:
     if path.is_dir() and SubmissionDir(path).is_there and not is_not_meant(arguments.experiment):
         from dataclasses import replace
 
-        if arguments.overrides or arguments.out or arguments.nodes or arguments.ranks_per_node:
+        if arguments.overrides or arguments.out or arguments.nodes is not None or arguments.ranks_per_node:
             raise RequestError(
                 f"{path} is planned already: --nodes, --ranks-per-node, --set and --out belong to an experiment"
             )

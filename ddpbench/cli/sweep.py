@@ -80,9 +80,11 @@ def _run(arguments: argparse.Namespace) -> int:
 def _dry_run(request: SweepRequest, *, as_json: bool, verbose: bool) -> int:
     from ddpbench.cli.dry_run import launches, table
     from ddpbench.launch.catalog import TableCatalog
+    from ddpbench.launch.sweep.identification import check_resumable
     from ddpbench.launch.sweep.preparation import prepare
 
     prepared = prepare(request)
+    check_resumable(prepared)
     if as_json:
         show(prepared.plan.dumps(), end="")
         return 0

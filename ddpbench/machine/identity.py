@@ -35,6 +35,28 @@ from ddpbench.workloads.shipped import PREFIX, profile_path
 _CONSEQUENCE = "results of the two do not belong in one table; give another --out"
 
 
+_IDENTITY = (
+    *("cpu", "cores", "cpu_quota", "gpus", "driver", "kernel", "torch", "cuda", "nccl", "mpi"),
+    *("cpu_capability", "python", "experiment_digest", "workload_digest", "rank_code_digest"),
+)
+
+
+def known_identity(hardware: Hardware, experiment_toml: str, cases: Sequence[PlannedCase]) -> dict[str, Any]:
+    """Return what of a machine's identity is known before a rank with torch was started."""
+    return {
+        "cpu": hardware.cpu_model,
+        "cores": list(hardware.cores),
+        "cpu_quota": hardware.quota,
+        "driver": driver_version(),
+        "kernel": platform.release(),
+        **({"mpi": version} if (version := mpi_of(cases)) else {}),
+        "python": platform.python_version(),
+        "experiment_digest": text_digest(experiment_toml),
+        "workload_digest": workloads_digest(entry.case.workload for entry in cases),
+        "rank_code_digest": code_digest(),
+    }
+
+
 def machine_record(
     hardware: Hardware, probe: dict[str, Any], experiment_toml: str, cases: Sequence[PlannedCase]
 ) -> dict[str, Any]:
@@ -42,25 +64,13 @@ def machine_record(
 
     `probe` is what a rank with torch found (`ddpbench.worker.probe.describe`).
     """
+    known = known_identity(hardware, experiment_toml, cases) | {
+        "gpus": [gpu["name"] for gpu in probe["gpus"]],
+        **{name: probe[name] for name in ("torch", "cuda", "nccl", "cpu_capability", "python")},
+    }
     return {
         "schema_version": SCHEMA_VERSION,
-        "identity": {
-            "cpu": hardware.cpu_model,
-            "cores": list(hardware.cores),
-            "cpu_quota": hardware.quota,
-            "gpus": [gpu["name"] for gpu in probe["gpus"]],
-            "driver": driver_version(),
-            "kernel": platform.release(),
-            "torch": probe["torch"],
-            "cuda": probe["cuda"],
-            "nccl": probe["nccl"],
-            **({"mpi": version} if (version := mpi_of(cases)) else {}),
-            "cpu_capability": probe["cpu_capability"],
-            "python": probe["python"],
-            "experiment_digest": text_digest(experiment_toml),
-            "workload_digest": workloads_digest(entry.case.workload for entry in cases),
-            "rank_code_digest": code_digest(),
-        },
+        "identity": {name: known[name] for name in _IDENTITY if name in known},
         "context": {
             "host": socket.gethostname(),
             "started_utc": utc_now(),

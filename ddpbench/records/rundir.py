@@ -18,7 +18,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from ddpbench.errors import (
     DdpbenchError,
@@ -656,34 +656,22 @@ class RunDir:
     def locked(self, holder: str = "a sweep", otherwise: str = "") -> Iterator[None]:
         """Holds the directory for one command; the kernel releases it however that ends.
 
-        `holder` is what messages name; `otherwise` what else this command's user can do than wait.
+        Its file is removed again where this call has made it. `holder` is what messages name; `otherwise` what else
+        this command's user can do than wait.
 
         Raises:
             OutputError: another process holds it, or its file system has no locks.
         """
         path = self.path / ".lock"
-        try:
-            lock = open_to_append(path)
-        except OSError as error:
-            raise OutputError(f"{path} cannot be written: {explain_os_error(error)}") from None
-        instead = f" or {otherwise}" if otherwise else ""
+        lock, made = _locked_file(path, f" or {otherwise}" if otherwise else "")
         with lock as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise OutputError(
-                    f"{self.path} is in use by {_held_by(path)}: wait until that ends{instead}"
-                ) from None
-            except OSError as error:  # a file system without locks, or whose lock service is away
-                raise OutputError(
-                    f"{path} cannot be locked ({error.strerror}): have the directory on a file system that has locks"
-                    f"{instead}; Lustre has them when mounted with -o flock"
-                ) from None
             _note_holder(file.fileno(), f"{holder} (process {os.getpid()} on {os.uname().nodename})")
             try:
                 yield
             finally:
                 _note_holder(file.fileno(), "")
+                if made and _is_at(path, file):
+                    path.unlink(missing_ok=True)
 
     def experiment_text(self) -> str | None:
         """Return the text of its experiment; None where it cannot be read."""
@@ -710,6 +698,44 @@ class RunDir:
 
 _MOST_HOLDER = 400
 """Bytes that a lock's file has of who holds it."""
+
+
+def _locked_file(path: Path, instead: str) -> tuple[BinaryIO, bool]:
+    """Return a directory's lock, held, and whether it was made for this.
+
+    Raises:
+        OutputError: another process holds it, or its file system has no locks.
+    """
+    while True:
+        made = not os.path.lexists(path)
+        try:
+            lock = open_to_append(path)
+        except OSError as error:
+            raise OutputError(f"{path} cannot be written: {explain_os_error(error)}") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(path, lock):  # else its holder has just removed it
+                return lock, made
+        except BlockingIOError:
+            lock.close()
+            raise OutputError(
+                f"{path.parent} is in use by {_held_by(path)}: wait until that ends{instead}"
+            ) from None
+        except OSError as error:  # a file system without locks, or whose lock service is away
+            lock.close()
+            raise OutputError(
+                f"{path} cannot be locked ({error.strerror}): have the directory on a file system that has locks"
+                f"{instead}; Lustre has them when mounted with -o flock"
+            ) from None
+        lock.close()
+
+
+def _is_at(path: Path, file: BinaryIO) -> bool:
+    """Return whether an open file is the one at a path: it may be another by now, or none."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.lstat())
+    except OSError:
+        return False
 
 
 def _note_holder(lock: int, words: str) -> None:

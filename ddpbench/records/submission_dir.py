@@ -8,15 +8,24 @@ Like a run directory, it may come from a stranger: nothing in it is followed els
 
 from __future__ import annotations
 
+import errno
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddpbench.errors import IdentityError, RequestError
+from ddpbench.errors import IdentityError, RequestError, UnreadableError
 from ddpbench.records.files import MIB, damaged, is_unfinished, parse_json, read_bytes
-from ddpbench.records.rundir import MARK, RunDir, check_free, explain_os_error, leading_elsewhere, refuse
-from ddpbench.texts import command
+from ddpbench.records.rundir import (
+    MARK,
+    RunDir,
+    check_free,
+    explain_os_error,
+    explain_unreadable,
+    leading_elsewhere,
+    refuse,
+)
+from ddpbench.texts import command, on_one_line, shortened
 
 _RUN = re.compile(r"nodes-([1-9]\d{0,8})", re.ASCII)
 _FILE = re.compile(r"submission\.json|\.lock|\.ddpbench|\..+\.new", re.ASCII)
@@ -143,6 +152,15 @@ def run_at(path: Path) -> RunDir:
     Raises:
         RequestError: it is a submission's whose runs were not merged yet, or of which nothing was measured.
         IdentityError: it is a submission's, and leads elsewhere.
+        UnreadableError: it cannot be reached.
     """
     run, submission = RunDir(path), SubmissionDir(path)
-    return submission.measured() if submission.is_there and not run.plan.exists() else run
+    try:
+        return submission.measured() if submission.is_there and not run.plan.exists() else run
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise UnreadableError(
+                f"{shortened(str(path))}: the name is too long for this file system"
+            ) from None
+        why = explain_unreadable(error) or explain_os_error(error)
+        raise UnreadableError(f"{on_one_line(str(path))} cannot be read: {why}") from None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from ddpbench.cli.lines import WIDEST
 from ddpbench.launch.devices import missing_backend
 from ddpbench.launch.experiments import known_experiments
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
+from ddpbench.machine.identity import known_identity
+from ddpbench.records import RunDir
 from ddpbench.records.archive import pack
 from ddpbench.units import counted
 from tests.synthetic import RUN_ID, write_launch, write_proof
@@ -276,6 +280,45 @@ def test_of_a_model_of_ones_own_nothing_is_known_before_it_is_tried(
         in text
     )
     assert "about" not in text
+
+
+def begun_run(experiment: str, out: Path) -> RunDir:
+    """A run that was begun here and has measured nothing yet."""
+    prepared = prepare(SweepRequest(experiment=Path(experiment), overrides=[], out=out, retry_failed=False))
+    toml = prepared.experiment.to_toml()
+    identity = known_identity(prepared.hardware, toml, prepared.plan.cases) | {"torch": version("torch")}
+    prepared.run.path.mkdir()
+    prepared.run.machine.write_text(json.dumps({"schema_version": 1, "identity": identity}), encoding="utf-8")
+    prepared.run.experiment.write_text(toml, encoding="utf-8")
+    prepared.run.plan.write_text(prepared.plan.dumps(), encoding="utf-8")
+    return prepared.run
+
+
+@pytest.mark.parametrize("words", [("--dry-run",), ("--dry-run", "--json"), ()])
+@pytest.mark.parametrize("key", ["python", "torch", "kernel"])
+def test_a_run_that_cannot_be_resumed_here_is_refused_alike_by_a_dry_run(
+    key: str, words: tuple[str, ...], replays: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = begun_run(replays, tmp_path / "begun")
+    assert run(["sweep", str(begun.path), "--dry-run"]) == 0
+    machine = json.loads(begun.machine.read_text(encoding="utf-8"))
+    machine["identity"][key] = "0.1"
+    begun.machine.write_text(json.dumps(machine), encoding="utf-8")
+    before = sorted(path.name for path in begun.path.iterdir())
+    capsys.readouterr()
+    assert run(["sweep", str(begun.path), *words]) == 2
+    said = capsys.readouterr()
+    assert f"{key}: '0.1' there, '" in said.err
+    assert sorted(path.name for path in begun.path.iterdir()) == before  # without a lock, too
+
+
+def test_a_dry_run_refuses_a_damaged_plan(
+    replays: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = begun_run(replays, tmp_path / "begun")
+    begun.plan.write_text('{"schema_version": 99}', encoding="utf-8")
+    assert run(["sweep", str(begun.path), "--dry-run"]) == 2
+    assert "schema 99" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("rounds", [3, 1])

@@ -85,6 +85,38 @@ def test_what_may_not_be_read_is_a_wrong_request(name: str, ended: dict[str, tup
     assert len(message.splitlines()) == 1
 
 
+def test_the_library_says_so_too() -> None:
+    functions = ("load", "load_steps", "load_transfers", "write_report")
+    code = f"""
+import os, sys, ddpbench
+from ddpbench.errors import DdpbenchError
+def tried(folder):
+    for name in {functions!r}:
+        try:
+            getattr(ddpbench, name)(folder)
+        except DdpbenchError as error:
+            yield str(error)
+list(tried("nowhere"))  # all modules are loaded then
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+print(*tried("locked/run"), sep="\\n")
+"""
+    with open_folder() as folder:
+        made(folder / "locked/run", {DDP: 40})
+        (folder / "locked").chmod(0o700)
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert len(said) == len(functions)
+    assert all("you may not enter locked" in one for one in said), said
+
+
 def test_a_history_skips_what_it_may_not_read(ended: dict[str, tuple[int, str]]) -> None:
     code, message = ended["history"]
     assert code == 0, message

@@ -70,6 +70,7 @@ REMOVERS = {
     "records/rundir.py:Made._remove:shutil.rmtree": "the same: a folder it has made in one that was empty or marked",
     "records/rundir.py:Made._remove:path.unlink": "the same: a file",
     "records/rundir.py:Made.remove_files:path.unlink": "the same: a file that was not there",
+    "records/rundir.py:RunDir.locked:path.unlink": "the file of a lock that it has made and holds",
     "records/rundir.py:RunDir.create:path.rmdir": "folders that it has just made, if empty",
     "records/files.py:new_folder:path.rmdir": "folders that it has just made, if empty",
     "records/files.py:check_room:path.unlink": "the file that it has just written",

@@ -226,6 +226,9 @@ def test_a_file_system_without_locks_is_told_as_such(tmp_path: Path, monkeypatch
 def test_one_command_holds_a_directory_at_a_time_and_is_named(tmp_path: Path) -> None:
     run, lock = RunDir(tmp_path), tmp_path / ".lock"
     held = f"{tmp_path} is in use by ddpbench pack (process {os.getpid()} on {os.uname().nodename})"
+    with pytest.raises(RuntimeError), run.locked():
+        raise RuntimeError
+    assert not lock.exists()  # it was made for this
     with run.locked("ddpbench pack"):
         for otherwise, end in (("", ""), ("give another --out", " or give another --out")):
             with (
@@ -236,10 +239,29 @@ def test_one_command_holds_a_directory_at_a_time_and_is_named(tmp_path: Path) ->
         lock.write_bytes(b"")  # a full disk
         with pytest.raises(OutputError, match="in use by another ddpbench command: wait"), run.locked():
             pytest.fail("two held it")
+    assert not lock.exists()
     lock.write_text("x" * 10_000, encoding="utf-8")  # of a killed process, or a stranger
     with run.locked():
         assert "x" not in lock.read_text(encoding="utf-8")
-    assert not lock.read_bytes()
+    assert not lock.read_bytes()  # it was there
+
+
+def test_a_lock_that_its_holder_has_just_removed_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, flock = tmp_path / ".lock", fcntl.flock
+    removed: list[Path] = []
+
+    def late(file: Any, operation: int) -> None:
+        flock(file, operation)
+        if not removed:
+            removed.append(lock.rename(tmp_path / "removed"))
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with RunDir(tmp_path).locked("ddpbench pack"):
+        assert "ddpbench pack" in lock.read_text(encoding="utf-8")
+        assert not removed[0].read_bytes()
+    assert not lock.exists()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from ddpbench.errors import DdpbenchError, IdentityError
@@ -14,7 +15,7 @@ from ddpbench.launch.plan import Plan, make_plan
 from ddpbench.launch.sweep.preparation import Prepared
 from ddpbench.machine.equal_caps import sentences, without_equal
 from ddpbench.machine.estimate import Tried
-from ddpbench.machine.identity import check_identity, machine_record, sources_of
+from ddpbench.machine.identity import check_identity, known_identity, machine_record, sources_of
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import (
     gradients_in_rank,
@@ -42,6 +43,38 @@ class Found:
     """What is to be run: of bucket caps that make the same buckets one."""
     tried: dict[str, Tried]
     """What trying users' own workloads took, by name with options."""
+
+
+def check_resumable(prepared: Prepared) -> None:
+    """Refuse to resume a run that was measured under other conditions, as far as is known before torch is started.
+
+    Raises:
+        IdentityError: the conditions differ, or the run's files are damaged.
+    """
+    run, plan = prepared.run, prepared.plan
+    if not prepared.resumes:
+        return
+    read_plan(run)
+    recorded, toml = read_machine(run), prepared.experiment.to_toml()
+    known = known_identity(prepared.hardware, toml, plan.cases)
+    before = str(recorded.get("identity", {}).get("torch"))
+    with contextlib.suppress(PackageNotFoundError):
+        if (installed := version("torch")).partition("+")[0] != before.partition("+")[0]:
+            known["torch"] = installed
+    there = {name: value for name, value in recorded.get("identity", {}).items() if name in known}
+    check_identity({"identity": there}, {"identity": known}, run.path, _apart(prepared, toml))
+    _check_cases(run, plan)
+
+
+def _apart(prepared: Prepared, toml: str) -> dict[str, str]:
+    """Return what differs where the digest of an experiment or of workloads does."""
+    before = ""
+    with contextlib.suppress(OSError, DdpbenchError):  # it is read for words alone
+        before = read_text(prepared.run.experiment, MOST_NOTES)
+    return {
+        "experiment_digest": settings_apart(before, toml),
+        "workload_digest": sources_of(entry.case.workload for entry in prepared.plan.cases),
+    }
 
 
 def identify(
@@ -73,14 +106,7 @@ def identify(
     plan = _settled(prepared, server, own, listener)
     found["context"]["own_workloads"] = {name: identifying(facts) for name, facts in own.items()}
     if prepared.resumes:
-        before = ""
-        with contextlib.suppress(OSError, DdpbenchError):  # it is read for words alone
-            before = read_text(run.experiment, MOST_NOTES)
-        apart = {
-            "experiment_digest": settings_apart(before, toml),
-            "workload_digest": sources_of(entry.case.workload for entry in plan.cases),
-        }
-        check_identity(read_machine(run), found, run.path, apart)
+        check_identity(read_machine(run), found, run.path, _apart(prepared, toml))
         _check_cases(run, plan)
     else:
         write_atomically(run.machine, json.dumps(found, indent=1) + "\n")

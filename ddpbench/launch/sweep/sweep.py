@@ -13,7 +13,7 @@ from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.fabrics import Fabrics
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.plan import LaunchPlan, Plan, plan_launch
-from ddpbench.launch.sweep.identification import identify
+from ddpbench.launch.sweep.identification import check_resumable, identify
 from ddpbench.launch.sweep.preparation import Prepared
 from ddpbench.launch.sweep.servers import Servers, launches_of_one_server
 from ddpbench.launch.sweep.stopping import StoppingRule
@@ -29,7 +29,6 @@ from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.sessions import Session, note_session
 from ddpbench.machine.turnstile import Turn
 from ddpbench.records import RunDir
-from ddpbench.records.plan import read_plan
 from ddpbench.records.rundir import Made, Purpose, explain_os_error
 from ddpbench.spec import Case, PlannedCase
 from ddpbench.texts import command
@@ -126,7 +125,7 @@ class Sweep:
         if self._prepared.resumes:
             # A damaged or newer one is refused before anything starts; packed records are unpacked before new ones.
             with self._locked():
-                read_plan(self._run)
+                check_resumable(self._prepared)
         with claim:
             made = self._run.create()
             with self._writing(made), self._locked(), self._fabrics:
