@@ -10,6 +10,7 @@ import argparse
 import json
 import random
 import re
+import textwrap
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from ddpbench.cli import make_parser
 from tests.campaign import classes, documents, models, outputs, rundirs, submissions
 from tests.campaign.nasty import VALUES, Path_, as_json, dotted, leaves, replaced, toml_document, without
 from tests.launch import mutants
+from tests.launch import test_own_class_replaced as rebound
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "experiments").glob("*.toml"))
@@ -367,20 +369,44 @@ def _model_input(rest: str) -> Input:
 
 
 def _scripts() -> list[str]:
-    return [
+    changed = [
         f"{name}-{seed}" for name in mutants.SCRIPTS for seed in range(100, 130) if mutants.mutant(name, seed)
     ]
+    return changed + [f"rebound-{place.replace(' ', '-')}" for place in rebound.PLACES]
 
 
 @family("script", _scripts)
 def _script_input(rest: str) -> Input:
-    """Return a training script with changes for `init`, which says what it cannot follow or tries the class."""
+    """Return a training script with changes for `init`, which says what it cannot follow or tries the class.
+
+    Of one that gives its names a second value, the class has that one.
+    """
     name, _, seed = rest.partition("-")
+    if name == "rebound":
+        source = textwrap.dedent(rebound.HEAD) + rebound.PLACES[seed.replace("-", " ")]
+        argv = ["init", "{here}/given.py", "--write"]
+        prepare = _write("given.py", source.encode())
+        lost = _first_values
+        return Input(f"script:{rest}", argv, prepare, codes=(0,), lost=lost, launches=True, deadline_s=150.0)
     found = mutants.mutant(name, int(seed))
     assert found is not None
     argv = ["init", "{here}/given.py"]
     write = _write("given.py", found[1].encode())
     return Input(f"script:{rest}", argv, write, codes=(0, 1, 2), launches=True, deadline_s=150.0)
+
+
+def _first_values(_state: Any, folder: Path, _code: int | None) -> list[str]:
+    """Return the values that a class should have of a script that gives its names others first, and has not."""
+    _, _, written = (folder / "given.py").read_text(encoding="utf-8").partition("class Measured:")
+    own = written.partition("if __name__ ==")[0]
+    wanted = (
+        "build(5)",
+        "label_smoothing=0.5",
+        "torch.optim.Adam(parameters, lr=0.2)",
+        "batch = 8",
+        "doubled",
+    )
+    return [f"{each} is not in the class" for each in wanted if each not in own]
 
 
 _SLURM = {"PATH": "{here}/bin:/usr/bin:/bin"}

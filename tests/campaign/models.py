@@ -665,10 +665,35 @@ def _updates() -> dict[str, Model]:
         "SparseGraph": unsent,
         "SparseRows": unsent,
         "SeededByRank": dict.fromkeys(("ddp", "zero1", "fsdp", "master"), by_rank),
+        "Observes": dict.fromkeys(STRATEGIES, counted),
+        "ObservesInStep": {},
+        "ObservesInParts": {},
+        "ReturnsScalar": {
+            "data_parallel": Promise(status="failed", said=("take the mean() of what the model",))
+        },
+        "TakesMeanOfScalar": {},
+        "PenalisesGradients": {
+            "fsdp": _skipped("as the gradient of a gradient does"),
+            "data_parallel": _skipped("gradients of gradients"),
+        },
+        "FollowsInForward": {"fsdp": _skipped("its forward writes into follows.weight")},
+        "FollowsInStep": {"fsdp": _skipped("its step computes with parameters outside a forward")},
+        "HooksInStep": {"fsdp": _skipped("for shards without their hooks")},
+        "AddsNoise": {"fsdp": _skipped("its step computes with parameters outside a forward")},
+        "ClipsWeights": {},
     }
-    return {
+    found = {
         f"updates-{name}": Model(text=_of_file(name, UPDATES), promises={**sound, **changed})
         for name, changed in others.items()
+    }
+    return found | {
+        f"updates-{name}-sent-in-{kind}": Model(
+            text=_of_file(name, UPDATES),
+            promises={"ddp": sound["ddp"]},
+            settings={"options.ddp.compression": f'"{kind}"'},
+        )
+        for name in ("StepsPlainly", "StepsByAdam", "ReturnsScalar")
+        for kind in ("fp16", "bf16")
     }
 
 

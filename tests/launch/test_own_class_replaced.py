@@ -27,7 +27,8 @@ HEAD = """
         return nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 3))
 
     def doubled(samples):
-        return [torch.stack(each) * 2 for each in zip(*samples)]
+        x, y = zip(*samples)
+        return torch.stack(x) * 2, torch.stack(y)
 """
 MADE = """
 data = TensorDataset(torch.randn(64, 8), torch.randint(3, (64,)))

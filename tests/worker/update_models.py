@@ -569,7 +569,9 @@ class Follower(nn.Module):
                 mine.mul_(0.5).add_(other, alpha=0.5)
             aim = self.follows(x.flip(0))
             seen.copy_(torch.cat((aim, seen))[:16])
-        found: torch.Tensor = (self.leads(x) @ torch.cat((aim, seen)).t()).logsumexp(1, keepdim=True)
+        found: torch.Tensor = (self.leads(x).tanh() @ torch.cat((aim, seen)).tanh().t()).logsumexp(
+            1, keepdim=True
+        )
         return found
 
 
