@@ -221,7 +221,7 @@ def _give_up_output() -> None:
 
 _LEAST_ADDRESS_SPACE = 512 << 20
 """Bytes: with less, libraries of NumPy abort or hang before Python raises an error."""
-_MORE_MEMORY = "raise the limit with ulimit -v, or free some memory, then run the same command again"
+_MORE_MEMORY = "raise the limit with ulimit -v, or free some memory"
 _NO_MEMORY = ("failed to map segment", "annot allocate memory", "cannot create shared object")
 """Words of the loader of libraries for memory that has run out."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
 from ddpbench.cli.lines import JOINT, PassingLine, aligned, columns_here, say, show
-from ddpbench.texts import clean, command
+from ddpbench.texts import clean, command, on_one_line
 from ddpbench.units import counted
 
 if TYPE_CHECKING:
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ddpbench.analysis.summary import RunSummary
+    from ddpbench.errors import LaunchError
     from ddpbench.launch.sweep.preparation import Prepared, SweepRequest
     from ddpbench.launch.sweep.sweep import SweepResult
+    from ddpbench.records import RunDir
 
 
 def add_parser(commands: Any) -> None:
@@ -146,11 +148,7 @@ def _carry_out(prepared: Prepared, console: Console) -> tuple[SweepResult, Path,
     def interrupted() -> None:
         nonlocal said
         said = True
-        again = (
-            f"resume with: {command('ddpbench', 'sweep', run.path)}"
-            if run.plan.exists()
-            else "nothing was measured"
-        )
+        again = _resuming(run) if run.plan.exists() else "nothing was measured"
         console.print(clean(f"interrupted; {again}"), markup=False, soft_wrap=True)
 
     try:
@@ -165,8 +163,27 @@ def _carry_out(prepared: Prepared, console: Console) -> tuple[SweepResult, Path,
             interrupted()
         raise
     except OutputError as error:  # no longer a wrong request where launches have been made
-        raise (LaunchError(str(error)) if result.launches else error) from None
+        raise (LaunchError(f"{error}; {_resuming(run)}") if result.launches else error) from None
+    except (LaunchError, OSError) as error:
+        if not run.plan.exists() or not (reason := _reason(error, run)):
+            raise
+        raise LaunchError(f"{reason}; {_resuming(run)}") from None
     return result, page, summary
+
+
+def _resuming(run: RunDir) -> str:
+    return f"resume with: {command('ddpbench', 'sweep', run.path)}"
+
+
+def _reason(error: LaunchError | OSError, run: RunDir) -> str:
+    """Return what ended a sweep; empty of a closed pipe and an unreadable file, which every command reports."""
+    from ddpbench.records import explain_os_error, explain_unreadable
+
+    if not isinstance(error, OSError):
+        return str(error)
+    if isinstance(error, BrokenPipeError) or explain_unreadable(error):
+        return ""
+    return f"{on_one_line(str(error.filename or run.path))}: {explain_os_error(error)}"
 
 
 def _print_json(result: SweepResult, page: Path, summary: RunSummary) -> None:

@@ -87,10 +87,7 @@ def _check_written(directory: LaunchDir, seen: Seen) -> None:
     if EXIT_NO_RECORD in seen.codes.values():
         free = shutil.disk_usage(directory.path).free
         cause = "the disk is full" if free < 1 << 20 else "see its log"
-        raise LaunchError(
-            f"a rank could not write its records in {directory.path}: {cause}. "
-            "After fixing this, run the same command to resume"
-        )
+        raise LaunchError(f"a rank could not write its records in {directory.path}: {cause}")
 
 
 def _server_gone(seen: Seen, *, oom: bool) -> Verdict | None:

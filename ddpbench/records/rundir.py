@@ -790,11 +790,11 @@ def explain_os_error(error: OSError) -> str:
     if folder := _barred_folder(error):
         return f"{reason}; you may not enter {folder}: {_ALLOW}"
     advice = {
-        errno.ENOMEM: "free some memory, or raise the limit with ulimit -v, then run the same command again",
-        errno.ENOSPC: "free some space, then run the same command again to resume",
-        errno.EDQUOT: "your disk quota is exhausted; free some, then rerun the same command to resume",
-        errno.EFBIG: "no file may be so large here; raise the limit with ulimit -f, then run the same command again",
-        errno.EMFILE: "this process may not open more; raise the limit with ulimit -n, then run the same command again",
+        errno.ENOMEM: "free some memory, or raise the limit with ulimit -v",
+        errno.ENOSPC: "free some space",
+        errno.EDQUOT: "your disk quota is exhausted; free some of it",
+        errno.EFBIG: "no file may be so large here; raise the limit with ulimit -f",
+        errno.EMFILE: "this process may not open more; raise the limit with ulimit -n",
         errno.ENAMETOOLONG: "choose a shorter name",
         errno.ELOOP: "its symbolic links lead in a circle; choose another name",
         errno.EROFS: "it is mounted read-only; choose a place that you may write (of a new sweep: --out)",

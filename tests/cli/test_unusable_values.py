@@ -12,15 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
 
+import ddpbench
 from ddpbench.analysis.read.cases import resume_command
 from ddpbench.cli import run
 from ddpbench.cli.lines import say, show
 from ddpbench.cli.progress import BarListener, LineListener
-from ddpbench.errors import OutputError
+from ddpbench.errors import LaunchError, OutputError
 from ddpbench.launch.sweep import sweep
 from ddpbench.records import RunDir
 from ddpbench.records.rundir import checked_name
@@ -198,6 +200,47 @@ def test_a_disk_that_is_full_before_the_plan_stands_leaves_nothing(
     told = run_and_read(capsys, "sweep", "quick", "--out", tmp_path / "run")
     assert "run cannot be written: No space left on device; free some space" in told
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), LaunchError("the fork server was not ready")]
+)
+def test_what_ends_a_sweep_says_how_to_resume_it(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same command would begin another run where --out is not given."""
+    path = tmp_path / "a run"
+
+    def ended(work: sweep.Sweep, _interrupted: object) -> None:
+        path.mkdir()
+        work.result.run.plan.write_text("{}", encoding="utf-8")
+        raise error
+
+    monkeypatch.setattr(ddpbench, "carry_out", ended)
+    assert run(["sweep", "quick", "--out", str(path)]) == 1
+    told = capsys.readouterr().err
+    assert told.endswith(f"; resume with: ddpbench sweep '{path}'\n")
+    assert "same command" not in told
+
+
+def test_a_report_that_cannot_be_written_says_how_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measured(work: sweep.Sweep, _interrupted: object) -> None:
+        work.result.launches = 1
+
+    monkeypatch.setattr(ddpbench, "carry_out", measured)
+    monkeypatch.setattr("ddpbench.report_on", Mock(side_effect=OutputError("the report cannot be written")))
+    assert run(["sweep", "quick", "--out", str(tmp_path / "run")]) == 1
+    told = capsys.readouterr().err
+    assert told.endswith(f"the report cannot be written; resume with: ddpbench sweep {tmp_path / 'run'}\n")
+
+
+def test_only_a_sweep_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddpbench.records.files.create_file", full)
+    with pytest.raises(OutputError) as caught:
+        RunDir(tmp_path / "run").create()
+    assert str(caught.value).endswith("No space left on device; free some space")
 
 
 @pytest.fixture
