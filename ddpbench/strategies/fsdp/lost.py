@@ -62,7 +62,8 @@ class LostParts:
 
     def _end(self, prefix: str, module: nn.Module, _inputs: Any, _output: Any) -> None:
         for name, each in _whole_ones(prefix, module):
-            if (before := self._before.get(name)) is not None and not torch.equal(before, each.detach()):
+            before = self._before.pop(name, None)
+            if before is not None and not torch.equal(before, each.detach()):
                 self._written[name] = None
 
     def _find_late(self) -> None:
