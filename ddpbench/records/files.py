@@ -24,8 +24,8 @@ from ddpbench.planted import is_planted, planted_above
 from ddpbench.texts import on_one_line
 
 MIB = 1 << 20
-MOST_PLAN = 256 * MIB
-"""Bytes of plan.json: a million launches take 70 MiB, ten thousand cases 12."""
+MOST_PLAN = 64 * MIB
+"""Bytes of plan.json: a sweep's 100,000 launches take 7 MiB, ten thousand cases 12."""
 MOST_NOTES = 16 * MIB
 """Of machine.json, sessions.json, fabric.json, merged.json and experiment.toml: thousands of entries."""
 MOST_OUTCOME = MIB
@@ -34,6 +34,9 @@ MOST_RECORDS = 256 * MIB
 """Of a rank's records: some 20 million steps. A launch of seconds has some KiB."""
 MOST_LOG = 64 * MIB
 """Of a rank's log, where it is copied."""
+
+MOST_VALUES = 1 << 21
+"""Values of a JSON document: three bytes of a file may take 64 in memory, and a sweep's largest plan has 700,000."""
 
 _PART = 1 << 16
 _DEEPEST = 64
@@ -412,8 +415,10 @@ def read_end(path: Path, most: int) -> bytes:
         return file.read(most) or b""
 
 
-def parse_json(data: bytes | str, *, finite: bool = True) -> Any:
+def parse_json(data: bytes | str, *, finite: bool = True, most: int = MOST_VALUES) -> Any:
     """Return a JSON value with numbers of 64 bits, none infinite, and texts that can be shown: Unicode, no NULs.
+
+    It has at most `most` values; commas and brackets within texts count too.
 
     Unless `finite`, infinite numbers and NaN are read too: for files that other programs write. `check_finite` finds
     them in a part of such a file.
@@ -422,6 +427,8 @@ def parse_json(data: bytes | str, *, finite: bool = True) -> Any:
         ValueError: it is none; the message says where and why.
     """
     text = data.decode("utf-8") if isinstance(data, bytes) else data
+    if (count := sum(map(text.count, ",[{"))) > most:
+        raise ValueError(f"it has {count:,} values, and {most:,} are the most")
     try:
         number = _finite if finite else float
         value = json.loads(text, parse_int=_whole, parse_float=number, parse_constant=number)

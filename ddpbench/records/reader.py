@@ -18,6 +18,7 @@ from ddpbench.records.schema import (
     RankOutcome,
     RankStart,
     Record,
+    check_counts,
     record_from_json,
     records_from_json,
 )
@@ -74,9 +75,14 @@ def read_rank(path: Path) -> RankRecords:
     """Return all records of one file.
 
     Raises:
-        RecordError: a line other than the last is not a record, or the file has another schema.
+        RecordError: a line other than the last is not a record, or the file has another schema or more than any rank
+            writes.
     """
     data = read_bytes(path, MOST_RECORDS)
+    try:
+        check_counts(data)
+    except ValueError as error:
+        raise RecordError(f"{path} {error}") from None
     end = data.rfind(b"\n") + 1
     try:
         records = records_from_json(data[:end])

@@ -513,6 +513,24 @@ def check_digits(data: bytes) -> None:
             raise ValueError(f"a whole number of {len(found[1]):,} digits")
 
 
+MOST_LISTS = 1 << 20
+"""Lists, objects and lines of a rank's records: training to a loss notes four each quarter of a second."""
+MOST_NUMBERS = 22_000_000
+"""Commas in them: training to a loss notes two numbers a step."""
+
+
+def check_counts(data: bytes) -> None:
+    """Refuses what takes far more in memory than in a file: empty lists, or lines without a record.
+
+    Raises:
+        ValueError: there are more of them than any rank writes.
+    """
+    if sum(map(data.count, (b"[", b"{", b"\n"))) > MOST_LISTS:
+        raise ValueError("has more lists, objects and lines than a rank writes")
+    if data.count(b",") > MOST_NUMBERS:
+        raise ValueError("has more values than a rank writes")
+
+
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
 """Possessive, because saved places to backtrack to would take a hundred bytes per byte of a long text."""
 _WHOLE_NUMBER = re.compile(rb"(?<![\d.eE+])-?(\d{19,})(?![\d.eE])")
@@ -524,6 +542,7 @@ def record_from_json(line: bytes) -> Record:
     Raises:
         ValueError: the line is not a record of this schema; the message says why.
     """
+    check_counts(line)
     check_digits(line)
     try:
         return _one().validate_json(line)

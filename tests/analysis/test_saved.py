@@ -404,3 +404,18 @@ def test_a_case_that_one_side_has_twice_is_said_to_be(tmp_path: Path) -> None:
     changes = changes_of(*(side_of(str(path)) for path in files))
     assert {one.verdict for one in changes.changes} == {"not comparable"}
     assert all("have it differently often" in one.reason for one in changes.changes)
+
+
+def test_a_file_of_millions_of_lists_is_refused(tmp_path: Path) -> None:
+    data = exported(made(tmp_path / "a", {DDP: 40}), "pytest-benchmark").decode()
+    path = tmp_path / "a.json"
+    path.write_text(f'{data.rstrip()[:-1]}, "more": [{"[]," * 4_300_000}1]}}')
+    with pytest.raises(IdentityError, match="values, and 8,388,608 are the most"):
+        side_of(str(path))
+
+
+def test_other_benchmarks_may_have_kept_millions_of_times(tmp_path: Path) -> None:
+    data = exported(made(tmp_path / "a", {DDP: 40}), "pytest-benchmark").decode()
+    path = tmp_path / "a.json"
+    path.write_text(f'{data.rstrip()[:-1]}, "more": [{"0.012345," * 2_500_000}1]}}')
+    assert len(side_of(str(path)).cases) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
+import json
 import lzma
 import os
 import tarfile
@@ -30,6 +31,8 @@ from ddpbench.records import (
 )
 from ddpbench.records.archive import unpack
 from ddpbench.records.files import (
+    MOST_PLAN,
+    MOST_VALUES,
     copy_file,
     field_lines,
     open_to_append,
@@ -40,6 +43,7 @@ from ddpbench.records.files import (
 )
 from ddpbench.records.job_key import make_job_key
 from ddpbench.spec import Case, Links
+from ddpbench.spec.limits import MAX_COMBINATIONS, MAX_LAUNCHES
 from tests.synthetic import write_run
 
 
@@ -276,6 +280,9 @@ def test_what_is_too_large_is_not_read(tmp_path: Path) -> None:
         ('{"a": ["\\u0000"]}', "a text that cannot be shown"),
         ('{"\\ud800": 1}', "a text that cannot be shown"),
         ("{", "Expecting"),
+        (f'{{"a": [{"[]," * 1_100_000}1]}}', "2,200,002 values, and 2,097,152 are the most"),
+        (f"[{'{},' * 1_100_000}1]", "2,200,001 values"),
+        (f"[{',' * 2_100_000}]", "2,100,001 values"),
     ],
 )
 def test_json_that_nobody_writes_is_refused(text: str, words: str) -> None:
@@ -295,6 +302,16 @@ def test_a_launch_s_files_have_a_field_a_line_and_leave_nothing_to_collect() -> 
     assert left == 0  # json.dumps with an indent leaves 33 objects each time
     assert parse_json(text) == data
     assert text.splitlines()[-2:] == [' "error": "a \\"quoted\\"\\nline",', ' "wall_s": 1e-05}']
+
+
+def test_the_largest_plan_and_its_merges_are_read() -> None:
+    """A sweep has no more launches and cases; an entry of a case has some 50 fields."""
+    launches = {"launches": [{"round": 1, "case_id": "ddp-w2-0df41e60"}] * MAX_LAUNCHES}
+    cases = {"cases": [{str(field): field for field in range(60)}] * MAX_COMBINATIONS}
+    text = json.dumps({**launches, **cases})
+    assert len(text) < MOST_PLAN / 4
+    assert parse_json(text)["launches"][-1]["round"] == 1
+    assert sum(map(text.count, ",[{")) < MOST_VALUES / 2
 
 
 def test_json_that_is_written_is_read() -> None:

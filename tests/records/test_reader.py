@@ -37,7 +37,8 @@ from ddpbench.records import (
     read_rank,
     write_atomically,
 )
-from ddpbench.records.schema import record_from_json, records_from_json
+from ddpbench.records.schema import MOST_NUMBERS, LossCurve, record_from_json, records_from_json
+from ddpbench.spec import limits
 
 NS = 2**62
 RECORDS: list[Any] = [
@@ -295,3 +296,38 @@ def test_texts_of_records_are_not_kept() -> None:
         first, second = read(), read()
         assert first == second
         assert first.host is not second.host
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{}\n" * 600_000,
+        b"\n" * 1_100_000,
+        b"12\n" * 1_100_000,
+        b'{"kind":"met","a":[%s1]}\n' % (b"[]," * 1_100_000),
+        b'{"kind":"buckets","bytes":[%s1]}\n' % (b"1," * 22_100_000),
+        b"[%s" % (b"{" * 1_100_000),
+    ],
+    ids=["objects", "lines", "numbers", "lists", "values", "torn"],
+)
+def test_a_rank_s_file_of_more_than_any_rank_writes_is_not_read(content: bytes, tmp_path: Path) -> None:
+    """Each takes a hundred times its bytes in memory, and a few KB of an archive."""
+    path = tmp_path / "rank-00000.attempt-0.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(RecordError, match=r"has more (lists, objects and lines|values) than a rank writes"):
+        read_rank(path)
+    with pytest.raises(ValueError, match="than a rank writes"):
+        record_from_json(content)
+
+
+def test_the_longest_training_to_a_loss_is_read(tmp_path: Path) -> None:
+    """Its steps are noted some hundred at a time; here in one record, which makes no difference to what is counted."""
+    steps = 200_000
+    curve = {"kind": "curve", "index": 0, "target": 1.0, "samples": 8, "start_ns": 0, "end_ns": 1}
+    curve |= {"step_ns": [1_000_000] * steps, "losses": [2.345678] * steps}
+    path = tmp_path / "rank-00000.attempt-0.jsonl"
+    path.write_text(json.dumps(curve) + "\n", encoding="utf-8")
+    (record,) = read_rank(path).records
+    assert isinstance(record, LossCurve)
+    assert len(record.losses) == steps
+    assert 2 * limits.UNTIL_STEPS.high < MOST_NUMBERS

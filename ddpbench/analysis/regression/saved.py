@@ -16,7 +16,7 @@ from ddpbench.analysis.statistics.stats import Timing
 from ddpbench.errors import IdentityError, RequestError, UnreadableError
 from ddpbench.records import SCHEMA_VERSION, CaseStatus
 from ddpbench.records.checked import check_schema, first_problem
-from ddpbench.records.files import MOST_RECORDS, check_finite, damaged, parse_json, read_text
+from ddpbench.records.files import MIB, check_finite, damaged, parse_json, read_text
 from ddpbench.records.plan import checked_case
 from ddpbench.spec import OWN_TYPES, Case, PlannedCase
 from ddpbench.spec.limits import MAX_LAUNCHES
@@ -29,6 +29,8 @@ _OURS = ("case_id", "identity", "steps_s")
 """Keys without which a benchmark is somebody else's."""
 _EMPTY_TEXTS = ("experiment", "algorithm", "schedule", "backend", "fabric", "checkpoint_dir")
 """Columns of a case that an empty text leaves out."""
+_MOST_BYTES, _MOST_VALUES = 128 * MIB, 1 << 23
+"""The largest file: other benchmarks may have kept each of their times."""
 _Time = Annotated[float, Field(ge=1e-9, le=1e7, allow_inf_nan=False)]
 """Seconds a step; no clock and no patience measures others."""
 _Count = Annotated[int, Field(gt=0, lt=2**53)]
@@ -90,7 +92,7 @@ def read_saved(path: Path, name: str = "") -> Side:
 
 def _loaded(path: Path) -> dict[str, Any]:
     try:
-        data = parse_json(read_text(path, MOST_RECORDS), finite=False)
+        data = parse_json(read_text(path, _MOST_BYTES), finite=False, most=_MOST_VALUES)
     except FileNotFoundError:
         raise RequestError(f"{path}: there is no such file") from None
     except UnreadableError as error:
