@@ -603,3 +603,16 @@ class Recomputed(nn.Module):
 
     def forward(self, features: torch.Tensor) -> Any:
         return torch.utils.checkpoint.checkpoint(self.layers, features, use_reentrant=False)
+
+
+class OfTheLastModel(Functions):
+    """Computes with the model that was made last, whichever it is given."""
+
+    made: nn.Module
+
+    def model(self) -> nn.Module:
+        OfTheLastModel.made = build()
+        return OfTheLastModel.made
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        return loss_of(OfTheLastModel.made, batch)

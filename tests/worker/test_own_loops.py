@@ -76,6 +76,10 @@ def test_what_training_loops_have_is_taken(name: str) -> None:
             "ClosureWithoutStep",
             r"its optimizer LBFGS computes the loss again within a step, .*: write step\(self, model, ",
         ),
+        (
+            "OfTheLastModel",
+            r"no parameter got a gradient from the loss: does loss\(\) use the model that it is given",
+        ),
         ("NoOptimizer", r"optimizer\(\) returned None; it must return an optimizer"),
     ],
 )

@@ -85,11 +85,11 @@ def _inspect(case: Case, largest: Case | None) -> dict[str, Any]:
     with _doing("its options or data", see="its __init__() and its data"):
         training = Training(case, alone, device)
     with _doing("model()"):
-        first = training.fresh_model()
-        model = training.fresh_model()
-        _check_fresh(first, model)
+        model = training.fresh_model()  # not the last one made, which a global of the class may hold
+        other = training.fresh_model()
+        _check_fresh(model, other)
         _check_made(model)
-        del first
+        del other
     made_s = time.perf_counter() - began
     with _doing("its first batch"):
         batches = training.batches()
