@@ -616,3 +616,23 @@ class OfTheLastModel(Functions):
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
         return loss_of(OfTheLastModel.made, batch)
+
+
+class Infinite(Functions):
+    """A loss that is finite, and whose gradient is not."""
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        return loss_of(model, batch) + (0 * model(batch[0])).square().sum().sqrt()
+
+
+class Explodes(Functions):
+    """Its second update leaves what float32 can hold."""
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        return model(batch[0]).square().mean()
+
+    def model(self) -> nn.Module:
+        return nn.Linear(6, 3)
+
+    def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=1e20)

@@ -80,6 +80,7 @@ def test_what_training_loops_have_is_taken(name: str) -> None:
             "OfTheLastModel",
             r"no parameter got a gradient from the loss: does loss\(\) use the model that it is given",
         ),
+        ("Infinite", r"the gradient of 0\.weight, 0\.bias and 2 more is not finite in the first step"),
         ("NoOptimizer", r"optimizer\(\) returned None; it must return an optimizer"),
     ],
 )
@@ -433,6 +434,15 @@ def test_threads_cannot_draw_again_in_backward_what_they_drew() -> None:
     with pytest.raises(pytest.fail.Exception, match=r"CannotTrainError: .*share one generator"):
         run_ranks(proofs, 1, "Recomputes", "data_parallel", 2)
     assert all(passed for *_, passed, _ in run_ranks(proofs, 2, "Recomputes", "ddp")[0])
+
+
+@pytest.mark.ranks
+def test_training_that_overflows_in_one_process_is_not_held_against_the_strategy() -> None:
+    told = run_ranks(proofs, 2, "Explodes", "fsdp")[0]
+    (narrow,) = (each for each in told if each[:2] == ("parameters, same samples", "float32"))
+    assert narrow[3]
+    assert "not finite after these updates in one process either" in narrow[4]
+    assert all(passed for *_, passed, _ in told)
 
 
 def no_update(rank: int, processes: int, name: str, strategy: str) -> list[tuple[str, str, float, bool, str]]:

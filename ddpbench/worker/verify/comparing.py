@@ -61,6 +61,9 @@ DRAWS_IN_UPDATE = (
     "seeded alike on all ranks"
 )
 """Reason why ranks that make the same update end otherwise."""
+_NOT_FINITE = (
+    "parameters are not finite after these updates in one process either: is the learning rate too large?"
+)
 _BY_RANK = (
     "model() gives other parameters on each rank, though all are seeded alike before it: have it not seed by rank, or "
     "read a file that differs"
@@ -269,6 +272,9 @@ class Comparer:
             shown = f" ({frozen[0].removeprefix('network.')}, ...)" if frozen else ""
             note = f"the model freezes parameters{shown} after some forwards, and one process makes more than a rank"
             return not_compared(compared, self.name, note)
+        infinite = any(not bool(torch.isfinite(value).all()) for value in expected.values())
+        if self.prover.agreed(float(infinite)):
+            return not_compared(compared, self.name, _NOT_FINITE)
         error, changed = math.inf, True
         if own.keys() <= expected.keys():
             gaps = norm([own[name] - expected[name] for name in own])

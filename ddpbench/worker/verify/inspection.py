@@ -126,6 +126,8 @@ def _inspect_steps(
         raise _UnfitError(
             "no parameter got a gradient from the loss: does loss() use the model that it is given?"
         )
+    if training.case.precision == "full":
+        _refuse(_not_finite(model))
     with _doing("its optimizer"):
         optimizer = training.make_optimizer(model.parameters())
         _refuse(_wants_closure(closure_name([optimizer])))
@@ -348,6 +350,25 @@ def _wants_closure(optimizer: str) -> str:
         f"its optimizer {optimizer} computes the loss again within a step, which loss() does not let it: write "
         "step(self, model, batch, optimizer), which calls optimizer.step(closure)"
     )
+
+
+def _not_finite(model: torch.nn.Module) -> str:
+    """Return which parameters have a gradient with an infinity or NaN; empty where none has."""
+    names = [
+        name
+        for name, each in model.named_parameters()
+        if each.grad is not None and not bool(torch.isfinite(_values(each.grad)).all())
+    ]
+    return (
+        f"the gradient of {in_words(names)} is not finite in the first step, so that it would not train"
+        if names
+        else ""
+    )
+
+
+def _values(gradient: torch.Tensor) -> torch.Tensor:
+    """Return a gradient's numbers, of a sparse one those that it holds."""
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
 def _refuse(problem: str) -> None:
