@@ -23,6 +23,7 @@ from tests.campaign import classes, documents, models, outputs, rundirs, submiss
 from tests.campaign.nasty import VALUES, Path_, as_json, dotted, leaves, replaced, toml_document, without
 from tests.launch import mutants
 from tests.launch import test_own_class_replaced as rebound
+from tests.test_costly import SHAPES
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "experiments").glob("*.toml"))
@@ -91,6 +92,8 @@ SHARES = {
     "submission": 0.06,
     "name": 0.04,
     "output": 0.06,
+    "twice": 0.01,
+    "text": 0.03,
 }
 """Of a campaign's inputs, by family."""
 
@@ -407,6 +410,86 @@ def _first_values(_state: Any, folder: Path, _code: int | None) -> list[str]:
         "doubled",
     )
     return [f"{each} is not in the class" for each in wanted if each not in own]
+
+
+_DRY = ("sweep", "quick", "--dry-run", "--out", "{here}/run")
+TWICE: dict[str, list[str]] = {
+    "set": [*_DRY, "--set=base.local_batch=4", "--set=local_batch=8"],
+    "option": [*_DRY, "--set=options.ddp.accumulate=2", "--set=accumulate=4"],
+    "table": [*_DRY, "--set=options.ddp.accumulate=2", "--set=options.ddp={static_graph=true}"],
+    "axis": [*_DRY, "--set=axes.world_size=[1]", "--set=axes={world_size=[2]}"],
+    "workload": [*_DRY, "--workload", "mlp:small", "--set=workload=gpt:nano"],
+    "fabric": [*_DRY, "--fabric", "2 x 1gbit", "--set=fabric.bandwidth='2gbit'"],
+    "plan": ["plan", "quick", "--nodes", "a,b", "--set=env.A=1", "--set=env.A=2", "--out", "{here}/run"],
+    "quoted": ["sweep", "{here}/given.toml", "--dry-run", "--out", "{here}/run"],
+    **{
+        f"side-{name}": [
+            "compare",
+            "--interleave",
+            "quick",
+            "--new",
+            "env=A=1",
+            "--base",
+            one,
+            "--base",
+            other,
+        ]
+        for name, one, other in (
+            ("set", "set=base.local_batch=4", "set=local_batch=8"),
+            ("env", "env=NAME=1", "env=NAME=2"),
+            ("ref", "ref=main", "ref=other"),
+            ("python", "python=python3", "python=python3.11"),
+        )
+    },
+    "both-sides": [
+        "compare",
+        "--interleave",
+        "quick",
+        "--new",
+        "set=local_batch=4",
+        "--set=base.local_batch=8",
+    ],
+    "where": ["allocation", "{here}/given", "--where", "local_batch=4", "--where", "local_batch=8"],
+    "queue-wait": ["allocation", "{here}/given", "--queue-wait", "1=5min,1=2h"],
+}
+"""Commands that give a key two values."""
+
+
+@family("twice", lambda: list(TWICE))
+def _twice_input(rest: str) -> Input:
+    quoted = b'[axes]\n"options.ddp.accumulate" = [1, 2]\noptions.ddp.accumulate = [4]\n'
+
+    def prepare(folder: Path) -> None:
+        rundirs.write(folder / "given")
+        (folder / "given.toml").write_bytes(quoted)
+
+    return Input(f"twice:{rest}", TWICE[rest], prepare, codes=(2,), named=("given twice",))
+
+
+COSTLY: dict[str, list[str]] = {
+    "report": ["report", "{here}/given"],
+    "csv": ["export", "{here}/given", "--format", "csv", "--out", "{here}/out"],
+    "markdown": ["compare", "{here}/given", "{here}/other", "--markdown", "{here}/out"],
+    "history": ["history", "{here}/given", "{here}/other", "--markdown", "{here}/out"],
+    "openmetrics": ["export", "{here}/given", "--format", "openmetrics", "--out", "{here}/out"],
+}
+"""Commands that show the texts of a run, in each format that is escaped."""
+
+
+@family("text", lambda: [f"{command}:{shape}" for command in COSTLY for shape in SHAPES])
+def _text_input(rest: str) -> Input:
+    command, _, shape = rest.partition(":")
+
+    def prepare(folder: Path) -> None:
+        for name in ("given", "other"):
+            rundirs.write(folder / name)
+            plan = json.loads((folder / name / "plan.json").read_text(encoding="utf-8"))
+            plan |= {"question": SHAPES[shape], "scope": SHAPES[shape]}
+            plan["cases"][-1]["skip_reason"] = SHAPES[shape]
+            (folder / name / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+
+    made = ("given", "other", "out")
+    return Input(f"text:{rest}", COSTLY[command], prepare, codes=(0, 1, 2), made=made)
 
 
 _SLURM = {"PATH": "{here}/bin:/usr/bin:/bin"}

@@ -98,6 +98,19 @@ def _node(minor: int) -> Callable[[Path], None]:
     return make
 
 
+def _below_planted(path: Path) -> None:
+    """Lead to the user's file by another user's link, below a folder of theirs in one like /tmp."""
+    (path.parent / "elsewhere").mkdir()
+    _there(path.parent / "elsewhere/file")
+    planted = path.parent / "shared/planted"
+    planted.mkdir(parents=True)
+    planted.parent.chmod(0o1777)
+    (planted / "link").symlink_to(path.parent / "elsewhere/file")
+    for theirs in (planted, planted / "link"):
+        os.chown(theirs, 65534, 65534, follow_symlinks=False)
+    path.symlink_to("shared/planted/link")
+
+
 PLACES: dict[str, tuple[Callable[[Path], None], bool, tuple[int, ...]]] = {
     "limited-new": (_new, True, (2,)),
     "limited-there": (_there, True, (2,)),
@@ -108,7 +121,11 @@ PLACES: dict[str, tuple[Callable[[Path], None], bool, tuple[int, ...]]] = {
     "pipe-name-of-nobody": (lambda path: path.symlink_to("/dev/fd/77"), False, (2,)),
     "link-to-itself": (lambda path: path.symlink_to(path), False, (2,)),
     **(
-        {"null-device": (_node(3), False, (0,)), "full-device": (_node(7), False, (2,))}
+        {
+            "null-device": (_node(3), False, (0,)),
+            "full-device": (_node(7), False, (2,)),
+            "link-below-planted": (_below_planted, False, (2,)),
+        }
         if os.geteuid() == 0
         else {}
     ),
@@ -159,7 +176,7 @@ def prepare(rest: str, here: Path) -> None:
     """Write its files."""
     command, _, place = rest.partition(":")
     rundirs.write(here / "given")
-    (here / "given/.lock").touch()  # as a sweep leaves it
+    (here / "given/.lock").touch()  # as a killed sweep leaves it
     if command.startswith(("compare", "history")):
         write_run(here / "other", rundirs.CASES, rounds=rundirs.ROUNDS, blocks=2, steps=3, seed=1)
     if command in FOLDER_COMMANDS:
