@@ -16,6 +16,8 @@ from ddpbench.texts import toml_text
 _MPI_ASKED = 'backend = "mpi": '
 WORLD_SIZES = (1, 2, 4)
 """At one of these, on one node or two, a strategy that can run here at all can run."""
+MODELS = ("mlp", "two_branch")
+"""One of these a strategy that can run here at all can train: some need a model with branches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +126,16 @@ def why_not(
     return None if None in reasons else reasons[0]
 
 
+def _why_no_model(catalog: Catalog, way: Way, strategy: str) -> str | None:
+    """Return why a strategy can train none of `MODELS` that way, or None if it can train one."""
+    reasons = [why_not(catalog, way, strategy=strategy, workload=model) for model in MODELS]
+    return None if None in reasons else reasons[0]
+
+
 def strategies(host: Host) -> Iterator[Finding]:
     """Yield each strategy on each kind of device."""
     for way in ways(host):
-        reasons = {
-            name: why_not(host.catalog, way, strategy=name, workload="mlp")
-            for name in host.catalog.strategy_names()
-        }
+        reasons = {name: _why_no_model(host.catalog, way, name) for name in host.catalog.strategy_names()}
         yield from _listed("strategies", way, reasons)
 
 

@@ -55,6 +55,11 @@ def test_what_runs_on_several_nodes_only_can_run(machine: Machine, monkeypatch: 
     assert machine.findings(training.strategies)["cpu strategies"].found == "single, ddp"
 
 
+def test_a_strategy_that_needs_branches_is_tried_with_a_model_that_has_some(machine: Machine) -> None:
+    machine.catalog = TableCatalog()
+    assert "branches" in machine.findings(training.strategies)["cpu strategies"].found.split(", ")
+
+
 def test_a_strategy_that_needs_more_gpus_than_there_are(machine: Machine) -> None:
     one = Way("cuda", "nccl", 1)
     reason = why_not(machine.catalog, one, strategy="ddp", workload="mlp", sizes=[2, 4])
