@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpbench.errors import OutputError, RequestError, UnreadableError
-from ddpbench.records.files import create_file, most_of, read_bytes, write_anew, write_atomically
+from ddpbench.records.files import MIB, create_file, most_of, read_bytes, write_anew, write_atomically
 from ddpbench.records.rundir import CASE_ID, RunDir, explain_os_error
 
 if TYPE_CHECKING:
@@ -107,11 +107,11 @@ def _unpack(run: RunDir) -> None:
         with tempfile.TemporaryDirectory(dir=run.path, prefix=".unpacking-") as folder:
             unpacked = RunDir(Path(folder))
             packed = read_bytes(run.packed, MOST_BYTES)
-            for name, data in _members(run.packed, packed):
+            for name, pieces in _members(run.packed, packed):
                 target = unpacked.path / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with create_file(target) as file:
-                    file.write(data)
+                    file.writelines(pieces)
             unpacked.cases.mkdir(exist_ok=True)
             write_anew(unpacked.cases / _STAMP, _digest(packed))
             # Another process may have unpacked it meanwhile: a folder that is not empty is not replaced.
@@ -145,40 +145,117 @@ class _DiskSpace:
         return self.taken > _MOST_ON_DISK
 
 
-def _members(path: Path, packed: bytes) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of the files of an archive, whose path is for messages.
+class _Content:
+    """What an archive holds, decompressed piece by piece: a few KB of xz may hold 1 GiB."""
+
+    def __init__(self, packed: bytes) -> None:
+        import lzma
+
+        self._decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MOST_MEMORY)
+        self._packed = memoryview(packed)
+        self._left = MOST_BYTES
+
+    def piece(self, most: int) -> bytes:
+        """Return the next bytes, `most` or fewer; none at the end.
+
+        Raises:
+            EOFError: the end is missing, or comes too late.
+        """
+        while not self._decompressor.eof:
+            given = self._packed[: MIB if self._decompressor.needs_input else 0]
+            self._packed = self._packed[len(given) :]
+            if not given and self._decompressor.needs_input:
+                raise EOFError("its end is missing")
+            found = self._decompressor.decompress(given, max_length=most)
+            self._left -= len(found)
+            if self._left < 0:
+                raise EOFError(f"it holds more than {MOST_BYTES:,} bytes")
+            if found:
+                return found
+        return b""
+
+    def pieces(self, count: int) -> Iterator[bytes]:
+        """Yield the next `count` bytes.
+
+        Raises:
+            EOFError: there are fewer.
+        """
+        while count:
+            found = self.piece(min(count, MIB))
+            if not found:
+                raise EOFError("its last member is cut off")
+            count -= len(found)
+            yield found
+
+    def skip(self, count: int) -> None:
+        """Leave out the next `count` bytes; raises as `pieces`."""
+        for _ in self.pieces(count):
+            pass
+
+    def finish(self) -> None:
+        """Read all that is left: a checksum follows the last member; raises as `piece`."""
+        while self.piece(MIB):
+            pass
+
+
+def _headers(content: _Content) -> Iterator[tarfile.TarInfo]:
+    """Yield the headers of members, each of one block as `pack` writes it. Contents are read between two of them.
+
+    tarfile reads others too, and takes minutes for one with millions of fields.
+    """
+    import tarfile
+
+    while any(header := b"".join(content.pieces(tarfile.BLOCKSIZE))):
+        yield tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+
+
+def _padding(size: int) -> int:
+    """Return how many bytes follow a member's contents, up to the next block."""
+    import tarfile
+
+    return -size % tarfile.BLOCKSIZE
+
+
+@contextlib.contextmanager
+def _naming_damage(path: Path) -> Iterator[None]:
+    import lzma
+    import tarfile
+
+    try:
+        yield
+    except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError, OverflowError) as error:
+        raise UnreadableError(f"{path} is damaged: {error}") from None
+
+
+def _members(path: Path, packed: bytes) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """Yield names and contents of the files of an archive, whose path is for messages; contents in pieces, in turn.
 
     Raises:
         UnreadableError: a member is not a record file, comes twice, or cannot be read.
     """
-    import lzma
-    import tarfile
-
-    decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MOST_MEMORY)
-    try:
-        content = decompressor.decompress(packed, max_length=MOST_BYTES)
-        if not decompressor.eof:  # its checksum follows the last member
-            raise EOFError(f"its end is missing, or it holds more than {MOST_BYTES:,} bytes")
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
-            _check_members(path, archive)  # all of them before any is written
-            for member in archive:
-                file = archive.extractfile(member)
-                assert file is not None
-                yield member.name, file.read()
-    except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError, OverflowError, RecursionError) as error:
-        raise UnreadableError(f"{path} is damaged: {error}") from None
+    with _naming_damage(path):
+        content = _Content(packed)
+        _check_members(path, content)  # all of them before any is written
+        content.finish()
+        content = _Content(packed)
+        for member in _headers(content):
+            yield member.name, content.pieces(member.size)
+            content.skip(_padding(member.size))
 
 
-def _check_members(path: Path, archive: tarfile.TarFile) -> None:
+def _check_members(path: Path, content: _Content) -> None:
     """Refuse what no archive of records holds.
 
     Raises:
         UnreadableError: a member is not a record file, comes twice or is too large, or there are too many.
+        EOFError, tarfile.TarError: it is damaged.
     """
+    import tarfile
+
     seen: set[str] = set()
     space = _DiskSpace()
-    for member in archive:
-        plain = member.isreg() and not member.issparse()  # sparse: its size is not what it holds
+    for member in _headers(content):
+        plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and member.size >= 0
         if not plain or member.name in seen or not _NAME.fullmatch(member.name):
             raise UnreadableError(
                 f"{path}: unexpected member {member.name[:200]!r}; an archive of records holds each launch's "
@@ -195,6 +272,7 @@ def _check_members(path: Path, archive: tarfile.TarFile) -> None:
                 "those of no run do. It was not unpacked"
             )
         seen.add(member.name)
+        content.skip(member.size + _padding(member.size))
 
 
 def _record_files(root: Path) -> Iterator[str]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import lzma
 import os
 import shutil
 import tarfile
+import time
+import tracemalloc
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -248,3 +251,48 @@ def test_a_run_of_uncommitted_changes_is_packed_only_on_request(
         assert not run.packed.exists()
     assert command(["pack", str(run.path), "--dirty"]) == 0
     assert run.packed.exists()
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_SPARSE]
+)
+def test_headers_that_pack_does_not_write_are_not_read(run: RunDir, kind: bytes) -> None:
+    """A pax header may hold millions of fields: minutes for a few KB of xz."""
+    header = tarfile.TarInfo("././@PaxHeader")
+    header.type = kind
+    header.size = len(fields := b"5 a=\n" * 2_000_000)
+    content = header.tobuf(tarfile.USTAR_FORMAT) + fields + bytes(-len(fields) % tarfile.BLOCKSIZE)
+    kept(run)
+    run.packed.write_bytes(lzma.compress(content + lzma.decompress(run.packed.read_bytes()), preset=0))
+    began = time.process_time()
+    with pytest.raises(RecordError, match=r"unexpected member '\./\./@PaxHeader'"):
+        unpack(run)
+    assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize("end", [b"", b"\1", b"\0" * 512, b"\1" * 512])
+def test_an_archive_is_never_in_memory_as_a_whole(run: RunDir, end: bytes) -> None:
+    records = contents(run)
+    kept(run)
+    content = lzma.decompress(run.packed.read_bytes()).rstrip(b"\0")
+    content += bytes(-len(content) % tarfile.BLOCKSIZE + 1024)
+    run.packed.write_bytes(lzma.compress(content + bytes(100 << 20) + end, preset=0))
+    tracemalloc.start()
+    try:
+        unpack(run)
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+    assert contents(run) == records
+
+
+def test_a_member_without_an_end_is_damage(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    for cut in (1, 512, 700):
+        member = tarfile.TarInfo(GOOD)
+        member.size = 1000
+        content = member.tobuf(tarfile.USTAR_FORMAT) + bytes(1000)
+        run.packed.write_bytes(lzma.compress(content[:cut]))
+        with pytest.raises(RecordError, match=r"records\.tar\.xz is damaged"):
+            unpack(run)
+        assert not run.cases.exists()
