@@ -12,7 +12,7 @@ from typing import Any
 
 from ddpbench.errors import ExperimentError, Problem
 from ddpbench.machine.done import Done, to_prove
-from ddpbench.machine.estimate import Tried, launch_s, proof_s, server_starts_s
+from ddpbench.machine.estimate import Tried, crowded_ids, launch_s, proof_s, server_starts_s
 from ddpbench.machine.hardware import Hardware, numa_cores
 from ddpbench.machine.order import run_order
 from ddpbench.machine.placement import deal, early_env
@@ -75,6 +75,11 @@ class Plan:
     """What is known of users' own workloads once they were tried, by name with options: estimates are made from it."""
     claims: tuple[PlannedClaim, ...] = ()
     """The experiment's, with the pairs of cases that decide them."""
+    crowded: frozenset[str] = field(init=False, repr=False, compare=False)
+    """The ids of cases whose ranks share cores."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "crowded", crowded_ids(self.cases))
 
     def case(self, case_id: str) -> PlannedCase:
         """Return the planned case of that id."""
@@ -96,11 +101,13 @@ class Plan:
 
     def launch_s(self, case: Case) -> float:
         """About how long one launch of a case takes, seconds."""
-        return launch_s(case, self.experiment.budget, self.tried.get(case.workload_with_options))
+        tried, crowded = self.tried.get(case.workload_with_options), case.case_id in self.crowded
+        return launch_s(case, self.experiment.budget, tried, crowded=crowded)
 
     def proof_s(self, case: Case) -> float:
         """About how long the proof of a case takes, seconds."""
-        return proof_s(case, self.tried.get(case.workload_with_options))
+        tried, crowded = self.tried.get(case.workload_with_options), case.case_id in self.crowded
+        return proof_s(case, tried, crowded=crowded)
 
     def estimate_s(
         self,

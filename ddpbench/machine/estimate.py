@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ddpbench.formulas import PAYLOAD, TIMES
 from ddpbench.machine.placement import early_env
-from ddpbench.spec import Budget, Case, Links
+from ddpbench.spec import Budget, Case, Links, PlannedCase
 from ddpbench.strategies import load_strategy
 from ddpbench.workloads import load_workload
 from ddpbench.workloads.replay import Replay
@@ -53,6 +53,8 @@ REPLAY_TIMED = 4
 """It times as many at least."""
 EMULATED_RANK_S = 0.35
 """What a launch takes longer for each rank where ranks of emulated nodes share one machine's cores."""
+CROWDED_RANK_S = 0.2
+"""What a launch or a proof takes longer for each rank where ranks share cores: measured with 8 and 16 on two cores."""
 PROOF_TRANSFERS = 10
 """About so many times float32's gradients are sent in a proof: steps in float32, and in float64, twice as large."""
 PROOF_STEPS = 8
@@ -124,13 +126,21 @@ def server_starts_s(rounds: int, cases: Iterable[Case], *, shared: bool) -> floa
     return (min(rounds, 1) if shared else rounds) * len(kinds) * SERVER_START_S
 
 
-def launch_s(case: Case, budget: Budget, tried: Tried | None = None) -> float:
+def crowded_ids(entries: Iterable[PlannedCase]) -> frozenset[str]:
+    """Return the ids of cases whose ranks share cores; those on emulated nodes are counted by `EMULATED_RANK_S`."""
+    return frozenset(
+        entry.case.case_id for entry in entries if entry.oversubscribed and not entry.case.fabric
+    )
+
+
+def launch_s(case: Case, budget: Budget, tried: Tried | None = None, *, crowded: bool = False) -> float:
     """What one launch takes, seconds; at most, where it trains to a loss: nobody knows yet how soon it gets there.
 
-    `tried` is what is known of a user's own workload, once it was tried.
+    `tried` is what is known of a user's own workload, once it was tried; `crowded`: its ranks share cores.
     """
     extra_s = (
-        case.evaluation * EVALUATION * budget.measured_s
+        crowded * CROWDED_RANK_S * case.world_size
+        + case.evaluation * EVALUATION * budget.measured_s
         + case.checkpoint * CHECKPOINTS_S
         + (case.loader_workers > 0) * LOADER_START_S
         + (budget.target_loss.seconds if budget.target_loss is not None else 0.0)
@@ -154,9 +164,9 @@ def launch_s(case: Case, budget: Budget, tried: Tried | None = None) -> float:
     return steps_s + LAUNCH_OVERHEAD_S + _anew_s(case) + ranks_s + extra_s
 
 
-def proof_s(case: Case, tried: Tried | None = None) -> float:
+def proof_s(case: Case, tried: Tried | None = None, *, crowded: bool = False) -> float:
     """Return what its proof takes, seconds."""
-    begun_s = PROOF_S + _anew_s(case)
+    begun_s = PROOF_S + _anew_s(case) + crowded * CROWDED_RANK_S * case.world_size
     replay, tried = replay_of(case), tried or _expected(case)
     if replay is None and tried is not None:
         steps = TRIED_PROOF_STEPS + TRIED_PROOF_STEPS_PER_RANK * case.world_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ddpbench.machine.done import Done, Launches, to_prove
-from ddpbench.machine.estimate import Tried, launch_s, proof_s, server_starts_s
+from ddpbench.machine.estimate import Tried, crowded_ids, launch_s, proof_s, server_starts_s
 from ddpbench.machine.finished import Key
 from ddpbench.records import LaunchOutcome
 from ddpbench.spec import Case, PlannedCase
@@ -28,6 +28,7 @@ class Expected:
         self._own_s: dict[str, tuple[float, int]] = {}
         """How long each case's launches took together and how many they were, by its id."""
         self._cases = {entry.case.case_id: entry.case for entry in plan.runnable}
+        self._crowded = crowded_ids(plan.runnable)
         self.server_start_s = server_starts_s(1, self._cases.values(), shared=shared)
         """What starting a round's fork servers takes."""
 
@@ -52,11 +53,13 @@ class Expected:
         return self._guess_s(entry.case) * (self._took_s / self._guessed_s if self._guessed_s else 1.0)
 
     def _guess_s(self, case: Case) -> float:
-        return launch_s(case, self._budget, self._tried.get(case.workload_with_options))
+        tried, crowded = self._tried.get(case.workload_with_options), case.case_id in self._crowded
+        return launch_s(case, self._budget, tried, crowded=crowded)
 
     def proof_s(self, case: Case) -> float:
         """The proof of a case, as guessed."""
-        return proof_s(case, self._tried.get(case.workload_with_options))
+        tried, crowded = self._tried.get(case.workload_with_options), case.case_id in self._crowded
+        return proof_s(case, tried, crowded=crowded)
 
     def round_s(self, launches: Sequence[PlannedCase]) -> float:
         """One more round, of a launch of each of these cases."""

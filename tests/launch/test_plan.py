@@ -10,7 +10,17 @@ import pytest
 
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.plan import Plan, make_plan, plan_launch
-from ddpbench.machine.estimate import FRAMEWORK_S, RAY_S, SERVER_START_S, STARTED_ANEW_S, about
+from ddpbench.machine.done import Done
+from ddpbench.machine.estimate import (
+    CROWDED_RANK_S,
+    FRAMEWORK_S,
+    RAY_S,
+    SERVER_START_S,
+    STARTED_ANEW_S,
+    about,
+    proof_s,
+)
+from ddpbench.machine.expected import Expected
 from ddpbench.machine.hardware import Hardware
 from ddpbench.machine.placement import applied
 from ddpbench.records import LaunchDir, RunDir
@@ -131,6 +141,20 @@ def test_an_estimate_counts_launches_rounds_and_proofs() -> None:
     assert two - one > 2
     assert plan.estimate_s(1) > plan.estimate_s(1, proofs=[])
     assert plan.estimate_s(3) - plan.estimate_s(2) > 2 * len(ids)
+
+
+def test_an_estimate_counts_ranks_that_share_cores() -> None:
+    """Plan eight ranks on four cores, which start, meet and compute one after the other."""
+    plan = plan_of("[axes]\nworld_size = [4, 8]")
+    own, shared = (next(entry for entry in plan.runnable if entry.case.world_size == size) for size in (4, 8))
+    assert shared.oversubscribed
+    assert not own.oversubscribed
+    added_s = 8 * CROWDED_RANK_S
+    expected = Expected(plan, Done(RunDir(Path("/nowhere")), plan), shared=False)
+    assert plan.launch_s(shared.case) == pytest.approx(plan.launch_s(own.case) + added_s)
+    assert expected.launch_s(shared) == pytest.approx(plan.launch_s(shared.case))
+    assert plan.proof_s(shared.case) == pytest.approx(proof_s(shared.case) + added_s)
+    assert expected.proof_s(shared.case) == pytest.approx(plan.proof_s(shared.case))
 
 
 def test_an_estimate_counts_that_another_launchers_ranks_import_torch_anew() -> None:
