@@ -74,6 +74,9 @@ class Simulated:
             SweepRequest(experiment=run) if resume else SweepRequest(experiment=experiment, out=run)
         )
         self.patch.setattr(module, "identify", self._identify)
+        self.patch.setattr(
+            module, "check_resumable", lambda _: None
+        )  # nothing is identified, and nothing recorded
         self.patch.setattr(module, "Servers", _NoServers)
         self.patch.setattr(module, "claimed", lambda cores=(), gpus=(): nullcontext(self.gpus.extend(gpus)))
         self.patch.setattr(module, "launch_throughput", lambda *_: None)
