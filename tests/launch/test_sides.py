@@ -13,6 +13,7 @@ from ddpbench.launch.interleave.bisect import commits_between
 from ddpbench.launch.interleave.sides import (
     SideSpec,
     _commit_of,
+    check_apart,
     check_common,
     check_there,
     parse_side,
@@ -228,3 +229,16 @@ def test_an_experiment_that_is_wrong_is_placed_and_refused_when_it_is_read(
     monkeypatch.chdir(folder)
     placed = place(SideSpec(name="base", ref="HEAD"), experiment, tmp_path / "compare-1")
     assert placed.experiment.read_text() == experiment.read_text()
+
+
+@pytest.mark.parametrize("other", ["./", "../here", "path=."])
+def test_one_folder_written_in_two_ways_is_one_side(
+    other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    base = parse_side("base", [str(here)])
+    with pytest.raises(RequestError, match="both sides are the same"):
+        check_apart(base, parse_side("new", [other]))
+    check_apart(base, parse_side("new", [str(tmp_path)]))

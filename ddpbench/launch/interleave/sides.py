@@ -125,8 +125,13 @@ def check_apart(base: SideSpec, new: SideSpec) -> None:
     Raises:
         RequestError: they are the same.
     """
-    if replace(base, name="") == replace(new, name=""):
+    if _unnamed(base) == _unnamed(new):
         raise RequestError(f"both sides are the same: give --base and --new with {_WORDS}")
+
+
+def _unnamed(side: SideSpec) -> SideSpec:
+    """Return what a side is, whatever its name is and however its folder is written."""
+    return replace(side, name="", path=side.path and str(Path(side.path).resolve()))
 
 
 def is_side_word(word: str) -> bool:
@@ -152,7 +157,7 @@ def beside_this_code(words: Sequence[str]) -> tuple[SideSpec, SideSpec]:
     base = parse_side("base", words)
     here = _top(Path.cwd()) or Path.cwd().resolve()
     new = SideSpec(name="new", path=str(here) if base.ref or base.path else "")
-    if replace(base, name="", path=base.path and str(Path(base.path).resolve())) == replace(new, name=""):
+    if _unnamed(base) == _unnamed(new):
         raise RequestError(
             f"--base {' '.join(words)}: that is the code that is worked on: both sides are the same"
         )
