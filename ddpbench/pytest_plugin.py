@@ -286,10 +286,11 @@ class DdpBenchmark:
     def _measured(self, rounds: Any, measured: Any, settings: dict[str, Any]) -> dict[str, Any]:
         config = self._request.config
         disabled = bool(getattr(self._benchmark, "disabled", False))
-        count = _number("rounds", rounds, int) or (1 if disabled else config.getoption("--ddpbench-rounds"))
-        seconds = _number("measured", measured, int, float) or (
-            0.05 if disabled else config.getoption("--ddpbench-measured")
-        )
+        count, seconds = _number("rounds", rounds, int), _number("measured", measured, int, float)
+        if count is None:
+            count = 1 if disabled else config.getoption("--ddpbench-rounds")
+        if seconds is None:
+            seconds = 0.05 if disabled else config.getoption("--ddpbench-measured")
         if disabled:
             self._request.node.user_properties.append((_NOT_MEASURED, True))
         bench = _bench(config)

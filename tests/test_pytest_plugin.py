@@ -261,6 +261,16 @@ def test_launches_and_seconds_are_numbers(name: str, value: object, message: str
     assert pytest_plugin._number(name, None, *kinds) is None
 
 
+@pytest.mark.parametrize("given", ["rounds=0", "measured=0"])
+def test_no_rounds_and_no_seconds_are_refused(suite: Path, given: str) -> None:
+    (suite / "tests" / "test_steps.py").write_text(
+        f"def test_none(ddp_benchmark):\n    ddp_benchmark(workload='mlp:small', strategy='single', {given})\n"
+    )
+    done = run_pytest(suite, "--ddpbench-rounds=1", "--ddpbench-measured=0.01")
+    assert "1 failed" in done.stdout
+    assert "0 given; must be" in done.stdout
+
+
 @pytest.mark.parametrize("name", ["gone.py:Mine", "replay:gone.json"])
 def test_a_file_that_is_nowhere_is_told_with_the_folders_of_the_user(
     suite: Path, monkeypatch: pytest.MonkeyPatch, name: str
