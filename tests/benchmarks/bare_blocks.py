@@ -22,14 +22,14 @@ from tests.benchmarks import bare_loop
 
 def agreed(number: int) -> int:
     """Return rank 0's number, when all ranks have come here."""
-    told = torch.tensor([number])
-    dist.broadcast(told, 0)
+    tensor = torch.tensor([number])
+    dist.broadcast(tensor, 0)
     dist.barrier()
-    return int(told.item())
+    return int(tensor.item())
 
 
 def block(step: Callable[[], object], steps: int) -> tuple[float, float, int]:
-    """Return the time, the processor time and the minor page faults of so many steps, after one not counted."""
+    """Return the time, the processor time and the minor page faults of `steps` steps, after one not counted."""
     step()
     faults, cpu, start = (
         resource.getrusage(resource.RUSAGE_SELF).ru_minflt,

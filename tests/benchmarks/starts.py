@@ -94,7 +94,7 @@ class Starts:
         ]
         self.count = 0
         self.turn: Turn | None = None
-        """What blocks of steps wait for, where they are in turn with another start's."""
+        """Blocks of steps wait for it, in turn with another start's."""
 
     @property
     def loop(self) -> str:
