@@ -200,7 +200,7 @@ class RunSummary:
             ratio_ci_low, ratio_ci_high` (step time over that from memory), `verdict` (`analysis/inputs.py`).
         checkpoints: one row per case and method: `case_id, method, cost_s, cost_ci_low_s, cost_ci_high_s,
             first_s, write_s, bytes, writers, checkpoints, launches, step_time_s, share_100, share_1000,
-            share_10000` (of time, at one checkpoint in so many steps), `steps_for_1_percent`, `cost_mean_s,
+            share_10000` (of time, at one checkpoint in that many steps), `steps_for_1_percent`, `cost_mean_s,
             step_time_mean_s` (means over launches, which shares are of; the others are medians).
         waterfall: one row for each loss of a case and one for its efficiency: `case_id, item` (one of
             `waterfall.LOSSES`, or `efficiency`), `share, share_ci_low, share_ci_high, rounds, split` (whether

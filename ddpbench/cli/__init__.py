@@ -246,7 +246,7 @@ def _check_readable(word: str) -> None:
     """Refuses an argument that no file, setting or message can have.
 
     Raises:
-        RequestError: it holds a NUL, or bytes that are no UTF-8; or the locale cannot tell.
+        RequestError: it holds a NUL, or bytes that are not UTF-8; or the locale cannot tell.
     """
     surrogates = any("\ud800" <= one <= "\udfff" for one in word)
     if surrogates and "\0" not in word and _is_utf8(word):

@@ -146,7 +146,7 @@ class _DiskSpace:
 
 
 class _Content:
-    """What an archive holds, decompressed piece by piece: a few KB of xz may hold 1 GiB."""
+    """The content of an archive, decompressed piece by piece: a few KB of xz may hold 1 GiB."""
 
     def __init__(self, packed: bytes) -> None:
         import lzma

@@ -208,7 +208,7 @@ def test_a_disk_that_is_full_before_the_plan_stands_leaves_nothing(
 def test_what_ends_a_sweep_says_how_to_resume_it(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same command would begin another run where --out is not given."""
+    """Without --out, repeating the command would begin another run."""
     path = tmp_path / "a run"
 
     def ended(work: sweep.Sweep, _interrupted: object) -> None:

@@ -29,7 +29,7 @@ SEEN_SHARE = 0.15
 ROUNDS_TO_SEE = math.ceil(math.log(ALPHA) / math.log1p(-SEEN_SHARE))
 """19 rounds have a slow one with that probability."""
 FURTHER = 2
-"""Rounds as far off as the furthest that a mean is held against."""
+"""Rounds as far off as the furthest, with which a mean has to agree as well."""
 
 
 def missed_share(rounds: int) -> float:

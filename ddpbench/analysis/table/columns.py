@@ -353,9 +353,9 @@ def _table() -> list[Column]:
             "from the failure until steps take at most 2 % longer than before it, on average from there on",
         ),
         *_number("recovery", "recoveries_at_pace", "", "of recoveries: those in which they did"),
-        *_measured("recovery", "restored{}_s", "s", "from the failure until training goes on"),
+        *_measured("recovery", "restored{}_s", "s", "from the failure until training continues"),
         *_measured(
-            "recovery", "recovery_snapshot{}_s", "s", "a snapshot, of those that let go of an old one"
+            "recovery", "recovery_snapshot{}_s", "s", "a snapshot, of those that delete an old one"
         ),
         *_one("recovery", "whole", "recovery_snapshot_bytes", "bytes", "of a snapshot"),
         *_one("recovery", "whole", "samples_lost", "samples", "that no step was made with, of all launches"),

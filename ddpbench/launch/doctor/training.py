@@ -17,7 +17,7 @@ _MPI_ASKED = 'backend = "mpi": '
 WORLD_SIZES = (1, 2, 4)
 """At one of these, on one node or two, a strategy that can run here at all can run."""
 MODELS = ("mlp", "two_branch")
-"""One of these a strategy that can run here at all can train: some need a model with branches."""
+"""Every strategy that can run here trains one of these: some need a model with branches."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,7 +152,7 @@ class Taken:
     whole_step: bool
     """True where the class makes the update itself."""
     models: frozenset[tuple[int, Path]]
-    """What the script's models are known by, as `Origin.key`."""
+    """The script's models, each as its `Origin.key`."""
 
 
 class Leavings:

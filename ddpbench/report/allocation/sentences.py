@@ -118,7 +118,7 @@ def saving(allocation: Allocation) -> str:
     if found is None:
         return ""
     recovery = (
-        f"{format_seconds(found.restored_s)} until training goes on after a failure, means over launches"
+        f"{format_seconds(found.restored_s)} until training continues after a failure, means over launches"
         if found.restored_s is not None
         else "mean over launches; a recovery was not measured and is left out"
     )

@@ -32,7 +32,7 @@ def goodput_picture(cost: Cost) -> Picture:
     heading = f"With a failure a day, a snapshot every {period} is best: {lost} of the time is lost"
     caption = (
         f"Share of wall time that does not train, by the training between two snapshots, from a snapshot's "
-        f"{number(1e3 * snapshot_s)} ms and the {number(restored_s)} s until training goes on "
+        f"{number(1e3 * snapshot_s)} ms and the {number(restored_s)} s until training continues "
         f"({cost.name}), means over the launches here. Failures come at random (Poisson), also in snapshots and "
         "recoveries, and cost what was trained since the last snapshot. Markers: the exact optimum. "
         "Table: Young (1974), Daly (2006)."
