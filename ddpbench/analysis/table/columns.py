@@ -354,9 +354,7 @@ def _table() -> list[Column]:
         ),
         *_number("recovery", "recoveries_at_pace", "", "of recoveries: those in which they did"),
         *_measured("recovery", "restored{}_s", "s", "from the failure until training continues"),
-        *_measured(
-            "recovery", "recovery_snapshot{}_s", "s", "a snapshot, of those that delete an old one"
-        ),
+        *_measured("recovery", "recovery_snapshot{}_s", "s", "a snapshot, of those that delete an old one"),
         *_one("recovery", "whole", "recovery_snapshot_bytes", "bytes", "of a snapshot"),
         *_one("recovery", "whole", "samples_lost", "samples", "that no step was made with, of all launches"),
         *_one(
