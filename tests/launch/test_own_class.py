@@ -460,6 +460,48 @@ def test_what_is_not_there_is_a_line_that_says_what_belongs_there(tmp_path: Path
     assert [each.partition("(")[0] for each in left] == ["loss", "model", "dataset", "optimizer"]
 
 
+NESTED = """
+    from dataclasses import dataclass, field
+    from pydantic import Field
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    @dataclass
+    class Optim:
+        lr: float = 1e-2
+
+    @dataclass
+    class Config:
+        batch: int = field(default=8, metadata={})
+        optim: Optim = field(default_factory=Optim)
+        decay: Optim = field(default_factory=lambda: Optim(lr=0.25))
+        clip: float = Field(0.5, gt=0)
+
+    def main(cfg):
+        model = nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=cfg.optim.lr, weight_decay=cfg.decay.lr)
+        for x, y in DataLoader(TensorDataset(torch.randn(64, 8), torch.randn(64, 1)), batch_size=cfg.batch):
+            loss = nn.functional.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), cfg.clip)
+            optimizer.step()
+
+    if __name__ == "__main__":
+        main(Config())
+"""
+
+
+def test_fields_that_an_instance_alone_has_are_followed_to_what_makes_them(tmp_path: Path) -> None:
+    text, left = written(tmp_path, NESTED)
+    found = methods(text)
+    assert found["batch"] == "batch = 8"
+    assert "lr=Optim.lr, weight_decay=0.25" in found["optimizer"]
+    assert "clip_grad_norm_(model.parameters(), 0.5)" in found["before_update"]
+    assert left == []
+
+
 AVERAGED = """
     import torch
     from torch import nn
