@@ -144,20 +144,24 @@ _Cap = BucketSetting | None
 _Options = Annotated[str, AfterValidator(_options)]
 
 
+_Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
+"""As an experiment may have it: figures and tables name a case at each of its numbers."""
+
+
 class _Entry(BaseModel, strict=True, frozen=True):
     """What an entry of `cases` must hold, beside the id: as a sweep makes it, so that its contents can be trusted."""
 
     case_id: str
-    workload: Annotated[str, Field(min_length=1)]
-    strategy: Annotated[str, Field(min_length=1)]
-    experiment: str = ""
-    algorithm: str = ""
-    schedule: str = ""
+    workload: Annotated[_Text, Field(min_length=1)]
+    strategy: Annotated[_Text, Field(min_length=1)]
+    experiment: _Text = ""
+    algorithm: _Text = ""
+    schedule: _Text = ""
     options_json: _Options = "{}"
     workload_options_json: _Options = "{}"
-    backend: str = ""
+    backend: _Text = ""
     device: Literal["cpu", "cuda"] = "cpu"
-    launcher: str = "local"
+    launcher: _Text = "local"
     world_size: Annotated[int, Field(ge=1, le=MAX_RANKS)] = 1
     nodes: _Positive = 1
     ranks_per_node: _Positive = 1
@@ -167,8 +171,8 @@ class _Entry(BaseModel, strict=True, frozen=True):
     local_batch: _Positive = 8
     global_batch: _Positive = 8
     scaling: Literal["weak", "strong"] = "weak"
-    dtype: str = "float32"
-    fabric: Annotated[str, AfterValidator(_links)] = ""
+    dtype: _Text = "float32"
+    fabric: Annotated[_Text, AfterValidator(_links)] = ""
     compute: Literal["real", "replayed", "synthetic"] = "real"
     dilation: Annotated[float, Field(ge=1, lt=1e9, strict=True)] = 1.0
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 0
@@ -177,7 +181,7 @@ class _Entry(BaseModel, strict=True, frozen=True):
     data: Literal["loader", "memory"] = "loader"
     evaluation: bool = False
     checkpoint: bool = False
-    checkpoint_dir: str = ""
+    checkpoint_dir: _Text = ""
     shrink: Annotated[int, Field(ge=1, le=MOST_SHRINK)] = 1
     env_json: Annotated[str, AfterValidator(_env)] = "{}"
     recovery: Recovery = "off"

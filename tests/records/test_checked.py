@@ -13,8 +13,10 @@ from ddpbench.launch.interleave.turns import FILE, read_comparison
 from ddpbench.records import RunDir
 from ddpbench.records.files import parse_json
 from ddpbench.records.machine import read_merged
+from ddpbench.records.plan import read_plan
+from ddpbench.spec import PlannedCase
 from tests.campaign import documents
-from tests.synthetic import write_run
+from tests.synthetic import case_of, write_run
 
 SIDE = {"words": "ref=main", "commit": "0123", "overrides": []}
 COMPARISON = {
@@ -82,3 +84,15 @@ def test_the_campaign_changes_every_container_of_every_document() -> None:
     } <= plan
     commands = {document.commands[0][0] for document in documents.DOCUMENTS.values()}
     assert commands >= {"report", "compare", "submit", "sweep"}
+
+
+@pytest.mark.parametrize("field", ["workload", "strategy", "checkpoint_dir", "launcher", "fabric"])
+def test_a_text_of_a_case_is_no_longer_than_one_of_an_experiment(tmp_path: Path, field: str) -> None:
+    """Figures name it at every bar: one of 200,000 characters takes minutes."""
+    planned = PlannedCase(case=case_of("single", 1))
+    run = write_run(tmp_path, [planned], rounds=1, blocks=1, steps=1)
+    plan = json.loads(run.plan.read_text())
+    plan["cases"][0][field] = "w" * 5_000
+    run.plan.write_text(json.dumps(plan))
+    with pytest.raises(IdentityError, match=f"{field}: string should have at most 4096 characters"):
+        read_plan(run)

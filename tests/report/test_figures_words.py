@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from ddpbench.report import page
 from ddpbench.report.draw import style
-from ddpbench.report.draw.canvas import Sheet, drawing
+from ddpbench.report.draw.canvas import Sheet, drawing, wrapped
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, rows_of
 from ddpbench.report.sections import breakdown, scaling
@@ -153,3 +153,13 @@ def test_bars_that_the_longest_would_crush_have_a_figure_of_their_own() -> None:
     assert short.heading.startswith("Of the shorter steps, ")
     assert (tall.file_name, short.file_name) == ("breakdown", "breakdown-2")
     assert len(slowed(ddp(4).case_id).pictures) == 1, "one long bar tells by itself"
+
+
+def test_a_text_without_end_takes_a_few_lines_of_a_figure() -> None:
+    """A run from a stranger may name a processor of megabytes: each line would make the picture higher."""
+    for text in ("h " * 1_000_000, "h" * 2_000_000):
+        lines = wrapped(f"begins {text} ends", 100)
+        assert len(lines) <= 41
+        assert "begins" in lines[0]
+        assert "ends" in lines[-1]
+    assert " ".join(wrapped("as it is " * 300, 100)) == ("as it is " * 300).strip()

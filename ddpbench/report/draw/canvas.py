@@ -21,6 +21,7 @@ from ddpbench.report.draw.png import digest_of, png_of, stamped
 from ddpbench.report.draw.slim import slim
 from ddpbench.report.parts import Picture
 from ddpbench.report.words import Estimate
+from ddpbench.texts import within
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,6 +35,8 @@ _TITLE_LINE_IN = 0.2
 _NOTE_LINE_IN = 0.15
 _TITLE_CHARACTERS_PER_IN = 9.6
 _NOTE_CHARACTERS_PER_IN = 15.5
+_MOST_CHARACTERS = 4_000
+"""The longest title, conditions, caption or source; captions have some hundreds."""
 _WHOLE = re.compile(
     r"(?<=shrunk) (?=/)|(?<=\d) (?=x \d)|(?<=\d x) (?=\d)|(?<=\d) (?=%|[kMG]?bit/s|[KMG]iB|ms\b)"
 )
@@ -197,8 +200,11 @@ def decades(axes: Axes, values: Sequence[float]) -> None:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Lines of so many characters. `shrunk /4`, `8 x 1` and `1 Gbit/s` stay whole, by spaces that do not break."""
-    return textwrap.wrap(_WHOLE.sub("\N{NO-BREAK SPACE}", text), width)
+    """Lines of so many characters. `shrunk /4`, `8 x 1` and `1 Gbit/s` stay whole, by spaces that do not break.
+
+    A text of thousands of characters lacks its middle: each of its lines would make the picture higher.
+    """
+    return textwrap.wrap(_WHOLE.sub("\N{NO-BREAK SPACE}", within(text, _MOST_CHARACTERS)), width)
 
 
 @contextmanager
