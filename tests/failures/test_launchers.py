@@ -38,12 +38,15 @@ def with_launchers(experiment: Path, launchers: list[str]) -> Path:
     ids=" ".join,
 )
 def test_every_launcher_carries_a_sweep(
-    write_experiment: WriteExperiment, tmp_path: Path, launchers: list[str]
+    write_experiment: WriteExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launchers: list[str]
 ) -> None:
     experiment = with_launchers(write_experiment([workload("Sound")], rounds=1), launchers)
-    run = tmp_path / "run"
+    run, temporary = tmp_path / "run", tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     result = run_cli("sweep", experiment, "--out", run)
     assert result.returncode == 0, result
+    assert list(temporary.iterdir()) == []
     frame = ddpbench.load(run)
     assert set(frame["status"]) == {"ok"}, frame[["case_id", "status", "error"]].to_string()
     assert sorted(frame["launcher"]) == sorted(launchers)
