@@ -7,13 +7,14 @@ import random
 import re
 import signal
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 import pytest
 
+from ddpbench.analysis import summarize
 from ddpbench.analysis.regression.saved import read_saved
 from ddpbench.cli import run as command
 from ddpbench.errors import IdentityError, RecordError, RequestError
@@ -30,9 +31,12 @@ from ddpbench.records import RunDir, pack
 from ddpbench.records.archive import unpack
 from ddpbench.records.plan import read_plan, repeated
 from ddpbench.records.schema import check_digits
+from ddpbench.report.rows import rows_of
+from ddpbench.report.series import panels_of
+from ddpbench.spec import Case, grouping
 from ddpbench.texts import clean, on_one_line, on_page
 from tests.records.test_archive import write_archive
-from tests.synthetic import write_run
+from tests.synthetic import case_of, write_plan, write_run
 
 PATIENCE_S = 30
 """Far more than any of these takes, and far less than what grows with the square of a text does."""
@@ -180,6 +184,26 @@ def test_a_case_that_very_many_others_come_before_is_found_twice() -> None:
     assert repeated(ids) == f"{many - 1:012x}"
     assert Counted.compared < 10 * many
     assert repeated(ids[:-1]) is None
+
+
+def test_the_names_of_very_many_cases_take_one_look_at_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at = 0
+
+    def counted(cases: Iterable[Case], names: Iterable[str]) -> list[str]:
+        nonlocal looked_at
+        looked_at += len(list(cases))
+        return differing(cases, names)
+
+    differing = grouping.differing
+    monkeypatch.setattr(grouping, "differing", counted)
+    many = 300
+    run = RunDir(tmp_path / "run")
+    write_plan(run, [case_of("single", 1, seed=seed) for seed in range(many)])
+    panels = panels_of(rows_of(summarize(run)))
+    assert len({panel.name for panel in panels}) == len(panels) == many
+    assert looked_at < 10 * many
 
 
 def test_a_case_that_is_there_twice_is_refused(tmp_path: Path) -> None:

@@ -34,11 +34,11 @@ from ddpbench.workloads.shipped import PREFIX, profile_path
 
 _CONSEQUENCE = "results of the two do not belong in one table; give another --out"
 
-
-_IDENTITY = (
+IDENTITY = (
     *("cpu", "cores", "cpu_quota", "gpus", "driver", "kernel", "torch", "cuda", "nccl", "mpi"),
     *("cpu_capability", "python", "experiment_digest", "workload_digest", "rank_code_digest"),
 )
+"""The names of what identifies a machine and an experiment, in the order of machine.json."""
 
 
 def known_identity(hardware: Hardware, experiment_toml: str, cases: Sequence[PlannedCase]) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def machine_record(
     }
     return {
         "schema_version": SCHEMA_VERSION,
-        "identity": {name: known[name] for name in _IDENTITY if name in known},
+        "identity": {name: known[name] for name in IDENTITY if name in known},
         "context": {
             "host": socket.gethostname(),
             "started_utc": utc_now(),

@@ -10,7 +10,7 @@ from ddpbench.analysis.findings.wording import panel_wording
 from ddpbench.report.draw.style import Look, look
 from ddpbench.report.rows import Row
 from ddpbench.report.words import series_of
-from ddpbench.spec import Case, grouping
+from ddpbench.spec import grouping
 from ddpbench.spec.grouping import PANEL, VARIANT, Key, cap_order, cap_words
 from ddpbench.strategies.traits import traits_named, traits_of
 
@@ -132,7 +132,10 @@ def panels_of(rows: Iterable[Row]) -> list[Panel]:
     kept = worth or keys
     kept.sort(key=lambda key: -sum(row.ok for row in groups[key]))
     of = [groups[key][0].case for key in keys]
-    return [Panel(name=_panel_name(groups[key][0].case, of), rows=joined(groups[key], rows)) for key in kept]
+    words_of = grouping.wording(grouping.differing(of, PANEL), of)  # none where there is only one
+    return [
+        Panel(name=", ".join(words_of(groups[key][0].case)), rows=joined(groups[key], rows)) for key in kept
+    ]
 
 
 def joined(members: Sequence[Row], rows: Sequence[Row]) -> tuple[Row, ...]:
@@ -150,11 +153,6 @@ def joined(members: Sequence[Row], rows: Sequence[Row]) -> tuple[Row, ...]:
 
 def _but_links(row: Row) -> Key:
     return grouping.panel(row.case, but=("fabric",))
-
-
-def _panel_name(case: Case, among: Sequence[Case]) -> str:
-    """Return what sets this panel apart from the run's others; empty where there is only one."""
-    return ", ".join(grouping.words(case, grouping.differing(among, PANEL), among))
 
 
 def variant_words(rows: Iterable[Row], *, layouts: bool = True) -> dict[str, str]:

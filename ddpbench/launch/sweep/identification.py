@@ -15,7 +15,7 @@ from ddpbench.launch.plan import Plan, make_plan
 from ddpbench.launch.sweep.preparation import Prepared
 from ddpbench.machine.equal_caps import sentences, without_equal
 from ddpbench.machine.estimate import Tried
-from ddpbench.machine.identity import check_identity, known_identity, machine_record, sources_of
+from ddpbench.machine.identity import IDENTITY, check_identity, known_identity, machine_record, sources_of
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import (
     gradients_in_rank,
@@ -61,7 +61,11 @@ def check_resumable(prepared: Prepared) -> None:
     with contextlib.suppress(PackageNotFoundError):
         if (installed := version("torch")).partition("+")[0] != before.partition("+")[0]:
             known["torch"] = installed
-    there = {name: value for name, value in recorded.get("identity", {}).items() if name in known}
+    there = {
+        name: value
+        for name, value in recorded.get("identity", {}).items()
+        if name in known or name not in IDENTITY
+    }
     check_identity({"identity": there}, {"identity": known}, run.path, _apart(prepared, toml))
     _check_cases(run, plan)
 
