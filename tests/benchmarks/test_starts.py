@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 
 LAUNCHES = ("launches-1", "launches-2")
 """Two files of the same two ways to start, read as one."""
-KEPT = (("ddp-2",), ("single-1",), LAUNCHES)
+IN_TURN = ("blocks-ddp-2", "blocks-single-1")
+KEPT = (("ddp-2",), ("single-1",), LAUNCHES, *((name,) for name in IN_TURN))
 
 
 def kept(names: Sequence[str]) -> dict[str, list[Found]]:
@@ -51,6 +52,16 @@ def test_starts_are_kept_and_the_method_has_their_ratios() -> None:
         for way in ("exec", "fork-all", "harness"):
             one = ratio(found[way], found["torchrun"])
             assert f"{one.value:.4f} [{one.low:.4f}, {one.high:.4f}]" in method, (name, way)
+
+
+@pytest.mark.parametrize("name", IN_TURN)
+def test_the_method_and_the_readme_have_what_a_harness_launch_costs_in_turn(name: str) -> None:
+    found = kept((name,))
+    one = ratio(found["harness"], found["torchrun"])
+    assert f"{one.value:.4f} [{one.low:.4f}, {one.high:.4f}]" in (ROOT / "docs/method.md").read_text("utf-8")
+    more = [f"{100 * (value - 1):.1f}" for value in (one.value, one.low, one.high)]
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    assert f"{more[0]} % [{more[1]}, {more[2]}]" in readme
 
 
 def starts(*step_s: float) -> list[Found]:
