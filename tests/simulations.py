@@ -196,7 +196,7 @@ def alike_launches() -> Printed:
 
     The least of 5 to 20 launches; an AR(1), and a wave of 40 launches' length with noise of a tenth of it.
     """
-    dice, count, numbers = np.random.default_rng(1), 4000, (5, 6, 7, 8, 10, 12, 20)
+    dice, count, numbers = np.random.default_rng(1), 20_000, (5, 6, 7, 8, 10, 12, 20)
     printed = {}
     for correlation in (0.2, 0.35, 0.5, 0.8):
         held = [_held(_alike(dice.normal(0, 1, (count, many)), correlation)) for many in numbers]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.kept_pairs import STARTS
+from tests.benchmarks.ratio import Ratio
 from tests.benchmarks.starts import Found, ratio, read, table
 from tests.processes import python_path
 
@@ -27,6 +28,11 @@ def kept(names: Sequence[str]) -> dict[str, list[Found]]:
     return read(*(STARTS / f"{name}.csv" for name in names))
 
 
+def harness_over_torchrun(names: Sequence[str]) -> Ratio:
+    found = kept(names)
+    return ratio(found["harness"], found["torchrun"])
+
+
 @pytest.mark.parametrize("names", KEPT, ids="+".join)
 def test_the_kept_starts_give_the_ratios_of_their_readme(names: tuple[str, ...]) -> None:
     text = " ".join((STARTS / "README.md").read_text(encoding="utf-8").split())
@@ -39,8 +45,7 @@ def test_every_file_of_starts_is_read() -> None:
 
 
 def test_the_method_has_the_ratio_of_a_harness_launch() -> None:
-    found = kept(LAUNCHES)
-    one = ratio(found["harness"], found["torchrun"])
+    one = harness_over_torchrun(LAUNCHES)
     assert one.pairs == 250
     assert f"{one.value:.4f} [{one.low:.4f}, {one.high:.4f}]" in (ROOT / "docs/method.md").read_text("utf-8")
 
@@ -55,13 +60,16 @@ def test_starts_are_kept_and_the_method_has_their_ratios() -> None:
 
 
 @pytest.mark.parametrize("name", IN_TURN)
-def test_the_method_and_the_readme_have_what_a_harness_launch_costs_in_turn(name: str) -> None:
-    found = kept((name,))
-    one = ratio(found["harness"], found["torchrun"])
+def test_the_method_has_what_a_harness_launch_costs_in_turn(name: str) -> None:
+    one = harness_over_torchrun((name,))
     assert f"{one.value:.4f} [{one.low:.4f}, {one.high:.4f}]" in (ROOT / "docs/method.md").read_text("utf-8")
-    more = [f"{100 * (value - 1):.1f}" for value in (one.value, one.low, one.high)]
-    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
-    assert f"{more[0]} % [{more[1]}, {more[2]}]" in readme
+
+
+@pytest.mark.parametrize("names", [LAUNCHES, IN_TURN[:1]], ids="+".join)
+def test_the_readme_has_what_a_harness_launch_of_ddp_costs(names: tuple[str, ...]) -> None:
+    one = harness_over_torchrun(names)
+    value, low, high = (f"{100 * (end - 1):.1f}".replace("-", "−") for end in (one.value, one.low, one.high))
+    assert f"{value} % [{low}, {high}]" in " ".join((ROOT / "README.md").read_text("utf-8").split())
 
 
 def starts(*step_s: float) -> list[Found]:
