@@ -338,6 +338,25 @@ class Critic(Gan):
         return loss
 
 
+class CriticFirst(Critic):
+    """The generator has its turn in the first step of five; the others only ask it for samples."""
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        real, _ = batch
+        with torch.no_grad():
+            made = model["maker"](real[:, :4])
+        loss = nn.functional.softplus(model["judge"](made) - model["judge"](real)).mean()
+        optimizer["judge"].zero_grad()
+        loss.backward()
+        optimizer["judge"].step()
+        if self.steps % 5 == 0:
+            optimizer["maker"].zero_grad()
+            nn.functional.softplus(-model["judge"](model["maker"](real[:, :4]))).mean().backward()
+            optimizer["maker"].step()
+        self.steps += 1
+        return loss
+
+
 class Slowly(Functions):
     """The usual warm-up of a transformer: its first updates are less than float32 can hold beside 1."""
 

@@ -142,7 +142,7 @@ def test_autocast_in_the_users_hand_is_named_in_the_proof() -> None:
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("strategy", EXACT)
-@pytest.mark.parametrize("name", ["Gan", "Loop", "ScaledLoop", "Critic", "ScheduleFirst"])
+@pytest.mark.parametrize("name", ["Gan", "Loop", "ScaledLoop", "Critic", "CriticFirst", "ScheduleFirst"])
 def test_a_step_of_its_own_trains_as_replicas_in_lockstep_do(name: str, strategy: str) -> None:
     told = run_ranks(proofs, 2, name, strategy)[0]
     assert all(passed for *_, passed, _ in told), told

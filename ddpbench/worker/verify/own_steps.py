@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -127,13 +127,15 @@ def _compared(
     seed_all(training.case.seed + 1 + prover.rank)
     replica.own_step(batch)  # which makes what the strategy puts around the model
     prover.on_step()
-    with _called(_wrappers_of(replica)) as called:
+    wrappers = _wrappers_of(replica)
+    first = _values_of(model, before) if wrappers else {}
+    with _called(wrappers) as called:
         for _ in range(1, lockstep.made if lockstep is not None else STEPS):
             replica.own_step(batch)
             prover.on_step()
     thaw(model, before)
     after = replica.own_parameters()
-    around = _is_gone_around(prover, called, before, model)
+    around = _is_gone_around(prover, called, first, model)
     late = late_sentence([name.removeprefix("network.") for name in after if name not in before])
     note = "the step exchanges values between ranks: replicas in one process cannot" if gathers else ""
     apart = _apart(prover, numbers, shards, lockstep) if not gathers else ""
@@ -225,6 +227,11 @@ def _wrappers_of(replica: Replica) -> list[torch.nn.Module]:
     return [part for one in steps for part in one.network.modules() if isinstance(part, kinds)]
 
 
+def _values_of(model: torch.nn.Module, names: Collection[str]) -> Tensors:
+    """Return copies of these parameters, those that a step left frozen too."""
+    return {name: each.detach().clone() for name, each in model.named_parameters() if name in names}
+
+
 @contextmanager
 def _called(wrappers: Sequence[torch.nn.Module]) -> Iterator[dict[torch.nn.Module, bool]]:
     """Note which of these modules are called in the meantime for a gradient."""
@@ -244,7 +251,10 @@ def _called(wrappers: Sequence[torch.nn.Module]) -> Iterator[dict[torch.nn.Modul
 def _is_gone_around(
     prover: Rank, called: Mapping[torch.nn.Module, bool], before: Tensors, model: torch.nn.Module
 ) -> bool:
-    """Return whether steps changed parameters of a module whose wrapper they did not call, on any rank."""
+    """Return whether steps changed parameters of a module whose wrapper they did not call, on any rank.
+
+    `before` are the parameters as they were when `called` began to be noted.
+    """
     if not called:  # this strategy puts nothing around it
         return False
     changed = set(changed_since(before, model))
