@@ -8,13 +8,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ddpbench.analysis import load
+from ddpbench.analysis import load, summarize
 from ddpbench.analysis.recovery import PARTS, RankTold, loss_difference, recovered_of, recovery_cost
 from ddpbench.records import RunDir
+from ddpbench.report.rows import rows_of
+from ddpbench.report.sections.recovery import section
 from ddpbench.spec import Budget, Case
 from tests.recoveries import KILLED, Told, ranks_of, records_of
 from tests.synthetic import MS, Outcome, RankLaunch, write_launch, write_plan, write_sessions
 
+STOPPED = replace(KILLED, recovery="SIGSTOP")
 UNINTERRUPTED = replace(KILLED, recovery="uninterrupted")
 
 
@@ -150,17 +153,43 @@ def test_a_failure_right_after_a_snapshot_is_recovered_from_with_nothing_to_make
     assert (found.lost, found.repeated) == (0, 0)
 
 
+def ended(told: Told, case: Case = KILLED) -> list[RankLaunch]:
+    """Ranks that end as one fails: nothing goes on."""
+    return [
+        RankLaunch(
+            more=records_of(
+                RankTold(
+                    [one.gangs[0]],
+                    one.snapshots,
+                    [each for each in one.trained if not each.gang],
+                    one.failures,
+                )
+            ),
+            status="failed",
+        )
+        for one in ranks_of(told, case)
+    ]
+
+
 def test_launches_that_did_not_recover_count_as_failures(tmp_path: Path) -> None:
     run = write(tmp_path / "run", {UNINTERRUPTED: [Told()] * 5, KILLED: [Told()] * 4})
-    told = ranks_of(Told())
-    ended = [
-        RankTold([one.gangs[0]], one.snapshots, [each for each in one.trained if not each.gang], one.failures)
-        for one in told
-    ]
-    ranks = [RankLaunch(more=records_of(each), status="failed") for each in ended]
-    write_launch(run, KILLED, 4, ranks, outcome=Outcome(status="failed", error="restarts are used up"))
+    outcome = Outcome(status="failed", error="restarts are used up")
+    write_launch(run, KILLED, 4, ended(Told()), outcome=outcome)
     row = load(run).set_index("recovery").loc["SIGKILL"]
     assert (row["failures"], row["recoveries"]) == (5, 4)
+
+
+def test_a_case_of_which_no_launch_recovered_is_on_the_page(tmp_path: Path) -> None:
+    cases = (UNINTERRUPTED, KILLED, STOPPED)
+    whole, killed, stopped = (replace(case, local_batch=8, global_batch=16) for case in cases)
+    run = write(tmp_path / "run", {whole: [Told()], killed: [Told()], stopped: []})
+    outcome = Outcome(status="failed", error="restarts are used up")
+    write_launch(run, stopped, 0, ended(Told(), stopped), outcome=outcome)
+    summary = summarize(run)
+    found = section(summary, rows_of(summary))
+    assert found is not None
+    assert [[cell.text for cell in row[1:4]] for row in found.tables[0].rows][1] == ["1", "0", ""]
+    assert any(note.startswith("1 of 1 failures (") for note in found.notes)
 
 
 def test_an_uninterrupted_training_has_no_parts_and_its_samples() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +57,7 @@ class Cost:
     rates: tuple[Estimate | None, Estimate | None, Estimate | None]
     """Samples per second before, while a node was away, and after."""
     step_mean_s: float
+    """NaN where no launch went well."""
     unreadable: str
 
 
@@ -69,7 +71,10 @@ def costs_of(summary: RunSummary, rows: Sequence[Row]) -> list[Cost]:
             failed.append((row, {str(name): value for name, value in record.items()}))
     names = _names([row for row, _ in failed])
     steps_s = summary.launches[summary.launches["status"] == "ok"].groupby("case_id")["step_time_s"].mean()
-    found = [_cost(row, record, names[row.case_id], float(steps_s[row.case_id])) for row, record in failed]
+    found = [
+        _cost(row, record, names[row.case_id], float(steps_s.get(row.case_id, math.nan)))
+        for row, record in failed
+    ]
     return sorted(found, key=lambda cost: cost.total.value if cost.total is not None else float("inf"))
 
 
