@@ -55,7 +55,7 @@ def _run(arguments: argparse.Namespace) -> int:
         total_s = parse_seconds(arguments.total)
     except ValueError as error:
         raise RequestError(f"--total: {error}") from None
-    check_common(arguments.overrides)
+    check_common(arguments.overrides, fewest="--total")
     experiment = find_experiment(arguments.experiment)
     commits = commits_between(Path.cwd(), arguments.good, arguments.bad)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")

@@ -46,10 +46,23 @@ def places(name: str, models: Models, *, emulated: bool = True) -> list[str]:
 
 
 def whole_keys(override: str) -> list[str]:
-    """Return the keys that an override may mean, without `axes.`; an option's bare name stays as it is."""
-    keys = setting_keys(override.partition("=")[0].strip())
-    name = ".".join(keys[1:] if keys[0] == "axes" else keys)
-    return ([] if "." in name else places(name, {})) or [name]
+    """Return the keys that an override may mean, without `axes.`; an option's bare name stays as it is.
+
+    A table means each key in it.
+    """
+    return [key for meant_by_one in _meanings(override) for key in meant_by_one]
+
+
+def sure_keys(override: str) -> list[str]:
+    """Return those of the whole keys that an override surely means: not a bare name that may be one of several."""
+    return [keys[0] for keys in _meanings(override) if len(keys) == 1]
+
+
+def _meanings(override: str) -> list[list[str]]:
+    """Return of each value that an override sets the keys that may be meant."""
+    given, value, _ = _read(override, []) or (setting_keys(override.partition("=")[0].strip()), None, "")
+    names = [".".join(keys[1:] if keys[0] == "axes" else keys) for keys, _ in _leaves(tuple(given), value)]
+    return [([] if "." in name else places(name, {})) or [name] for name in names]
 
 
 def contradiction(overrides: Iterable[str]) -> tuple[str, str] | None:

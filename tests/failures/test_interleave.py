@@ -331,7 +331,7 @@ def test_settings_are_sides_too_and_uncommitted_changes_are_said(repository: Pat
         (("--base", "fast", "--new", "set=base.strategy=ddq"), "did you mean 'ddp'?"),
         (
             ("--base", "fast", "--new", "set=budget.seed = 5"),
-            "rounds and their order are those of both sides",
+            "a comparison sets its rounds and their order itself",
         ),
         (("--base", "fast", "--new", ".", "--total", "soon"), "--total: "),
     ],

@@ -18,6 +18,7 @@ from ddpbench.launch.interleave.sides import (
     check_there,
     parse_side,
     place,
+    without_order,
 )
 from ddpbench.launch.interleave.told import differing
 from tests.repositories import begin_repository, git
@@ -107,6 +108,7 @@ def test_the_repositorys_own_pytest_and_git_do_not_find_the_copy_of_a_commit(
         ("nodes=2", "fabric.nodes=2"),  # or base.nodes, which is among them
         ("accumulate=2", "options.ddp.accumulate=2"),
         ("axes.accumulate=[1]", "options.ddp.accumulate=1"),
+        ("base={precision='bf16'}", "base.precision=bf16"),
         ("axes.fabric.bandwidth=['1 Gbit/s']", "fabric.bandwidth='1 Gbit/s'"),
     ],
 )
@@ -116,7 +118,9 @@ def test_sides_differ_in_the_same_fields_however_a_setting_is_written(bare: str,
 
 
 def test_a_side_has_no_rounds_of_its_own_by_their_bare_name_either() -> None:
-    with pytest.raises(RequestError, match="rounds and their order are those of both sides"):
+    with pytest.raises(
+        RequestError, match="a comparison sets its rounds and their order itself: use --total"
+    ):
         parse_side("base", ["set=rounds_max=5"])
 
 
@@ -142,9 +146,40 @@ def test_a_side_gives_no_second_value_of_what_both_have() -> None:
         RequestError, match=r"--set and --new: given twice, as .local_batch=4. and .base.local_"
     ):
         check_common(["local_batch=4"], [parse_side("new", ["set=base.local_batch=8"])])
-    with pytest.raises(RequestError, match=r"--set rounds_max: .* use --total"):
-        check_common(["rounds_max=4"])
     check_common(["local_batch=4", "budget.seed=7"], [parse_side("new", ["set=base.threads_per_rank=2"])])
+
+
+@pytest.mark.parametrize(
+    ("key", "instead"),
+    [("rounds_min", "use --rounds"), ("rounds_max", "use --total"), ("total", "use --total")],
+)
+def test_rounds_are_refused_however_they_are_written(key: str, instead: str) -> None:
+    for text in (f"{key}=4", f"budget.{key}=4", f"budget={{{key}=4}}", f"budget={{until_s=1, {key}=4}}"):
+        for refused in (lambda: check_common([text]), lambda: parse_side("new", [f"set={text}"])):  # noqa: B023
+            with pytest.raises(RequestError) as caught:
+                refused()
+            assert str(caught.value) in (
+                f"--set budget.{key}: a comparison sets its rounds and their order itself: {instead}",
+                f"--new set=budget.{key}: a comparison sets its rounds and their order itself: {instead}",
+            )
+
+
+def test_a_search_has_no_flag_for_rounds() -> None:
+    with pytest.raises(RequestError, match="itself: use --total"):
+        check_common(["rounds_min=4"], fewest="--total")
+
+
+def test_the_seed_of_rounds_in_a_table_is_not_a_sides_either() -> None:
+    with pytest.raises(RequestError, match=r"--new set=budget.seed: .*: leave it out"):
+        parse_side("new", ["set=budget={seed=3}"])
+    with pytest.raises(RequestError, match=r"--set budget.seed: .*: leave it out"):
+        check_common(["budget={seed=3, until_s=1}"])
+    check_common(["budget={seed=3}"])
+    assert without_order(["budget={seed=3}", "budget.seed=3", "seed=3", "budget={until_s=1}", "x"]) == [
+        "seed=3",
+        "budget={until_s=1}",
+        "x",
+    ]
 
 
 def _refusals(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str = "main") -> list[str]:

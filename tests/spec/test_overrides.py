@@ -283,6 +283,8 @@ def test_a_file_without_a_class_is_told_how_to_name_one() -> None:
         ("seed=1", ["base.seed", "budget.seed"]),
         ("axes.fabric.nodes=[2]", ["fabric.nodes"]),
         ("accumulate=2", ["accumulate"]),
+        ("base={device='cuda', precision='bf16'}", ["base.device", "base.precision"]),
+        ("axes={device=['cpu'], fabric={nodes=[2]}}", ["base.device", "fabric.nodes"]),
     ],
 )
 def test_whole_keys_are_known_without_an_experiment(override: str, keys: list[str]) -> None:

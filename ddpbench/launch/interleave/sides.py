@@ -19,7 +19,7 @@ from ddpbench.planted import is_decoy
 from ddpbench.records import RunDir, write_atomically
 from ddpbench.records.rundir import explain_os_error
 from ddpbench.spec import documents
-from ddpbench.spec.overrides import contradiction, whole_keys
+from ddpbench.spec.overrides import contradiction, sure_keys
 from ddpbench.texts import given_twice, shortened, toml_text
 
 _WORDS = (
@@ -27,8 +27,14 @@ _WORDS = (
     "or else a commit"
 )
 _KINDS = ("ref", "path", "python", "set", "env")
-_TIMES = ("budget.rounds_min", "budget.rounds_max", "budget.total")
-_OF_BOTH = ("budget.seed", *_TIMES)
+_TIMES = {
+    "budget.rounds_min": "use --rounds",
+    "budget.rounds_max": "use --total",
+    "budget.total": "use --total",
+}
+_SEED = "budget.seed"
+_OF_BOTH = {_SEED: "leave it out", **_TIMES}
+"""What a comparison sets itself, and what to do instead."""
 COPIES = ".code"
 """The folder of commits' files, in a comparison's. By the dot pytest, mypy and others of a repository pass it over."""
 _ASK_S = 120
@@ -75,11 +81,9 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
         if not value:
             raise RequestError(f"--{name} {shortened(word)}: give {_WORDS}")
         if key == "set":
-            name_of = value.partition("=")[0].strip()
-            if set(whole_keys(value)) <= set(_OF_BOTH):
-                raise RequestError(
-                    f"--{name} set={name_of}: rounds and their order are those of both sides: use --rounds and --total"
-                )
+            for one in sure_keys(value):
+                if one in _OF_BOTH:
+                    raise RequestError(f"--{name} set={_refusal(one)}")
             overrides.append(value)
         elif key == "env":
             variable, equals, content = value.partition("=")
@@ -96,27 +100,36 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
     return found
 
 
-def check_common(overrides: Sequence[str], sides: Sequence[SideSpec] = ()) -> None:
+def check_common(overrides: Sequence[str], sides: Sequence[SideSpec] = (), fewest: str = "--rounds") -> None:
     """Refuse settings of both sides that the comparison sets itself, or that a side gives another value.
+
+    Args:
+        overrides: the settings of both sides.
+        sides: the sides.
+        fewest: the command's flag for the fewest rounds, or for what decides on them.
 
     Raises:
         RequestError: there is such a setting.
     """
     for text in overrides:
-        if set(whole_keys(text)) & set(_TIMES):
-            name = text.partition("=")[0].strip()
-            raise RequestError(
-                f"--set {name}: sides in turn are measured until they are decided: use --total"
-            )
+        keys = sure_keys(text)
+        for key in keys:
+            if key in _TIMES or (key == _SEED and len(keys) > 1):  # a seed alone is left out: `without_order`
+                raise RequestError(f"--set {_refusal(key, fewest)}")
     for side in sides:
         if twice := contradiction([*overrides, *side.overrides]):
             hint = f"give it with --set for both sides, or with --{side.name} for one"
             raise RequestError(f"--set and --{side.name}: {given_twice(*twice, hint)}")
 
 
+def _refusal(key: str, fewest: str = "--rounds") -> str:
+    instead = _OF_BOTH[key].replace("--rounds", fewest)
+    return f"{key}: a comparison sets its rounds and their order itself: {instead}"
+
+
 def without_order(overrides: Sequence[str]) -> list[str]:
     """Return the settings of both sides but for the seed, which a comparison draws."""
-    return [text for text in overrides if not set(whole_keys(text)) <= set(_OF_BOTH)]
+    return [text for text in overrides if sure_keys(text) != [_SEED]]
 
 
 def check_apart(base: SideSpec, new: SideSpec) -> None:
