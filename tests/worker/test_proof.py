@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from ddpbench.worker.verify.comparing import SMALL_GRADIENT, relative_error
+from ddpbench.records import Proof
+from ddpbench.worker.training.precision import FULL
+from ddpbench.worker.training.types import Numbers
+from ddpbench.worker.verify.comparing import SMALL_GRADIENT, Comparer, Tensors, relative_error
 from ddpbench.worker.verify.proof import Prover
 
 
@@ -44,6 +47,43 @@ def test_nan_and_another_shape_are_infinitely_wrong() -> None:
     assert relative_error([torch.tensor([math.nan])], reference) == math.inf
     assert relative_error([torch.ones(2)], reference) == math.inf
     assert relative_error([], reference) == math.inf
+
+
+def held_change(own: Tensors, expected: Tensors, writes: list[str] | None = None) -> tuple[Proof, int]:
+    """What updates from zero made, held against one process's; and how many values the ranks agreed on."""
+    agreed: list[float] = []
+
+    def noted(value: float) -> float:
+        agreed.append(value)
+        return value
+
+    prover: Any = SimpleNamespace(training=None, proves_double=True, agreed=noted)
+    comparer = Comparer(prover, Numbers(cast=torch.float64, given=(torch.float64,)), FULL, [])
+    comparer.writes = writes or []
+    before = {name: torch.zeros_like(each) for name, each in own.items()}
+    proof = comparer.change("update, same gradients", before, own, expected)
+    return proof, len(agreed)
+
+
+def test_ranks_agree_on_as_many_values_whatever_the_forward_of_one_writes() -> None:
+    """Each takes part in a collective, which would pair with another or wait for ever."""
+    made = {"kept": torch.ones(2), "written": torch.ones(2)}
+    plain, written = held_change(made, made), held_change(made, made, ["written"])
+    assert plain[0].passed
+    assert "these are left out of this comparison" in written[0].note
+    assert plain[1] == written[1]
+
+
+@pytest.mark.parametrize(
+    ("own", "expected", "compared"),
+    [(math.inf, math.nan, False), (1.0, math.inf, True), (math.inf, 1.0, True)],
+)
+def test_values_that_are_not_finite_on_one_side_alone_fail(
+    own: float, expected: float, compared: bool
+) -> None:
+    proof, _ = held_change({"weight": torch.tensor([own])}, {"weight": torch.tensor([expected])})
+    assert proof.was_made == compared
+    assert proof.passed != compared
 
 
 @pytest.fixture

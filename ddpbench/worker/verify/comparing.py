@@ -114,6 +114,10 @@ def norm(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return whole
 
 
+def _are_finite(values: Tensors) -> bool:
+    return all(bool(torch.isfinite(each).all()) for each in values.values())
+
+
 def not_compared(compared: Compared, dtype: str, note: str) -> Proof:
     """Says that a comparison would mean nothing here, and why."""
     return Proof(compared=compared, dtype=dtype, error=0.0, tolerance=math.inf, passed=True, note=note)
@@ -263,17 +267,16 @@ class Comparer:
             note = "what updates change is finer than this type or precision resolves"
             note += ": float64 proves it" if self.prover.proves_double else ""
             return not_compared(compared, self.name, note)
-        if self.writes:
-            own = {name: value for name, value in own.items() if name not in self.writes}
-            if self.prover.agreed(float(not own)):
-                return not_compared(compared, self.name, writes_sentence(self.writes))
+        own = {name: value for name, value in own.items() if name not in self.writes}
+        if self.prover.agreed(float(bool(self.writes) and not own)):
+            return not_compared(compared, self.name, writes_sentence(self.writes))
         frozen = sorted((own.keys() | before.keys()) - expected.keys())
         if self.prover.agreed(float(bool(frozen) and before.keys() >= set(frozen))):
             shown = f" ({frozen[0].removeprefix('network.')}, ...)" if frozen else ""
             note = f"the model freezes parameters{shown} after some forwards, and one process makes more than a rank"
             return not_compared(compared, self.name, note)
-        infinite = any(not bool(torch.isfinite(value).all()) for value in expected.values())
-        if self.prover.agreed(float(infinite)):
+        agreed = self.prover.agreed
+        if agreed(float(not _are_finite(expected))) and agreed(float(not _are_finite(own))):
             return not_compared(compared, self.name, _NOT_FINITE)
         error, changed = math.inf, True
         if own.keys() <= expected.keys():
@@ -298,7 +301,7 @@ class Comparer:
             return
         for _ in range(MOST_HALVINGS):
             gradient = self.prover.gradient(self.copied(model), batch, self.precision)
-            infinite = any(not bool(torch.isfinite(part).all()) for part in gradient.values())
+            infinite = not _are_finite(gradient)
             if not self.prover.agreed(float(infinite)) or not self.precision.lower_scale():
                 return
 

@@ -166,7 +166,9 @@ def _compared(
             )
             proof = replace(proof, note=_SENT) if proof.passed and not proof.note else proof
         comparer.check_lost(proof)
-        if not proof.passed and not late and _each_alone(prover, numbers, parts, before, after):
+        # All ranks find out, whichever has parameters that are late.
+        lone = not proof.passed and _each_alone(prover, numbers, parts, before, after)
+        if lone and not late:
             proof = replace(proof, note=_NOT_AVERAGED)
         yield _explained(prover, proof, late)
     if training.strategy.replicas_equal and prover.processes > 1:
