@@ -101,7 +101,8 @@ def _run(arguments: argparse.Namespace) -> int:
     proved, unproved, skipped = results["ok"], results["unproved"], results["skipped"]
     broken = len(verdicts) - proved - unproved - skipped
     if arguments.json:
-        show(json.dumps([asdict(verdict) for verdict in verdicts], indent=1), end="")
+        found = [asdict(one) | {"result": one.result, "unproved": one.unproved} for one in verdicts]
+        show(json.dumps(found, indent=1), end="")
     else:
         left = f", {unproved} unproved" if unproved else ""
         show(f"{proved} proved, {broken} not, {skipped} skipped{left}")

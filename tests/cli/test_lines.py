@@ -163,6 +163,20 @@ def verdict(options: str, *, status: typing.Literal["ok", "skipped"] = "ok") -> 
     )
 
 
+def test_what_is_unproved_is_so_for_programs_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    why = "the model draws random numbers"
+    left_out = replace(verdict("").proofs[0], tolerance=math.inf, note=why)
+    found = [verdict(""), replace(verdict(""), proofs=(left_out,)), verdict("", status="skipped")]
+    monkeypatch.setattr("ddpbench.launch.verify.verify", lambda *_, **__: found)
+    assert run(["verify", "--strategy", "ddp", "--workload", "mlp:small", "--world-size", "1", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one["result"] for one in told] == ["ok", "unproved", "skipped"]
+    assert [one["unproved"] for one in told] == ["", why, ""]
+    assert [one["status"] for one in told] == ["ok", "ok", "skipped"]
+
+
 def test_long_options_do_not_push_the_other_columns_of_verify() -> None:
     long = verdict("compression=powersgd matrix_approximation_rank=4")
     whole = _Columns(52, 8, 0)
