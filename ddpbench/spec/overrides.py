@@ -70,36 +70,50 @@ def contradiction(overrides: Iterable[str]) -> tuple[str, str] | None:
 
     Bare names of options are compared as they are: which strategy's or workload's they are takes an experiment.
     """
-    read = [found for text in overrides if (found := _read(text, []))]
-    return _contradiction(
-        [
-            (keys if _is_whole(keys) else _whole(keys, {}, [], emulated=True) or keys, *rest)
-            for keys, *rest in read
-        ]
-    )
+    given = Given()
+    return next((twice for text in overrides if (twice := given.add(text))), None)
 
 
-def _contradiction(settings: Iterable[_Setting]) -> tuple[str, str] | None:
-    leaves: dict[tuple[str, ...], tuple[Any, str]] = {}
-    tables: dict[tuple[str, ...], str] = {}
-    read: set[str] = set()
-    for keys, value, text in settings:
-        if text in read:
-            continue
-        read.add(text)
-        path = _path(keys)
-        if path in tables:  # it replaces the whole table
-            return tables[path], text
-        for leaf, set_to in _leaves(path, value):
+class Given:
+    """Overrides that are given one after the other, each read once, to find one that replaces another's value."""
+
+    def __init__(self) -> None:
+        """Nothing is given yet."""
+        self._leaves: dict[tuple[str, ...], tuple[Any, str]] = {}
+        self._tables: dict[tuple[str, ...], str] = {}
+
+    def add(self, override: str) -> tuple[str, str] | None:
+        """Add an override; return it after an earlier one of which it replaces a value, as `contradiction`."""
+        if not (found := _read(override, [])):
+            return None
+        keys = found[0]
+        return self.put(keys if _is_whole(keys) else _whole(keys, {}, [], emulated=True) or keys, *found[1:])
+
+    def put(self, keys: Sequence[str], value: Any, text: str) -> tuple[str, str] | None:
+        """Add one that is read, as `add`."""
+        path, new = _path(keys), _leaves(tuple(keys), value)
+        if path in self._tables and not _is_below_axes(path):  # it replaces the whole table
+            still = {leaf for leaf, _ in new}
+            for leaf, (_, before) in self._leaves.items():
+                if leaf[: len(path)] == path and leaf not in still:
+                    return before, text
+        for leaf, set_to in new:
             for length in range(1, len(leaf) + 1):
-                before = leaves.get(leaf[:length])
-                if before and (length < len(leaf) or not same_value(before[0], set_to)):
-                    return before[1], text
-            if leaf in tables:
-                return tables[leaf], text
-            leaves[leaf] = set_to, text
-        tables |= {leaf[:length]: text for leaf, _ in _leaves(path, value) for length in range(1, len(leaf))}
-    return None
+                known = self._leaves.get(leaf[:length])
+                if known and (length < len(leaf) or not same_value(known[0], set_to)):
+                    return known[1], text
+            if isinstance(set_to, dict):  # an empty table, which sets nothing
+                continue
+            if leaf in self._tables:
+                return self._tables[leaf], text
+            self._leaves[leaf] = set_to, text
+            self._tables |= {leaf[:length]: text for length in range(1, len(leaf))}
+        return None
+
+
+def _is_below_axes(path: Sequence[str]) -> bool:
+    """Return whether a key is an axis, or a table of axes, which is joined with those that there are."""
+    return path[0] == "axes" and len(path) > 1
 
 
 def _path(keys: Sequence[str]) -> tuple[str, ...]:
@@ -191,7 +205,8 @@ def apply(
         keys = given if _is_whole(given) else _whole(given, models, problems, emulated=is_emulated(data))
         if keys and _put(data, keys, value, text, problems):
             settings.append((keys, value, text))
-    if twice := _contradiction(settings):
+    given_before = Given()
+    if twice := next((twice for one in settings if (twice := given_before.put(*one))), None):
         problems.append(Problem(path="--set", message=given_twice(*twice)))
     return [keys for keys, _, _ in settings]
 
@@ -266,8 +281,16 @@ def _read(override: str, problems: list[Problem]) -> _Setting | None:
 
 def _put(data: dict[str, Any], keys: Sequence[str], value: Any, text: str, problems: list[Problem]) -> bool:
     """Set one value; return whether there is room for it."""
-    if keys[0] == "axes" and len(keys) > 1:
-        keys = ["axes", ".".join(keys[1:])]  # as `dotted` has it
+    if _is_below_axes(keys):  # as `dotted` has it
+        written = [(["axes", ".".join(leaf[1:])], inner) for leaf, inner in _leaves(tuple(keys), value)]
+    else:
+        written = [(list(keys), value)]
+    return all(_put_at(data, at, inner, text, problems) for at, inner in written)
+
+
+def _put_at(
+    data: dict[str, Any], keys: Sequence[str], value: Any, text: str, problems: list[Problem]
+) -> bool:
     target = data
     for key in keys[:-1]:
         target = target.setdefault(key, {})

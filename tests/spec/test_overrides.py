@@ -15,7 +15,7 @@ import ddpbench
 from ddpbench.errors import ExperimentError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.spec import Devices, Experiment, expand, parse_experiment
-from ddpbench.spec.overrides import whole_keys
+from ddpbench.spec.overrides import contradiction, whole_keys
 from ddpbench.texts import given_twice
 
 CATALOG = TableCatalog()
@@ -87,6 +87,9 @@ def test_a_bare_option_is_one_of_the_strategy_that_another_override_names() -> N
         ("options.ddp={accumulate=2}", "options.ddp.accumulate=4"),
         ("axes.world_size=[1]", "axes={world_size=[2]}"),
         ("env.NCCL_ALGO=Tree", 'env={NCCL_ALGO="Ring"}'),
+        ("env.NCCL_ALGO=Tree", "env={}"),
+        ("options={ddp={accumulate=2}}", "options={ddp={}}"),
+        ("axes.local_batch=[4]", "axes={world_size=[2]}"),
     ],
 )
 def test_a_key_with_two_values_is_refused(first: str, second: str) -> None:
@@ -102,6 +105,37 @@ def test_a_key_with_two_values_is_refused(first: str, second: str) -> None:
 )
 def test_one_value_may_be_given_twice(first: str, second: str) -> None:
     assert parsed(DDP, first, second)[0].options == {"ddp": {"accumulate": 2}}
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "value"),
+    [
+        (("options.ddp.accumulate=2", "options.ddp={accumulate=2}"), "options.ddp.accumulate", 2),
+        (("accumulate=2", "options.ddp={accumulate=2, static_graph=true}"), "options.ddp.accumulate", 2),
+        (("env={}", "env.A='1'"), "env", {"A": "1"}),
+        (("options={ddp={}}", "accumulate=2"), "options", {"ddp": {"accumulate": 2}}),
+        (
+            ("axes.fabric.bandwidth=['1 Gbit/s']", "axes.fabric={latency=['1 ms']}"),
+            "axes",
+            {"fabric.bandwidth": [1e9], "fabric.latency": [0.001]},
+        ),
+        (
+            ("axes.fabric={bandwidth=['1 Gbit/s']}", "axes.fabric={latency=['1 ms']}", "axes.fabric={}"),
+            "axes",
+            {"fabric.bandwidth": [1e9], "fabric.latency": [0.001]},
+        ),
+    ],
+)
+def test_settings_of_which_none_is_lost_are_taken(given: tuple[str, ...], key: str, value: object) -> None:
+    assert contradiction(given) is None
+    text = FABRIC.partition("bandwidth")[0] if "fabric" in given[0] else DDP
+    assert value_of(parsed(text, *given)[0], key) == value
+
+
+def test_a_table_given_again_loses_what_was_set_in_it_meanwhile() -> None:
+    given = ("options.ddp={accumulate=2}", "options.ddp.static_graph=true", "options.ddp={accumulate=2}")
+    assert contradiction(given) == given[1:]
+    assert f"--set: {given_twice(*given[1:])}" in refused(DDP, *given)
 
 
 def test_a_table_is_joined_with_what_is_not_in_it() -> None:

@@ -34,7 +34,7 @@ _TIMES = {
 }
 _SEED = "budget.seed"
 _OF_BOTH = {_SEED: "leave it out", **_TIMES}
-"""What a comparison sets itself, and what to do instead."""
+"""Settings that a comparison sets itself, each with what to do instead."""
 COPIES = ".code"
 """The folder of commits' files, in a comparison's. By the dot pytest, mypy and others of a repository pass it over."""
 _ASK_S = 120
