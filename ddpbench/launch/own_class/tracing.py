@@ -418,8 +418,10 @@ class Tracer:
             targets = each.targets if isinstance(each, ast.Assign) else []
             target = each.target if isinstance(each, ast.AnnAssign) and each.value is not None else None
             if any(key_of(item) == name for item in [*targets, *([target] if target is not None else [])]):
-                if (default := _default_of_field(getattr(each, "value", None))) is not None:
-                    return Origin(default, self.top)
+                made = getattr(each, "value", None)
+                if isinstance(made, ast.Call) and last_name(made) in ("field", "Field"):
+                    default = _default_of_field(made)
+                    return None if default is None else Origin(default, self.top)
                 path = ast.Attribute(ast.Name(found.name, ast.Load()), name, ast.Load())
                 return Origin(path, self.top)
         for scope in self.scopes:
@@ -608,15 +610,15 @@ def returned_by(function: Function) -> list[ast.expr]:
     ]
 
 
-def _default_of_field(value: ast.expr | None) -> ast.expr | None:
-    """Return what a field of a dataclass or of a pydantic model is in an instance; None for a plain class attribute."""
-    if not isinstance(value, ast.Call) or last_name(value) not in ("field", "Field"):
-        return None
+def _default_of_field(value: ast.Call) -> ast.expr | None:
+    """Return what a field of a dataclass or of a pydantic model is in an instance; None for one that must be given."""
     given = {each.arg: each.value for each in value.keywords}
     default = given.get("default", value.args[0] if value.args else None)
     factory = given.get("default_factory")
     if isinstance(factory, ast.Lambda):
         return factory.body
+    if isinstance(default, ast.Constant) and default.value is ...:  # how pydantic says that it must be given
+        return None
     return default if factory is None else ast.Call(factory, [], [])
 
 
