@@ -132,16 +132,17 @@ def _where(given: list[str]) -> dict[str, str]:
 
 
 def _waits(text: str) -> dict[int, float]:
-    """Queue waits by world size, seconds, from `1=5min,8=2h`.
+    """Queue waits by world size, seconds, from `1=5min,8=2h`. A comma may be left over, as at the end.
 
     Raises:
-        RequestError: the text is not of that form.
+        RequestError: the text is not of that form, or has no wait.
     """
     from ddpbench.errors import RequestError
     from ddpbench.texts import shortened
 
     waits: dict[int, float] = {}
-    for part in map(str.strip, text.split(",")):
+    given = [part.strip() for part in text.split(",") if part.strip()]
+    for part in given or [text]:
         ranks, equals, time = part.partition("=")
         if not equals or not ranks.strip().isdecimal() or not time.strip():
             raise RequestError(f"--queue-wait: {shortened(part)} is no RANKS=TIME, such as 8=2h")

@@ -14,6 +14,7 @@ from ddpbench.analysis import load
 from ddpbench.analysis.scaling.allocation import Allocation, allocation_of
 from ddpbench.analysis.scaling.choice import AllocationRequest
 from ddpbench.cli import run as cli
+from ddpbench.cli.allocation import _waits
 from ddpbench.errors import RequestError
 from ddpbench.escaping import escape_latex
 from ddpbench.records import RunDir
@@ -259,6 +260,13 @@ def test_wrong_requests_are_sentences(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not (run.path / "allocation.md").exists()
     assert cli(["allocation", str(tmp_path)]) == 2
     assert "is not a run directory" in capsys.readouterr().err
+
+
+def test_a_comma_without_an_entry_of_queue_waits_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _waits("1=5min,") == _waits(" ,1=5min,,") == {1: 300.0}
+    for none in ("", ",", " , "):
+        assert cli(["allocation", "nowhere", "--queue-wait", none]) == 2
+        assert "is no RANKS=TIME, such as 8=2h" in capsys.readouterr().err
 
 
 def test_emulated_runs_are_no_base_for_an_allocation(tmp_path: Path) -> None:
