@@ -14,11 +14,17 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, FailFast, Field, TypeAdapter, ValidationError
+
+_T = TypeVar("_T")
 
 SCHEMA_VERSION = 1
+
+_AT_ONCE = FailFast()
+"""Nothing is read after the first fault: notes on millions of them would take GB."""
+Many = Annotated[tuple[_T, ...], _AT_ONCE]
 
 Whole = Annotated[int, Field(ge=0)]
 """A size or a count. That it is no larger than 64 bits hold, as every number of a record, `check_digits` sees to."""
@@ -59,8 +65,8 @@ class RankStart:
     """When its launch was asked for, on the same clock; None where that was on another host, or not told."""
     entered_ns: Number | None = None
     """When its own process began to work for it."""
-    cores: tuple[Whole, ...]
-    loader_cores: tuple[Whole, ...] = ()
+    cores: Many[Whole]
+    loader_cores: Many[Whole] = ()
     """Cores set aside for loader workers; empty while there are workers: they share the ranks' cores."""
     threads: Count
     device: str
@@ -69,7 +75,7 @@ class RankStart:
     gradient_bytes: Whole = 0
     largest_gradient_bytes: Whole | None = None
     """Gradient bytes of the largest parameter. Older records lack it, and the fields that follow."""
-    types: tuple[str, ...] = ()
+    types: Many[str] = ()
     """The number types of the parameters, by torch's names, sorted."""
     loader_workers: Whole | None = None
     """Worker processes of its DataLoader; None where its loader is of another class."""
@@ -120,7 +126,7 @@ class Warmup:
     """A step's time at its end: the last block's median."""
     steady: bool
     reason: str
-    blocks_ns: tuple[tuple[Number, ...], ...] = ()
+    blocks_ns: Many[Many[Number]] = ()
     """This rank's step times, block by block, once the one-time work was done. Older records have none."""
     first_ns: Number | None = None
     """When the first step ended; older records have none."""
@@ -144,7 +150,7 @@ class Block:
     samples: Size
     start_ns: Number
     end_ns: Number
-    step_ns: tuple[Number, ...] = ()
+    step_ns: Many[Number] = ()
     minor_faults: Whole | None = None
     """Pages the kernel gave this process meanwhile, none of them read from a disk. None: not counted."""
     cpu_ns: Number | None = None
@@ -158,7 +164,7 @@ class Buckets:
     """The gradient buckets the reducer really made, in the order of their first transfer, bytes."""
 
     kind: Literal["buckets"] = "buckets"
-    bytes: tuple[Size, ...]
+    bytes: Many[Size]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,7 +188,7 @@ class StepRecord:
     step: Whole
     start_ns: Number
     end_ns: Number
-    spans: tuple[tuple[str, Number, Number], ...]
+    spans: Many[Annotated[tuple[str, Number, Number], _AT_ONCE]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -246,9 +252,9 @@ class LossCurve:
     samples: Whole
     start_ns: Number
     end_ns: Number
-    step_ns: tuple[Number, ...]
+    step_ns: Many[Number]
     """This rank's step times, in order; their sum is `end_ns - start_ns`."""
-    losses: tuple[float, ...]
+    losses: Many[float]
     """This rank's loss of each step, before its update, in seven digits; empty where it knows none, as a server."""
 
 
@@ -282,7 +288,7 @@ class Gang:
     """Steps made before, of which the snapshot tells."""
     samples: Whole
     """Of the job, trained on in these."""
-    unreadable: tuple[str, ...] = ()
+    unreadable: Many[str] = ()
     """Later snapshots that could not be used, and why."""
 
 
@@ -309,11 +315,11 @@ class Trained:
     first: Whole
     """The number of its first step, from 0."""
     start_ns: Number
-    ends_ns: tuple[Number, ...]
+    ends_ns: Many[Number]
     """The end of each step."""
-    losses: tuple[float, ...]
+    losses: Many[float]
     """This rank's, in seven digits; empty where it knows none."""
-    samples: tuple[tuple[Whole, Whole], ...]
+    samples: Many[Annotated[tuple[Whole, Whole], _AT_ONCE]]
     """What this rank trained on, by place in the job's order of samples: runs, each its first and how many."""
 
 
@@ -420,7 +426,7 @@ class Pace:
     phase: Literal["warmup", "timed", "instrumented", "evaluation"]
     index: Whole
     """Of the block."""
-    lateness_ns: tuple[Number, ...]
+    lateness_ns: Many[Number]
     cpu_ns: Number
     optimizer_ns: Number
     """The time the rank's own update of the parameters took a step, which the profile's optimizer time should hide."""
@@ -436,7 +442,7 @@ class Staleness:
     """
 
     kind: Literal["staleness"] = "staleness"
-    counts: tuple[Whole, ...]
+    counts: Many[Whole]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -457,7 +463,7 @@ class RankOutcome:
     finished_ns: Number
     threads: Count | None = None
     """Compute threads that torch had at its end; older records have none."""
-    changes: tuple[str, ...] = ()
+    changes: Many[str] = ()
     """Sentences, without their full stop, on types and settings of a user's class that ddpbench changed."""
 
 
@@ -487,7 +493,7 @@ Record = (
 _Tagged = Annotated[Record, Field(discriminator="kind")]
 _TEXTS_NOT_KEPT = ConfigDict(cache_strings="keys")
 """Each launch has others, and a long sweep would grow."""
-_MANY: TypeAdapter[list[Record]] = TypeAdapter(list[_Tagged], config=_TEXTS_NOT_KEPT)
+_MANY: TypeAdapter[list[Record]] = TypeAdapter(Annotated[list[_Tagged], _AT_ONCE], config=_TEXTS_NOT_KEPT)
 
 
 @cache
@@ -513,10 +519,11 @@ def check_digits(data: bytes) -> None:
             raise ValueError(f"a whole number of {len(found[1]):,} digits")
 
 
-MOST_LISTS = 1 << 20
-"""Lists, objects and lines of a rank's records: training to a loss notes four each quarter of a second."""
-MOST_NUMBERS = 22_000_000
-"""Commas in them: training to a loss notes two numbers a step."""
+MOST_LISTS = 1 << 22
+"""Lists, objects and lines of a rank's records: training to a loss notes four each ten steps, that with snapshots six
+each step where steps take a quarter of a second."""
+MOST_NUMBERS = 26_000_000
+"""Commas in them: training to a loss notes two numbers a step, and five for each ten."""
 
 
 def check_counts(data: bytes) -> None:

@@ -196,7 +196,7 @@ HANG_TIMEOUT_S = _duration(
 )
 UNTIL_LOSS = Range(low=0, high=1e9, above=True)
 UNTIL_STEPS = _count(1, 10_000_000, "each step's loss is kept")
-SNAPSHOT_STEPS = _count(1, 1_000_000, "each launch trains for more than four times as many steps")
+SNAPSHOT_STEPS = _count(1, 100_000, "each launch trains for more than four times as many steps")
 COLLECTIVE_TIMEOUT_S = _duration(
     1,
     _DAY_S,

@@ -8,12 +8,14 @@ import fcntl
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from ddpbench.errors import IdentityError, OutputError, RecordError
 from ddpbench.records import (
@@ -37,8 +39,18 @@ from ddpbench.records import (
     read_rank,
     write_atomically,
 )
-from ddpbench.records.schema import MOST_NUMBERS, LossCurve, record_from_json, records_from_json
+from ddpbench.records.schema import (
+    LossCurve,
+    Trained,
+    as_json,
+    check_counts,
+    record_from_json,
+    records_from_json,
+)
 from ddpbench.spec import limits
+from ddpbench.worker.rank.recovering import NOTED_S, Plan
+from ddpbench.worker.rank.time_to_loss import GROUP_S, LEAST_STEPS
+from tests.recoveries import KILLED
 
 NS = 2**62
 RECORDS: list[Any] = [
@@ -301,12 +313,12 @@ def test_texts_of_records_are_not_kept() -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        b"{}\n" * 600_000,
-        b"\n" * 1_100_000,
-        b"12\n" * 1_100_000,
-        b'{"kind":"met","a":[%s1]}\n' % (b"[]," * 1_100_000),
-        b'{"kind":"buckets","bytes":[%s1]}\n' % (b"1," * 22_100_000),
-        b"[%s" % (b"{" * 1_100_000),
+        b"{}\n" * 2_200_000,
+        b"\n" * 4_300_000,
+        b"12\n" * 4_300_000,
+        b'{"kind":"met","a":[%s1]}\n' % (b"[]," * 4_300_000),
+        b'{"kind":"buckets","bytes":[%s1]}\n' % (b"1," * 26_100_000),
+        b"[%s" % (b"{" * 4_300_000),
     ],
     ids=["objects", "lines", "numbers", "lists", "values", "torn"],
 )
@@ -321,13 +333,43 @@ def test_a_rank_s_file_of_more_than_any_rank_writes_is_not_read(content: bytes, 
 
 
 def test_the_longest_training_to_a_loss_is_read(tmp_path: Path) -> None:
-    """Its steps are noted some hundred at a time; here in one record, which makes no difference to what is counted."""
-    steps = 200_000
-    curve = {"kind": "curve", "index": 0, "target": 1.0, "samples": 8, "start_ns": 0, "end_ns": 1}
-    curve |= {"step_ns": [1_000_000] * steps, "losses": [2.345678] * steps}
+    """Its steps are noted in groups, of which it has the most where each has as few steps as a group may have."""
+    groups = limits.UNTIL_STEPS.high // LEAST_STEPS
+    assert groups > limits.UNTIL_S.high / GROUP_S
+    curve = LossCurve(
+        index=0,
+        target=1.0,
+        samples=8,
+        start_ns=0,
+        end_ns=1,
+        step_ns=(1,) * LEAST_STEPS,
+        losses=(1.5,) * LEAST_STEPS,
+    )
+    line = json.dumps(as_json(curve), separators=(",", ":")).encode() + b"\n"
+    check_counts(line * groups)
     path = tmp_path / "rank-00000.attempt-0.jsonl"
-    path.write_text(json.dumps(curve) + "\n", encoding="utf-8")
-    (record,) = read_rank(path).records
-    assert isinstance(record, LossCurve)
-    assert len(record.losses) == steps
-    assert 2 * limits.UNTIL_STEPS.high < MOST_NUMBERS
+    path.write_bytes(line * 1000)
+    assert set(read_rank(path).records) == {curve}
+
+
+def test_the_longest_training_with_snapshots_is_read() -> None:
+    """Each of its steps is a record where it takes longer than steps go unnoted."""
+    every = limits.SNAPSHOT_STEPS.high
+    case = replace(KILLED, recovery="uninterrupted", snapshot_every=every)
+    steps = max(Plan.of(case, NOTED_S, number).ends for number in range(100))
+    assert steps > 6 * every
+    step = Trained(gang=0, first=0, start_ns=0, ends_ns=(1,), losses=(1.5,), samples=((0, 4),))
+    line = json.dumps(as_json(step), separators=(",", ":")).encode() + b"\n"
+    check_counts(line * steps)
+
+
+@pytest.mark.parametrize("item", [b"[]", b'""'])
+def test_of_many_faults_the_first_alone_is_noted(item: bytes) -> None:
+    for line in (
+        b'{"kind":"buckets","bytes":[%s1]}\n' % ((item + b",") * 1000),
+        (b'{"kind":"buckets","bytes":[%s]}\n' % item) * 1000,
+        (item + b"\n") * 1000,
+    ):
+        with pytest.raises(ValidationError) as caught:
+            records_from_json(line)
+        assert caught.value.error_count() == 1
