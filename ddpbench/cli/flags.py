@@ -68,16 +68,20 @@ class _Setting(Given):
         Raises:
             ArgumentError: the same setting was given another value before.
         """
-        overrides = list(getattr(namespace, self.dest) or [])
-        self._check_alone(overrides, values)
-        setattr(namespace, self.dest, [*overrides, values])
+        self._add(namespace, values)
 
-    def _check_alone(self, overrides: list[str], setting: str) -> None:
-        if not overrides or setting in overrides:
+    def _add(self, namespace: argparse.Namespace, setting: str) -> None:
+        overrides = [*(getattr(namespace, self.dest) or []), setting]
+        setattr(namespace, self.dest, overrides)
+        if len(overrides) == 1:  # nothing to read it for, which would import more
             return
-        from ddpbench.spec.overrides import contradiction
+        from ddpbench.spec.overrides import GivenSettings
 
-        if twice := contradiction([*overrides, setting]):
+        known: GivenSettings | None = getattr(namespace, "_settings", None)
+        if known is None:
+            known = namespace._settings = GivenSettings()
+            known.add(overrides[0])
+        if twice := known.add(setting):
             self._refuse(*twice)
 
 
@@ -98,8 +102,7 @@ class _Workload(_Setting):
         if self._repeated(namespace) and setting not in overrides:
             before = [one for one in overrides if one.startswith("base.workload=")]
             self._refuse(before[-1].partition("=")[2], values)
-        self._check_alone(overrides, setting)
-        setattr(namespace, self.dest, [*overrides, setting])
+        self._add(namespace, setting)
 
 
 class Renamed(argparse.Action):

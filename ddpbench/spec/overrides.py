@@ -70,11 +70,11 @@ def contradiction(overrides: Iterable[str]) -> tuple[str, str] | None:
 
     Bare names of options are compared as they are: which strategy's or workload's they are takes an experiment.
     """
-    given = Given()
+    given = GivenSettings()
     return next((twice for text in overrides if (twice := given.add(text))), None)
 
 
-class Given:
+class GivenSettings:
     """Overrides that are given one after the other, each read once, to find one that replaces another's value."""
 
     def __init__(self) -> None:
@@ -205,7 +205,7 @@ def apply(
         keys = given if _is_whole(given) else _whole(given, models, problems, emulated=is_emulated(data))
         if keys and _put(data, keys, value, text, problems):
             settings.append((keys, value, text))
-    given_before = Given()
+    given_before = GivenSettings()
     if twice := next((twice for one in settings if (twice := given_before.put(*one))), None):
         problems.append(Problem(path="--set", message=given_twice(*twice)))
     return [keys for keys, _, _ in settings]

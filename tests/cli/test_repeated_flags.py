@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddpbench.cli import make_parser, run
+from ddpbench.spec import documents
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
@@ -110,6 +111,20 @@ def test_settings_that_differ_are_all_kept() -> None:
     words += ["base.seed=1"]
     given = [word for one in words for word in ("--set", one)]
     assert parsed("sweep", *given).overrides == words
+
+
+def test_each_setting_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def counted(text: str) -> dict[str, object]:
+        asked.append(text)
+        return parse(text)
+
+    parse = documents.parse
+    monkeypatch.setattr(documents, "parse", counted)
+    words = [f"env.A{number}='{number}'" for number in range(30)]
+    parsed("sweep", *(word for one in words for word in ("--set", one)), "--workload", "mlp")
+    assert sorted(asked) == sorted(f"value = {one.partition('=')[2]}" for one in [*words, "workload=mlp"])
 
 
 def test_lists_are_joined() -> None:
