@@ -203,9 +203,8 @@ def test_outputs_with_a_loss_and_a_schedule_of_unknown_length(tmp_path: Path) ->
     text, left = written(tmp_path, HUGGING_FACE)
     assert text == textwrap.dedent("""\
         class Measured:
-            # `updates_per_epoch` in optimizer() counts batches of the class's size, a share of the data per
-            # rank: where an experiment sets another local_batch, or under data_parallel, an epoch has
-            # another number.
+            # `updates_per_epoch` in optimizer() holds for the class's own batch and one process per rank;
+            # with another local_batch, or data_parallel, an epoch has another number of steps.
             collate = default_data_collator
             batch = 8
 
@@ -221,7 +220,7 @@ def test_outputs_with_a_loss_and_a_schedule_of_unknown_length(tmp_path: Path) ->
 
             def optimizer(self, parameters):
                 import os
-                updates_per_epoch = len(self.dataset()) // (self.batch * int(os.environ["WORLD_SIZE"]))
+                updates_per_epoch = max(1, len(self.dataset()) // (self.batch * int(os.environ["WORLD_SIZE"])))
                 optimizer = torch.optim.AdamW(parameters, lr=5e-05)
                 return optimizer, get_scheduler("linear", optimizer, 0, 3 * updates_per_epoch)
         """)

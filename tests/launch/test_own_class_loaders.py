@@ -70,7 +70,7 @@ def made(tmp_path: Path, found: Written) -> Any:
     return module["Measured"]()
 
 
-@pytest.mark.parametrize(("ranks", "updates"), [("1", 12), ("3", 4)])
+@pytest.mark.parametrize(("ranks", "updates"), [("1", 12), ("3", 4), ("99", 1)])
 @pytest.mark.parametrize("sampler", ["", ", sampler=DistributedSampler(data)"])
 def test_an_epoch_is_a_ranks_share_of_the_batches(
     ranks: str, updates: int, sampler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -80,7 +80,9 @@ def test_an_epoch_is_a_ranks_share_of_the_batches(
     monkeypatch.setenv("WORLD_SIZE", ranks)
     _, scheduler = made(tmp_path, found).optimizer([nn_parameter()])
     assert scheduler.lr_lambdas[0](1) == 1 - 1 / updates
-    assert any("another local_batch, or under data_parallel" in each for each in found.notes)
+    assert any(
+        "with another local_batch, or data_parallel, an epoch has another" in each for each in found.notes
+    )
     assert not written(tmp_path).notes
 
 

@@ -198,8 +198,8 @@ class Reading:
                 lines += ["import os"] if "os" not in {*self.known, *renderer.imports} else []
                 lines.append(f"{missing} = {self.length}")
                 self.notes.append(
-                    f"`{missing}` in {name}() counts batches of the class's size, a share of the data per rank: where "
-                    "an experiment sets another local_batch, or under data_parallel, an epoch has another number."
+                    f"`{missing}` in {name}() holds for the class's own batch and one process per rank; with another "
+                    "local_batch, or data_parallel, an epoch has another number of steps."
                 )
                 continue
             if missing in parameters:

@@ -291,7 +291,7 @@ class _Writer(LoopMethods, UpdateMethods):
         """Find out how a method can say how many batches an epoch has."""
         if batch and not dataset.is_open and not dataset.problems:
             made = f"len({dataset.same_as}())" if dataset.same_as else "len(self.dataset())"
-            self.length = f'{made} // (self.batch * int(os.environ["WORLD_SIZE"]))'
+            self.length = f'max(1, {made} // (self.batch * int(os.environ["WORLD_SIZE"])))'
 
     def _not_in_class(self) -> list[str]:
         """Return a sentence for what the script trains with and the class does not have."""
