@@ -644,6 +644,15 @@ class Infinite(Functions):
         return loss_of(model, batch) + (0 * model(batch[0])).square().sum().sqrt()
 
 
+class Mends(Infinite):
+    """What is not finite of a gradient is taken out before the update."""
+
+    def before_update(self, model: nn.Module) -> None:
+        for each in model.parameters():
+            if each.grad is not None:
+                each.grad.nan_to_num_(0.0, 0.0, 0.0)
+
+
 class Explodes(Functions):
     """Its second update leaves what float32 can hold."""
 

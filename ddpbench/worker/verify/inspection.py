@@ -360,7 +360,8 @@ def _not_finite(model: torch.nn.Module) -> str:
         if each.grad is not None and not bool(torch.isfinite(_values(each.grad)).all())
     ]
     return (
-        f"the gradient of {in_words(names)} is not finite in the first step, so that it would not train"
+        f"the gradient of {in_words(names)} is not finite in the first step, so that no strategy's can be compared "
+        "with it: have loss() give a finite one"
         if names
         else ""
     )
