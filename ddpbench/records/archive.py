@@ -107,11 +107,12 @@ def _unpack(run: RunDir) -> None:
         with tempfile.TemporaryDirectory(dir=run.path, prefix=".unpacking-") as folder:
             unpacked = RunDir(Path(folder))
             packed = read_bytes(run.packed, MOST_BYTES)
-            for name, pieces in _members(run.packed, packed):
-                target = unpacked.path / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with create_file(target) as file:
-                    file.writelines(pieces)
+            with _naming_damage(run.packed):
+                for name, pieces in _members(run.packed, packed):
+                    target = unpacked.path / name
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with create_file(target) as file:
+                        file.writelines(pieces)
             unpacked.cases.mkdir(exist_ok=True)
             write_anew(unpacked.cases / _STAMP, _digest(packed))
             # Another process may have unpacked it meanwhile: a folder that is not empty is not replaced.
@@ -231,16 +232,16 @@ def _members(path: Path, packed: bytes) -> Iterator[tuple[str, Iterator[bytes]]]
     """Yield names and contents of the files of an archive, whose path is for messages; contents in pieces, in turn.
 
     Raises:
-        UnreadableError: a member is not a record file, comes twice, or cannot be read.
+        UnreadableError: a member is not a record file or comes twice.
+        EOFError, lzma.LZMAError, tarfile.TarError: it is damaged; contents raise them too.
     """
-    with _naming_damage(path):
-        content = _Content(packed)
-        _check_members(path, content)  # all of them before any is written
-        content.finish()
-        content = _Content(packed)
-        for member in _headers(content):
-            yield member.name, content.pieces(member.size)
-            content.skip(_padding(member.size))
+    content = _Content(packed)
+    _check_members(path, content)  # all of them before any is written
+    content.finish()
+    content = _Content(packed)
+    for member in _headers(content):
+        yield member.name, content.pieces(member.size)
+        content.skip(_padding(member.size))
 
 
 def _check_members(path: Path, content: _Content) -> None:

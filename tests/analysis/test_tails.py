@@ -234,7 +234,7 @@ def timings_of(logs: list[float], session: str) -> list[Timing]:
 
 
 @MANY
-@pytest.mark.parametrize("launches", [5, 8, 14, 20])
+@pytest.mark.parametrize("launches", [ROUNDS_TO_SEE, 20, 40])
 def test_two_runs_of_which_one_is_slow_at_times_are_seldom_called_equivalent(
     launches: int, series: int
 ) -> None:
