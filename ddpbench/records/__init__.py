@@ -36,6 +36,7 @@ from ddpbench.records.schema import (
     Traffic,
     Trained,
     Warmup,
+    was_made,
     why_unproved,
 )
 from ddpbench.records.writer import RecordWriteError, RecordWriter
@@ -86,6 +87,7 @@ __all__ = [
     "pack",
     "read_launch",
     "read_rank",
+    "was_made",
     "why_unproved",
     "write_atomically",
 ]

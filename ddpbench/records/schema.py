@@ -369,7 +369,12 @@ class Proof:
     @property
     def was_made(self) -> bool:
         """Return False for a comparison that was left out: `note` says why."""
-        return not math.isinf(self.tolerance)
+        return was_made(self.tolerance)
+
+
+def was_made(tolerance: float) -> bool:
+    """Return False for what is allowed where a comparison was left out."""
+    return not math.isinf(tolerance)
 
 
 def why_unproved(proofs: Iterable[Proof]) -> str:

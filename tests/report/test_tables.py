@@ -162,8 +162,10 @@ def test_comparisons_that_were_left_out_are_not_said_to_have_passed() -> None:
         return proofs_line(held), [[cell.text for cell in row][3:] for row in table.rows]
 
     line, rows = found(left_out, made)
-    assert "all 1 comparisons of 1 case" in line
-    assert line.endswith("; 1 other could not be made, for the reasons in the notes")
+    assert line == (
+        "Proved before timing: 1 comparison of 1 case with one process passed; 1 other could not be made, for the "
+        "reasons in the notes"
+    )
     assert rows == [
         ["", "", "0", "not compared", "it draws random numbers"],
         ["1.0e-12", "1.0e-06", "1", "all passed", ""],
@@ -171,5 +173,15 @@ def test_comparisons_that_were_left_out_are_not_said_to_have_passed() -> None:
     _, rows = found(left_out, [*shards, 1e-14, 1e-10, True, ""])
     assert rows[0][:4] == ["1.0e-14", "1.0e-10", "1", "all passed; 1 not compared"]
     line, rows = found([*shards, 0.3, 1e-10, False, ""], left_out)
-    assert "1 of 1 comparisons" in line
+    assert ": 1 comparison of 1 case with one process failed; 1 other could not" in line
     assert rows[0][3] == "1 failed"
+    other = [summary.cases["case_id"].iloc[1], *left_out[1:]]
+    line, _ = found(made, made, other)
+    assert ": all 2 comparisons of 1 case with one process passed; 1 other could not" in line
+    line, _ = found(made, [*shards, 0.3, 1e-10, False, ""])
+    assert line.endswith(": 1 of 2 comparisons of 1 case with one process failed")
+    line, _ = found(left_out, other)
+    assert line == (
+        "Proved before timing: nothing; 2 comparisons of 2 cases with one process could not be made, for the reasons "
+        "in the notes"
+    )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.records import was_made
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.rows import Row
 from ddpbench.units import counted
@@ -28,10 +28,10 @@ def proofs_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
     for (strategy, compared, dtype), records in groups.items():
         worst = max(
             records,
-            key=lambda record: (not record["passed"], _was_made(record), _error(record["error"])),
+            key=lambda record: (not record["passed"], was_made(record["tolerance"]), _error(record["error"])),
         )
         failed = sum(not record["passed"] for record in records)
-        made = [record for record in records if _was_made(record)]
+        made = [record for record in records if was_made(record["tolerance"])]
         lines.append(
             (
                 Cell(text=strategy),
@@ -62,20 +62,23 @@ def proofs_line(summary: RunSummary) -> str:
     frame = summary.proofs
     if frame.empty:
         return ""
-    made = frame[[_was_made(record) for record in frame.to_dict("records")]]
-    failed = made[~made["passed"].astype(bool)]
-    cases = counted(frame["case_id"].nunique(), "case")
+    made = frame[[was_made(each) for each in frame["tolerance"]]]
+    failed = int((~made["passed"].astype(bool)).sum())
     left_out = len(frame) - len(made)
-    rest = (
-        f"; {counted(left_out, 'other')} could not be made, for the reasons in the notes" if left_out else ""
-    )
-    of = f"{len(made):,} comparisons of {cases} with one process"
-    found = f"all {of} passed" if failed.empty else f"{len(failed):,} of {of} failed"
+    if made.empty:
+        return f"Proved before timing: nothing; {_comparisons(frame)} {_NOT_MADE}"
+    share = f"{failed:,} of " if failed else "all "
+    found = f"{share if len(made) > 1 else ''}{_comparisons(made)} {'failed' if failed else 'passed'}"
+    rest = f"; {counted(left_out, 'other')} {_NOT_MADE}" if left_out else ""
     return f"Proved before timing: {found}{rest}"
 
 
-def _was_made(record: Mapping[Any, Any]) -> bool:
-    return not math.isinf(record["tolerance"])
+_NOT_MADE = "could not be made, for the reasons in the notes"
+
+
+def _comparisons(frame: pd.DataFrame) -> str:
+    cases = counted(frame["case_id"].nunique(), "case")
+    return f"{counted(len(frame), 'comparison')} of {cases} with one process"
 
 
 def _verdict(failed: int, made: int, count: int) -> str:
