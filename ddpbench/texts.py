@@ -14,7 +14,16 @@ _SPACES = {ord(one): " " for one in "\t\n\r"}
 _LONGEST = 72
 """Characters of a value in a message at most."""
 _KEY_PART = r"""(?:[\w-]++|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|'[^'\n]*+')"""
-_LONG_KEY = re.compile(rf"(?<![\w\\-]){_KEY_PART}(?:[ \t]*+\.[ \t]*+{_KEY_PART}){{64}}")
+_MOST_PARTS = 64
+_LONG_KEY = re.compile(rf"(?<![\w\\-]){_KEY_PART}(?:[ \t]*+\.[ \t]*+{_KEY_PART}){{{_MOST_PARTS}}}")
+_COMMENT_TEXT_OR_LONG_KEY = re.compile(
+    r"""#[^\n]*+|\"{3}(?:[^"\\]|\\.|"(?!""))*+(?:\"{3,5})?|'{3}(?:[^']|'(?!''))*+(?:'{3,5})?"""
+    rf"""|(?P<key>{_LONG_KEY.pattern})|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"?|'[^'\n]*+'?""",
+    re.DOTALL,
+)
+MOST_TOML_BYTES = 1 << 20
+"""Of an experiment's file."""
+TOO_LARGE_TOML = f"is too large; it must be {MOST_TOML_BYTES >> 20} MiB at most"
 _BITS_SHOWN = 192
 """A whole number of more bits is told by its digits."""
 
@@ -78,8 +87,17 @@ def within(text: str, most: int = 3_000) -> str:
 
 def has_long_key(text: str) -> bool:
     """Return whether a text of TOML has a key of more than 64 parts: reading it takes memory that grows with their
-    square."""
-    return _LONG_KEY.search(text) is not None
+    square. Words with dots in comments and texts are no keys."""
+    if not _LONG_KEY.search(text):
+        return False
+    return any(found.lastgroup == "key" for found in _COMMENT_TEXT_OR_LONG_KEY.finditer(text))
+
+
+def why_not_read(text: str) -> str:
+    """Return why an experiment's TOML is not read at all: a clause without its subject; empty where it is."""
+    if len(text) > MOST_TOML_BYTES:
+        return TOO_LARGE_TOML
+    return f"has a key of more than {_MOST_PARTS} parts" if has_long_key(text) else ""
 
 
 def toml_text(text: str) -> str:

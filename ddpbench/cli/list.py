@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
 from ddpbench.cli.lines import columns_here, show, wrapped
-from ddpbench.texts import has_long_key
+from ddpbench.texts import MOST_TOML_BYTES, why_not_read
 
 if TYPE_CHECKING:
     from ddpbench.table import Entry
@@ -92,10 +92,6 @@ def _folded(section: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-_MOST = 1 << 20
-"""Bytes of an experiment's file, as `spec.documents` has it, which would import more than a list needs."""
-
-
 def _experiments() -> dict[str, str]:
     import tomllib
 
@@ -105,9 +101,9 @@ def _experiments() -> dict[str, str]:
     for name, path in known_experiments().items():
         try:
             with path.open("rb") as file:
-                text = file.read(_MOST + 1).decode()
-            if len(text) > _MOST or has_long_key(text):
-                raise ValueError("it is too large, or has a key of too many parts")
+                text = file.read(MOST_TOML_BYTES + 1).decode()
+            if why := why_not_read(text):  # `spec.documents` would import more than a list needs
+                raise ValueError(f"it {why}")
             found[name] = str(tomllib.loads(text).get("question", ""))
         except (OSError, ValueError, RecursionError) as error:
             found[name] = f"(cannot be read: {error})"

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ddpbench.errors import Problem
-from ddpbench.texts import has_long_key, shortened, unprintable, whole_number
+from ddpbench.texts import MOST_TOML_BYTES, TOO_LARGE_TOML, shortened, unprintable, whole_number, why_not_read
 
-MAX_BYTES = 1 << 20
+MAX_BYTES = MOST_TOML_BYTES
 """Of an experiment's file."""
 MAX_DEPTH = 12
 """Tables and arrays in one another; an experiment needs four."""
@@ -40,7 +40,7 @@ def read_text(path: Path) -> str:
     with path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
-        raise TooMuchError(_too_large())
+        raise TooMuchError(TOO_LARGE_TOML)
     return content.decode("utf-8")
 
 
@@ -52,12 +52,10 @@ def parse(text: str) -> dict[str, Any]:
 
     Raises:
         tomllib.TOMLDecodeError: it is not valid TOML.
-        TooMuchError: it is too large, or nested too deeply to be read.
+        TooMuchError: it is too large, has a key of too many parts, or is nested too deeply to be read.
     """
-    if len(text) > MAX_BYTES:
-        raise TooMuchError(_too_large())
-    if has_long_key(text):
-        raise TooMuchError(_too_deep())
+    if why := why_not_read(text):
+        raise TooMuchError(why)
     try:
         return _loads(text.removeprefix("\ufeff"))  # as some editors begin a file
     except RecursionError:
@@ -77,10 +75,6 @@ def _loads(text: str) -> dict[str, Any]:
         raise
     except ValueError:
         raise TooMuchError(f"holds a number of more than {sys.get_int_max_str_digits():,} digits") from None
-
-
-def _too_large() -> str:
-    return f"is too large; it must be {MAX_BYTES >> 20} MiB at most"
 
 
 def _too_deep() -> str:

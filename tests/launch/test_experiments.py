@@ -109,8 +109,13 @@ def test_what_is_no_file_is_no_experiment_and_nobody_waits_for_it(
     with (own / "long.toml").open("wb") as file:
         file.truncate(1 << 40)
     (own / "deep.toml").write_text(f"a = {'[' * 5000}{']' * 5000}")
+    (own / "key.toml").write_text("a." * 64 + "b = 1")
+    (own / "word.toml").write_text("question = '" + "a." * 64 + "'")
     assert not {"pipe", "zero", "folder"} & known_experiments().keys()
     assert command(["list"]) == 0
     listed = capsys.readouterr().out
     assert "long " in listed
-    assert listed.count("(cannot be read: ") == 2
+    assert listed.count("(cannot be read: ") == 3
+    told = " ".join(listed.split())
+    assert "(cannot be read: it is too large; it must be 1 MiB at most)" in told
+    assert "(cannot be read: it has a key of more than 64 parts)" in told
