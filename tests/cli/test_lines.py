@@ -171,10 +171,10 @@ def test_what_is_unproved_is_so_for_programs_too(
     found = [verdict(""), replace(verdict(""), proofs=(left_out,)), verdict("", status="skipped")]
     monkeypatch.setattr("ddpbench.launch.verify.verify", lambda *_, **__: found)
     assert run(["verify", "--strategy", "ddp", "--workload", "mlp:small", "--world-size", "1", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [one["result"] for one in told] == ["ok", "unproved", "skipped"]
-    assert [one["unproved"] for one in told] == ["", why, ""]
-    assert [one["status"] for one in told] == ["ok", "ok", "skipped"]
+    verdicts = json.loads(capsys.readouterr().out)
+    assert [one["result"] for one in verdicts] == ["ok", "unproved", "skipped"]
+    assert [one["unproved"] for one in verdicts] == ["", why, ""]
+    assert [one["status"] for one in verdicts] == ["ok", "ok", "skipped"]
 
 
 def test_long_options_do_not_push_the_other_columns_of_verify() -> None:

@@ -503,7 +503,7 @@ def test_fields_that_an_instance_alone_has_are_followed_to_what_makes_them(tmp_p
 
 @pytest.mark.parametrize("field", ["Field(..., gt=0)", "Field(default=..., gt=0)", "Field(gt=0)", "field()"])
 def test_a_field_that_must_be_given_is_what_the_instance_has(field: str, tmp_path: Path) -> None:
-    """Neither pydantic's mark for it nor an attribute of the class, which has none."""
+    """Neither pydantic's mark for it nor an attribute that the class lacks."""
     required = NESTED.replace("Field(0.5, gt=0)", field)
     text, left = written(tmp_path, required.replace("main(Config())", "main(Config(clip=0.25))"))
     assert "clip_grad_norm_(model.parameters(), 0.25)" in methods(text)["before_update"]

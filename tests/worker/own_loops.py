@@ -645,7 +645,7 @@ class Infinite(Functions):
 
 
 class Mends(Infinite):
-    """What is not finite of a gradient is taken out before the update."""
+    """Sets the values of a gradient that are not finite to zero before the update."""
 
     def before_update(self, model: nn.Module) -> None:
         for each in model.parameters():

@@ -50,7 +50,7 @@ def test_nan_and_another_shape_are_infinitely_wrong() -> None:
 
 
 def held_change(own: Tensors, expected: Tensors, writes: list[str] | None = None) -> tuple[Proof, int]:
-    """What updates from zero made, held against one process's; and how many values the ranks agreed on."""
+    """Compare updates from zero with one process's; return also how many values the ranks agreed on."""
     agreed: list[float] = []
 
     def noted(value: float) -> float:
