@@ -222,7 +222,10 @@ def test_two_runs_are_called_equivalent_from_as_many_launches_on(launches: int, 
     pair = tuple(SimpleNamespace(timings=timings_of(QUIET_ROUNDS[:launches], side)) for side in "ab")
     found = _apart({0: pair}, 0.002, MARGIN, ALPHA)[0]  # type: ignore[dict-item]
     assert found.verdict == verdict
-    reason = f"both sides are alike, but {launches} launches are too few to see rare slow ones: 19 do"
+    reason = (
+        f"both sides are alike, but {launches} launches are too few to see rare slow ones: 19 do "
+        "(set budget.rounds_min, or a test's rounds, to 19)"
+    )
     assert (found.tail, found.reason) == ((False, "") if verdict == "equivalent" else (True, reason))
 
 

@@ -101,12 +101,14 @@ def decided(test: str, change: Change, limit: float) -> Gated:
         numbers = f"{size} ({interval}; {change.rounds} rounds)"
     if change.verdict == "cannot tell" and change.resolvable is not None:
         numbers += f"; {seen_words(change.resolvable)}"
-    why = "" if outcome == change.reason else change.reason or numbers
+    reason = "" if outcome == change.reason else change.reason
+    if change.reason and not change.tail:
+        numbers = ""
     return Gated(
         name=test,
         judged=change.judged,
         fails=fails,
-        sentence=": ".join(filter(None, [test, outcome, why])),
+        sentence=": ".join(filter(None, [test, outcome, reason, numbers])),
         within=not fails and change.within(limit) and change.shows_rare,
     )
 
