@@ -22,7 +22,7 @@ _COMMENT_TEXT_OR_LONG_KEY = re.compile(
     re.DOTALL,
 )
 MOST_TOML_BYTES = 1 << 20
-"""Of an experiment's file."""
+"""The size of an experiment's file at most."""
 TOO_LARGE_TOML = f"is too large; it must be {MOST_TOML_BYTES >> 20} MiB at most"
 _BITS_SHOWN = 192
 """A whole number of more bits is told by its digits."""
@@ -87,7 +87,7 @@ def within(text: str, most: int = 3_000) -> str:
 
 def has_long_key(text: str) -> bool:
     """Return whether a text of TOML has a key of more than 64 parts: reading it takes memory that grows with their
-    square. Words with dots in comments and texts are no keys."""
+    square. Comments and texts are passed over."""
     if not _LONG_KEY.search(text):
         return False
     return any(found.lastgroup == "key" for found in _COMMENT_TEXT_OR_LONG_KEY.finditer(text))

@@ -116,6 +116,6 @@ def test_what_is_no_file_is_no_experiment_and_nobody_waits_for_it(
     listed = capsys.readouterr().out
     assert "long " in listed
     assert listed.count("(cannot be read: ") == 3
-    told = " ".join(listed.split())
-    assert "(cannot be read: it is too large; it must be 1 MiB at most)" in told
-    assert "(cannot be read: it has a key of more than 64 parts)" in told
+    page = " ".join(listed.split())
+    assert "(cannot be read: it is too large; it must be 1 MiB at most)" in page
+    assert "(cannot be read: it has a key of more than 64 parts)" in page
