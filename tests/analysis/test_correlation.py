@@ -239,15 +239,32 @@ def test_a_run_all_of_whose_cases_drift_together_says_that_step_times_are_not_in
     """No difference between cases shows it: a round slows all of them, so that comparisons are as sure as ever."""
     run = write_run(tmp_path / "run", 6, rounds=10)
     slowed(run.path, times=times, cases="*")
-    found = correlation_of_levels([case.timings for case in read_cases(run, read_plan(run))]).estimate
+    levels = correlation_of_levels([case.timings for case in read_cases(run, read_plan(run))])
+    found = levels.estimate
     message = [one for one in summarize(run).validity if one.startswith("Step times of one round")]
-    assert (found >= TOLD_FROM) == says
+    assert (levels.shown >= TOLD_FROM) == says
     words = (
         f"Step times of one round and the next have a lag-1 correlation of {found:.2f}. Intervals of comparisons "
         "within rounds are not concerned. Those of step times, rates and parts take launches to be independent: "
         "they hold the median less often than 95 % of the time, in simulations 85 % at 0.35 and 78 % at 0.5."
     )
     assert message == ([words] if says else [])
+
+
+@pytest.mark.parametrize("rounds", [5, 8, 10, 20])
+@pytest.mark.parametrize("cases", [1, 5])
+def test_independent_rounds_are_seldom_said_to_be_correlated(rounds: int, cases: int) -> None:
+    """Cases of a run have what a round does to all of them in common: they show no more of it than one does."""
+
+    def said(correlation: float) -> float:
+        drawn = noise((RUNS, 1, rounds), correlation) + 0.1 * noise((RUNS, cases, rounds), 0.0, seed=2)
+        found = [estimated(logs, rounds_of(rounds), ratios=True) for logs in drawn]
+        return sum(one.shown >= TOLD_FROM for one in found) / RUNS
+
+    assert said(0.0) <= 0.08
+    if rounds == 20:
+        assert said(0.5) > 0.4
+        assert said(0.8) > 0.8
 
 
 def test_a_comparison_in_turn_is_as_sure_with_the_same_factor() -> None:

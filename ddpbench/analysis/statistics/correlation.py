@@ -39,7 +39,7 @@ IN_TURN_FROM = 12
 """Fewer rounds in turn cannot show how they are correlated. Their intervals are wider than a t-interval from the start:
 up to a correlation of 0.35 that is enough (`python -m tests.simulations alike-rounds`), at 0.5 it is not."""
 TOLD_FROM = 0.2
-"""From this correlation of step times on a page says that their intervals take launches to be independent."""
+"""The correlation of step times from which on a page says that their intervals take launches to be independent."""
 _SAFETY = 0.5
 """Standard errors that are added to the estimate."""
 _TOLD_BY = 200
@@ -60,6 +60,8 @@ class Correlation:
 
     estimate: float = 0.0
     reckoned: float = 0.0
+    shown: float = 0.0
+    """A standard error less than the estimate, taken as if what a round has in common were all that cases have."""
 
 
 def correlation_of(cases: Sequence[Sequence[Timing]]) -> Correlation:
@@ -100,7 +102,11 @@ def estimated(logs: _Array, rounds: Sequence[Pair], *, ratios: bool = False) -> 
     first, second = np.array(neighbours(rounds)).T
     seen = float(np.nansum(apart[:, first] * apart[:, second]) / np.nansum(apart**2))
     error = 1 / math.sqrt((len(apart) if ratios else len(apart) - 1) * len(rounds))
-    return Correlation(_of_seen(seen, rounds), min(max(_of_seen(seen + _SAFETY * error, rounds), 0.0), MOST))
+    return Correlation(
+        _of_seen(seen, rounds),
+        min(max(_of_seen(seen + _SAFETY * error, rounds), 0.0), MOST),
+        _of_seen(seen - 1 / math.sqrt(len(rounds)), rounds),
+    )
 
 
 def reckoned_by_pairs(ratios: _Array) -> _Array:
