@@ -713,7 +713,7 @@ def test_rounds_that_are_far_slower_leave_no_verdict_and_pass_no_gate(tmp_path: 
     assert not _decided(change, 0.03), "measuring continues"
     gated = decided("test", change, 0.03)
     assert (gated.fails, gated.within, gated.judged) == (False, False, True)
-    numbers = "0.0 % (\N{MINUS SIGN}0.2 % to +0.3 %; 30 rounds)"
+    numbers = f"{value_words(change.ratio, 0.03)} ({interval_words(change.ratio, 0.03)}; 30 rounds)"
     assert gated.sentence == f"test: cannot tell: {reason}: {numbers}"
     assert not changes.unresolved, "more rounds need not decide it"
     assert (changes.resolvable, changes.wanted_s) == (None, None)
