@@ -54,7 +54,7 @@ REPLAY_TIMED = 4
 EMULATED_RANK_S = 0.35
 """What a launch takes longer for each rank where ranks of emulated nodes share one machine's cores."""
 CROWDED_RANK_S = 0.2
-"""What a launch or a proof takes longer for each rank where ranks share cores: measured with 8 and 16 on two cores."""
+"""Seconds that each rank adds to a launch or a proof where ranks share cores: measured with 8 and 16 on two cores."""
 PROOF_TRANSFERS = 10
 """About so many times float32's gradients are sent in a proof: steps in float32, and in float64, twice as large."""
 PROOF_STEPS = 8

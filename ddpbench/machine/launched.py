@@ -244,7 +244,7 @@ class LaunchedRanks:
         # torchrun starts ranks without -P: Python would look for modules in the working directory first.
         env |= {RANKS_VARIABLE: str(table), "PYTHONUNBUFFERED": "1", SAFE_PATH: "1"}
         env.setdefault("OMP_NUM_THREADS", "1")  # torchrun says so, and sets it
-        if self._launcher == "torchrun":  # it makes a folder of its own for logs otherwise, and leaves it
+        if self._launcher == "torchrun":  # otherwise it makes a folder for logs in /tmp, and leaves it
             env["PET_LOG_DIR"] = str(self._folder / "logs")
         if self._launcher not in ("torchrun", "ray"):  # which name a place themselves
             env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}

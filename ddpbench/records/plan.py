@@ -145,7 +145,7 @@ _Options = Annotated[str, AfterValidator(_options)]
 
 
 _Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
-"""As an experiment may have it: figures and tables name a case at each of its numbers."""
+"""At most as long as in an experiment: figures and tables name a case at each of its numbers."""
 
 
 class _Entry(BaseModel, strict=True, frozen=True):

@@ -154,7 +154,7 @@ def test_a_failure_right_after_a_snapshot_is_recovered_from_with_nothing_to_make
 
 
 def ended(told: Told, case: Case = KILLED) -> list[RankLaunch]:
-    """Ranks that end as one fails: nothing goes on."""
+    """Ranks that end as one fails, without a recovery."""
     return [
         RankLaunch(
             more=records_of(

@@ -319,18 +319,23 @@ def test_a_step_may_accumulate_compute_again_and_be_called_back(name: str, strat
     assert all(passed for *_, passed, _ in told), told
 
 
-def unwrapped(rank: int, processes: int, name: str, strategy: str) -> list[tuple[str, str, float, bool, str]]:
-    """The same with a strategy that forgets the generator."""
+def forget(part: str) -> None:
+    """Have the strategy leave this part of a network unwrapped, in this process."""
     from ddpbench.strategies import own_step
 
     each_part = own_step.each_part
 
     def forgetful(network: Any, wrap: Any) -> Any:
         wrapped = each_part(network, wrap)
-        wrapped["maker"] = network["maker"]
+        wrapped[part] = network[part]
         return wrapped
 
     own_step.each_part = forgetful
+
+
+def unwrapped(rank: int, processes: int, name: str, strategy: str) -> list[tuple[str, str, float, bool, str]]:
+    """The same with a strategy that forgets the generator."""
+    forget("maker")
     return proofs(rank, processes, name, strategy)
 
 
@@ -346,16 +351,7 @@ def lone_judge(
     rank: int, processes: int, name: str, strategy: str
 ) -> list[tuple[str, str, float, bool, str]]:
     """Proofs with a strategy that forgets the discriminator."""
-    from ddpbench.strategies import own_step
-
-    each_part = own_step.each_part
-
-    def forgetful(network: Any, wrap: Any) -> Any:
-        wrapped = each_part(network, wrap)
-        wrapped["judge"] = network["judge"]
-        return wrapped
-
-    own_step.each_part = forgetful
+    forget("judge")
     return proofs(rank, processes, name, strategy)
 
 

@@ -59,7 +59,7 @@ def too_few_words(count: int, noun: Literal["rounds", "launches"]) -> str:
     """Return why this number of rounds or launches does not show sides to be equivalent; empty where it may."""
     if count >= ROUNDS_TO_SEE:
         return ""
-    told = f"alike, but {count} {noun} are too few to see rare slow ones: {ROUNDS_TO_SEE} do"
+    words = f"alike, but {count} {noun} are too few to see rare slow ones: {ROUNDS_TO_SEE} do"
     if noun == "rounds":  # which are made until it can be told
-        return f"typical rounds are {told}"
-    return f"both sides are {told} (set budget.rounds_min, or a test's rounds, to {ROUNDS_TO_SEE})"
+        return f"typical rounds are {words}"
+    return f"both sides are {words} (set budget.rounds_min, or a test's rounds, to {ROUNDS_TO_SEE})"

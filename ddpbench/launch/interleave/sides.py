@@ -143,7 +143,7 @@ def check_apart(base: SideSpec, new: SideSpec) -> None:
 
 
 def _unnamed(side: SideSpec) -> SideSpec:
-    """Return what a side is, whatever its name is and however its folder is written."""
+    """Return the side without its name, its folder as an absolute path."""
     return replace(side, name="", path=side.path and str(Path(side.path).resolve()))
 
 

@@ -200,7 +200,7 @@ def decades(axes: Axes, values: Sequence[float]) -> None:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Lines of so many characters. `shrunk /4`, `8 x 1` and `1 Gbit/s` stay whole, by spaces that do not break.
+    """Lines of at most `width` characters. `shrunk /4`, `8 x 1` and `1 Gbit/s` stay whole, by spaces that do not break.
 
     A text of thousands of characters lacks its middle: each of its lines would make the picture higher.
     """
