@@ -1,56 +1,41 @@
 """The loop of `bare_loop.py` in blocks of steps, in turn with another job's: rank 0 offers the turn before each.
 
-DDPBENCH_TURN names the turnstile and the side. As in a launch of ddpbench in turn, ranks meet before a block, and its
-first step is not counted.
+DDPBENCH_TURN names the turnstile and the side. Blocks begin, end and are cut as those of a launch of ddpbench in turn
+are, by `ddpbench.measure.blocks`: sides that differ there differ in their first steps, too.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import resource
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 
-import torch
 import torch.distributed as dist
 
 from ddpbench.machine.turnstile import TURN, turn_from
-from ddpbench.measure.blocks import BLOCKS_IN_TURN, IN_TURN
+from ddpbench.measure.blocks import BLOCKS_IN_TURN, IN_TURN, AloneControl, Stepper, timed_blocks, warm_up
+from ddpbench.measure.clock import HostClock
+from ddpbench.records import Block
+from ddpbench.worker.training.control import GroupControl
 from tests.benchmarks import bare_loop
 
 
-def agreed(number: int) -> int:
-    """Return rank 0's number, when all ranks have come here."""
-    tensor = torch.tensor([number])
-    dist.broadcast(tensor, 0)
-    dist.barrier()
-    return int(tensor.item())
-
-
-def block(step: Callable[[], object], steps: int) -> tuple[float, float, int]:
-    """Return the time, the processor time and the minor page faults of `steps` steps, after one not counted."""
-    step()
-    faults, cpu, start = (
-        resource.getrusage(resource.RUSAGE_SELF).ru_minflt,
-        time.process_time(),
-        time.perf_counter(),
+def of_blocks(blocks: Sequence[Block]) -> tuple[float, float, float]:
+    """Return the time and the processor time of a step, seconds, and its minor page faults."""
+    steps = sum(block.steps for block in blocks)
+    return (
+        sum(block.end_ns - block.start_ns for block in blocks) / steps / 1e9,
+        sum(block.cpu_ns for block in blocks) / steps / 1e9,
+        sum(block.minor_faults for block in blocks) / steps,
     )
-    for _ in range(steps):
-        step()
-    end = time.perf_counter()
-    cpu, faults = (
-        time.process_time() - cpu,
-        resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults,
-    )
-    dist.barrier()
-    return end - start, cpu, faults
 
 
 def main() -> None:
     arguments = bare_loop.asked()
     workload, model, optimizer, loader, sampler = bare_loop.prepared(arguments)
-    turn = turn_from(TURN) if dist.get_rank() == 0 else None
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    turn = turn_from(TURN) if rank == 0 else None
+    control = GroupControl(dist.new_group(backend="gloo"), rank) if ranks > 1 else AloneControl()
 
     def train() -> Iterator[None]:
         epoch = 0
@@ -64,21 +49,18 @@ def main() -> None:
                 yield
             epoch += 1
 
+    def offered(*, meet: bool) -> int:
+        control.agree(0)
+        return 0 if turn is None else (turn.meet if meet else turn.offer)()
+
     step = train().__next__
-    began = time.perf_counter()
+    stepper = Stepper(step, arguments.local_batch, HostClock(), control, turn=offered)
     for _ in range(arguments.warmup):
         step()
-    rate = arguments.warmup / (time.perf_counter() - began)
-    steps = agreed(max(IN_TURN.timed, int(arguments.seconds * rate / BLOCKS_IN_TURN)))
-    found = []
-    for number in range(BLOCKS_IN_TURN):
-        if turn is not None:
-            (turn.offer if number else turn.meet)()
-        agreed(steps)
-        found.append(block(step, steps))
-    if dist.get_rank() == 0:
-        step_s, cpu_s, faults = (sum(column) / steps / len(found) for column in zip(*found, strict=True))
-        result = {"step_s": step_s, "cpu_s": cpu_s, "minor_faults": faults}
+    warm = warm_up(stepper, lambda: True, arguments.seconds, IN_TURN)
+    blocks = list(timed_blocks(stepper, arguments.seconds, warm.step_ns, IN_TURN, BLOCKS_IN_TURN))
+    if rank == 0:
+        result = dict(zip(("step_s", "cpu_s", "minor_faults"), of_blocks(blocks), strict=True))
         arguments.out.write_text(json.dumps(result), encoding="utf-8")
     dist.barrier()
     dist.destroy_process_group()

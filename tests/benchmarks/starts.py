@@ -53,6 +53,7 @@ from ddpbench.records import Address, Block, RunDir, read_rank
 from ddpbench.spec import Case
 from ddpbench.worker.server import preload
 from tests.benchmarks import bare_blocks, bare_loop
+from tests.benchmarks.bare_blocks import of_blocks
 from tests.benchmarks.ratio import Ratio, paired_ratio
 from tests.processes import python_path
 
@@ -151,14 +152,11 @@ class Starts:
         launch = read_measurement(directory, Address(case, case.case_id, "measure", 0)).launch
         assert launch is not None
         assert launch.timing is not None
-        blocks = [block for block in read_rank(directory.records(0)).of(Block) if block.phase == "timed"]
-        steps = sum(block.steps for block in blocks)
-        cpu_s = sum(block.cpu_ns for block in blocks) / 1e9 / steps
-        return (
-            launch.timing.time_s / launch.timing.steps,
-            cpu_s,
-            sum(block.minor_faults for block in blocks) / steps,
+        step_s, cpu_s, faults = of_blocks(
+            [block for block in read_rank(directory.records(0)).of(Block) if block.phase == "timed"]
         )
+        # In turn both sides' times are rank 0's alone.
+        return step_s if self.turn else launch.timing.time_s / launch.timing.steps, cpu_s, faults
 
     @property
     def ways(self) -> dict[str, Callable[[], Found]]:
