@@ -278,7 +278,9 @@ class _Parser(argparse.ArgumentParser):
             self.register("action", name, flags.Given)
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        """Refuse `--flag=--`, of which argparse makes an empty list; all else is as usual."""
+        """Refuse an empty value, and `--flag=--`, of which argparse makes an empty list; all else is as usual."""
+        if "" in arg_strings and action.nargs != argparse.PARSER:
+            raise argparse.ArgumentError(action, "an empty text was given: give a value, or leave it out")
         if arg_strings == ["--"] and action.nargs is None and action.option_strings:
             raise argparse.ArgumentError(action, "expected one value, and -- is none")
         return super()._get_values(action, arg_strings)

@@ -57,6 +57,7 @@ def find_experiment(name: str) -> Path:
         return path
     if path.suffix == ".toml" or path.is_file():
         if not path.is_file():
+            _refuse_device(path)
             near = meant_path(path, Path.is_file)
             raise RequestError(
                 f"{path} does not exist{near or f'; {nearest(path.stem, known_experiments())}'}"
@@ -64,9 +65,16 @@ def find_experiment(name: str) -> Path:
         return path
     known = known_experiments()
     if name not in known:
+        _refuse_device(path)
         close = difflib.get_close_matches(
             name, [file.name for file in Path().glob("*.toml")], n=1, cutoff=0.8
         )
         advice = f"did you mean the file {close[0]!r}?" if close else nearest(name, known)
         raise RequestError(f"no file and no experiment {name!r}; {advice}")
     return known[name]
+
+
+def _refuse_device(path: Path) -> None:
+    """Raise a RequestError where there is something of that name, such as a pipe, that is no file."""
+    if path.exists():
+        raise RequestError(f"{path} is a device, a pipe or a socket: give a file, a run directory or a name")

@@ -186,7 +186,7 @@ def is_emulated(data: Mapping[str, Any]) -> bool:
 def apply(
     data: dict[str, Any], overrides: Sequence[str], catalog: Catalog, problems: list[Problem]
 ) -> list[list[str]]:
-    """Set the overrides' values; return the key in parts of each that is a setting."""
+    """Set the overrides' values; return the key in parts of each that is a setting, of a table each that is in it."""
     if not isinstance(overrides, list | tuple) or not all(isinstance(one, str) for one in overrides):
         message = f'{shortened(overrides)}: give a list of texts, such as ["base.local_batch=16"]'
         problems.append(Problem(path="overrides", message=message))  # of a program: --set gives nothing else
@@ -208,7 +208,7 @@ def apply(
     given_before = GivenSettings()
     if twice := next((twice for one in settings if (twice := given_before.put(*one))), None):
         problems.append(Problem(path="--set", message=given_twice(*twice)))
-    return [keys for keys, _, _ in settings]
+    return [list(leaf) for keys, value, _ in settings for leaf, _ in _leaves(tuple(keys), value)]
 
 
 def _whole(keys: list[str], models: Models, problems: list[Problem], *, emulated: bool) -> list[str]:

@@ -167,6 +167,16 @@ def test_a_name_without_a_file_is_held_against_those_that_are_here(
     assert run(["sweep", "mine.toml", "--dry-run"]) == 0  # whatever an editor begins a file with
 
 
+@pytest.mark.parametrize("name", ["mine", "mine.toml"])
+def test_a_pipe_in_place_of_an_experiment_is_told_as_one(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo(name)
+    assert run(["sweep", name]) == 2
+    assert f"{name} is a device, a pipe or a socket: give a file, a run" in capsys.readouterr().err
+
+
 def test_progress_that_nobody_reads_ends_as_other_output_does(capfd: pytest.CaptureFixture[str]) -> None:
     line = (
         "import sys\n"

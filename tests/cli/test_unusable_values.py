@@ -43,6 +43,28 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["allocation", "nowhere", "--queue-wait", ""], "--queue-wait"),
+        (["allocation", "nowhere", "--out", ""], "--out"),
+        (["compare", "--interleave", "quick", "--new", "env=A=1", "--total", ""], "--total"),
+        (["export", "nowhere", "--format="], "--format"),
+        (["submit", "quick", "--partition", ""], "--partition"),
+        (["compare", "a", ""], "RUN"),
+        (["sweep", ""], "EXPERIMENT"),
+    ],
+)
+def test_an_empty_text_is_no_value(
+    arguments: list[str], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(arguments)
+    assert (
+        f"argument {name}: an empty text was given: give a value, or leave it out" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["verify", "--hang-timeout", "nan"], "--hang-timeout: nan given; must be 1 s to 1 day"),
@@ -57,9 +79,8 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
             "--rounds: 2 given; must be a whole number, 3 to 1,000: fewer give no interval",
         ),
         (["noise", "--world-size", "-1"], "--world-size: -1 given; must be a whole number, 1 to 4,096"),
-        (["allocation", "nowhere", "--queue-wait", ""], "--queue-wait: '' is no RANKS=TIME, such as 8=2h"),
-        (["compare", "--interleave", "quick", "--new", "env=A=1", "--total", ""], "--total: "),
-        (["compare", "a", "b", "--total", ""], "give them with --interleave"),
+        (["allocation", "nowhere", "--queue-wait", "x"], "--queue-wait: 'x' is no RANKS=TIME, such as 8=2h"),
+        (["compare", "a", "b", "--total", "1 s"], "give them with --interleave"),
         (["noise", "--total", "soon"], "--total: invalid duration 'soon'"),
         (["noise", "--total", "0 s"], "--total: give a time from 0 to a year"),
         (["noise", "--total", "1e400 s"], "--total: give a time from 0 to a year"),

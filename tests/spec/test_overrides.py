@@ -236,6 +236,32 @@ def test_a_value_and_an_axis_replace_each_other_wherever_they_stand(
     assert notes == [note]
 
 
+@pytest.mark.parametrize(
+    ("text", "override", "note"),
+    [
+        (
+            FABRIC.replace('bandwidth = "1 Gbit/s"', "")
+            + '[axes]\n"fabric.bandwidth" = ["1 Gbit/s", "2 Gbit/s"]',
+            "fabric={nodes=2, bandwidth='4 Gbit/s'}",
+            "fabric.bandwidth = 4 Gbit/s replaces the axis fabric.bandwidth = [1 Gbit/s, 2 Gbit/s]",
+        ),
+        (
+            FABRIC,
+            "axes.fabric={bandwidth=['1 Gbit/s', '2 Gbit/s']}",
+            "axes.fabric.bandwidth = ['1 Gbit/s', '2 Gbit/s'] replaces fabric.bandwidth = 1 Gbit/s",
+        ),
+        (
+            DDP,
+            "axes={world_size=[1, 2]}",
+            "axes.world_size = [1, 2] replaces base.world_size = 2",
+        ),
+    ],
+)
+def test_a_table_replaces_what_each_of_its_values_would(text: str, override: str, note: str) -> None:
+    _, notes = parsed(text, override)
+    assert notes == [note]
+
+
 LEFT = (
     DDP
     + """[axes]
