@@ -51,19 +51,34 @@ def in_pytest(text: str) -> str:
     return _FLAG.sub(lambda flag: f"--ddpbench-{'baseline' if flag[1] == 'base' else flag[1]}", text)
 
 
+def _within_limits(name: str) -> Callable[[str], float]:
+    """Return what reads an option's number: one that the table of limits has under that name."""
+
+    def read(text: str) -> float:
+        from ddpbench.spec import limits
+
+        allowed: limits.Range = getattr(limits, name)
+        try:
+            return allowed.parsed(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the options."""
     group = parser.getgroup("ddpbench", "training steps of real ranks (ddp_benchmark)")
     group.addoption(
         "--ddpbench-rounds",
-        type=int,
+        type=_within_limits("ROUNDS"),
         default=ROUNDS,
         metavar="N",
         help=f"launches of fresh ranks for each test (default: {ROUNDS})",
     )
     group.addoption(
         "--ddpbench-measured",
-        type=float,
+        type=_within_limits("MEASURED_S"),
         default=MEASURED_S,
         metavar="SECONDS",
         help=f"timed steps of each launch (default: {MEASURED_S})",

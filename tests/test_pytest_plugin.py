@@ -361,6 +361,8 @@ def test_a_gate_that_could_not_fail_is_refused(suite: Path) -> None:
             ("--ddpbench-gate=3%", "--ddpbench-gate", "5%"),
             "--ddpbench-gate: given twice, as '3%' and '5%'; give it once",
         ),
+        (("--ddpbench-rounds=0",), "argument --ddpbench-rounds: 0 given; must be a whole number, 1 to 1,000"),
+        (("--ddpbench-measured=-1",), "argument --ddpbench-measured: -1 given; must be 1 ms to 1 h"),
         (("--ddpbench-rounds=3", "--ddpbench-rounds=5"), "--ddpbench-rounds: given twice, as '3' and '5'"),
         (
             (

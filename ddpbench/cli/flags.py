@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Given(argparse.Action):
-    """Store what a flag was given. A repeated flag that takes several values keeps all of them.
+    """Store what a flag was given. A repeated flag that takes several values keeps all of them, each once.
 
     A flag that takes one value may not be repeated with another one: which of the two was meant is not known.
     """
@@ -26,8 +26,8 @@ class Given(argparse.Action):
             ArgumentError: the flag takes one value and was given another one before.
         """
         before = getattr(namespace, self.dest, None) if self._repeated(namespace) else None
-        if before is not None and isinstance(values, list):
-            values = [*before, *values]
+        if self.option_strings and isinstance(values, list):
+            values = list(dict.fromkeys([*(before or []), *values]))
         elif before is not None and values != before:
             self._refuse(before, values)
         setattr(namespace, self.dest, values)

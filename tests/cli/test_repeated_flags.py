@@ -134,6 +134,7 @@ def test_lists_are_joined() -> None:
         "single",
     ]
     assert parsed("verify", "--world-size", "1", "--world-size", "3", "4").world_size == [1, 3, 4]
+    assert parsed("verify", "--strategy", "ddp", "ddp", "--strategy", "ddp").strategy == ["ddp"]
     assert parsed("report", "x", "--figures", "svg", "--figures", "pdf").figures == "svg,pdf"
     assert parsed("doctor", "--nodes", "a,b", "--nodes", "c").nodes == "a,b,c"
 
