@@ -289,8 +289,10 @@ class DdpBenchmark:
                 `options={"ddp": {...}}` and `env={...}` are its sections. None leaves a setting out. A workload's file
                 is looked for next to the test, then in pytest's root, then in the working directory.
 
-        Fails the test where the case cannot be measured, with the reason.
+        Fails the test where the case cannot be measured, with the reason, and where it has measured one before.
         """
+        if self._benchmark._mode:
+            _fail("a test measures one case: give each a test of its own, or parametrize this one")
         try:
             return self._measured(rounds, measured, settings)
         except BaseException:

@@ -271,6 +271,15 @@ def test_no_rounds_and_no_seconds_are_refused(suite: Path, given: str) -> None:
     assert "0 given; must be" in done.stdout
 
 
+def test_a_second_case_in_a_test_is_refused_before_it_is_measured(suite: Path) -> None:
+    call = "    ddp_benchmark(workload='mlp:small', strategy='single', rounds=1, measured=0.01)\n"
+    (suite / "tests" / "test_steps.py").write_text(f"def test_two(ddp_benchmark):\n{call}{call}")
+    done = run_pytest(suite)
+    assert "1 failed" in done.stdout
+    assert "a test measures one case: give each a test of its own, or parametrize this one" in done.stdout
+    assert "FixtureAlreadyUsed" not in done.stdout
+
+
 @pytest.mark.parametrize("name", ["gone.py:Mine", "replay:gone.json"])
 def test_a_file_that_is_nowhere_is_told_with_the_folders_of_the_user(
     suite: Path, monkeypatch: pytest.MonkeyPatch, name: str
