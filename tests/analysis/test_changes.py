@@ -62,6 +62,13 @@ from tests.synthetic import (
 
 SINGLE, DDP, MASTER = case_of("single", 1), case_of("ddp", 2), case_of("master", 2)
 DICE = np.random.default_rng(5)
+_FRESH = DICE.bit_generator.state
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dice() -> None:
+    """Each test draws the same numbers whichever ran before."""
+    DICE.bit_generator.state = _FRESH
 
 
 def made(
