@@ -129,7 +129,7 @@ def launches_with(exposed: list[float]) -> Breakdown:
 
 
 def covered(read: Told, shape: str, rounds: int, runs: int = RUNS) -> float:
-    """Return the share of intervals that hold the value of the median of all launches, which their own values estimate."""
+    """Return the share of intervals that hold the value at the median of all launches."""
     dice = np.random.default_rng(56)
 
     def drawn(count: int) -> Interval:

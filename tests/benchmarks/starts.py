@@ -1,7 +1,9 @@
 """Start one training loop in several ways in turn: does the step time depend on the way?
 
     python -m tests.benchmarks.starts --strategy ddp --world-size 2 --rounds 40 --out FILE.csv
-    python -m tests.benchmarks.starts --read FILE.csv [FILE.csv ...] [--base WAY]
+    python -m tests.benchmarks.starts --read FILE.csv [FILE.csv ...] [--base WAY[,WAY]] [--ways WAY,WAY]
+
+With `--read` several ways are one: in each round their geometric mean.
 
 In each round every way has one start, in random order. A row has a start's step time, and rank 0's processor
 time and minor page faults in a step. The loop is `bare_loop.py`, but for the ways of the harness.
@@ -200,6 +202,19 @@ def ratio(first: Sequence[Found], second: Sequence[Found], number: int = 0) -> R
     return Ratio(found.value, found.value * math.exp(-half), found.value * math.exp(half), found.pairs)
 
 
+def together(starts: Mapping[str, Sequence[Found]], ways: str) -> list[Found]:
+    """Return the geometric mean of several ways in each round; `ways` has commas between them."""
+    rounds = zip(*(starts[way] for way in ways.split(",")), strict=True)
+    return [
+        (
+            statistics.geometric_mean(one[0] for one in own),
+            statistics.geometric_mean(one[1] for one in own),
+            statistics.fmean(one[2] for one in own),
+        )
+        for own in rounds
+    ]
+
+
 def table(starts: Mapping[str, Sequence[Found]], base: str) -> list[str]:
     """Return a line for each way: step time and processor time relative to the base's, and page faults in a step."""
     lines = []
@@ -269,7 +284,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     if asked.read:
-        print("\n".join(table(read(*asked.read), asked.base)))
+        starts = read(*asked.read)
+        names = [asked.ways] if asked.ways else [*starts]
+        named = {name: together(starts, name) for name in (*names, asked.base)}
+        print("\n".join(table(named, asked.base)))
         return
     if asked.out is None:
         parser.error("give --out or --read")

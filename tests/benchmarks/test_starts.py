@@ -12,7 +12,7 @@ import pytest
 
 from tests.benchmarks.kept_pairs import STARTS
 from tests.benchmarks.ratio import Ratio
-from tests.benchmarks.starts import Found, ratio, read, table
+from tests.benchmarks.starts import Found, ratio, read, table, together
 from tests.processes import python_path
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +49,20 @@ def test_the_kept_starts_give_the_ratios_of_their_readme(names: tuple[str, ...])
     for line in table(kept(names), base):
         if not line.startswith(f"{base}: "):  # over itself
             assert line in text, line
+
+
+@pytest.mark.parametrize("name", ["ddp-2", "single-1"])
+def test_its_readme_has_forked_ways_over_the_others_with_their_correlation(name: str) -> None:
+    found = kept((name,))
+    one = ratio(together(found, "fork-all,harness"), together(found, "exec,torchrun"))
+    text = (STARTS / "README.md").read_text(encoding="utf-8")
+    assert f"{one.value:.4f} [{one.low:.4f}, {one.high:.4f}]" in text
+
+
+def test_several_ways_are_one_by_the_geometric_mean_of_each_round() -> None:
+    found = together({"a": starts(1.0, 2.0), "b": starts(4.0, 8.0), "c": starts(9.0, 9.0)}, "a,b")
+    assert [one[0] for one in found] == pytest.approx([2.0, 4.0])
+    assert [one[1] for one in found] == pytest.approx([1.0, 2.0])
 
 
 def test_every_file_of_starts_is_read() -> None:
