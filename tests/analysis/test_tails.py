@@ -30,7 +30,7 @@ from ddpbench.analysis.regression.changes import (
 )
 from ddpbench.analysis.regression.gate import decided
 from ddpbench.analysis.statistics.best import half_widths, verdicts
-from ddpbench.analysis.statistics.sequential import far_off
+from ddpbench.analysis.statistics.sequential import evidence, far_off
 from ddpbench.analysis.statistics.stats import ALPHA, MARGIN, Timing, judged
 from ddpbench.analysis.statistics.tails import ROUNDS_TO_SEE, SEEN_SHARE, missed_share, missed_words
 from ddpbench.launch.interleave.told import _decided
@@ -150,8 +150,12 @@ def stopped(
     verdicts: Counter[str] = Counter()
     passed = made = 0
     for _ in range(series):
-        logs: list[float] = draw(dice, most).tolist()
-        for count in range(fewest, most + 1):
+        drawn = draw(dice, most)
+        logs: list[float] = drawn.tolist()
+        counts = range(fewest, most + 1)
+        for count in (
+            counts if limit is not None else [*filter(may_tell(drawn).__getitem__, counts[:-1]), most]
+        ):
             change = change_of(logs[:count])
             verdict: str = change.verdict
             if alone and change.ratio is not None:
@@ -164,8 +168,22 @@ def stopped(
     return Stopped({name: verdicts[name] / series for name in VERDICTS}, passed / series, made / series)
 
 
+def may_tell(logs: NDArray[np.float64]) -> list[bool]:
+    """Return after which numbers of rounds a verdict is possible: an interval leaves out 0, or both ends of the margin.
+
+    Intervals that are wider for a correlation leave out no more.
+    """
+    zero, below, above = (
+        evidence(logs, mean) >= math.log(1 / ALPHA) for mean in (0.0, -math.log1p(MARGIN), math.log1p(MARGIN))
+    )
+    return [False, *(zero | (below & above)).tolist()]
+
+
 def change_of(logs: list[float]) -> Change:
-    found = _told(logs)
+    return changed(_told(logs))
+
+
+def changed(found: _Told) -> Change:
     return Change(
         label="",
         case=None,  # type: ignore[arg-type]
@@ -236,6 +254,40 @@ def timings_of(logs: list[float], session: str) -> list[Timing]:
     ]
 
 
+def two_runs(base: NDArray[np.float64], new: NDArray[np.float64]) -> _Told:
+    """Compare two runs of one session each, which drift by 0.2 %."""
+    pair = tuple(
+        SimpleNamespace(timings=timings_of(logs.tolist(), name))
+        for logs, name in zip((base, new), "ab", strict=True)
+    )
+    return _apart({0: pair}, 0.002, MARGIN, ALPHA)[0]  # type: ignore[dict-item]
+
+
+@MANY
+@pytest.mark.parametrize("launches", [5, 8, 12, 18, ROUNDS_TO_SEE, 30])
+def test_a_gate_of_two_runs_seldom_passes_a_side_that_is_slow_at_times(launches: int, series: int) -> None:
+    """By intervals alone it passed 43 % with 5 launches a side, 27 % with 8, 15 % with 12."""
+    dice = np.random.default_rng(1)
+    gated = [
+        decided("", changed(two_runs(EQUAL["quiet"](dice, launches), planted(dice, launches))), 0.03)
+        for _ in range(series)
+    ]
+    assert sum(one.within for one in gated) / series <= ALPHA + chance(ALPHA, series) / 2
+
+
+def test_a_gate_of_two_runs_says_how_many_launches_show_a_side_to_be_within_its_limit() -> None:
+    quiet = np.array(QUIET_ROUNDS)
+    few, enough, faster = (
+        decided("", changed(two_runs(quiet[:count], quiet[:count] + more)), 0.03)
+        for count, more in ((8, 0.015), (ROUNDS_TO_SEE, 0.015), (8, -0.1))
+    )
+    assert (few.within, few.fails, few.judged, few.undecided) == (False, False, True, True)
+    assert "alike, but 8 launches are too few to see rare slow ones: 19 do" in few.sentence
+    assert enough.within
+    assert "too few" not in enough.sentence
+    assert faster.within, "which says nothing of launches that were not made"
+
+
 @MANY
 @pytest.mark.parametrize("launches", [ROUNDS_TO_SEE, 20, 40])
 def test_two_runs_of_which_one_is_slow_at_times_are_seldom_called_equivalent(
@@ -243,12 +295,7 @@ def test_two_runs_of_which_one_is_slow_at_times_are_seldom_called_equivalent(
 ) -> None:
     dice, wrong = np.random.default_rng(1), 0
     for _ in range(series):
-        sides = (EQUAL["quiet"](dice, launches), planted(dice, launches))
-        pair = tuple(
-            SimpleNamespace(timings=timings_of(logs.tolist(), name))
-            for logs, name in zip(sides, "ab", strict=True)
-        )
-        wrong += _apart({0: pair}, 0.002, MARGIN, ALPHA)[0].verdict == "equivalent"  # type: ignore[dict-item]
+        wrong += two_runs(EQUAL["quiet"](dice, launches), planted(dice, launches)).verdict == "equivalent"
     assert wrong / series <= ALPHA + chance(ALPHA, series) / 2
 
 
@@ -272,6 +319,15 @@ def test_equal_sides_are_called_equivalent_in_a_few_rounds_more(
     found = stopped(EQUAL[shape], most, series)
     assert found.verdicts["equivalent"] >= 0.9
     assert found.rounds <= rounds
+
+
+@pytest.mark.parametrize("shape", EQUAL)
+def test_rounds_that_cannot_tell_are_left_out_alone(shape: str) -> None:
+    dice = np.random.default_rng(5)
+    for logs in (EQUAL[shape](dice, 24) for _ in range(8)):
+        may = may_tell(logs)
+        told = [judged(_told(logs[:count].tolist()).ratio, count).verdict for count in range(5, 25)]
+        assert all(may[count] for count, one in enumerate(told, start=5) if one in VERDICTS)
 
 
 @MANY

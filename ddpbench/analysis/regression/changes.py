@@ -161,8 +161,17 @@ class Change:
 
     @property
     def shows_rare(self) -> bool:
-        """True if rounds in turn are enough to see a slow-down of some of them, and for two runs, which add none."""
-        return self.mean_most is None or self.rounds >= ROUNDS_TO_SEE
+        """True if rounds in turn, or launches of two runs, are enough to see a slow-down of some of them.
+
+        Two runs add none: a side that they show to be faster needs no more.
+        """
+        return self.rounds >= ROUNDS_TO_SEE or (self.mean_most is None and self.verdict == "faster")
+
+    def why_not_within(self, limit: float) -> str:
+        """Return why it is not shown to be slower by this fraction at most though its interval is; empty otherwise."""
+        if self.shows_rare or not self.within(limit):
+            return ""
+        return too_few_words(self.rounds, "launches" if self.mean_most is None else "rounds")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

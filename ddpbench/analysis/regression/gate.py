@@ -101,7 +101,8 @@ def decided(test: str, change: Change, limit: float) -> Gated:
         numbers = f"{size} ({interval}; {change.rounds} rounds)"
     if change.verdict == "cannot tell" and change.resolvable is not None:
         numbers += f"; {seen_words(change.resolvable)}"
-    reason = "" if outcome == change.reason else change.reason
+    reason = change.reason or ("" if fails else change.why_not_within(limit))
+    reason = "" if outcome == reason else reason
     if change.reason and not change.tail:
         numbers = ""
     return Gated(
