@@ -160,11 +160,11 @@ def _more(end: float | None) -> float | None:
 
 @pytest.mark.parametrize("what", PARTS_AND_SHARES)
 def test_between_two_modes_lies_what_a_part_estimates(what: str) -> None:
-    """As for a step time: an interval that holds one of the modes alone does not hold the median of all launches."""
-    told = PARTS_AND_SHARES[what]
-    modes = [told(launches_with([0.4 * math.exp(NOISE * mode)])) for mode in (-1, 1)]
+    """An interval that holds one of the modes alone does not hold the median of all launches."""
+    read = PARTS_AND_SHARES[what]
+    modes = [read(launches_with([0.4 * math.exp(NOISE * mode)])) for mode in (-1, 1)]
     values = sorted(one.value for one in modes if one is not None)
-    assert values[0] < value_of_all(told, "two modes") < values[1]
+    assert values[0] < value_of_all(read, "two modes") < values[1]
 
 
 @pytest.mark.parametrize("rounds", [5, 8, 13])
