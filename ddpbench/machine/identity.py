@@ -254,8 +254,15 @@ def _source(module: str) -> Path | None:
     return Path(found.origin) if found is not None and found.origin else None
 
 
-GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
-"""Git without what an unpacked repository may bring: a program that watches its files, and hooks."""
+GIT = (
+    *("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"),
+    *("-c", "safe.bareRepository=explicit"),
+)
+"""Git without what an unpacked repository may bring: a program that watches its files, and hooks.
+
+A folder is not taken for a bare repository because files such as HEAD and config are in it: in /tmp, which is root's,
+anybody can create these.
+"""
 _NO_TRANSPORT = {"GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
 
 

@@ -129,6 +129,36 @@ def test_a_repository_that_names_a_program_does_not_have_it_run(
     assert not (tmp_path / "ran").exists()
 
 
+def test_files_of_a_repository_in_a_folder_that_others_can_write_are_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Git takes a folder for a bare repository by its files, and asks only who owns the folder: root owns /tmp."""
+    files, below = tmp_path / "files", tmp_path / "below"
+    files.mkdir()
+    below.mkdir()
+    (files / "file").write_text("1")
+    (files / ".gitattributes").write_text("* filter=planted\n")
+    whose = ("--git-dir", str(tmp_path), "--work-tree", str(files))
+    author = ("-c", "user.name=A", "-c", "user.email=a@example.org")
+    subprocess.run(["git", "init", "-q", "--bare", str(tmp_path)], check=True)
+    for words in (("add", "."), (*author, "commit", "-qm", "One")):
+        subprocess.run(["git", *whose, *words], check=True, cwd=files)
+    settings = {
+        "core.bare": "false",
+        "core.worktree": str(files),
+        "filter.planted.clean": f"touch {tmp_path}/ran; cat",
+    }
+    for name, value in settings.items():
+        subprocess.run(["git", "config", "--file", str(tmp_path / "config"), name, value], check=True)
+    (files / "file").write_text("2")
+    for folder in (tmp_path, below, files):
+        monkeypatch.chdir(folder)
+        assert git_commit() is None
+        with pytest.raises(RequestError):
+            git(folder, "status")
+    assert not (tmp_path / "ran").exists()
+
+
 @pytest.mark.parametrize(
     "settings",
     [
