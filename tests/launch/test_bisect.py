@@ -102,6 +102,33 @@ def test_commits_come_oldest_first_and_must_come_from_the_good_one(tmp_path: Pat
         commits_between(tmp_path, "--all", "main")
 
 
+def test_a_good_commit_may_lie_on_a_branch_that_was_merged(tmp_path: Path) -> None:
+    """As a release's tag does: the commits of the branch in which all was merged, from the merge on."""
+
+    def git(*words: str) -> str:
+        line = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a", *words]
+        return subprocess.run(line, check=True, capture_output=True, text=True).stdout.strip()
+
+    def commit(message: str) -> str:
+        git("commit", "-q", "--allow-empty", "-m", message)
+        return git("rev-parse", "HEAD")
+
+    git("init", "-q", "-b", "main")
+    start = commit("start")
+    git("checkout", "-q", "-b", "release")
+    good = commit("release")
+    commit("on the branch")
+    git("checkout", "-q", "main")
+    before = commit("before the merge")
+    git("merge", "-q", "--no-ff", "-m", "merge", "release")
+    merge = git("rev-parse", "HEAD")
+    last = commit("last")
+    assert commits_between(tmp_path, good, "main") == [merge, last]
+    assert commits_between(tmp_path, start, "main") == [before, merge, last]
+    with pytest.raises(RequestError, match="does not come after"):
+        commits_between(tmp_path, good, before)
+
+
 def test_skipped_commits_cost_no_more_verdicts_than_are_corrected_for() -> None:
     """Every pattern of skips, and every place: the answers that are needed are those of a search without skips."""
 

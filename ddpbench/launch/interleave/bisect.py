@@ -58,7 +58,7 @@ class Found:
 
 
 def commits_between(folder: Path, good: str, bad: str) -> list[str]:
-    """Return the commits after `good` up to `bad`, oldest first, along first parents.
+    """Return the commits after `good` up to `bad`, oldest first, along the first parents of `bad`.
 
     Raises:
         RequestError: one is no commit, or the bad one does not come from the good one.
@@ -73,9 +73,11 @@ def commits_between(folder: Path, good: str, bad: str) -> list[str]:
             commit_named(folder, name)
         except RequestError as error:
             raise RequestError(f"{name}: {error}") from None
-    found = git(
-        folder, "rev-list", "--reverse", "--first-parent", "--ancestry-path", f"{good}..{bad}"
-    ).split()
+    between = f"{good}..{bad}"
+    # Git's two flags together find nothing where the good one lies on a branch that was merged.
+    later = set(git(folder, "rev-list", "--ancestry-path", between).split())
+    line = git(folder, "rev-list", "--reverse", "--first-parent", between).split()
+    found = [commit for commit in line if commit in later]
     if not found:
         raise RequestError(f"{bad} does not come after {good}")
     return found
