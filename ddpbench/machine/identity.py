@@ -264,11 +264,16 @@ A folder is not taken for a bare repository because files such as HEAD and confi
 anybody can create these.
 """
 _NO_TRANSPORT = {"GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
+_OF_A_REPOSITORY = frozenset(
+    {"GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_IMPLICIT_WORK_TREE"}
+)
+"""Variables of git's hooks, which name the repository that called them, whatever folder git is asked about."""
 
 
 def git_environment(**more: str) -> dict[str, str]:
     """Return what git runs with: it may fetch nothing, for its settings name the program that would."""
-    return {**os.environ, **_NO_TRANSPORT, **more}
+    own = {name: value for name, value in os.environ.items() if name not in _OF_A_REPOSITORY}
+    return {**own, **_NO_TRANSPORT, **more}
 
 
 def git_commit() -> str | None:

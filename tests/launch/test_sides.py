@@ -21,6 +21,7 @@ from ddpbench.launch.interleave.sides import (
     without_order,
 )
 from ddpbench.launch.interleave.told import differing
+from ddpbench.machine.identity import git_commit
 from tests.repositories import begin_repository, git
 
 
@@ -47,6 +48,26 @@ def test_what_a_comparison_writes_is_no_change(tmp_path: Path) -> None:
     assert _commit_of(spec, folder, out) == commit
     (folder / "reports" / "mine.py").touch()
     assert _commit_of(spec, folder, out) == f"{commit}+"
+
+
+def test_a_repository_is_that_of_the_folder_in_a_hook_of_another_one_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Git gives its hooks variables that name the repository which called them."""
+    folder, other = tmp_path / "project", tmp_path / "other"
+    begin_repository(folder, sleep=0.0)
+    begin_repository(other, sleep=0.001)
+    commit = git(folder, "rev-parse", "--short=12", "HEAD")
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", ".git/index")
+    monkeypatch.setenv("GIT_WORK_TREE", ".")
+    placed = place(
+        SideSpec(name="new", path=str(folder)), folder / "bench" / "step.toml", tmp_path / "reports"
+    )
+    assert placed.commit == commit
+    assert placed.experiment == folder / "bench" / "step.toml"
+    monkeypatch.chdir(folder / "bench")
+    assert git_commit() == commit
 
 
 def test_the_copy_of_a_commit_has_what_its_archives_leave_out(
