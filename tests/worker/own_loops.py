@@ -36,6 +36,33 @@ class Functions:
     loss = loss_of
 
 
+class TakesOut(Functions):
+    """Its loss takes the labels out of the batch, as Trainers of the HF kind do, and scales the features in place."""
+
+    def dataset(self) -> Any:
+        return [{"features": features, "label": label} for features, label in data()]
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        label = batch.pop("label")
+        return nn.functional.cross_entropy(model(batch["features"].sub_(0.5).div_(2)), label)
+
+
+class TakesOutInStep(TakesOut):
+    """The same in a step."""
+
+    loss = None  # type: ignore[assignment]
+
+    def optimizer(self, model: nn.Module) -> Any:
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = TakesOut.loss(self, model, batch)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+
 class Clipped(Functions):
     """Gradients are clipped far below what they are, and the learning rate falls with every update."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from ddpbench.machine.trial import within_own
+from ddpbench.machine.trial import summary_of, within_own
 from ddpbench.spec import Case, PlannedCase
 from tests.ranks import run_ranks
 from tests.worker.own_cases import own_case
@@ -142,6 +142,18 @@ def test_autocast_in_the_users_hand_is_named_in_the_proof() -> None:
     types = {dtype for _, dtype, *_ in told}
     assert types == {"float64", "float32, its own bf16 autocast"}
     assert not [note for *_, note in told if "not a mean over samples" in note]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("strategy", [*EXACT, "data_parallel"])
+@pytest.mark.parametrize("name", ["TakesOut", "TakesOutInStep"])
+@pytest.mark.usefixtures("alone")
+def test_what_changes_its_batch_is_proved(name: str, strategy: str) -> None:
+    ranks = 1 if strategy == "data_parallel" else 2
+    told = run_ranks(proofs, ranks, name, strategy, 2)[0]
+    assert all(passed and not note for *_, passed, note in told), told
+    batch = "a batch is {'features': float32 [8, 6], 'label': int64 [8]}"
+    assert batch in summary_of("own.py:Class", inspected(name))
 
 
 @pytest.mark.ranks

@@ -26,7 +26,7 @@ from ddpbench.errors import nearest
 from ddpbench.spec import Case
 from ddpbench.strategies import load_strategy
 from ddpbench.strategies.own_step import each_part
-from ddpbench.strategies.trees import describe, tensors
+from ddpbench.strategies.trees import copied, describe, tensors
 from ddpbench.units import counted
 from ddpbench.worker.device import device_of
 from ddpbench.worker.place import Place
@@ -114,7 +114,8 @@ def _inspect_steps(
         losses: list[torch.Tensor] = []
 
         def compute() -> None:
-            losses.append(training.precision.value(training.workload.loss)(model(inputs), targets))
+            own, wanted = copied((inputs, targets))
+            losses.append(training.precision.value(training.workload.loss)(model(own), wanted))
 
         writes = written_by(model, compute)
         loss = losses[0]
@@ -215,7 +216,7 @@ def _inspect_own_step(
     def step() -> None:
         nonlocal step_s
         began = time.perf_counter()
-        losses.append(training.workload.step(model, network, batch, optimizers.given))
+        losses.append(training.workload.step(model, network, copied(batch), optimizers.given))
         step_s = time.perf_counter() - began
         _check_loss(losses[-1], graph=False)
 
@@ -234,7 +235,7 @@ def _inspect_own_step(
         step()  # the first is not the one that is timed
     if training.case.evaluation and training.workload.evaluates:
         with _doing("its loss(), which evaluation computes,"), torch.no_grad():
-            _check_loss(training.workload.loss(model(batch), None), graph=False)
+            _check_loss(training.workload.loss(model(copied(batch)), None), graph=False)
     closure = closure_name(optimizers.all)
     took: dict[str, Any] = {"made_s": made_s, "step_s": step_s, "step": True}
     took |= ({"sparse": True} if sparse else {}) | ({"closure": closure} if closure else {})

@@ -21,7 +21,7 @@ from ddpbench.records import Proof
 from ddpbench.strategies import Replica
 from ddpbench.strategies.own_step import OwnStep, around_backward, each_part
 from ddpbench.strategies.threaded_module import ThreadedModule
-from ddpbench.strategies.trees import cast
+from ddpbench.strategies.trees import cast, copied
 from ddpbench.units import series_of
 from ddpbench.worker.training.asked_group import noticing
 from ddpbench.worker.training.precision import FULL, entered_autocasts, widest
@@ -125,13 +125,13 @@ def _compared(
     replica = training.replica(model, NullRecorder(), distributed=distributed, precision=FULL)
     comparer.allow_for(replica)
     seed_all(training.case.seed + 1 + prover.rank)
-    replica.own_step(batch)  # which makes what the strategy puts around the model
+    replica.own_step(copied(batch))  # which makes what the strategy puts around the model
     prover.on_step()
     wrappers = _wrappers_of(replica)
     first = _values_of(model, before) if wrappers else {}
     with _called(wrappers) as called:
         for _ in range(1, lockstep.made if lockstep is not None else STEPS):
-            replica.own_step(batch)
+            replica.own_step(copied(batch))
             prover.on_step()
     thaw(model, before)
     after = replica.own_parameters()
@@ -515,7 +515,8 @@ class Lockstep:
             self._wait(number)
             made = 0
             while made < STEPS or (self._waits_for[number] and made < MOST_STEPS):
-                training.workload.step(model, network, self._shards[number], self._optimizers[number].given)
+                shard = copied(self._shards[number])
+                training.workload.step(model, network, shard, self._optimizers[number].given)
                 self._on_step()
                 made += 1
             self.made = max(made, self.made)

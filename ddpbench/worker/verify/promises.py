@@ -15,7 +15,7 @@ from ddpbench.measure.recorder import NullRecorder
 from ddpbench.records import Proof
 from ddpbench.strategies import Promise, Replica, Strategy
 from ddpbench.strategies.base import CompensatedReplica, OrderedReplica, PeriodicReplica, hooked_parameters
-from ddpbench.strategies.trees import concatenate
+from ddpbench.strategies.trees import concatenate, copied
 from ddpbench.worker.training.training import all_equal, checksum
 from ddpbench.worker.verify.comparing import (
     GATHERS,
@@ -74,7 +74,7 @@ def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
 def _nothing(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
     """A step has to work; there is nothing to compare."""
     comparer.seed(comparer.prover.rank)
-    replica.gradients_of(*batch)
+    replica.gradients_of(*copied(batch))
     comparer.prover.on_step()
     yield from ()
 
@@ -84,7 +84,7 @@ def _gradients(
 ) -> Iterator[Proof]:
     prover, precision, later = comparer.prover, comparer.precision, comparer.later
     comparer.seed(prover.rank)
-    replica.gradients_of(*batch)
+    replica.gradients_of(*copied(batch))
     prover.on_step()
     own = comparer.own_gradients(replica)
     yield from _against(comparer, reference, own)
@@ -103,7 +103,7 @@ def _gradients(
         comparer.update(reference, used, stepping)
         # A schedule may begin at a learning rate of zero: until an update has changed something, none is compared.
         while made < FINAL_STEPS and prover.agreed(float(_as_before(reference, before))):
-            replica.gradients_of(*batch)
+            replica.gradients_of(*copied(batch))
             again = comparer.own_gradients(replica)  # others, where the model draws or keeps state
             used = {name: gradient for name, gradient in again.items() if name not in replica.unused()}
             comparer.update_replica(replica)
@@ -115,7 +115,7 @@ def _gradients(
     drawn = [each.own if replica.draws else batch for each in later] or [batch] * (FINAL_STEPS - 1)
     left_out = [idle] * made
     for following in drawn:
-        replica.gradients_of(*following)
+        replica.gradients_of(*copied(following))
         left_out.append(replica.unused())
         comparer.update_replica(replica)
         prover.on_step()
@@ -286,7 +286,7 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
 
     def step() -> Tensors:
         comparer.seed(prover.rank)
-        replica.gradients_of(*batch)
+        replica.gradients_of(*copied(batch))
         prover.on_step()
         own = comparer.own_gradients(replica)
         replica.optimizer.zero_grad(set_to_none=True)
@@ -305,7 +305,7 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     shares = [_share(kept, whole, names) for names in (vectors, expected.keys() - vectors)]
     yield comparer.proof("share of gradients kept back", max(shares), MOST_KEPT)
     for _ in range(FINAL_STEPS):
-        replica.gradients_of(*batch)
+        replica.gradients_of(*copied(batch))
         comparer.update_replica(replica)
         prover.on_step()
     yield from _final(comparer, replica)
@@ -330,7 +330,7 @@ def _averaged(
     for step in range(MOST_STEPS_APART):
         groups, averages = replica.due(step)
         comparer.seed(prover.rank)
-        replica.gradients_of(*batch)
+        replica.gradients_of(*copied(batch))
         without = replica.unused()
         comparer.update_replica(replica)
         for group in groups if not prover.gathers else ():
@@ -369,7 +369,7 @@ def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     prover, training = comparer.prover, comparer.training
     draws = comparer.draws
     for _ in range(FINAL_STEPS):
-        replica.gradients_of(*batch)
+        replica.gradients_of(*copied(batch))
         comparer.update_replica(replica)
         prover.on_step()
     log: list[Any] = [replica.log() if prover.rank == 0 else None]

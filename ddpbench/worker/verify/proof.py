@@ -13,7 +13,7 @@ from ddpbench.causes import exception_words
 from ddpbench.measure.blocks import Control
 from ddpbench.records import Costs, Proof
 from ddpbench.strategies.base import CannotTrainError
-from ddpbench.strategies.trees import cast, chunk, map_tensors, tensors
+from ddpbench.strategies.trees import cast, chunk, copied, map_tensors, tensors
 from ddpbench.units import series_of
 from ddpbench.worker.training.asked_group import noticing
 from ddpbench.worker.training.precision import FULL, Precision, entered_autocasts, widest
@@ -59,7 +59,7 @@ class Prover:
             torch.set_float32_matmul_precision("highest")
         self.training.check_even(self.control)
         batches = self.training.batches()
-        inputs, targets = _kept(next(batches))
+        inputs, targets = copied(next(batches))
         self.packed = self.training.is_packed((inputs, targets))
         shards = self._shards((inputs, targets))
         self.gathers = self._asks_for_group(shards[0])
@@ -97,7 +97,7 @@ class Prover:
 
     def _drawn(self, batch: tuple[Any, Any]) -> Drawn:
         self.on_step()  # whoever waits for a slow loader is alive
-        batch = _kept(batch)
+        batch = copied(batch)
         return Drawn(batch, self._shards(batch))
 
     def _shards(self, batch: tuple[Any, Any]) -> list[Any]:
@@ -189,7 +189,7 @@ class Prover:
         if not is_import_path(self.training.case.workload) or self.training.precision.name != "full":
             return ""
         dtype = None if self.training.dtype is None else torch.float32
-        inputs, targets = cast(shard, dtype)
+        inputs, targets = copied(cast(shard, dtype))
         with entered_autocasts() as seen:
             self.training.workload.loss(self.training.fresh_model(dtype, FULL)(inputs), targets)
         self.on_step()
@@ -201,7 +201,7 @@ class Prover:
         training = self.training
         if self.processes == 1 or not is_import_path(training.case.workload) or training.workload.owns_step:
             return False
-        inputs, targets = cast(shard, training.dtype)
+        inputs, targets = copied(cast(shard, training.dtype))
         with noticing() as asked:
             training.workload.loss(training.fresh_model(precision=FULL)(inputs), targets)
         self.on_step()
@@ -214,7 +214,8 @@ class Prover:
         """
         model.zero_grad(set_to_none=True)
         loss_of = precision.loss(self.training.workload.loss)
-        for inputs, targets in chunk(shard, parts) if parts > 1 else [shard]:
+        own = copied(shard)
+        for inputs, targets in chunk(own, parts) if parts > 1 else [own]:
             loss = loss_of(model(inputs), targets)
             (loss / parts if parts > 1 else loss).backward()  # type: ignore[no-untyped-call]
             self.on_step()
@@ -270,12 +271,6 @@ class Prover:
             loss = training.workload.loss(model(cast(inputs, training.dtype)), cast(targets, training.dtype))
             loss.backward()  # type: ignore[no-untyped-call]
         return float(counter.get_total_flops())
-
-
-def _kept(batch: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Return a copy: a loader may put its next batch in the same memory."""
-    kept: tuple[Any, Any] = map_tensors(torch.clone, batch)
-    return kept
 
 
 def _equal(own: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
