@@ -12,7 +12,7 @@ from torch import nn
 from torch.autograd import backward
 
 from ddpbench.strategies.base import CannotTrainError
-from ddpbench.strategies.trees import chunk, map_tensors, tensors
+from ddpbench.strategies.trees import chunk, leaves, map_tensors, tensors
 
 OnAll = Callable[[Sequence[Callable[..., Any]], Sequence[tuple[Any, ...]]], list[Any]]
 """Calls function i in thread i with its arguments; the results in order."""
@@ -64,6 +64,7 @@ class _Call:
         self.parameters = [parameters for _, parameters in replicas]
         results = owner.on_all([self._calling(replica) for replica, _ in replicas], shards)
         self.shape = results[0]
+        _refuse_objects(self.shape)
         self.outputs = [list(tensors(result)) for result in results]
         return [_gathered([one.detach() for one in same]) for same in zip(*self.outputs, strict=True)]
 
@@ -102,6 +103,20 @@ class _Call:
         for leaf in chain(*self.inputs, *(own.values() for own in self.parameters)):
             leaf.grad = None  # a graph that is kept may be gone through again
         return found
+
+
+def _refuse_objects(output: Any) -> None:
+    """Refuses an output whose tensors cannot be found: only the first replica's would reach the loss.
+
+    Raises:
+        CannotTrainError: it holds an object that is neither a tensor nor a container of some.
+    """
+    for each in leaves(output):
+        if not isinstance(each, torch.Tensor | str | bytes | int | float | complex | None):
+            raise CannotTrainError(
+                f"its forward returns a {type(each).__name__}, which torch.nn.DataParallel cannot gather from its "
+                "replicas: return tensors, alone or in tuples, lists and dictionaries"
+            )
 
 
 class _Threads(torch.autograd.Function):

@@ -101,20 +101,25 @@ def _like(value: Any, parts: Any) -> Any:
     return tuple(parts) if isinstance(value, tuple) else parts
 
 
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield everything in a value that holds no values itself, in order: tensors, and anything else."""
+    if isinstance(value, MutableMapping):
+        for part in value.values():
+            yield from leaves(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from leaves(part)
+    elif (held := _fields(value)) is not None:
+        yield from leaves(held)
+    else:
+        yield value
+
+
 def tensors(value: Any) -> Iterator[torch.Tensor]:
     """Yield every tensor in a value, in order."""
     import torch
 
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, MutableMapping):
-        for part in value.values():
-            yield from tensors(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from tensors(part)
-    elif (held := _fields(value)) is not None:
-        yield from tensors(held)
+    return (each for each in leaves(value) if isinstance(each, torch.Tensor))
 
 
 def samples(batch: Any) -> int:

@@ -414,3 +414,28 @@ class NoSync(TwoBackwards):
     def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
         with model.no_sync():
             return super().step(model, batch, optimizer)
+
+
+class Drawing(nn.Module):
+    """Gives a distribution, as policies and probabilistic models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = layers()
+
+    def forward(self, x: torch.Tensor) -> torch.distributions.Categorical:
+        return torch.distributions.Categorical(logits=self.net(x))
+
+
+class Policy(Sound):
+    """A step that draws random numbers, so that nothing but what the model returns shows that replicas are lost."""
+
+    def model(self) -> nn.Module:
+        return Drawing()
+
+    def step(self, model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = -model(batch[0] + torch.randn_like(batch[0])).entropy().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
