@@ -26,9 +26,7 @@ def map_tensors(act: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
 
 def copied(value: Any) -> Any:
     """Return a copy with tensors and containers of its own: whoever computes with it may change both."""
-    return map_tensors(
-        lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad), value
-    )
+    return map_tensors(lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad), value)
 
 
 def _mapped(act: Callable[[torch.Tensor], torch.Tensor], value: Any, tensor: type[torch.Tensor]) -> Any:

@@ -372,6 +372,32 @@ def held_in_float64(told: list[tuple[str, str, float, bool, str]]) -> tuple[floa
     return found[2:]
 
 
+def one_left_out(
+    rank: int, processes: int, name: str, strategy: str
+) -> list[tuple[str, str, float, bool, str]]:
+    """Proofs with a DDP that does not average the last parameter."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    make = DistributedDataParallel.__init__
+
+    def forgetful(self: Any, module: torch.nn.Module, *arguments: Any, **settings: Any) -> None:
+        last = [name for name, _ in module.named_parameters()][-1:]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, last)
+        make(self, module, *arguments, **settings)
+
+    DistributedDataParallel.__init__ = forgetful  # type: ignore[method-assign]
+    return proofs(rank, processes, name, strategy)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("strategy", ["ddp", "zero1"])
+def test_a_parameter_that_is_not_averaged_is_found_under_accumulation_too(strategy: str) -> None:
+    assert held_in_float64(run_ranks(proofs, 2, "AdamAccumulates", strategy)[0])[0] < 1e-9
+    error, passed, _ = held_in_float64(run_ranks(one_left_out, 2, "AdamAccumulates", strategy)[0])
+    assert not passed
+    assert error > 1e-5
+
+
 @pytest.mark.ranks
 def test_what_a_step_leaves_frozen_is_compared_too() -> None:
     error, passed, note = held_in_float64(run_ranks(proofs, 2, "FreezesInTurn", "ddp")[0])

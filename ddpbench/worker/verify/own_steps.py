@@ -43,8 +43,10 @@ from ddpbench.worker.verify.comparing import (
 from ddpbench.worker.verify.written import changed_since, late_sentence
 
 STEPS = 3
+UPDATES = 2
+"""Of each optimizer: Adam's first update of a number tells no more of its gradient than the sign."""
 MOST_STEPS = 64
-"""More than `STEPS` are made until every optimizer has stepped: a network may have its turn every fifth time."""
+"""More than `STEPS` are made until every optimizer has made these: a network may have its turn every fifth time."""
 
 
 def prove_own_steps(prover: Rank, batch: Any, shards: Sequence[Any]) -> Iterator[Proof]:
@@ -434,8 +436,8 @@ class Lockstep:
         ]
         self.updated_together = [frozenset(own) for own in together]
         """The parameters of each optimizer, by name."""
-        self._waits_for = [set(range(len(self._optimizers[0].all))) for _ in shards]
-        """Of each replica: which of its optimizers have not stepped yet."""
+        self._waits_for = [[UPDATES for _ in self._optimizers[0].all] for _ in shards]
+        """Of each replica: how many updates each of its optimizers still has to make."""
         for number, optimizers in enumerate(self._optimizers):
             for index, one in enumerate(optimizers.all):
                 one.register_step_post_hook(partial(_stepped, self._waits_for[number], index))
@@ -476,7 +478,7 @@ class Lockstep:
         return trained(model)
 
     def run(self) -> None:
-        """Makes `STEPS` steps, and more until every optimizer has stepped, at most `MOST_STEPS`.
+        """Makes `STEPS` steps, and more until every optimizer has made `UPDATES`, at most `MOST_STEPS`.
 
         Raises:
             UnequalRanksError: the replicas did not make equally many backwards, or reached others of the parameters.
@@ -514,7 +516,7 @@ class Lockstep:
         try:
             self._wait(number)
             made = 0
-            while made < STEPS or (self._waits_for[number] and made < MOST_STEPS):
+            while made < STEPS or (max(self._waits_for[number]) > 0 and made < MOST_STEPS):
                 shard = copied(self._shards[number])
                 training.workload.step(model, network, shard, self._optimizers[number].given)
                 self._on_step()
@@ -594,8 +596,8 @@ def _parts_of(model: Any) -> list[torch.nn.Module]:
     return found
 
 
-def _stepped(waits_for: set[int], index: int, *_: Any) -> None:
-    waits_for.discard(index)
+def _stepped(waits_for: list[int], index: int, *_: Any) -> None:
+    waits_for[index] -= 1
 
 
 class _StoppedError(Exception):
