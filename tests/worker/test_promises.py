@@ -16,6 +16,7 @@ pytestmark = pytest.mark.ranks
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "ddp": {},
+    "zero1": {},
     "powersgd": {"compression": "powersgd"},
     "post_local_sgd": {"period": 2, "start_local_sgd_iter": 1},
     "async_server": {"transport": "p2p"},
@@ -101,6 +102,8 @@ def _break(what: str) -> None:
             right(self)
 
         DdpReplica.apply = twice  # type: ignore[method-assign]
+    elif what == "later steps":
+        _average_once()
     elif what == "memory":
         kept = PowerSgdReplica.kept
         PowerSgdReplica.kept = lambda self: {name: 0 * part for name, part in kept(self).items()}  # type: ignore[method-assign]
@@ -117,6 +120,22 @@ def _break(what: str) -> None:
     elif what == "log":
         log = ServerReplica.log
         ServerReplica.log = lambda self: [(rank, 0) for rank, _ in log(self)]  # type: ignore[method-assign]
+
+
+def _average_once() -> None:
+    """Has DDP average the first step's gradients alone."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    averaged = DistributedDataParallel.forward
+    seen: set[int] = set()
+
+    def forward(self: Any, *inputs: Any) -> Any:
+        if id(self) in seen:
+            return self.module(*inputs)
+        seen.add(id(self))
+        return averaged(self, *inputs)
+
+    DistributedDataParallel.forward = forward  # type: ignore[method-assign]
 
 
 def _send_none_of(what: str, replica: Any) -> None:
@@ -155,6 +174,8 @@ def _old_answer(right: Any) -> Any:
     [
         ("ddp", "", set()),
         ("ddp", "update", {"update, same gradients"}),
+        ("zero1", "", set()),
+        ("zero1", "later steps", {"parameters, same samples"}),
         ("powersgd", "", set()),
         ("powersgd", "memory", {"sums of gradients, with what is kept"}),
         ("powersgd", "vectors", {"share of gradients kept back"}),

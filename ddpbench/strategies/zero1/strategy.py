@@ -22,6 +22,7 @@ class Zero1(Strategy[Zero1Options]):
     schedule = "overlapped"
     uses_buckets = True
     whole_state = False
+    sends_parameters = True
     variants = (
         {"parameters_as_bucket_view": True},
         {"gradient_as_bucket_view": True},

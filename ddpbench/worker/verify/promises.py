@@ -39,11 +39,11 @@ MOST_STEPS_APART = 100
 def follows_updates(strategy: Strategy[Any]) -> bool:
     """Return whether the steps after an update are compared as well, on batches of their own.
 
-    Where ranks hold different things, that they are equal says nothing of those steps. A framework's own loop may
-    change alike on all ranks what they are made with, such as the learning rate, or train on the batch before; and of
-    an optimizer of its own a first update does not tell the momentum.
+    Where ranks hold different things, or are sent what they hold, that they are equal says nothing of those steps. A
+    framework's own loop may change alike on all ranks what they are made with, such as the learning rate, or train on
+    the batch before; and of an optimizer of its own a first update does not tell the momentum.
     """
-    return not strategy.replicas_equal or bool(strategy.framework)
+    return not strategy.replicas_equal or strategy.sends_parameters or bool(strategy.framework)
 
 
 def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
@@ -93,7 +93,8 @@ def _gradients(
     comparer.update_replica(replica)
     training, before = comparer.training, trained(reference)
     updates = training.case.compute == "real" and precision.name == "full"
-    follows = updates and bool(later) and not comparer.draws
+    repeats = not comparer.draws or not (training.strategy.framework or _draws_elsewhere(comparer))
+    follows = updates and bool(later) and repeats
     trainee = comparer.copied(reference) if follows else reference
     optimizer = training.make_optimizer(trainee.parameters())
     made = 1
@@ -103,6 +104,7 @@ def _gradients(
         comparer.update(reference, used, stepping)
         # A schedule may begin at a learning rate of zero: until an update has changed something, none is compared.
         while made < FINAL_STEPS and prover.agreed(float(_as_before(reference, before))):
+            comparer.seed(prover.rank)
             replica.gradients_of(*copied(batch))
             again = comparer.own_gradients(replica)  # others, where the model draws or keeps state
             used = {name: gradient for name, gradient in again.items() if name not in replica.unused()}
@@ -115,6 +117,7 @@ def _gradients(
     drawn = [each.own if replica.draws else batch for each in later] or [batch] * (FINAL_STEPS - 1)
     left_out = [idle] * made
     for following in drawn:
+        comparer.seed(prover.rank)
         replica.gradients_of(*copied(following))
         left_out.append(replica.unused())
         comparer.update_replica(replica)
@@ -161,8 +164,7 @@ def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> It
     once = False
     """The hooks of parameters are called once for all shards."""
     expected: Tensors | None = None
-    elsewhere = (strategy.one_process and not comparer.takes_turns) or strategy.whole_batches
-    if draws and training.case.world_size > 1 and elsewhere:
+    if draws and training.case.world_size > 1 and _draws_elsewhere(comparer):
         who = "replicas" if strategy.one_process else strategy.pieces
         note = f"the model draws random numbers, and its {who} draw them in another order: not comparable"
         yield not_compared("gradients, same shards", comparer.name, note)
@@ -229,6 +231,12 @@ def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> It
         yield not_compared("gradients, whole batch", comparer.name, note)
         return
     yield comparer.held("gradients, whole batch", own, whole)
+
+
+def _draws_elsewhere(comparer: Comparer) -> bool:
+    """Return whether random numbers are not drawn as each shard's process draws them."""
+    strategy = comparer.training.strategy
+    return (strategy.one_process and not comparer.takes_turns) or strategy.whole_batches
 
 
 _HOOKED = (
