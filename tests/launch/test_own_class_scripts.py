@@ -337,6 +337,9 @@ def test_a_method_that_cannot_be_right_is_a_line_to_fill_in_and_says_why(
         ("return 256(batch) + model", "`256(batch)` uses a value as if it were a function"),
         ("return model(images)", "it never reads `batch`"),
         ("return batch.mean()", "it never reads `model`"),
+        ("def inner(model):\n    return model(batch)\nreturn inner(self)", "it never reads `model`"),
+        ("return (lambda model: model(batch))(self)", "it never reads `model`"),
+        ("def inner(x, y=model):\n    return y(x)\nreturn inner(batch)", ""),
         (
             "def inner(a):\n    return a + missing\nreturn inner(model(batch))",
             "`missing` is a name that the module",
@@ -362,6 +365,18 @@ def test_names_and_arguments_of_a_method_are_checked(body: str, problem: str) ->
     found = problems_of("step", ("model", "batch", "optimizer"), given, tree.body, frozenset({"known"}))
     assert [each for each in found if problem and each.startswith(problem)] == found[: bool(problem)]
     assert len(found) == bool(problem)
+
+
+def test_a_clipping_that_is_not_of_the_models_gradients_is_not_taken() -> None:
+    from ddpbench.launch.own_class.checking import problems_of
+
+    def problems(source: str) -> list[str]:
+        return problems_of(
+            "before_update", ("model",), [], ast.parse(source).body, frozenset({"clip", "Net"})
+        )
+
+    assert problems("clip(Net().parameters(), 0.5)") == ["it never reads `model`"]
+    assert problems("clip(model.parameters(), 0.5)") == []
 
 
 def test_a_global_that_an_argument_of_the_method_would_hide_is_found(tmp_path: Path) -> None:

@@ -6,7 +6,12 @@ import ast
 import builtins
 from collections.abc import Iterable
 
-_READS = {"loss": ("model", "batch"), "step": ("model", "batch"), "optimizer": ("model", "parameters")}
+_READS = {
+    "loss": ("model", "batch"),
+    "step": ("model", "batch"),
+    "optimizer": ("model", "parameters"),
+    "before_update": ("model",),
+}
 """The arguments that a method must read; of an optimizer's, it has one."""
 
 
@@ -32,14 +37,21 @@ def problems_of(
     """
     flow = _Flow({"self", *parameters, *given}, _stored(body), known)
     flow.block(body)
-    read = {
-        each.id
-        for statement in body
-        for each in ast.walk(statement)
-        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load) and not getattr(each, "outer", False)
-    }
-    unread = [each for each in parameters if each in _READS.get(name, ()) and each not in read]
+    wanted = [each for each in parameters if each in _READS.get(name, ())]
+    unread = [each for each in wanted if not any(_reads(statement, each) for statement in body)]
     return [*dict.fromkeys(flow.problems), *(f"it never reads `{each}`" for each in unread)]
+
+
+def _reads(node: ast.AST, name: str) -> bool:
+    """Return whether a node reads a name of the method's; what a function within it calls so is another thing."""
+    if isinstance(node, ast.Name):
+        return node.id == name and isinstance(node.ctx, ast.Load) and not getattr(node, "outer", False)
+    within: Iterable[ast.AST] = ast.iter_child_nodes(node)
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and name in _arguments(
+        node.args
+    ):
+        within = (node.args,)
+    return any(_reads(each, name) for each in within)
 
 
 def unknown_names(value: ast.expr, known: frozenset[str]) -> list[str]:
