@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any
 
 import torch
@@ -314,6 +315,42 @@ class Thawed(Around):
 class Freezes(Sound):
     def model(self) -> nn.Module:
         return Thawed()
+
+
+class Thaws(Sound):
+    """Trains its first layer from the third batch on."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def model(self) -> nn.Module:
+        made = layers()
+        made[0].requires_grad_(False)
+        return made
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        self.batches += 1
+        if self.batches == 3:
+            model[0].requires_grad_(True)
+        return super().loss(model, batch)
+
+
+class ByRank(Sound):
+    """Its loss is another one on each rank."""
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        return super().loss(model, batch) * (1 + int(os.environ["RANK"]))
+
+
+class ByRankInStep(ByRank):
+    """The same in a step."""
+
+    def step(self, model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = self.loss(model, batch)
+        loss.backward()
+        optimizer.step()
+        return loss
 
 
 class InPlace(Around):

@@ -20,9 +20,11 @@ def case_of(name: str, strategy: str, world_size: int = 2, **options: Any) -> Ca
     return own_case(FILE, name, strategy, world_size, options=options)
 
 
-def ended(rank: int, processes: int, name: str, strategy: str, options: dict[str, Any]) -> tuple[str, str]:
-    """Outcome of a case's proof on a rank, as its record would say; and why."""
-    from ddpbench.records import LaunchRequest, Proof
+def prover_of(
+    rank: int, processes: int, name: str, strategy: str, options: dict[str, Any]
+) -> tuple[Any, Any]:
+    """What makes a case's comparisons on a rank, and what judges how that ends."""
+    from ddpbench.records import LaunchRequest
     from ddpbench.worker.place import Place
     from ddpbench.worker.rank.rank import Rank
     from ddpbench.worker.training.control import AloneControl, GroupControl
@@ -39,16 +41,35 @@ def ended(rank: int, processes: int, name: str, strategy: str, options: dict[str
     judged = Rank(None, place, None, request)  # type: ignore[arg-type]
     training = judged._training = Training(case, place, torch.device("cpu"))
     control = AloneControl() if processes == 1 else GroupControl(torch.distributed.new_group(), rank)
+    return Prover(training, control, lambda: None), judged
+
+
+def ended(rank: int, processes: int, name: str, strategy: str, options: dict[str, Any]) -> tuple[str, str]:
+    """Outcome of a case's proof on a rank, as its record would say; and why."""
+    from ddpbench.records import Proof
+
+    prover, judged = prover_of(rank, processes, name, strategy, options)
     try:
-        records = list(Prover(training, control, lambda: None).run())
+        records = list(prover.run())
     except Exception as problem:
-        return judged._classify(problem)
+        found: tuple[str, str] = judged._classify(problem)
+        return found
     wrong = [
         f"{each.compared}: {each.error:.2g}"
         for each in records
         if isinstance(each, Proof) and not each.passed
     ]
     return ("diverged", "; ".join(wrong)) if wrong else ("ok", "")
+
+
+def noted(rank: int, processes: int, name: str, strategy: str) -> tuple[set[str], set[str]]:
+    """What is said of a case's comparisons that could not be made or that failed, and which of those have no reason."""
+    from ddpbench.records import Proof
+
+    prover, _ = prover_of(rank, processes, name, strategy, {})
+    made = [each for each in prover.run() if isinstance(each, Proof)]
+    unexplained = {each.compared for each in made if not each.passed and not each.note}
+    return {each.note for each in made if each.note}, unexplained
 
 
 REFUSED = [
@@ -154,6 +175,25 @@ def test_what_wraps_ddp_takes_the_switches_that_its_messages_name() -> None:
                 assert status in ("failed", "skipped"), (strategy, name)
                 assert f"set options.{strategy}.{switch} = true" in reason
                 assert found[f"{strategy} {name} True"] == ("ok", "")
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("name", "strategy", "said"),
+    [
+        ("Thaws", "ddp", "the model trains other parameters after some forwards"),
+        ("Thaws", "zero1", "the model trains other parameters after some forwards"),
+        ("Thaws", "fsdp", "the model trains other parameters after some forwards"),
+        ("ByRank", "ddp", "gives other gradients on each rank"),
+        ("ByRank", "fsdp", "gives other gradients on each rank"),
+        ("ByRankInStep", "ddp", "gives other parameters on each rank"),
+        ("ByRankInStep", "fsdp", "gives other parameters on each rank"),
+    ],
+)
+def test_what_the_class_does_is_not_held_against_the_strategy(name: str, strategy: str, said: str) -> None:
+    for notes, unexplained in run_ranks(noted, 2, name, strategy):
+        assert not unexplained
+        assert any(said in note for note in notes), notes
 
 
 @pytest.mark.ranks

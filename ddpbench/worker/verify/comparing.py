@@ -69,6 +69,14 @@ _BY_RANK = (
     "read a file that differs"
 )
 """Reason why initial states differ where model() repeats its own."""
+_BY_RANK_LATER = (
+    "gives other {what} on each rank from the same state, batch and seeds: it reads RANK, or another thing that "
+    "differs"
+)
+_TRAINS_OTHERS = (
+    "the model trains other parameters after some forwards than before, and strategies average those that it trains "
+    "when they are given it: have model() set requires_grad as it is to stay"
+)
 MOST_HALVINGS = 40
 """fp16: so often is the loss's scale halved until gradients are finite."""
 
@@ -198,6 +206,8 @@ class Comparer:
         """Parameters that the model's forward writes into; set by `examine`."""
         self._sent_roundoff = 0.0
         self._lost: Callable[[], str] = str
+        self._watched: list[tuple[torch.nn.Module, set[str]]] = []
+        """Models, and the names of what each trained at first."""
         self._fault: str | None = None
         self._fault_of_updates: str | None = None
         self.tolerance = AUTOCAST_ROUNDOFFS * roundoff or TOLERANCES[dtype]
@@ -236,6 +246,15 @@ class Comparer:
             self.tolerance = max(self.tolerance, COMPRESSED_ROUNDOFFS * replica.unit_roundoff)
             self._sent_roundoff = replica.unit_roundoff
             self._small = max(self._small, AUTOCAST_SMALL_GRADIENT)
+
+    def watch(self, model: torch.nn.Module) -> None:
+        """Note what a model trains, which its forwards may change."""
+        self._watched.append((model, trained_names(model)))
+
+    def _fault_of_freezing(self) -> str:
+        """Return that a model's forwards change what it trains; empty if they do not. All ranks call it together."""
+        found = any(trained_names(model) != names for model, names in self._watched)
+        return _TRAINS_OTHERS if self.prover.agreed(float(found)) else ""
 
     def error(self, own: Tensors, expected: Tensors) -> float:
         """Return the largest relative error of those that this rank has, infinite for one that does not exist."""
@@ -352,9 +371,9 @@ class Comparer:
         elif proof.compared == "final replicas":
             fault = writes_sentence(self.writes) if self.writes else ""
             fault = fault if self.prover.agreed(float(bool(fault))) else ""
-            fault = fault or self.fault_of_updates()
+            fault = fault or self._fault_of_freezing() or self.fault_of_updates()
         else:
-            fault = self.fault_of_gradients()
+            fault = self._fault_of_freezing() or self.fault_of_gradients()
             if not fault and proof.compared.startswith(("update", "parameters")):
                 fault = self.fault_of_updates()
             return not_compared(proof.compared, self.name, fault) if fault else proof
@@ -396,6 +415,10 @@ class Comparer:
                 f"the model gives other gradients from the same state, batch and seeds: it {UNSEEDED}, or some "
                 "operation of it is not deterministic"
             )
+        if not self.prover.gathers and self.prover.processes > 1:
+            others = self.prover.average(gradients[0])
+            if self.prover.agreed(self.error(gradients[0], others)) > self.tolerance:
+                return f"the loss {by_rank('gradients')}"
         writes = self.writes or changed_since(values, first)
         if self.prover.agreed(float(bool(writes))):
             return writes_sentence(writes)
@@ -553,6 +576,16 @@ def share_memory(model: torch.nn.Module) -> bool:
         each.untyped_storage().data_ptr() for each in model.parameters() if each.layout == torch.strided
     ]
     return len(set(places)) < len(places)
+
+
+def by_rank(what: str) -> str:
+    """Return that what a class computes differs by rank, and why that may be."""
+    return _BY_RANK_LATER.format(what=what)
+
+
+def trained_names(model: torch.nn.Module) -> set[str]:
+    """Return the names of the parameters that a model trains."""
+    return {name for name, each in model.named_parameters() if each.requires_grad}
 
 
 def trained(model: torch.nn.Module) -> Tensors:

@@ -34,6 +34,7 @@ from ddpbench.worker.verify.comparing import (
     Comparer,
     Rank,
     Tensors,
+    by_rank,
     has_batch_statistics,
     norm,
     not_compared,
@@ -83,16 +84,21 @@ def _unrepeatable(
         return prover.unrepeatable
     again = Lockstep(prover.training, numbers, shards, prover.on_step)
     again.run()
-    other = again.parameters
     names = expected.keys() & before.keys()
     moved = norm([expected[name] - before[name] for name in names])
-    gap = float(norm([other[name] - expected[name] for name in names]) / moved) if moved else 0.0
+
+    def apart(other: Tensors) -> float:
+        return float(norm([other[name] - expected[name] for name in names]) / moved) if moved else 0.0
+
+    gap = apart(again.parameters)
     allowed = CHANGE_TOLERANCES.get(numbers.narrowest, CHANGE_TOLERANCES[torch.float32])
     if prover.agreed(gap) > allowed:
         prover.unrepeatable = (
             f"the step gives other parameters from the same state, batch and seeds: it {UNSEEDED}, or some operation "
             "of it is not deterministic"
         )
+    elif prover.agreed(apart(prover.average(expected))) > allowed:
+        prover.unrepeatable = f"the step {by_rank('parameters')}"
     return prover.unrepeatable
 
 

@@ -26,6 +26,7 @@ from ddpbench.worker.verify.comparing import (
     norm,
     not_compared,
     trained,
+    trained_names,
 )
 
 FINAL_STEPS = 3
@@ -62,6 +63,8 @@ def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
     distributed = dist.is_initialized() and strategy.uses_backend
     replica = training.replica(model, NullRecorder(), distributed=distributed, precision=precision)
     comparer.allow_for(replica)
+    for each in (reference, replica.job.model):
+        comparer.watch(each)
     batch = own if replica.draws else (None, None)
     if promise != "nothing":
         comparer.examine(reference)
@@ -83,12 +86,13 @@ def _gradients(
     comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any
 ) -> Iterator[Proof]:
     prover, precision, later = comparer.prover, comparer.precision, comparer.later
+    whole = trained_names(reference)
     comparer.seed(prover.rank)
     replica.gradients_of(*copied(batch))
     prover.on_step()
     own = comparer.own_gradients(replica)
     yield from _against(comparer, reference, own)
-    yield from _completeness(comparer, reference, own)
+    yield from _completeness(comparer, whole, own)
     idle = replica.unused()
     comparer.update_replica(replica)
     training, before = comparer.training, trained(reference)
@@ -96,6 +100,7 @@ def _gradients(
     repeats = not comparer.draws or not (training.strategy.framework or _draws_elsewhere(comparer))
     follows = updates and bool(later) and repeats
     trainee = comparer.copied(reference) if follows else reference
+    comparer.watch(trainee)
     optimizer = training.make_optimizer(trainee.parameters())
     made = 1
     if updates:
@@ -144,15 +149,14 @@ def _final(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
         yield comparer.proof("final replicas", 0.0 if equal else math.inf, 0.0)
 
 
-def _completeness(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> Iterator[Proof]:
+def _completeness(comparer: Comparer, whole: set[str], own: Tensors) -> Iterator[Proof]:
     """Where a rank has a part of the parameters, that all parts together are the whole."""
     prover = comparer.prover
-    whole = set(trained(reference))
     if not prover.agreed(float(len(own) < len(whole))):
         return
     names: list[Any] = [None] * prover.processes
     dist.all_gather_object(names, list(own), group=prover.group)
-    complete = set().union(*names) == whole
+    complete = set().union(*names) >= whole
     yield comparer.proof("every parameter has a rank", 0.0 if complete else math.inf, 0.0)
 
 
