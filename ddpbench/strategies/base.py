@@ -329,7 +329,7 @@ class Strategy(ABC, Generic[OptionsT]):
     replicas_equal: ClassVar[bool] = True
     """All ranks' parameters are bit-equal after any number of steps; checked at the end."""
     sends_parameters: ClassVar[bool] = False
-    """An update sends parameters to all ranks, so that they are equal whatever its gradients were."""
+    """An update sends parameters to all ranks: they are equal even where gradients were not averaged."""
     whole_batches: ClassVar[bool] = False
     """The ranks that train one replica of the model take the same batch, as the stages of a pipeline do: the job's
     whole, or that replica's share (`dealt`)."""

@@ -25,7 +25,7 @@ def map_tensors(act: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """Return a copy with tensors and containers of its own: whoever computes with it may change both."""
+    """Return a copy that shares no tensor or container with a value: a loss may write into both."""
     return map_tensors(lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad), value)
 
 

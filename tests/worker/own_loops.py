@@ -48,7 +48,7 @@ class TakesOut(Functions):
 
 
 class TakesOutInStep(TakesOut):
-    """The same in a step."""
+    """Takes them out in a step."""
 
     loss = None  # type: ignore[assignment]
 

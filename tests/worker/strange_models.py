@@ -343,7 +343,7 @@ class ByRank(Sound):
 
 
 class ByRankInStep(ByRank):
-    """The same in a step."""
+    """Makes its steps itself."""
 
     def step(self, model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer) -> torch.Tensor:
         optimizer.zero_grad()

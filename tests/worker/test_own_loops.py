@@ -150,8 +150,8 @@ def test_autocast_in_the_users_hand_is_named_in_the_proof() -> None:
 @pytest.mark.usefixtures("alone")
 def test_what_changes_its_batch_is_proved(name: str, strategy: str) -> None:
     ranks = 1 if strategy == "data_parallel" else 2
-    told = run_ranks(proofs, ranks, name, strategy, 2)[0]
-    assert all(passed and not note for *_, passed, note in told), told
+    made = run_ranks(proofs, ranks, name, strategy, 2)[0]
+    assert all(passed and not note for *_, passed, note in made), made
     batch = "a batch is {'features': float32 [8, 6], 'label': int64 [8]}"
     assert batch in summary_of("own.py:Class", inspected(name))
 

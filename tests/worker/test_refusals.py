@@ -23,7 +23,7 @@ def case_of(name: str, strategy: str, world_size: int = 2, **options: Any) -> Ca
 def prover_of(
     rank: int, processes: int, name: str, strategy: str, options: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """What makes a case's comparisons on a rank, and what judges how that ends."""
+    """Return the prover of a case on a rank, and the rank that judges how it ends."""
     from ddpbench.records import LaunchRequest
     from ddpbench.worker.place import Place
     from ddpbench.worker.rank.rank import Rank
@@ -63,7 +63,7 @@ def ended(rank: int, processes: int, name: str, strategy: str, options: dict[str
 
 
 def noted(rank: int, processes: int, name: str, strategy: str) -> tuple[set[str], set[str]]:
-    """What is said of a case's comparisons that could not be made or that failed, and which of those have no reason."""
+    """Return the notes on a case's comparisons, and those that failed without one."""
     from ddpbench.records import Proof
 
     prover, _ = prover_of(rank, processes, name, strategy, {})

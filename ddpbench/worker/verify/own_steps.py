@@ -45,7 +45,7 @@ from ddpbench.worker.verify.written import changed_since, late_sentence
 
 STEPS = 3
 UPDATES = 2
-"""Of each optimizer: Adam's first update of a number tells no more of its gradient than the sign."""
+"""Updates that each optimizer makes: Adam's first shows only the sign of a gradient."""
 MOST_STEPS = 64
 """More than `STEPS` are made until every optimizer has made these: a network may have its turn every fifth time."""
 
@@ -443,7 +443,7 @@ class Lockstep:
         self.updated_together = [frozenset(own) for own in together]
         """The parameters of each optimizer, by name."""
         self._waits_for = [[UPDATES for _ in self._optimizers[0].all] for _ in shards]
-        """Of each replica: how many updates each of its optimizers still has to make."""
+        """Updates that each optimizer of a replica still has to make."""
         for number, optimizers in enumerate(self._optimizers):
             for index, one in enumerate(optimizers.all):
                 one.register_step_post_hook(partial(_stepped, self._waits_for[number], index))

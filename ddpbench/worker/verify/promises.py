@@ -41,8 +41,8 @@ def follows_updates(strategy: Strategy[Any]) -> bool:
     """Return whether the steps after an update are compared as well, on batches of their own.
 
     Where ranks hold different things, or are sent what they hold, that they are equal says nothing of those steps. A
-    framework's own loop may change alike on all ranks what they are made with, such as the learning rate, or train on
-    the batch before; and of an optimizer of its own a first update does not tell the momentum.
+    framework's loop may change alike on all ranks what they are made with, such as the learning rate, or train on the
+    batch before; and the first update of a framework's optimizer does not show its momentum.
     """
     return not strategy.replicas_equal or strategy.sends_parameters or bool(strategy.framework)
 
