@@ -172,6 +172,37 @@ class Lazy(Sound):
         return nn.Sequential(nn.LazyLinear(16), nn.Tanh(), nn.Linear(16, 4))
 
 
+class KeepsStatistics(nn.Sequential):
+    """Batch normalisation stays as it is in training, as fine-tuning of detectors has it."""
+
+    def train(self, mode: bool = True) -> Any:
+        super().train(mode)
+        for each in self.modules():
+            if isinstance(each, nn.BatchNorm1d):
+                each.eval()
+        return self
+
+
+class NeverSet(Sound):
+    def model(self) -> nn.Module:
+        return KeepsStatistics(*layers(nn.BatchNorm1d(16)))
+
+
+class SetToTrain(NeverSet):
+    def model(self) -> nn.Module:
+        return super().model().train()
+
+
+class SetInStep(NeverSet):
+    def step(self, model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+        model.train()
+        optimizer.zero_grad()
+        loss = self.loss(model, batch)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+
 class Plateau(Sound):
     def optimizer(self, parameters: Any) -> Any:
         made = torch.optim.SGD(parameters, lr=0.1)

@@ -244,6 +244,10 @@ def test_replicas_in_threads_have_inputs_of_their_own(name: str) -> None:
             "hold no tensor that can be found: Unseen; have the dataset, or collate(self, samples), give",
         ),
         (
+            "NeverSet",
+            "its model's train() puts 1 into evaluation mode, and is not called: have model() return model.train()",
+        ),
+        (
             "Plateau",
             "scheduler ReduceLROnPlateau, whose step() needs a value such as the loss: write step(self, model",
         ),
@@ -257,6 +261,17 @@ def test_what_no_strategy_can_train_is_refused_when_it_is_tried(
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert said in inspect_workload(case_of(name, "single", 1))["problem"]
+
+
+@pytest.mark.parametrize("name", ["SetToTrain", "SetInStep"])
+def test_a_model_that_is_set_to_train_keeps_in_evaluation_what_it_will(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ddpbench.worker.verify.inspection import inspect_workload
+
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert "problem" not in inspect_workload(case_of(name, "single", 1))
 
 
 @pytest.mark.parametrize(

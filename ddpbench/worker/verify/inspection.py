@@ -99,6 +99,8 @@ def _inspect(case: Case, largest: Case | None) -> dict[str, Any]:
     # Its loss alone finds one: a dataset is divided among ranks that are not here, and models are given bare.
     with formed_when_asked(device) as asked:
         found = _inspect_steps(training, model, batch, batches, made_s)
+    with _doing("model()"):
+        _refuse(_never_set(training, model))
     found |= _changes(undone, training)
     return {**found, "group": True} if asked.found else found
 
@@ -397,6 +399,25 @@ def _check_made(model: torch.nn.Module) -> None:
             f"its model's parameters are not made yet ({in_words(unmade)}): have model() pass a batch through it, or "
             "give its lazy modules their sizes"
         )
+
+
+def _never_set(training: Training, model: torch.nn.Module) -> str:
+    """Return what a model's own `train()` would put into evaluation mode where no step called it; empty if nothing.
+
+    A training loop calls it, and a strategy does not.
+    """
+    modules = list(model.modules())
+    if not all(each.training for each in modules) or all(
+        type(each).train is torch.nn.Module.train for each in modules
+    ):
+        return ""
+    kept = [name for name, each in training.fresh_model().train().named_modules() if not each.training]
+    return (
+        f"its model's train() puts {in_words(kept)} into evaluation mode, and is not called: have model() return "
+        "model.train(), as a training loop has it"
+        if kept
+        else ""
+    )
 
 
 def told(error: BaseException) -> str:
