@@ -262,7 +262,7 @@ def ddp_benchmark(request: pytest.FixtureRequest) -> DdpBenchmark:
     """Measures a training step with settings of an experiment's `[base]`; see `DdpBenchmark.__call__`."""
     if _too_old():
         _fail(f"ddp_benchmark {_too_old()}")
-    if not request.config.pluginmanager.hasplugin("benchmark"):
+    if request.config.getoption("benchmark_disable", None) is None:  # its name is that by which it was loaded
         _fail('ddp_benchmark needs pytest-benchmark, and not -p no:benchmark: pip install "ddpbench[pytest]"')
     timer = MeasuredTimer()
     given = request.node.get_closest_marker("benchmark")
@@ -576,6 +576,8 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if _too_old():
         raise pytest.UsageError(f"--ddpbench-gate {_too_old()}")
+    if any(config.getoption(name, False) for name in ("collectonly", "setuponly")):
+        return  # no test is run
     from ddpbench.errors import DdpbenchError
 
     if config.getoption("numprocesses", None) or config.getoption("benchmark_disable", False):
@@ -674,7 +676,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fails a run whose gate has judged nothing at all."""
     bench = _stash(session.config).get(_BENCH, None)
     nothing = bench is None or not any(one.judged for one in bench.gated)
-    asked = session.config.getoption("--ddpbench-gate", None) is not None
+    asked = _GATE in _stash(session.config)
     if asked and nothing and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -722,7 +724,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             "(--benchmark-disable, or pytest-xdist)"
         )
     bench = _stash(config).get(_BENCH, None)
-    if config.getoption("--ddpbench-gate", None) is None:
+    if _GATE not in _stash(config):
         return
     from ddpbench.texts import clean
 

@@ -387,6 +387,31 @@ def test_a_gate_that_could_not_fail_is_refused(suite: Path) -> None:
         assert sentence in done.stdout + done.stderr, (words, done.stdout, done.stderr)
 
 
+def test_a_gate_in_the_projects_settings_lets_editors_collect(suite: Path) -> None:
+    made(suite / "base", {DDP: 40})
+    (suite / "pytest.ini").write_text("[pytest]\naddopts = --ddpbench-gate=3% --ddpbench-baseline=base\n")
+    for words in (("--collect-only",), ("--setup-plan",)):
+        done = run_pytest(suite, *words, "-k", "test_step")
+        assert done.returncode == 0, (words, done.stdout + done.stderr)
+        assert "gate has not been passed" not in done.stdout
+
+
+def test_both_plugins_may_be_named_where_none_loads_by_itself(suite: Path) -> None:
+    """pytest-benchmark then has its module's name."""
+    made(suite / "now", {DDP: 40})
+    (suite / "conftest.py").write_text(RECORDED)
+    (suite / "tests" / "test_steps.py").write_text(
+        'def test_step(ddp_benchmark):\n    ddp_benchmark(workload="mlp")\n'
+    )
+    alone = ("--disable-plugin-autoload", "-p", "ddpbench.pytest_plugin")
+    done = run_pytest(suite, *alone, "-p", "pytest_benchmark.plugin")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+    without = run_pytest(suite, *alone)
+    assert without.returncode == 1, without.stdout + without.stderr
+    assert "ddp_benchmark needs pytest-benchmark" in without.stdout
+
+
 def test_the_command_line_replaces_an_option_of_the_projects_settings(suite: Path) -> None:
     (suite / "pytest.ini").write_text("[pytest]\naddopts = --ddpbench-rounds=3\n")
     done = run_pytest(suite, "--ddpbench-rounds=5", "--ddpbench-rounds=5", "--collect-only")
