@@ -34,6 +34,7 @@ from ddpbench.records.schema import check_digits
 from ddpbench.report.rows import rows_of
 from ddpbench.report.series import panels_of
 from ddpbench.spec import Case, grouping
+from ddpbench.spec.claims import PlannedClaim
 from ddpbench.texts import clean, on_one_line, on_page
 from tests.records.test_archive import write_archive
 from tests.synthetic import case_of, write_plan, write_run
@@ -204,6 +205,31 @@ def test_the_names_of_very_many_cases_take_one_look_at_all_of_them(
     panels = panels_of(rows_of(summarize(run)))
     assert len({panel.name for panel in panels}) == len(panels) == many
     assert looked_at < 10 * many
+
+
+def test_a_claim_of_very_many_pairs_takes_one_look_at_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at = 0
+
+    def counted(cases: Iterable[Case], names: Iterable[str]) -> list[str]:
+        nonlocal looked_at
+        looked_at += len(every := list(cases))
+        return differing(every, names)
+
+    differing = grouping.differing
+    monkeypatch.setattr(grouping, "differing", counted)
+    run = RunDir(tmp_path / "run")
+    cases = [case_of("ddp", world, seed=seed) for seed in range(20) for world in (2, 4)]
+    many = [(a.case_id, b.case_id) for a in cases for b in cases if a != b]
+    claim = PlannedClaim(
+        says="all is well", source="", kind="faster", margin=0.0, of="step time", pairs=tuple(many)
+    )
+    write_plan(run, cases, claims=[claim])
+    looked_at = 0
+    (decided,) = summarize(run).claims
+    assert len({held.place for held in decided.pairs}) == len(many)
+    assert looked_at < 10 * len(many)
 
 
 def test_a_case_that_is_there_twice_is_refused(tmp_path: Path) -> None:

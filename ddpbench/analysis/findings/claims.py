@@ -17,7 +17,7 @@ Ranks that share cores may have waited for them. By how much that has lengthened
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from types import MappingProxyType
@@ -35,7 +35,7 @@ from ddpbench.analysis.findings.wording import (
     launch_tags,
     listed,
     longer,
-    panel_words,
+    panel_wording,
     plain,
     sentence,
     signed,
@@ -58,10 +58,10 @@ from ddpbench.analysis.statistics.stats import (
     judged,
 )
 from ddpbench.analysis.summary import ClaimVerdict, Decided, Finding, HeldPair, PairVerdict
-from ddpbench.spec import grouping
+from ddpbench.spec import Case, grouping
 from ddpbench.spec.claims import JudgedAgain, Of, Past, PlannedClaim
 from ddpbench.spec.grouping import PANEL, SCALE, VARIANT
-from ddpbench.strategies.traits import spoken_among, traits_of
+from ddpbench.strategies.traits import rings_among, spoken_among, spoken_of, traits_of
 from ddpbench.units import counted
 
 _Pair = tuple[CaseRun, CaseRun]
@@ -132,13 +132,14 @@ def _decided(
     names: Names,
     count: int,
 ) -> Decided:
+    place = _placing(pairs)
     held = tuple(
         HeldPair(
             a=pair[0].case_id,
             b=pair[1].case_id,
             a_name=names.of(pair[0]),
             b_name=names.of(pair[1]),
-            place=_place(pair, pairs),
+            place=place(pair),
             **_judgement(claim, pair, comparison, why, alpha=ALPHA / max(1, count)),
         )
         for pair, why, comparison in zip(pairs, unable, compared, strict=True)
@@ -272,23 +273,42 @@ def _verdict(held: Sequence[HeldPair]) -> ClaimVerdict:
     return "does not hold" if "does not hold" in found else "cannot tell"
 
 
-def _place(pair: _Pair, pairs: Sequence[_Pair]) -> str:
-    """Return what tells a pair from the claim's others, in words; empty where there is no other."""
-    words: list[str] = []
-    ranks: list[str] = []
-    for side, run in enumerate(pair):
-        every = [one[side].case for one in pairs]
-        fields = grouping.differing(every, (*VARIANT, *SCALE, *PANEL))
-        if "strategy" in fields:
-            words.append(spoken_among(run.case, every))
-            fields = [name for name in fields if name not in ("strategy", *_FOLLOWING)]
-        if "world_size" in fields:
-            ranks.append(counted(run.case.world_size, "rank"))
-            fields = [name for name in fields if name not in ("world_size", "nodes", "ranks_per_node")]
-        words += panel_words(run.case, fields, every)
-    at = " against ".join(dict.fromkeys(ranks))
-    told = ", ".join(dict.fromkeys(words))
-    return f"{told} at {at}" if told and at else told or at
+def _placing(pairs: Sequence[_Pair]) -> Callable[[_Pair], str]:
+    """Return what gives the words that tell a pair from the claim's others, empty where there is no other."""
+    sides = [_side_words([pair[side].case for pair in pairs]) for side in (0, 1)]
+
+    def place(pair: _Pair) -> str:
+        words: dict[str, None] = {}
+        ranks: dict[str, None] = {}
+        for words_of, run in zip(sides, pair, strict=True):
+            own, count = words_of(run.case)
+            words |= dict.fromkeys(own)
+            ranks |= dict.fromkeys(count)
+        at, told = " against ".join(ranks), ", ".join(words)
+        return f"{told} at {at}" if told and at else told or at
+
+    return place
+
+
+def _side_words(every: Sequence[Case]) -> Callable[[Case], tuple[list[str], list[str]]]:
+    """Return what gives the words that tell a case from the others of its side, and its number of ranks if they differ.
+
+    All of them are looked through once: a claim may have thousands of pairs.
+    """
+    fields = grouping.differing(every, (*VARIANT, *SCALE, *PANEL))
+    strategies, sizes = "strategy" in fields, "world_size" in fields
+    rings = rings_among(every)
+    if strategies:
+        fields = [name for name in fields if name not in ("strategy", *_FOLLOWING)]
+    if sizes:
+        fields = [name for name in fields if name not in ("world_size", "nodes", "ranks_per_node")]
+    words_of = panel_wording(fields, every)
+
+    def words(case: Case) -> tuple[list[str], list[str]]:
+        name = [spoken_of(case, rings=rings)] if strategies else []
+        return [*name, *words_of(case)], [counted(case.world_size, "rank")] if sizes else []
+
+    return words
 
 
 def claim_findings(claims: Sequence[Decided], cases: Sequence[CaseRun]) -> tuple[Finding, ...]:

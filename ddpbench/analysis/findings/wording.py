@@ -61,16 +61,12 @@ _OF_WORKLOAD = ("workload_options_json", "local_batch", "global_batch")
 """What may follow from the workload."""
 
 
-def panel_words(case: Case, fields: Iterable[str], among: Iterable[Case]) -> list[str]:
-    """Return what tells a case from others by these fields; where workloads differ, not what follows from them.
-
-    An own workload is told by its class, whose path would fill the sentence.
-    """
-    return panel_wording(fields, among)(case)
-
-
 def panel_wording(fields: Iterable[str], among: Iterable[Case]) -> Callable[[Case], list[str]]:
-    """Return what gives a case's `panel_words`: who names many cases looks through all of them once."""
+    """Return what gives the words that tell a case from others by these fields: all of them are looked through once.
+
+    Where workloads differ, what follows from them is left out. An own workload is told by its class, whose path would
+    fill the sentence.
+    """
     every, names = list(among), list(fields)
     if "workload" not in names:
         return grouping.wording(names, every)
