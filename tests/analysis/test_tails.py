@@ -12,7 +12,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,11 +29,13 @@ from ddpbench.analysis.regression.changes import (
     wider_in_turn,
 )
 from ddpbench.analysis.regression.gate import decided
-from ddpbench.analysis.statistics.best import half_widths, verdicts
+from ddpbench.analysis.statistics.best import half_widths, standings, verdicts
+from ddpbench.analysis.statistics.correlation import correlation_of
 from ddpbench.analysis.statistics.sequential import evidence, far_off
 from ddpbench.analysis.statistics.stats import ALPHA, MARGIN, Timing, judged
 from ddpbench.analysis.statistics.tails import ROUNDS_TO_SEE, SEEN_SHARE, missed_share, missed_words
 from ddpbench.launch.interleave.told import _decided
+from tests.analysis.test_correlation import factors
 from tests.synthetic import write_run
 
 SERIES = 150
@@ -326,8 +328,8 @@ def test_rounds_that_cannot_tell_are_left_out_alone(shape: str) -> None:
     dice = np.random.default_rng(5)
     for logs in (EQUAL[shape](dice, 24) for _ in range(8)):
         may = may_tell(logs)
-        told = [judged(_told(logs[:count].tolist()).ratio, count).verdict for count in range(5, 25)]
-        assert all(may[count] for count, one in enumerate(told, start=5) if one in VERDICTS)
+        shown = [judged(_told(logs[:count].tolist()).ratio, count).verdict for count in range(5, 25)]
+        assert all(may[count] for count, one in enumerate(shown, start=5) if one in VERDICTS)
 
 
 @MANY
@@ -369,9 +371,30 @@ def sweeps(
     logs = dice.normal(0, QUIET, (runs, cases, rounds))
     slow = dice.random((runs, rounds)) < share
     logs[:, 0] += SLOW * slow
+    return called_good(logs)[:, 0], slow.sum(axis=-1) > 0
+
+
+def called_good(logs: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which cases of sweeps, shape (sweeps, cases, rounds), are called best or as good."""
     means = logs.mean(axis=-1)
-    best, good, _ = verdicts(means[:, :, None] - means[:, None, :], half_widths(logs))
-    return (best | good)[:, 0], slow.sum(axis=-1) > 0
+    wider = factors(logs)[:, None, None]
+    best, good, _ = verdicts(means[:, :, None] - means[:, None, :], wider * half_widths(logs))
+    return best | good
+
+
+def test_simulated_sweeps_are_judged_as_a_run_s_cases_are() -> None:
+    logs = np.random.default_rng(2).normal(0, QUIET, (40, 3, 5))
+    logs[:, 0] += 0.02
+    found = []
+    for run in logs:
+        cases = {name: timings_of(own.tolist(), "") for name, own in zip("abc", run, strict=True)}
+        reckoned = correlation_of([*cases.values()]).reckoned
+        judged_cases = {
+            name: [replace(one, correlation=reckoned) for one in own] for name, own in cases.items()
+        }
+        shown = standings(judged_cases)
+        found.append([shown[name].verdict in ("best", "as good") for name in "abc"])
+    assert called_good(logs).tolist() == found
 
 
 def missed_share_of(share: float, rounds: int, runs: int = 1000) -> float:
