@@ -102,10 +102,10 @@ def alike_rounds() -> Printed:
             dice = np.random.default_rng(1)
             every = [_alike(dice.normal(0, 0.04, (cases, 178)), correlation) for _ in range(count)]
             name = f"{counted(cases, 'case')}, correlation of {correlation:g}"
-            told = sum(_is_told_apart(logs) for logs in every)
-            printed[f"{name}, called different"] = _per_cent(told, count)
-            told = sum(bool(_leaving_out_0(logs)[:, 4:].any()) for logs in every)
-            printed[f"{name}, as if independent"] = _per_cent(told, count)
+            called = sum(_is_told_apart(logs) for logs in every)
+            printed[f"{name}, called different"] = _per_cent(called, count)
+            called = sum(bool(_leaving_out_0(logs)[:, 4:].any()) for logs in every)
+            printed[f"{name}, as if independent"] = _per_cent(called, count)
     return printed
 
 
@@ -130,7 +130,7 @@ def _is_told_apart(logs: NDArray[np.float64]) -> bool:
 
 
 def _leaving_out_0(logs: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Where an interval as if rounds were independent leaves out 0, for each case after each round."""
+    """Return after which rounds a case's interval leaves out 0 as if rounds were independent."""
     found: NDArray[np.bool_] = evidence(logs) >= math.log(len(logs) / ALPHA)
     return found
 
