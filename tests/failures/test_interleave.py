@@ -489,6 +489,7 @@ def test_the_script_for_ci_gates(repository: Path) -> None:
     }
     workflow = (ROOT / "docs/ci/workflow.yml").read_text(encoding="utf-8")
     assert "bash bench/gate.sh bench/step.toml" in workflow
+    assert "submodules: true" in workflow, "its ddpbench is one"
     for base, limit, code in (("fast", "3%", 1), ("main", "50%", 0)):
         done = subprocess.run(
             ["bash", ROOT / "docs/ci/gate.sh", "bench/step.toml", base],
