@@ -298,3 +298,38 @@ def test_one_folder_written_in_two_ways_is_one_side(
     with pytest.raises(RequestError, match="both sides are the same"):
         check_apart(base, parse_side("new", [other]))
     check_apart(base, parse_side("new", [str(tmp_path)]))
+
+
+def test_an_experiment_of_another_repository_is_measured_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the sides have a file of the same path: that would be another experiment."""
+    project, other = tmp_path / "project", tmp_path / "other"
+    begin_repository(project, sleep=0.0)
+    begin_repository(other, sleep=0.0, experiment='[base]\nworkload = "mlp:small"\n')
+    (other / "more.toml").write_text('[base]\nworkload = "mlp:small"\n')
+    git(other, "add", "-A")
+    git(other, "commit", "-qm", "more")
+    monkeypatch.chdir(project)
+    base, new = SideSpec(name="base", ref="fast"), SideSpec(name="new", path=".")
+    for given in (other / "bench" / "step.toml", other / "more.toml"):
+        for side, against in ((base, new), (new, base)):
+            assert place(side, given, tmp_path / "out", against).experiment == given
+
+
+def test_an_experiment_of_either_side_is_each_sides_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, clone, tree = (tmp_path / name for name in ("project", "clone", "tree"))
+    begin_repository(project, sleep=0.0)
+    git(tmp_path, "clone", "-q", str(project), str(clone))
+    git(project, "worktree", "add", "-q", str(tree), "HEAD")
+    monkeypatch.chdir(tmp_path)
+    here, there = (SideSpec(name=name, path=str(path)) for name, path in (("base", project), ("new", clone)))
+    given, own = project / "bench" / "step.toml", Path("bench") / "step.toml"
+    assert place(here, given, tmp_path / "out", there).experiment == given
+    assert place(there, given, tmp_path / "out", here).experiment == clone / own
+    monkeypatch.chdir(tree)
+    placed = place(SideSpec(name="base", ref="fast"), given, tmp_path / "out", here)
+    assert placed.folder is not None
+    assert placed.experiment == placed.folder / own

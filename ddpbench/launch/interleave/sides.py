@@ -212,10 +212,16 @@ class Placed:
         return found
 
 
-def place(spec: SideSpec, experiment: Path, out: Path) -> Placed:
+def place(spec: SideSpec, experiment: Path, out: Path, other: SideSpec | None = None) -> Placed:
     """Return a side with its code at hand; a commit's goes into a folder below `out`.
 
-    The experiment's file is the side's own where it lies in the same repository.
+    The experiment's file is the side's own where it lies in a repository that is compared.
+
+    Args:
+        spec: the side.
+        experiment: the experiment's file.
+        out: where commits' files go.
+        other: the side that it is compared with.
 
     Raises:
         RequestError: there is no such commit, folder or interpreter.
@@ -223,14 +229,12 @@ def place(spec: SideSpec, experiment: Path, out: Path) -> Placed:
     """
     python = _interpreter(spec)
     folder = _checked_folder(spec)
-    top = _top(experiment.resolve().parent)
     if spec.ref:
-        here = _repository(spec)
-        folder = _exported(here, spec, out)
-        top = here if top is None or top == here else top
+        folder = _exported(_repository(spec), spec, out)
     own = experiment.resolve()
     if folder is not None:
-        own = _own_experiment(spec, own, top, folder)
+        compared = [Path(side.path) for side in (spec, other) if side is not None and side.path]
+        own = _own_experiment(spec, own, _top_among(own.parent, [Path.cwd(), *compared]), folder)
         _check_workloads(spec, own, folder)
     return Placed(
         spec=spec, python=python, folder=folder, commit=_commit_of(spec, folder, out), experiment=own
@@ -372,6 +376,20 @@ def _top(folder: Path) -> Path | None:
     """Return the root of the repository that holds a folder; None where none does."""
     try:
         return Path(git(folder, "rev-parse", "--show-toplevel")).resolve()
+    except RequestError:
+        return None
+
+
+def _top_among(folder: Path, places: Sequence[Path]) -> Path | None:
+    """Return the root of the repository that holds a folder, if it holds one of `places` or is a worktree of theirs."""
+    own = _store(folder)
+    return _top(folder) if own is not None and own in map(_store, places) else None
+
+
+def _store(folder: Path) -> Path | None:
+    """Return where the repository that holds a folder keeps its commits, as do all its worktrees."""
+    try:
+        return (folder / git(folder, "rev-parse", "--git-common-dir")).resolve()
     except RequestError:
         return None
 

@@ -108,7 +108,8 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
     made = _made(out)
     code = asked.code or out
     try:
-        sides = place(asked.base, asked.experiment, code), place(asked.new, asked.experiment, code)
+        base, new = asked.base, asked.new
+        sides = place(base, asked.experiment, code, new), place(new, asked.experiment, code, base)
         listener.begun(out)
         for placed in sides:
             for note in placed.notes:
