@@ -218,7 +218,7 @@ def check_outputs(arguments: argparse.Namespace, *names: str) -> bool:
     """Check that the files that a command is to write can be written; return whether one is standard output.
 
     Raises:
-        RequestError: standard output is given twice, or with --json.
+        RequestError: standard output is given twice, or with --json; or a file is given twice.
         OutputError: a file cannot be written.
     """
     from ddpbench.errors import RequestError
@@ -230,8 +230,15 @@ def check_outputs(arguments: argparse.Namespace, *names: str) -> bool:
         printed.append("--json")
     if len(printed) > 1:
         raise RequestError(f"{' and '.join(printed)} both go to standard output: name a file for one of them")
-    for path in given.values():
+    files: dict[Path, str] = {}
+    for name, path in given.items():
         check_output(path)
+        if path == STANDARD_OUTPUT or (path.exists() and not path.is_file()):
+            continue  # a pipe or a device takes both
+        first = files.setdefault(path.resolve(), name)
+        if first != name:
+            both = f"--{first} and --{name} both write {given[first]}"
+            raise RequestError(f"{both}: name another file for one of them")
     return STANDARD_OUTPUT in given.values()
 
 

@@ -332,6 +332,23 @@ def test_standard_output_is_given_to_one_output(runs: Path, capsys: pytest.Captu
             assert said.out == ""
 
 
+@pytest.mark.parametrize("command", ["compare", "history"])
+def test_two_outputs_are_not_one_file(
+    command: str, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word.format(runs=runs) for word in STEMS[command]]
+    (tmp_path / "link").symlink_to("file")
+    for second in ("file", f"../{tmp_path.name}/file", "link"):
+        pair = ["--markdown", str(tmp_path / "file"), "--html", f"{tmp_path}/{second}"]
+        assert run([*words, *pair]) == 2
+        said = capsys.readouterr().err
+        assert (
+            f"--markdown and --html both write {tmp_path / 'file'}: name another file for one of them" in said
+        )
+        assert not (tmp_path / "file").exists()
+    assert run([*words, "--markdown", "/dev/null", "--html", "/dev/null"]) == 0
+
+
 def test_what_was_compared_is_printed_although_a_file_cannot_be_written(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
