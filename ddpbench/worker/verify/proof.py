@@ -110,14 +110,17 @@ class Prover:
         shares = self._shares(batch)
         if self.processes > 1:
             self._check_shares(shares)
-        if self.processes > 1 and not strategy.whole_batches:
-            return shares
         each = strategy.parts(case) // len(shares)
-        if each > 1 and self.packed:
+        accumulates = strategy.accumulated(self.training.options) > 1
+        if self.packed and (each > 1 or accumulates):
+            who = f"options.{case.strategy}.accumulate" if accumulates else case.strategy
+            parts = "parts" if accumulates else "replicas"
             raise CannotTrainError(
                 "its batches do not have their samples along the first dimension of their first tensor (several are "
-                f"packed in a row?), so that {case.strategy} cannot divide them among its replicas"
+                f"packed in a row?), so that {who} cannot divide them among its {parts}"
             )
+        if self.processes > 1 and not strategy.whole_batches:
+            return shares
         return [part for share in shares for part in chunk(share, each)]
 
     def _shares(self, batch: tuple[Any, Any]) -> list[Any]:
