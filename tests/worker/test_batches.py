@@ -99,6 +99,22 @@ def test_batches_in_memory_are_taken_once_and_then_cycled() -> None:
     assert len(taken) == MEMORY_BATCHES
 
 
+def test_what_a_loss_takes_out_of_a_batch_in_memory_is_there_the_next_time() -> None:
+    batches = in_memory(itertools.repeat({"x": torch.ones(2), "y": torch.zeros(2)}), lambda: None)
+    for _ in range(2 * MEMORY_BATCHES):
+        batch = next(batches)
+        assert sorted(batch) == ["x", "y"]
+        batch.pop("y")
+
+
+def test_a_loss_that_writes_into_batches_in_memory_is_refused() -> None:
+    batches = in_memory((({"x": torch.ones(2)}, None) for _ in itertools.count()), lambda: None)
+    for _ in range(MEMORY_BATCHES):
+        next(batches)[0]["x"].div_(255)
+    with pytest.raises(ValueError, match=r'writes into its batch, which memory gives again.*data = "loader"'):
+        next(batches)
+
+
 @pytest.mark.parametrize(("mebibytes", "kept"), [(100, 3), (300, 1)])
 def test_no_further_batch_is_kept_above_the_bound(mebibytes: int, kept: int) -> None:
     inputs = torch.empty(mebibytes << 20, dtype=torch.uint8, device="meta")

@@ -26,7 +26,7 @@ from ddpbench.measure.recorder import StepRecorder
 from ddpbench.records import StepRecord
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 from ddpbench.spec import Case
-from ddpbench.strategies.trees import tensors
+from ddpbench.strategies.trees import copied, tensors
 from ddpbench.worker.device import device_of
 from ddpbench.worker.place import Place
 from ddpbench.worker.training.batches import in_memory
@@ -77,7 +77,7 @@ class Profiler:
         self.parameters = [parameter for _, parameter in trained]
         self._recorder = StepRecorder(clock)
         replica = training.replica(self._model, self._recorder, distributed=False)
-        batches = in_memory(training.batches(), lambda: None)
+        batches = map(copied, in_memory(training.batches(), lambda: None))
         first = next(batches)
         self.sample_bytes = sum(t.numel() * t.element_size() for t in tensors(first)) // training.samples
         heartbeat = Heartbeat(bytearray(PAGE_BYTES), 0)

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
 from ddpbench.spec import Case
-from ddpbench.strategies.trees import cast_type, map_tensors, samples
+from ddpbench.strategies.trees import cast_type, map_tensors, samples, tensors
 from ddpbench.worker.training.loader_server import PARENT
 
 
@@ -182,6 +182,9 @@ def in_memory(batches: Iterator[Any], on_batch: Callable[[], None]) -> Iterator[
     """Return the next few of these batches, taken now and then cycled through for ever: no step loads anything.
 
     At least one, at most `MEMORY_BATCHES`; `on_batch` is called after each: a sign of life.
+
+    Raises:
+        ValueError: by the iterator, if a step has written into a batch that is to be given again.
     """
     kept: list[Any] = []
     size = 0
@@ -193,4 +196,20 @@ def in_memory(batches: Iterator[Any], on_batch: Callable[[], None]) -> Iterator[
             if isinstance(value, torch.Tensor)
         )
         on_batch()
-    return itertools.cycle(kept)
+    return _cycled(kept)
+
+
+def _cycled(kept: list[Any]) -> Iterator[Any]:
+    versions = [_versions(batch) for batch in kept]
+    for number in itertools.cycle(range(len(kept))):
+        if _versions(kept[number]) != versions[number]:
+            raise ValueError(
+                "the loss or step writes into its batch, which memory gives again, so that it would train on other "
+                'numbers each time: set data = "loader", or have it make a copy'
+            )
+        yield map_tensors(lambda tensor: tensor, kept[number])
+
+
+def _versions(batch: Any) -> list[int]:
+    """Return how often each tensor of a batch was written into."""
+    return [tensor._version for tensor in tensors(batch)]
