@@ -235,7 +235,29 @@ def test_queue_waits_are_those_of_the_runs_own_jobs(tmp_path: Path) -> None:
     run.machine.write_text(json.dumps(machine), encoding="utf-8")
     found = of(run, steps=100)
     assert {job.wait_s for job in found.jobs} == {60.0}
-    assert "Queue waits are those of 2 jobs of this run" in markdown(found)
+    assert "Queue waits are those of 1 job of this run: queues change. A core" in markdown(found)
+    assert "With the queue waits recorded, 1 rank" in markdown(found)
+
+
+def test_queue_waits_that_are_given_are_not_called_recorded(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    machine = json.loads(run.machine.read_text(encoding="utf-8"))
+    job = SlurmJob(job_id="1", nodes=1, slots=8, queue_wait_s=60.0)
+    machine["context"]["slurm_jobs"] = [job.model_dump()]
+    run.machine.write_text(json.dumps(machine), encoding="utf-8")
+    for sizes, given in (
+        ((1,), "That of 1 rank is given, not measured."),
+        ((1, 4, 8), "Those of 1, 4 and 8 ranks are given, not measured."),
+    ):
+        found = of(run, steps=100, waits_s=dict.fromkeys(sizes, 3600.0))
+        assert [job.wait_s for job in found.jobs if job.world_size in sizes] == [3600.0] * len(sizes)
+        page = markdown(found)
+        assert "With the queue waits recorded and given, " in page
+        assert f"Queue waits are those of 1 job of this run: queues change. {given}" in page
+    page = markdown(of(run, steps=100, waits_s=dict.fromkeys((1, 2, 4, 8), 3600.0)))
+    assert "With the queue waits given, " in page
+    assert "Queue waits are given, not measured." in page
+    assert "of this run: queues change" not in page
 
 
 def test_wrong_requests_are_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,9 +286,10 @@ def test_wrong_requests_are_sentences(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_a_comma_without_an_entry_of_queue_waits_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert _waits("1=5min,") == _waits(" ,1=5min,,") == {1: 300.0}
-    for none in ("", ",", " , "):
+    nothing = "is no RANKS=TIME, such as 8=2h"
+    for none, why in (("", "an empty text was given"), (",", nothing), (" , ", nothing)):
         assert cli(["allocation", "nowhere", "--queue-wait", none]) == 2
-        assert "is no RANKS=TIME, such as 8=2h" in capsys.readouterr().err
+        assert why in capsys.readouterr().err
 
 
 def test_emulated_runs_are_no_base_for_an_allocation(tmp_path: Path) -> None:

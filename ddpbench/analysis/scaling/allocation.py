@@ -77,7 +77,9 @@ class Allocation:
     samples_recorded: bool
     """`samples_per_epoch` is the dataset's length as recorded, and was not given."""
     waits_recorded: int
-    """From so many jobs of the run the queue waits come; 0: they were given, or there are none."""
+    """From so many jobs of the run queue waits come; 0: all were given, or there are none."""
+    waits_given: tuple[int, ...]
+    """World sizes whose queue waits were given."""
     epochs: int | None
     steps: int | None
     base_rate: Interval
@@ -118,11 +120,10 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
     case = curve.first.case
     members = [base, *curve.runs]
     _check_possible(plan, members, machine)
-    waited = [job for job in _slurm_jobs(machine) if job.queue_wait_s is not None]
-    if waited:  # what is given is known better
-        recorded_waits = _waits(waited, [base, *curve.runs])
-        waited = [] if recorded_waits.keys() <= request.waits_s.keys() else waited
-        request = replace(request, waits_s={**recorded_waits, **request.waits_s})
+    given = tuple(sorted(request.waits_s))  # known better than what is recorded
+    waited = _waited(_slurm_jobs(machine), [run for run in members if run.case.world_size not in given])
+    waits_s = {size: statistics.median(jobs.values()) for size, jobs in waited.items()}
+    request = replace(request, waits_s=waits_s | dict(request.waits_s))
     jobs = _jobs(curve, base, request)
     return Allocation(
         name=curve.name,
@@ -136,7 +137,8 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
         first=_first_done(jobs),
         samples_per_epoch=request.samples_per_epoch,
         samples_recorded=recorded,
-        waits_recorded=len(waited),
+        waits_recorded=len({job for jobs in waited.values() for job in jobs}),
+        waits_given=given,
         epochs=request.epochs,
         steps=request.steps,
         base_rate=samples_rate(base.timings),
@@ -181,15 +183,19 @@ def _slurm_jobs(machine: Mapping[str, Any]) -> list[SlurmJob]:
     return [SlurmJob.model_validate(job) for job in machine.get("context", {}).get("slurm_jobs", [])]
 
 
-def _waits(jobs: Sequence[SlurmJob], runs: Sequence[CaseRun]) -> dict[int, float]:
-    """Return queue waits by world size, seconds: the median over the jobs of the smallest allocation that held it."""
-    found: dict[int, float] = {}
+def _waited(jobs: Sequence[SlurmJob], runs: Sequence[CaseRun]) -> dict[int, dict[str, float]]:
+    """Return by world size how long the jobs of the smallest allocation that held it had waited, by their ids."""
+    found: dict[int, dict[str, float]] = {}
+    able = [job for job in jobs if job.queue_wait_s is not None]
     for case in (run.case for run in runs):
-        able = [job for job in jobs if job.nodes >= case.nodes]
-        least = min((job.nodes for job in able), default=0)
-        waits = [job.queue_wait_s for job in able if job.nodes == least and job.queue_wait_s is not None]
+        least = min((job.nodes for job in able if job.nodes >= case.nodes), default=0)
+        waits = {
+            job.job_id: job.queue_wait_s
+            for job in able
+            if job.nodes == least and job.queue_wait_s is not None
+        }
         if waits:
-            found[case.world_size] = statistics.median(waits)
+            found[case.world_size] = waits
     return found
 
 

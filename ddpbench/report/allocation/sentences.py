@@ -65,7 +65,11 @@ def _finishing(allocation: Allocation) -> list[str]:
     if first.base:
         name += " (the base case)"
     verb = "finishes" if first.world_size == 1 else "finish"
-    known = "recorded" if allocation.waits_recorded else "given"
+    known = " and ".join(
+        word
+        for word, any_ in (("recorded", allocation.waits_recorded), ("given", allocation.waits_given))
+        if any_
+    )
     text = (
         f"With the queue waits {known}, {name} {verb} first: {format_seconds(first.wait_s)} of waiting and "
         f"{format_seconds(first.run_s.value)} of running are {format_seconds(first.finish_s)}"
@@ -75,6 +79,20 @@ def _finishing(allocation: Allocation) -> list[str]:
     if chosen.finish_s is None:
         return [f"{text}; for the chosen size no wait is known."]
     return [f"{text}; the chosen size takes {format_seconds(chosen.finish_s)}."]
+
+
+def _waits(allocation: Allocation) -> str:
+    """Return where the queue waits come from, in one or two sentences."""
+    if not allocation.waits_recorded:
+        return "Queue waits are given, not measured."
+    own = f"Queue waits are those of {counted(allocation.waits_recorded, 'job')} of this run: queues change."
+    if not allocation.waits_given:
+        return own
+    *others, last = allocation.waits_given
+    if not others:
+        return f"{own} That of {ranks(last)} is given, not measured."
+    sizes = f"{', '.join(map(str, others))} and {ranks(last)}"
+    return f"{own} Those of {sizes} are given, not measured."
 
 
 def _job_name(job: Job, unit: str) -> str:
@@ -100,8 +118,7 @@ def length(allocation: Allocation) -> str:
         )
         words.append(f"A run is {counted(allocation.steps, 'step')}{more}.")
     if allocation.first is not None:
-        own = f"Queue waits are those of {counted(allocation.waits_recorded, 'job')} of this run: queues change."
-        words.append(own if allocation.waits_recorded else "Queue waits are given, not measured.")
+        words.append(_waits(allocation))
     if allocation.unit == "core":
         each = counted(allocation.threads_per_rank, "thread")
         workers = (
