@@ -77,7 +77,7 @@ class Allocation:
     samples_recorded: bool
     """`samples_per_epoch` is the dataset's length as recorded, and was not given."""
     waits_recorded: int
-    """From so many jobs of the run queue waits come; 0: all were given, or there are none."""
+    """Number of the run's jobs whose queue waits are used; 0: all were given, or there are none."""
     waits_given: tuple[int, ...]
     """World sizes whose queue waits were given."""
     epochs: int | None
