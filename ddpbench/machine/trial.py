@@ -191,6 +191,12 @@ def _of_closure(optimizer: str) -> str:
     )
 
 
+_IN_EVALUATION = (
+    "its model is in evaluation mode, without dropout or new statistics: if it is not meant to be, have model() return "
+    "model.train()"
+)
+
+
 def summary_of(name: str, facts: Mapping[str, Any]) -> str:
     """Return a line on what was found."""
     samples = facts.get("samples")
@@ -206,6 +212,7 @@ def summary_of(name: str, facts: Mapping[str, Any]) -> str:
             else []
         ),
         *([f"enters {facts['autocast']} autocast itself"] if facts.get("autocast") else []),
+        *([_IN_EVALUATION] if facts.get("evaluation_mode") else []),
         *([f"its forward writes into {_few(facts['writes'])}"] if facts.get("writes") else []),
         *(
             [f"its steps leave out different parameters ({_few(facts['dropped'])})"]

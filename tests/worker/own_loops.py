@@ -63,6 +63,13 @@ class TakesOutInStep(TakesOut):
         return loss
 
 
+class Pretrained(Functions):
+    """A model as `from_pretrained` of transformers gives it."""
+
+    def model(self) -> nn.Module:
+        return build().eval()
+
+
 class Clipped(Functions):
     """Gradients are clipped far below what they are, and the learning rate falls with every update."""
 

@@ -49,6 +49,13 @@ def test_what_training_loops_have_is_taken(name: str) -> None:
     assert found.get("step", False) == (name in WITH_STEP)
 
 
+@pytest.mark.usefixtures("alone")
+def test_a_model_that_trains_in_evaluation_mode_is_named() -> None:
+    said = "its model is in evaluation mode, without dropout or new statistics: if it is not meant to be, have model()"
+    assert said in summary_of("own.py:Pretrained", inspected("Pretrained"))
+    assert "evaluation" not in summary_of("own.py:Functions", inspected("Functions"))
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

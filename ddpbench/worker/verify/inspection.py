@@ -292,7 +292,20 @@ def _facts(
         "batch": describe(batch),
         "loss": loss.item(),
         **({"autocast": autocast} if autocast else {}),
+        **({"evaluation_mode": True} if _is_in_evaluation(model) else {}),
     }
+
+
+def _is_in_evaluation(model: Any) -> bool:
+    """Return whether a model, or one of several, trains in evaluation mode, as a whole."""
+    parts: list[bool] = []
+
+    def note(part: torch.nn.Module) -> torch.nn.Module:
+        parts.append(part.training)
+        return part
+
+    each_part(getattr(model, "network", model), note)
+    return not all(parts)
 
 
 def _changes(undone: Sequence[str], training: Training) -> dict[str, Any]:
