@@ -118,9 +118,8 @@ def _is_told_apart(logs: NDArray[np.float64]) -> bool:
             continue
         wider = wider_in_turn([dict(enumerate(row[:count].tolist())) for row in logs])
         for row in logs[out[:, count - 1], :count]:
-            nearest = float(middle_of(row)) * (
-                1 - 1 / wider
-            )  # left out as well where 0 is by the wider interval
+            # where the wider interval leaves out 0, the other one leaves out this as well
+            nearest = float(middle_of(row)) * (1 - 1 / wider)
             if evidence(row, nearest)[-1] < math.log(cases / ALPHA):
                 continue
             found = anytime_interval(row.tolist(), ALPHA / cases, wider=wider)
@@ -186,7 +185,7 @@ def rounds_far_off() -> Printed:
     How often these are called equivalent, and after how many rounds equal sides are; by all that is asked, and by the
     typical round alone.
     """
-    printed, most, count = {}, 30, 500
+    printed, most, count = {}, 30, 2000
     for share, slower in ((0.15, 0.6), (0.2, 0.6), (0.1, 0.6), (0.15, 0.3), (0.15, 0.2)):
         draw = functools.partial(test_tails.planted, share=share, slow=math.log1p(slower))
         name = f"{100 * share:.0f} % of rounds {100 * slower:.0f} % slower"
@@ -201,7 +200,10 @@ def rounds_far_off() -> Printed:
         said, alone = (
             test_tails.stopped(test_tails.EQUAL[name], most, count, alone=alone) for alone in (False, True)
         )
-        printed[f"equal, {name}, called equivalent"] = _per_cent(count * said.verdicts["equivalent"], count)
+        digits = 1 if name == "quiet" else 0
+        printed[f"equal, {name}, called equivalent"] = _per_cent(
+            count * said.verdicts["equivalent"], count, digits
+        )
         printed[f"equal, {name}, after rounds"] = f"{said.rounds:.0f}"
         printed[f"equal, {name}, after rounds by the typical round alone"] = f"{alone.rounds:.0f}"
     found = test_tails.stopped(test_tails.clean, most, count)
