@@ -25,6 +25,12 @@ _DESCRIPTOR = re.compile(
 )
 _MOST_LINKS = 40
 """Symbolic links that are followed, as in the kernel."""
+_MARKS = ("plan.json", "comparison.json", "submission.json")
+_READ = frozenset(
+    {*_MARKS, "experiment.toml", "machine.json", "fabric.json", "sessions.json", "merged.json", "job.key"}
+    | {"records.tar.xz", "cases"}
+)
+"""Files and folders of a directory with one of `_MARKS` that it is read from, and that nobody can make again."""
 _KEPT_ATTRIBUTES = ("user.", "system.posix_acl_access")
 
 
@@ -122,6 +128,8 @@ def _checked(path: Path) -> Path | int:
     if found is not None and not (stat.S_ISREG(found) or stat.S_ISFIFO(found) or stat.S_ISCHR(found)):
         what = "a block device" if stat.S_ISBLK(found) else kind_of(found)
         raise OutputError(f"{path} is {what}: name a file, a pipe or - for standard output")
+    if found is not None and stat.S_ISREG(found) and (run := _run_read_from(target)) is not None:
+        raise OutputError(f"{path} is what the run {run} is read from: name another file")
     if found is not None and (stat.S_ISREG(found) or stat.S_ISFIFO(found)):
         _check_planted(target, target.lstat())
     if found is not None and not os.access(target, os.W_OK):
@@ -135,6 +143,14 @@ def _checked(path: Path) -> Path | int:
                 "to it first and then renamed"
             )
     return target
+
+
+def _run_read_from(file: Path) -> Path | None:
+    """Return the run directory whose records a file is part of; None where it is not."""
+    for folder in file.parents:
+        if file.relative_to(folder).parts[0] in _READ and any((folder / mark).is_file() for mark in _MARKS):
+            return folder
+    return None
 
 
 def _target(path: Path) -> Path | int:

@@ -332,6 +332,24 @@ def test_standard_output_is_given_to_one_output(runs: Path, capsys: pytest.Captu
             assert said.out == ""
 
 
+def test_what_a_run_is_read_from_is_not_replaced(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word.format(runs=runs) for word in STEMS["export"]]
+    link = tmp_path / "link.csv"
+    for file in (runs / "one" / "plan.json", next((runs / "two" / "cases").rglob("rank-*.jsonl"))):
+        before = file.read_bytes()
+        link.unlink(missing_ok=True)
+        link.symlink_to(file)
+        for path in (file, link):
+            assert run([*words, "--out", str(path)]) == 2
+            said = capsys.readouterr().err
+            assert re.search(r" is what the run \S+/(one|two) is read from: name another file\n", said), said
+            assert file.read_bytes() == before
+    assert run([*words, "--out", str(runs / "one" / "cases.csv")]) == 0
+    assert run([*words, "--out", str(runs / "one" / "more.csv")]) == 0
+
+
 @pytest.mark.parametrize("command", ["compare", "history"])
 def test_two_outputs_are_not_one_file(
     command: str, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
