@@ -284,7 +284,9 @@ def test_a_gate_of_two_runs_says_how_many_launches_show_a_side_to_be_within_its_
         for count, more in ((8, 0.015), (ROUNDS_TO_SEE, 0.015), (8, -0.1))
     )
     assert (few.within, few.fails, few.judged, few.undecided) == (False, False, True, True)
-    assert "alike, but 8 launches are too few to see rare slow ones: 19 do" in few.sentence
+    assert (
+        "slower: 8 launches are too few to see rare slow ones: 19 do (set budget.rounds_min" in few.sentence
+    )
     assert enough.within
     assert "too few" not in enough.sentence
     assert faster.within, "which says nothing of launches that were not made"

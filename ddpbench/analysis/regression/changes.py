@@ -53,7 +53,13 @@ from ddpbench.analysis.statistics.stats import (
     median_difference,
     t_quantile,
 )
-from ddpbench.analysis.statistics.tails import ROUNDS_TO_SEE, agrees, mean_and_further, too_few_words
+from ddpbench.analysis.statistics.tails import (
+    ROUNDS_TO_SEE,
+    agrees,
+    mean_and_further,
+    too_few_words,
+    unseen_words,
+)
 from ddpbench.records import RunDir
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import Key
@@ -171,7 +177,7 @@ class Change:
         """Return why it is not shown to be slower by this fraction at most though its interval is; empty otherwise."""
         if self.shows_rare or not self.within(limit):
             return ""
-        return too_few_words(self.rounds, "launches" if self.mean_most is None else "rounds")
+        return unseen_words(self.rounds, "launches" if self.mean_most is None else "rounds")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -59,7 +59,12 @@ def too_few_words(count: int, noun: Literal["rounds", "launches"]) -> str:
     """Return why this number of rounds or launches does not show sides to be equivalent; empty where it may."""
     if count >= ROUNDS_TO_SEE:
         return ""
-    words = f"alike, but {count} {noun} are too few to see rare slow ones: {ROUNDS_TO_SEE} do"
-    if noun == "rounds":  # which are made until it can be told
-        return f"typical rounds are {words}"
-    return f"both sides are {words} (set budget.rounds_min, or a test's rounds, to {ROUNDS_TO_SEE})"
+    alike = "typical rounds are alike" if noun == "rounds" else "both sides are alike"
+    return f"{alike}, but {unseen_words(count, noun)}"
+
+
+def unseen_words(count: int, noun: Literal["rounds", "launches"]) -> str:
+    """Return that these are too few to see rare slow ones, and how many do."""
+    # rounds are made until it can be told
+    how = "" if noun == "rounds" else f" (set budget.rounds_min, or a test's rounds, to {ROUNDS_TO_SEE})"
+    return f"{count} {noun} are too few to see rare slow ones: {ROUNDS_TO_SEE} do{how}"
