@@ -328,6 +328,23 @@ class Uneven(Loop):
         return super().step(model, batch, optimizer)
 
 
+class GradientOfEach(Loop):
+    """Takes the gradient of each of two losses of one forward, as methods for several tasks do."""
+
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+        optimizer, _ = optimizer
+        scores = model(batch[0])
+        found = []
+        for loss in (nn.functional.cross_entropy(scores, batch[1]), scores.square().mean()):
+            optimizer.zero_grad()
+            loss.backward(retain_graph=True)
+            found.append([each.grad.clone() for each in model.parameters()])
+        for each, *grads in zip(model.parameters(), *found, strict=True):
+            each.grad = sum(grads)
+        optimizer.step()
+        return loss
+
+
 class Accumulates(Loop):
     """Updates every fourth time."""
 

@@ -444,6 +444,15 @@ def test_a_step_that_keeps_ranks_from_averaging_is_told_so() -> None:
 
 
 @pytest.mark.ranks
+@pytest.mark.parametrize("strategy", ["ddp", "zero1"])
+def test_a_second_backward_after_one_forward_is_named(strategy: str) -> None:
+    _, passed, note = held_in_float64(run_ranks(proofs, 2, "GradientOfEach", strategy)[0])
+    assert not passed
+    assert "calls backward() 4 times after 2 forwards" in note
+    assert held_in_float64(run_ranks(proofs, 2, "GradientOfEach", "master")[0])[1]
+
+
+@pytest.mark.ranks
 def test_gradients_of_gradients_through_threads_are_refused_and_not_lost() -> None:
     with pytest.raises(pytest.fail.Exception, match=r"CannotTrainError: .*gradients of gradients"):
         run_ranks(proofs, 1, "Penalised", "data_parallel", 2)

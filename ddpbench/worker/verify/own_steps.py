@@ -22,7 +22,7 @@ from ddpbench.strategies import Replica
 from ddpbench.strategies.own_step import OwnStep, around_backward, each_part
 from ddpbench.strategies.threaded_module import ThreadedModule
 from ddpbench.strategies.trees import cast, copied
-from ddpbench.units import series_of
+from ddpbench.units import counted, series_of
 from ddpbench.worker.training.asked_group import noticing
 from ddpbench.worker.training.precision import FULL, entered_autocasts, widest
 from ddpbench.worker.training.randomness import have_drawn, random_state, seed_all, set_random_state
@@ -137,7 +137,7 @@ def _compared(
     prover.on_step()
     wrappers = _wrappers_of(replica)
     first = _values_of(model, before) if wrappers else {}
-    with _called(wrappers) as called:
+    with _called(wrappers) as called, _counted() as backwards:
         for _ in range(1, lockstep.made if lockstep is not None else STEPS):
             replica.own_step(copied(batch))
             prover.on_step()
@@ -178,6 +178,8 @@ def _compared(
         lone = not proof.passed and _each_alone(prover, numbers, parts, before, after)
         if lone and not late:
             proof = replace(proof, note=_NOT_AVERAGED)
+        if not proof.passed and (fault := _repeated(called, backwards)):
+            proof = replace(proof, note=fault)
         yield _explained(prover, proof, late)
     if training.strategy.replicas_equal and prover.processes > 1:
         equal = all_equal(checksum(model), prover.control, prover.processes)
@@ -230,6 +232,30 @@ _NOT_AVERAGED = (
 )
 
 
+def _repeated(called: Mapping[torch.nn.Module, int], backwards: Sequence[None]) -> str:
+    """Return that a step makes more backwards than forwards, where DDP does not average those; empty if it does not."""
+    forwards = sum(called.values())
+    if len(backwards) <= forwards or not any(isinstance(each, DistributedDataParallel) for each in called):
+        return ""
+    return (
+        f"step() calls backward() {len(backwards)} times after {counted(forwards, 'forward')}, and DDP averages "
+        "gradients in the first after each: call the model before each backward(), or add up the losses"
+    )
+
+
+@contextmanager
+def _counted() -> Iterator[list[None]]:
+    """Note each backward that this thread calls in the meantime."""
+    seen: list[None] = []
+
+    def noted(backward: Callable[[], None]) -> None:
+        seen.append(None)
+        backward()
+
+    with around_backward(noted, (threading.get_ident(),)):
+        yield seen
+
+
 def _wrappers_of(replica: Replica) -> list[torch.nn.Module]:
     """Return the modules that a strategy has put around those of the class."""
     steps = [each for each in vars(replica).values() if isinstance(each, OwnStep)]
@@ -243,12 +269,12 @@ def _values_of(model: torch.nn.Module, names: Collection[str]) -> Tensors:
 
 
 @contextmanager
-def _called(wrappers: Sequence[torch.nn.Module]) -> Iterator[dict[torch.nn.Module, bool]]:
-    """Note which of these modules are called in the meantime for a gradient."""
-    seen = dict.fromkeys(wrappers, False)
+def _called(wrappers: Sequence[torch.nn.Module]) -> Iterator[dict[torch.nn.Module, int]]:
+    """Note how often each of these modules is called in the meantime for a gradient."""
+    seen = dict.fromkeys(wrappers, 0)
 
     def note(module: torch.nn.Module, _: Any) -> None:
-        seen[module] = seen[module] or torch.is_grad_enabled()
+        seen[module] += torch.is_grad_enabled()
 
     hooks = [each.register_forward_pre_hook(note) for each in wrappers]
     try:
@@ -259,7 +285,7 @@ def _called(wrappers: Sequence[torch.nn.Module]) -> Iterator[dict[torch.nn.Modul
 
 
 def _is_gone_around(
-    prover: Rank, called: Mapping[torch.nn.Module, bool], before: Tensors, model: torch.nn.Module
+    prover: Rank, called: Mapping[torch.nn.Module, int], before: Tensors, model: torch.nn.Module
 ) -> bool:
     """Return whether steps changed parameters of a module whose wrapper they did not call, on any rank.
 
@@ -270,7 +296,7 @@ def _is_gone_around(
     changed = set(changed_since(before, model))
     moved = {id(each) for name, each in model.named_parameters() if name in changed}
     left, taken = (
-        {id(each) for wrapper, was in called.items() if was is wanted for each in wrapper.parameters()}
+        {id(each) for wrapper, was in called.items() if bool(was) is wanted for each in wrapper.parameters()}
         for wanted in (False, True)
     )
     return bool(prover.agreed(float(bool(moved & (left - taken)))))
