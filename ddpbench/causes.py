@@ -108,15 +108,19 @@ _OF_MEMORY = re.compile(
     r"can't start new thread|Resource temporarily unavailable|terminate called without an active exception"
 )
 
+_OF_PROCESSES = re.compile(r"can't start new thread|Resource temporarily unavailable")
+
 
 def limits_part(words: str) -> str:
-    """Return that a limit of the address space led to what an exception or a log says, as `; ...`; empty if not.
+    """Return which limit led to what an exception or a log says, as `; ...`; empty if none did.
 
-    It did if there is such a limit, and the words are of memory that ran out.
+    That of the address space did if there is one, and the words are of memory that ran out; else that of processes,
+    where one could not be started.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY or not _OF_MEMORY.search(words):
-        return ""
+        few = "; no more processes or threads may be started: raise the limit with ulimit -u"
+        return few if _OF_PROCESSES.search(words) else ""
     return f"; memory is limited to {limit >> 20} MiB of address space: raise the limit with ulimit -v"
 
 

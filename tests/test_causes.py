@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 import resource
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ddpbench.causes import LONGEST, environments_part_of, exception_words, is_users, meaningful, users_line
+from ddpbench.causes import (
+    LONGEST,
+    environments_part_of,
+    exception_words,
+    is_users,
+    limits_part,
+    meaningful,
+    users_line,
+)
+from ddpbench.errors import OutputError
+from ddpbench.launch.sweep.sweep import Sweep
+from ddpbench.records import RunDir
 
 
 def worker_error(path: Path) -> str:
@@ -164,7 +178,8 @@ def test_what_a_limit_of_the_address_space_leads_to_is_put_down_to_it(
 ) -> None:
     limit = resource.RLIM_INFINITY
     monkeypatch.setattr(resource, "getrlimit", lambda which: (limit, limit))
-    assert environments_part_of(line) == ""
+    threads = "can't start new thread" in line or "Resource temporarily" in line
+    assert environments_part_of(line) == (OF_PROCESSES if threads else "")
     limit = 550 << 20
     said = "; memory is limited to 550 MiB of address space: raise the limit with ulimit -v"
     assert environments_part_of(line) == said
@@ -182,3 +197,33 @@ def test_what_a_loader_worker_cannot_be_given_is_told_with_what_to_do() -> None:
         pickle.dumps(Local())
     assert "set base.loader_workers = 0" in exception_words(raised.value)
     assert "loader_workers" not in exception_words(AttributeError("no attribute 'a'"))
+
+
+OF_PROCESSES = "; no more processes or threads may be started: raise the limit with ulimit -u"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "RuntimeError: can't start new thread",
+        "BlockingIOError: [Errno 11] Resource temporarily unavailable",
+    ],
+)
+def test_a_limit_of_processes_is_named(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: unlimited)
+    assert limits_part(words) == environments_part_of(words) == OF_PROCESSES
+    assert limits_part("RuntimeError: a tensor is unavailable") == ""
+
+
+def test_a_run_directory_is_not_blamed_where_no_process_can_be_started(tmp_path: Path) -> None:
+    removed: list[str] = []
+    sweep = SimpleNamespace(_prepared=SimpleNamespace(resumes=False), _run=RunDir(tmp_path / "run"))
+    made = SimpleNamespace(remove=lambda: removed.append("made"))
+    with pytest.raises(OutputError) as raised, Sweep._writing(sweep, made):  # type: ignore[arg-type]
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    assert str(raised.value) == (
+        f"{tmp_path / 'run'} cannot be measured: Resource temporarily unavailable; no more processes or threads may "
+        "be started: raise the limit with ulimit -u"
+    )
+    assert removed == ["made"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from ddpbench.causes import limits_part
 from ddpbench.errors import FabricError, MachineError, OutputError, WorkloadError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.fabrics import Fabrics
@@ -178,6 +180,9 @@ class Sweep:
             if self._prepared.resumes or self._run.plan.exists():
                 raise
             made.remove()
+            if error.errno == errno.EAGAIN:  # a process could not be started
+                why = f"{error.strerror}{limits_part(str(error))}"
+                raise OutputError(f"{self._run.path} cannot be measured: {why}") from None
             told = f"{self._run.path} cannot be written: {explain_os_error(error)}"
             raise OutputError(told) from None
 
