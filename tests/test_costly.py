@@ -232,6 +232,37 @@ def test_a_claim_of_very_many_pairs_takes_one_look_at_all_of_them(
     assert looked_at < 10 * len(many)
 
 
+@pytest.mark.parametrize("field", ["options_json", "workload_options_json", "env_json"])
+def test_a_plan_of_very_many_options_is_refused(tmp_path: Path, field: str) -> None:
+    """Each may become a column, and is looked for in every case."""
+
+    def planned(*counts: int) -> RunDir:
+        run = RunDir(tmp_path / "-".join(map(str, counts)))
+        tables = [
+            {f"K{index}_{number}": "1" for number in range(count)} for index, count in enumerate(counts)
+        ]
+        write_plan(run, [case_of("ddp", **{field: json.dumps(table)}) for table in tables])
+        return run
+
+    assert len(read_plan(planned(600, 400)).cases) == 2
+    with pytest.raises(IdentityError, match=r"1,001 different .*; 1,000 are the most"):
+        read_plan(planned(600, 401))
+    with pytest.raises(IdentityError, match=r"has 1,001 keys; must be 1,000 at most"):
+        read_plan(planned(1_001))
+
+
+def test_options_are_read_once_for_each_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [
+        case_of("ddp", options_json=json.dumps({f"k{key}": key + case for key in range(50)}))
+        for case in range(4)
+    ]
+    read: list[str] = []
+    loads = json.loads
+    monkeypatch.setattr("ddpbench.spec.case.json.loads", lambda text: read.append(text) or loads(text))
+    grouping.wording(["options_json"], cases)
+    assert len(read) == len(cases)
+
+
 def test_a_case_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", 1, rounds=3, blocks=1, steps=2)
     plan = json.loads(run.plan.read_text(encoding="utf-8"))

@@ -17,7 +17,7 @@ from ddpbench.records.request import LaunchRequest
 from ddpbench.records.rundir import CASE_ID, RUN_ID, Purpose, RunDir
 from ddpbench.spec import Budget, Case, Links, PlannedCase, environment
 from ddpbench.spec.claims import Kind, Of, Past, PlannedClaim
-from ddpbench.spec.documents import MAX_CHARACTERS
+from ddpbench.spec.documents import MAX_CHARACTERS, MAX_KEYS, odd_parts
 from ddpbench.spec.limits import MAX_CLAIMS, MAX_HISTORY, MAX_PAIRS, MAX_RANKS, MAX_RATE
 from ddpbench.spec.settings import BucketSetting, Recovery
 from ddpbench.texts import shortened, unprintable
@@ -98,17 +98,27 @@ def claims_json(claims: Iterable[PlannedClaim]) -> dict[str, Any]:
     return {"claims": found} if found else {}
 
 
-def _options(text: str) -> str:
-    if not isinstance(parse_json(text), dict):
+def _table(text: str) -> dict[str, Any]:
+    """Return the object that a text holds, of no more keys and of no longer texts than a table of an experiment.
+
+    Raises:
+        ValueError: it is none, or has more.
+    """
+    found = parse_json(text)
+    if not isinstance(found, dict):
         raise ValueError("a JSON object was expected")  # noqa: TRY004  pydantic's
+    if odd := odd_parts(found):
+        raise ValueError(f"{odd[0].path} {odd[0].message}".lstrip())
+    return found
+
+
+def _options(text: str) -> str:
+    _table(text)
     return text
 
 
 def _env(text: str) -> str:
-    found = parse_json(text)
-    if not isinstance(found, dict):
-        raise ValueError("a JSON object was expected")  # noqa: TRY004  pydantic's
-    for name, value in found.items():
+    for name, value in _table(text).items():
         if not isinstance(value, str) or unprintable(value):
             raise ValueError(f"{name!r} must be a text without control characters")
         if why := environment.refused(name):
@@ -279,6 +289,7 @@ def read_plan(run: RunDir) -> StoredPlan:
         raise damaged(run.plan, first_problem(error)) from None
     ids = tuple(entry.case_id for entry in found.cases)
     cases = tuple(_planned(run, entry, raw) for entry, raw in zip(found.cases, data["cases"], strict=True))
+    _check_names(run, cases)
     known = frozenset(ids)
     if (twice := repeated(ids)) is not None:
         raise damaged(run.plan, f"the case {twice} is there twice")
@@ -312,6 +323,28 @@ def read_plan(run: RunDir) -> StoredPlan:
             for claim in found.claims
         ),
     )
+
+
+def _check_names(run: RunDir, cases: Iterable[PlannedCase]) -> None:
+    """Refuse more options and variables than an experiment's table may have: each may become a column, and words.
+
+    Raises:
+        IdentityError: there are more.
+    """
+    options, of_workloads, variables = set[str](), set[str](), set[str]()
+    for entry in cases:
+        options.update(entry.case.options)
+        of_workloads.update(entry.case.workload_options)
+        variables.update(entry.case.env)
+    for names, what in (
+        (options, "options of strategies"),
+        (of_workloads, "options of workloads"),
+        (variables, "environment variables"),
+    ):
+        if len(names) > MAX_KEYS:
+            raise damaged(
+                run.plan, f"its cases have {len(names):,} different {what}; {MAX_KEYS:,} are the most"
+            )
 
 
 def checked_case(raw: Mapping[str, Any]) -> Case:

@@ -422,7 +422,9 @@ def wording(names: Iterable[str], among: Iterable[Case]) -> Callable[[Case], lis
     tellers: list[Callable[[Case], list[str]]] = []
     for name in names:
         if (owner := _OPTIONS.get(name)) is not None:
-            tellers.append(partial(_option_words, owner, _varied(every, name, owner) if every else None))
+            tellers.append(
+                partial(_option_words, owner, frozenset(_varied(every, name, owner)) if every else None)
+            )
         else:
             tellers.append(partial(_word, FACETS[name]))
 
@@ -438,7 +440,7 @@ def _word(facet: Facet, case: Case) -> list[str]:
 
 
 def _option_words(
-    owner: Callable[[Case], dict[str, Any]], varied: Sequence[str] | None, case: Case
+    owner: Callable[[Case], dict[str, Any]], varied: Collection[str] | None, case: Case
 ) -> list[str]:
     """Return a case's options as `key=value`, those of `varied` alone where it is given."""
     return options_words(
@@ -516,13 +518,14 @@ def settings_apart(cases: Iterable[Case], names: Iterable[str]) -> list[Setting]
 def _varied(cases: Sequence[Case], name: str, owner: Callable[[Case], dict[str, Any]]) -> list[str]:
     """Return the options that not all cases of one strategy, or of one workload, share; variables that not all do."""
     whose = _WHOSE[name]
-    groups: dict[Hashable, list[Case]] = {}
+    groups: dict[Hashable, list[dict[str, Any]]] = {}
     for case in cases:
-        groups.setdefault(whose(case), []).append(case)
+        groups.setdefault(whose(case), []).append(owner(case))
     found: dict[str, None] = {}
     for members in groups.values():
-        for key in dict.fromkeys(key for case in members for key in owner(case)):
-            if len({_told(owner(case), key) for case in members}) > 1:
+        for key in dict.fromkeys(key for options in members for key in options):
+            first = _told(members[0], key)
+            if any(_told(options, key) != first for options in members):
                 found[key] = None
     return list(found)
 
