@@ -62,14 +62,15 @@ def ended(rank: int, processes: int, name: str, strategy: str, options: dict[str
     return ("diverged", "; ".join(wrong)) if wrong else ("ok", "")
 
 
-def noted(rank: int, processes: int, name: str, strategy: str) -> tuple[set[str], set[str]]:
-    """Return the notes on a case's comparisons, and those that failed without one."""
+def noted(rank: int, processes: int, name: str, strategy: str) -> tuple[set[str], set[str], set[str]]:
+    """Return the notes on a case's comparisons, those that failed, and those that failed without a note."""
     from ddpbench.records import Proof
 
     prover, _ = prover_of(rank, processes, name, strategy, {})
     made = [each for each in prover.run() if isinstance(each, Proof)]
     unexplained = {each.compared for each in made if not each.passed and not each.note}
-    return {each.note for each in made if each.note}, unexplained
+    failed = {each.compared for each in made if not each.passed}
+    return {each.note for each in made if each.note}, failed, unexplained
 
 
 REFUSED = [
@@ -199,8 +200,9 @@ def test_what_wraps_ddp_takes_the_switches_that_its_messages_name() -> None:
     ],
 )
 def test_what_the_class_does_is_not_held_against_the_strategy(name: str, strategy: str, said: str) -> None:
-    for notes, unexplained in run_ranks(noted, 2, name, strategy):
+    for notes, failed, unexplained in run_ranks(noted, 2, name, strategy):
         assert not unexplained
+        assert bool(failed) == (name == "Thaws")  # which no such strategy averages from then on
         assert any(said in note for note in notes), notes
 
 

@@ -73,7 +73,7 @@ _BY_RANK_LATER = (
     "gives other {what} on each rank from the same state, batch and seeds: it reads RANK, or another thing that "
     "differs"
 )
-_TRAINS_OTHERS = (
+_TRAINS_MORE = (
     "the model trains other parameters after some forwards than before, and strategies average those that it trains "
     "when they are given it: have model() set requires_grad as it is to stay"
 )
@@ -251,10 +251,10 @@ class Comparer:
         """Note what a model trains, which its forwards may change."""
         self._watched.append((model, trained_names(model)))
 
-    def _fault_of_freezing(self) -> str:
-        """Return that a model's forwards change what it trains; empty if they do not. All ranks call it together."""
-        found = any(trained_names(model) != names for model, names in self._watched)
-        return _TRAINS_OTHERS if self.prover.agreed(float(found)) else ""
+    def _fault_of_thawing(self) -> str:
+        """Return that a model's forwards add to what it trains; empty if they do not. All ranks call it together."""
+        found = any(trained_names(model) - names for model, names in self._watched)
+        return _TRAINS_MORE if self.prover.agreed(float(found)) else ""
 
     def error(self, own: Tensors, expected: Tensors) -> float:
         """Return the largest relative error of those that this rank has, infinite for one that does not exist."""
@@ -366,14 +366,16 @@ class Comparer:
         if proof.passed or proof.compared == "every parameter has a rank":
             return proof
         self.check_lost(proof)
-        if proof.compared == "initial state":
+        if thawing := self._fault_of_thawing():
+            fault = thawing
+        elif proof.compared == "initial state":
             fault = self._fault_of_initial_state()
         elif proof.compared == "final replicas":
             fault = writes_sentence(self.writes) if self.writes else ""
             fault = fault if self.prover.agreed(float(bool(fault))) else ""
-            fault = fault or self._fault_of_freezing() or self.fault_of_updates()
+            fault = fault or self.fault_of_updates()
         else:
-            fault = self._fault_of_freezing() or self.fault_of_gradients()
+            fault = self.fault_of_gradients()
             if not fault and proof.compared.startswith(("update", "parameters")):
                 fault = self.fault_of_updates()
             return not_compared(proof.compared, self.name, fault) if fault else proof
