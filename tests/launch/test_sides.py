@@ -18,6 +18,7 @@ from ddpbench.launch.interleave.sides import (
     check_there,
     parse_side,
     place,
+    same_code,
     without_order,
 )
 from ddpbench.launch.interleave.told import differing
@@ -333,3 +334,24 @@ def test_an_experiment_of_either_side_is_each_sides_own(
     placed = place(SideSpec(name="base", ref="fast"), given, tmp_path / "out", here)
     assert placed.folder is not None
     assert placed.experiment == placed.folder / own
+
+
+def test_one_commit_by_two_names_is_said_to_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is measured, as a gate on the main branch is; but who meant two commits hears of it at once."""
+    folder = tmp_path / "project"
+    begin_repository(folder, sleep=0.0)
+    monkeypatch.chdir(folder)
+
+    def note(*words: str, clean: bool = True) -> str:
+        if not clean:
+            (folder / "other.py").touch()
+        base, new = (
+            place(parse_side(name, [word]), folder / "bench" / "step.toml", tmp_path / "out")
+            for name, word in zip(("base", "new"), words, strict=True)
+        )
+        return same_code(base, new)
+
+    said = "both sides are the same commit with the same settings: what differs between them is chance"
+    assert note("fast", "ref=HEAD") == note("fast", ".") == said
+    assert note("fast", "set=base.local_batch=4") == ""
+    assert note("fast", ".", clean=False) == ""

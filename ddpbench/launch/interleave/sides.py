@@ -241,6 +241,18 @@ def place(spec: SideSpec, experiment: Path, out: Path, other: SideSpec | None = 
     )
 
 
+def same_code(base: Placed, new: Placed) -> str:
+    """Return a sentence where both sides are one commit, measured alike; empty where they are not."""
+    alike = (
+        base.commit == new.commit
+        and base.python == new.python
+        and sorted(base.spec.overrides) == sorted(new.spec.overrides)
+    )
+    if not alike or not base.commit or base.commit.endswith("+"):
+        return ""
+    return "both sides are the same commit with the same settings: what differs between them is chance"
+
+
 def _checked_folder(spec: SideSpec) -> Path | None:
     """Return the folder that a side names; None where it names none.
 

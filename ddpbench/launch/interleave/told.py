@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ddpbench.errors import LaunchError, OutputError, RequestError, SideError
-from ddpbench.launch.interleave.sides import COPIES, SideSpec, check_there, place, without_order
+from ddpbench.launch.interleave.sides import COPIES, SideSpec, check_there, place, same_code, without_order
 from ddpbench.launch.interleave.turns import FILE, Turn, Turns, read_comparison
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.records import RunDir
@@ -114,6 +114,8 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
         for placed in sides:
             for note in placed.notes:
                 listener.event(note)
+        if note := same_code(*sides):
+            listener.event(note)
         own = (
             *(
                 f"budget.rounds_min={asked.fewest}",
