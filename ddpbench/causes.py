@@ -124,6 +124,13 @@ def limits_part(words: str) -> str:
     return f"; memory is limited to {limit >> 20} MiB of address space: raise the limit with ulimit -v"
 
 
+def signals_part(name: str) -> str:
+    """Return how the environment led to the signal that killed a rank, as `; ...`; empty if it did not."""
+    if name == "SIGSEGV" and os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
+        return "; TORCH_DISTRIBUTED_DEBUG=DETAIL in the environment makes DDP over gloo crash so: unset it"
+    return ""
+
+
 def _named(kind: str, words: str) -> str:
     if not words:
         return kind

@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddpbench.causes import is_users, limits_part
+from ddpbench.causes import is_users, limits_part, signals_part
 from ddpbench.errors import LaunchError, UnreadableError
 from ddpbench.guard import signal_name
 from ddpbench.machine.disturbance import OUT_OF
@@ -134,8 +134,8 @@ def _rank_killed(records: LaunchRecords, seen: Seen, *, oom: bool) -> Verdict | 
         )
         return Verdict(status="oom", error=error, rank=killed, phase=pulse.phase)
     log = records.directory.log(killed).name
-    limits = limits_part(log_end(records.directory, killed))
-    error = f"rank {killed} was killed by {name} {where}{_missed(records)}{limits}; see {log}"
+    why = f"{signals_part(name)}{limits_part(log_end(records.directory, killed))}"
+    error = f"rank {killed} was killed by {name} {where}{_missed(records)}{why}; see {log}"
     return Verdict(status="failed", error=error, rank=killed, phase=pulse.phase)
 
 

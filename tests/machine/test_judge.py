@@ -300,6 +300,23 @@ def test_a_limit_of_the_address_space_is_named_where_a_log_tells_of_memory(
     )
 
 
+@pytest.mark.parametrize(
+    ("code", "value", "named"), [(-11, "DETAIL", 1), (-11, "INFO", 0), (-6, "DETAIL", 0)]
+)
+def test_the_variable_under_which_gloo_crashes_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, value: str, named: int
+) -> None:
+    run, case = RunDir(tmp_path), case_of()
+    write_launch(run, case, 0, [RankLaunch(status="failed", error=CLOSED)], outcome=None)
+    launch = run.launch(case.case_id, "measure", 0)
+    seen = Seen(ranks=2, alive_at=0.0)
+    seen.exited(1, code, 0.0, now=1.0)
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", value)
+    verdict = judge(read_launch(launch), seen, purpose="measure", oom=False)
+    said = "; TORCH_DISTRIBUTED_DEBUG=DETAIL in the environment makes DDP over gloo crash so: unset it; see rank-"
+    assert verdict.error.count(said) == named
+
+
 def test_a_rank_that_leaves_first_is_named_whatever_the_others_say_of_it(tmp_path: Path) -> None:
     run, case = RunDir(tmp_path), case_of()
     write_launch(
