@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddpbench.errors import RequestError
+from ddpbench.launch.interleave import sides
 from ddpbench.launch.interleave.bisect import commits_between
 from ddpbench.launch.interleave.sides import (
     SideSpec,
@@ -355,3 +357,39 @@ def test_one_commit_by_two_names_is_said_to_be_one(tmp_path: Path, monkeypatch: 
     assert note("fast", "ref=HEAD") == note("fast", ".") == said
     assert note("fast", "set=base.local_batch=4") == ""
     assert note("fast", ".", clean=False) == ""
+
+
+def test_a_commit_of_folders_that_are_all_alike_is_not_written_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Like one from an archive: 10^9 files in a repository of 200 KB."""
+    folder = tmp_path / "project"
+    begin_repository(folder, sleep=0.0)
+    monkeypatch.chdir(folder)
+    tree = git(folder, "rev-parse", "HEAD^{tree}")
+    for _ in range(9):
+        entries = "".join(f"040000 tree {tree}\td{number}\n" for number in range(10))
+        made = subprocess.run(["git", "mktree"], input=entries, check=True, capture_output=True, text=True)
+        tree = made.stdout.strip()
+    commit = git(folder, "commit-tree", tree, "-m", "many")
+    spec = SideSpec(name="base", ref=commit)
+    with pytest.raises(RequestError, match=r"more than 500,000 files and folders, .*give a checkout"):
+        place(spec, folder / "bench" / "step.toml", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_repository_that_has_git_wait_is_named_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "project"
+    begin_repository(folder, sleep=0.0)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sides, "_ASK_S", 0.5)
+    os.mkfifo(folder / ".git" / "packed-refs")
+    with pytest.raises(RequestError, match=r"git gave no answer about .* within 0.5 s: look at its \.git"):
+        sides.commit_named(folder, "HEAD")
+    (folder / ".git" / "packed-refs").unlink()
+    (folder / ".git" / "HEAD").unlink()
+    os.mkfifo(folder / ".git" / "HEAD")
+    with pytest.raises(RequestError, match="git gave no answer"):
+        place(SideSpec(name="base", ref="HEAD"), folder / "bench" / "step.toml", tmp_path / "out")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -386,10 +388,10 @@ def _lacking(python: str) -> str:
 
 def _top(folder: Path) -> Path | None:
     """Return the root of the repository that holds a folder; None where none does."""
-    try:
-        return Path(git(folder, "rev-parse", "--show-toplevel")).resolve()
-    except RequestError:
+    if shutil.which(GIT[0]) is None:
         return None
+    done = _ask(folder, "rev-parse", "--show-toplevel")
+    return None if done.returncode else Path(done.stdout.strip()).resolve()
 
 
 def _top_among(folder: Path, places: Sequence[Path]) -> Path | None:
@@ -437,8 +439,14 @@ def _ask(folder: Path, *words: str, index: Path | None = None) -> subprocess.Com
             check=False,
             env=environment,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired:
+        raise _no_answer(folder) from None
+    except OSError as error:
         raise RequestError(f"git cannot be run: {error}") from None
+
+
+def _no_answer(folder: Path) -> RequestError:
+    return RequestError(f"git gave no answer about {folder} within {_ASK_S} s: look at its .git")
 
 
 def why_no_repository(folder: Path) -> str:
@@ -465,12 +473,12 @@ def commit_named(top: Path, name: str) -> str:
     """
     if name.startswith("-"):
         raise RequestError("a commit's name begins with no -")
-    try:
-        return git(top, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
-    except RequestError:
+    done = _ask(top, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+    if done.returncode:
         shallow = _ask(top, "rev-parse", "--is-shallow-repository").stdout.strip() == "true"
         more = ", for it is a shallow clone: git fetch --unshallow brings the others" if shallow else ""
-        raise RequestError(f"{top} has no such commit{more}") from None
+        raise RequestError(f"{top} has no such commit{more}")
+    return done.stdout.strip()
 
 
 def _commit_named(top: Path, spec: SideSpec) -> str:
@@ -492,12 +500,62 @@ def _hide(folder: Path) -> None:
     write_atomically(folder / ".gitignore", "*\n")
 
 
+_MOST_FILES, _MOST_BYTES = 500_000, 16 << 30
+"""Files and folders of a commit, and their bytes: six times as many files as Linux has."""
+_BLOCK = 4096
+"""Bytes that a small file takes on a disk."""
+
+
+def _check_size(top: Path, commit: str, spec: SideSpec) -> None:
+    """Refuse a commit that no disk and no memory holds: a few KB of folders that are all alike may hold 10^9 files.
+
+    Raises:
+        RequestError: it has too many files or too many bytes, or git gives no answer.
+    """
+    taken = 0
+    for count, size in enumerate(_sizes(top, commit), start=1):
+        taken += max(size, _BLOCK)
+        if count > _MOST_FILES or taken > _MOST_BYTES:
+            raise RequestError(
+                f"{spec.words}: that commit has more than {_MOST_FILES:,} files and folders, or more than "
+                f"{_MOST_BYTES >> 30} GiB; give a checkout of it with path=FOLDER"
+            )
+
+
+def _sizes(top: Path, commit: str) -> Iterator[int]:
+    """Yield the bytes of each file of a commit, and 0 for each folder.
+
+    Raises:
+        RequestError: git gives no answer.
+    """
+    with subprocess.Popen(
+        [*GIT, "-C", str(top), "ls-tree", "-r", "-t", "-l", commit],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=git_environment(),
+    ) as listing:
+        timer = threading.Timer(_ASK_S, listing.kill)
+        timer.start()
+        try:
+            assert listing.stdout is not None
+            for line in listing.stdout:
+                size = line.split(maxsplit=4)[3]
+                yield int(size) if size.isdigit() else 0
+            if listing.wait() == -signal.SIGKILL:
+                raise _no_answer(top)
+        finally:
+            timer.cancel()
+            listing.kill()
+
+
 def _exported(top: Path, spec: SideSpec, out: Path) -> Path:
     """Write the files of a commit into a folder of their own, and return it; the repository is left as it is."""
     commit = _commit_named(top, spec)
     folder = out.resolve() / COPIES / commit[:12]
     if folder.is_dir():
         return folder
+    _check_size(top, commit, spec)
     unfinished = folder.with_name(f".{folder.name}.new")
     index = folder.with_name(f".{folder.name}.index")
     try:
