@@ -80,6 +80,22 @@ def test_what_killed_writers_left_is_removed_a_day_later(tmp_path: Path) -> None
     assert there == {"plan.json", ".ddpbench-0123456789abcded.new", *(one for one in names if names[one])}
 
 
+def test_what_another_users_killed_writers_left_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root could remove it."""
+    left = tmp_path / ".ddpbench-0123456789abcdef.new"
+    left.write_text("left", encoding="utf-8")
+    os.utime(left, (0, 0))
+    other = os.geteuid() + 1
+    with monkeypatch.context() as patch:
+        patch.setattr("ddpbench.records.files.os.geteuid", lambda: other)
+        write_atomically(tmp_path / "plan.json", "{}")
+    assert left.exists()
+    write_atomically(tmp_path / "plan.json", "{}")
+    assert not left.exists()
+
+
 @pytest.mark.parametrize("name", ["main", "other"])
 @pytest.mark.parametrize("links", [True, False])
 def test_two_baselines_that_are_saved_at_once_get_a_number_each(
