@@ -199,7 +199,7 @@ def apply(
     whole = [(keys, value, text) for keys, value, text in read if _is_whole(keys)]
     for one in whole:
         _put(data, *one, [])
-    models = option_models(owner_names(data, [keys for keys, _, _ in whole]), catalog)
+    models = option_models(owner_names(data, _parts(whole)), catalog)
     settings: list[_Setting] = []
     for given, value, text in read:
         keys = given if _is_whole(given) else _whole(given, models, problems, emulated=is_emulated(data))
@@ -208,6 +208,11 @@ def apply(
     given_before = GivenSettings()
     if twice := next((twice for one in settings if (twice := given_before.put(*one))), None):
         problems.append(Problem(path="--set", message=given_twice(*twice)))
+    return _parts(settings)
+
+
+def _parts(settings: Iterable[_Setting]) -> list[list[str]]:
+    """Return the keys in parts of what these settings set, of a table those in it."""
     return [list(leaf) for keys, value, _ in settings for leaf, _ in _leaves(tuple(keys), value)]
 
 

@@ -236,6 +236,14 @@ def test_a_value_and_an_axis_replace_each_other_wherever_they_stand(
     assert notes == [note]
 
 
+def test_a_strategy_in_a_table_owns_the_bare_names_of_its_options() -> None:
+    text = DDP.replace('strategy = "ddp"\n', "") + '[axes]\nstrategy = ["single", "fsdp"]\n'
+    experiment, _ = parsed(
+        text, 'base={workload="mlp:small", strategy="ddp", world_size=2}', "static_graph=true"
+    )
+    assert experiment.options == {"ddp": {"static_graph": True}}
+
+
 @pytest.mark.parametrize(
     ("text", "override", "note"),
     [
