@@ -359,6 +359,29 @@ def test_one_commit_by_two_names_is_said_to_be_one(tmp_path: Path, monkeypatch: 
     assert note("fast", ".", clean=False) == ""
 
 
+def test_two_folders_of_one_repository_are_not_said_to_be_one_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is imported is relative to the folder: they are two implementations, as `impl_a` and `impl_b` are."""
+    folder = tmp_path / "project"
+    begin_repository(folder, sleep=0.0)
+    for name in ("impl_a", "impl_b"):
+        (folder / name).mkdir()
+        (folder / name / "step.py").write_text(f"NAME = '{name}'\n")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "two")
+    experiment = tmp_path / "step.toml"
+    experiment.write_text('[base]\nworkload = "mlp:small"\n')
+    monkeypatch.chdir(folder)
+    for words in (("path=impl_a", "path=impl_b"), ("ref=HEAD", "path=impl_a"), ("path=impl_b", "path=.")):
+        base, new = (
+            place(parse_side(name, [word]), experiment, tmp_path / "out")
+            for name, word in zip(("base", "new"), words, strict=True)
+        )
+        assert base.commit == new.commit != ""
+        assert same_code(base, new) == ""
+
+
 def test_a_commit_of_folders_that_are_all_alike_is_not_written_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -244,15 +244,22 @@ def place(spec: SideSpec, experiment: Path, out: Path, other: SideSpec | None = 
 
 
 def same_code(base: Placed, new: Placed) -> str:
-    """Return a sentence where both sides are one commit, measured alike; empty where they are not."""
+    """Return a sentence where both sides are one whole commit, measured alike; empty where they are not."""
     alike = (
         base.commit == new.commit
         and base.python == new.python
         and sorted(base.spec.overrides) == sorted(new.spec.overrides)
+        and all(_is_whole(side) for side in (base, new))
     )
     if not alike or not base.commit or base.commit.endswith("+"):
         return ""
     return "both sides are the same commit with the same settings: what differs between them is chance"
+
+
+def _is_whole(side: Placed) -> bool:
+    """Return whether a side has all files of its commit: not where its folder is one inside a repository."""
+    folder = side.folder or Path.cwd()
+    return bool(side.spec.ref) or _top(folder) == folder.resolve()
 
 
 def _checked_folder(spec: SideSpec) -> Path | None:
