@@ -13,9 +13,9 @@ import stat
 import sys
 from pathlib import Path
 
-from ddpbench.errors import OutputError
+from ddpbench.errors import OutputError, UnreadableError
 from ddpbench.planted import is_planted
-from ddpbench.records.files import check_links, kind_of, replacing
+from ddpbench.records.files import MOST_PLAN, check_links, kind_of, parse_json, read_bytes, replacing
 from ddpbench.records.rundir import explain_os_error
 
 STANDARD_OUTPUT = Path("-")
@@ -25,7 +25,8 @@ _DESCRIPTOR = re.compile(
 )
 _MOST_LINKS = 40
 """Symbolic links that are followed, as in the kernel."""
-_MARKS = ("plan.json", "comparison.json", "submission.json")
+_MARKS = {"plan.json": "cases", "comparison.json": "order", "submission.json": "sizes"}
+"""Files that make a directory one of ddpbench's, each with a key that it has with `schema_version`."""
 _READ = frozenset(
     {*_MARKS, "experiment.toml", "machine.json", "fabric.json", "sessions.json", "merged.json", "job.key"}
     | {"records.tar.xz", "cases"}
@@ -148,9 +149,20 @@ def _checked(path: Path) -> Path | int:
 def _run_read_from(file: Path) -> Path | None:
     """Return the run directory whose records a file is part of; None where it is not."""
     for folder in file.parents:
-        if file.relative_to(folder).parts[0] in _READ and any((folder / mark).is_file() for mark in _MARKS):
+        if file.relative_to(folder).parts[0] in _READ and any(
+            _has(folder / mark, _MARKS[mark]) for mark in _MARKS
+        ):
             return folder
     return None
+
+
+def _has(mark: Path, key: str) -> bool:
+    """Return whether a file is one of ddpbench's: other programs write a plan.json, too."""
+    try:
+        data = parse_json(read_bytes(mark, MOST_PLAN))
+    except (OSError, ValueError, UnreadableError):
+        return False
+    return isinstance(data, dict) and key in data and "schema_version" in data
 
 
 def _target(path: Path) -> Path | int:

@@ -348,6 +348,21 @@ def test_what_a_run_is_read_from_is_not_replaced(
             assert file.read_bytes() == before
     assert run([*words, "--out", str(runs / "one" / "cases.csv")]) == 0
     assert run([*words, "--out", str(runs / "one" / "more.csv")]) == 0
+    sizes = runs / "submission.json"
+    sizes.write_text('{"schema_version": 1, "sizes": []}', encoding="utf-8")
+    with pytest.raises(OutputError, match="is what the run"):
+        check_output(sizes)
+    sizes.unlink()
+
+
+@pytest.mark.parametrize("name", ["comparison.json", "plan.json", "submission.json", "machine.json"])
+def test_files_of_other_programs_are_replaced_under_any_name(name: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text('{"format_version": "1.2", "cases": []}', encoding="utf-8")
+    (tmp_path / "comparison.json").write_bytes(b"a plan in a binary form")
+    (tmp_path / name).write_text("{}", encoding="utf-8")
+    for content in ("once", "twice"):
+        write_output(tmp_path / name, content)
+    assert (tmp_path / name).read_text(encoding="utf-8") == "twice"
 
 
 @pytest.mark.parametrize("command", ["compare", "history"])
