@@ -106,17 +106,34 @@ class _Call:
 
 
 def _refuse_objects(output: Any) -> None:
-    """Refuses an output whose tensors cannot be found: only the first replica's would reach the loss.
+    """Refuses an output that torch.nn.DataParallel cannot gather on GPUs.
+
+    An object that torch makes anew from its parts, such as a decoder's cache, stays the first replica's: a loss that
+    uses it fails the proof.
 
     Raises:
-        CannotTrainError: it holds an object that is neither a tensor nor a container of some.
+        CannotTrainError: it holds a number, a text or another object that is neither a tensor nor a container of some.
     """
     for each in leaves(output):
-        if not isinstance(each, torch.Tensor | str | bytes | int | float | complex | None):
+        if not _is_gathered(each):
             raise CannotTrainError(
-                f"its forward returns a {type(each).__name__}, which torch.nn.DataParallel cannot gather from its "
-                "replicas: return tensors, alone or in tuples, lists and dictionaries"
+                f"its forward returns an object of type {type(each).__name__}, which torch.nn.DataParallel cannot "
+                "gather from its replicas: return tensors, alone or in tuples, lists and dictionaries"
             )
+
+
+def _is_gathered(each: Any) -> bool:
+    """Return whether torch can gather an object: a tensor, None, or what its type makes anew from its parts."""
+    if each is None or isinstance(each, torch.Tensor):
+        return True
+    if isinstance(each, str | bytes):  # whose parts are texts and numbers in turn
+        return False
+    try:
+        parts = list(each)
+        type(each)(iter(parts))
+    except Exception:  # it has no parts, or is not made from them
+        return False
+    return all(map(_is_gathered, leaves(parts)))
 
 
 class _Threads(torch.autograd.Function):

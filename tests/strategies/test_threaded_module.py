@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
+from ddpbench.strategies.base import CannotTrainError
 from ddpbench.strategies.data_parallel import replicate
 from ddpbench.strategies.threaded_module import ThreadedModule
 
@@ -89,3 +91,38 @@ def test_a_graph_that_is_kept_is_gone_through_again() -> None:
     ):
         assert (own is None) == (slope is None)
         assert own is None or slope is None or torch.allclose(own, slope, rtol=1e-12)
+
+
+class Cache:
+    """Made from its parts, as a decoder's cache is."""
+
+    def __init__(self, parts: Iterable[Any]) -> None:
+        self.parts = [*parts]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.parts)
+
+
+class Gives(nn.Module):
+    """Returns something with its input."""
+
+    def __init__(self, more: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.more = more
+
+    def forward(self, one: torch.Tensor) -> Any:
+        return one, self.more(one)
+
+
+def test_an_object_that_torch_makes_anew_from_its_parts_is_not_refused() -> None:
+    call = ThreadedModule(Gives(lambda one: Cache([(one, None)])), 2, on_all, replicate)
+    whole, cache = call(torch.ones(4, 3))
+    assert whole.shape == (4, 3)
+    assert isinstance(cache, Cache)
+
+
+@pytest.mark.parametrize("more", [3, 2.5, True, "text", b"bytes", range(2), Cache(["text"])])
+def test_what_torch_cannot_gather_is_refused(more: object) -> None:
+    call = ThreadedModule(Gives(lambda _: more), 2, on_all, replicate)
+    with pytest.raises(CannotTrainError, match=f"an object of type {type(more).__name__}, which torch"):
+        call(torch.ones(4, 3))

@@ -215,7 +215,10 @@ def test_replicas_in_threads_call_the_hooks_of_parameters() -> None:
 def test_replicas_in_threads_refuse_a_model_that_returns_what_cannot_be_gathered() -> None:
     ((status, reason),) = run_ranks(ended, 1, "Policy", "data_parallel", {})
     assert status == "skipped", reason
-    assert "its forward returns a Categorical, which torch.nn.DataParallel cannot gather" in reason
+    assert (
+        "its forward returns an object of type Categorical, which torch.nn.DataParallel cannot gather"
+        in reason
+    )
 
 
 @pytest.mark.ranks
