@@ -320,6 +320,23 @@ def test_an_experiment_of_another_repository_is_measured_as_it_is(
             assert place(side, given, tmp_path / "out", against).experiment == given
 
 
+def test_the_working_directorys_experiment_stays_where_both_sides_are_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where they have a file of the same path: that would be another experiment."""
+    here, first, second = (tmp_path / name for name in ("here", "first", "second"))
+    for folder in (here, first, second):
+        begin_repository(folder, sleep=0.0, experiment='[base]\nworkload = "mlp:small"\n')
+    (here / "more.toml").write_text('[base]\nworkload = "mlp:small"\n')
+    git(here, "add", "-A")
+    git(here, "commit", "-qm", "more")
+    monkeypatch.chdir(here)
+    base, new = SideSpec(name="base", path="../first"), SideSpec(name="new", path="../second")
+    for given in (here / "bench" / "step.toml", here / "more.toml"):
+        for side, against in ((base, new), (new, base)):
+            assert place(side, given, tmp_path / "out", against).experiment == given
+
+
 def test_an_experiment_of_either_side_is_each_sides_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

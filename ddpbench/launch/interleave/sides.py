@@ -235,8 +235,8 @@ def place(spec: SideSpec, experiment: Path, out: Path, other: SideSpec | None = 
         folder = _exported(_repository(spec), spec, out)
     own = experiment.resolve()
     if folder is not None:
-        compared = [Path(side.path) for side in (spec, other) if side is not None and side.path]
-        own = _own_experiment(spec, own, _top_among(own.parent, [Path.cwd(), *compared]), folder)
+        compared = [Path(side.path or Path.cwd()) for side in (spec, other) if side is not None]
+        own = _own_experiment(spec, own, _top_among(own.parent, compared), folder)
         _check_workloads(spec, own, folder)
     return Placed(
         spec=spec, python=python, folder=folder, commit=_commit_of(spec, folder, out), experiment=own
