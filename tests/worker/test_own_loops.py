@@ -56,6 +56,15 @@ def test_a_model_that_trains_in_evaluation_mode_is_named() -> None:
     assert "evaluation" not in summary_of("own.py:Functions", inspected("Functions"))
 
 
+@pytest.mark.parametrize("network", [["conv", "linear"], torch.nn.Linear(2, 2).eval()])
+def test_a_models_attribute_called_network_is_not_taken_for_the_model(network: Any) -> None:
+    from ddpbench.worker.verify.inspection import _is_in_evaluation
+
+    model: Any = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    model.network = network
+    assert not _is_in_evaluation(model)
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

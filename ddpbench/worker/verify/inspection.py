@@ -48,6 +48,7 @@ from ddpbench.worker.verify.optimizers import (
 )
 from ddpbench.worker.verify.written import written_by
 from ddpbench.workloads import Workload, load_workload
+from ddpbench.workloads.plain_model import OwnModel
 
 
 class _UnfitError(Exception):
@@ -296,7 +297,7 @@ def _facts(
     }
 
 
-def _is_in_evaluation(model: Any) -> bool:
+def _is_in_evaluation(model: torch.nn.Module) -> bool:
     """Return whether a model, or one of several, trains in evaluation mode, as a whole."""
     parts: list[bool] = []
 
@@ -304,7 +305,7 @@ def _is_in_evaluation(model: Any) -> bool:
         parts.append(part.training)
         return part
 
-    each_part(getattr(model, "network", model), note)
+    each_part(model.network if isinstance(model, OwnModel) else model, note)
     return not all(parts)
 
 
