@@ -265,9 +265,23 @@ anybody can create these.
 """
 _NO_TRANSPORT = {"GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
 _OF_A_REPOSITORY = frozenset(
-    {"GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_IMPLICIT_WORK_TREE"}
+    {
+        *(
+            "GIT_DIR",
+            "GIT_WORK_TREE",
+            "GIT_COMMON_DIR",
+            "GIT_INDEX_FILE",
+            "GIT_PREFIX",
+            "GIT_IMPLICIT_WORK_TREE",
+        ),
+        *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_GRAFT_FILE", "GIT_SHALLOW_FILE"),
+        *("GIT_REPLACE_REF_BASE", "GIT_INTERNAL_SUPER_PREFIX"),
+    }
 )
-"""Variables of git's hooks, which name the repository that called them, whatever folder git is asked about."""
+"""Variables of git's hooks, which name the repository that called them, in each folder that git is asked about.
+
+They are those of `git rev-parse --local-env-vars`, without settings: one such as safe.directory is for all folders.
+"""
 
 
 def git_environment(**more: str) -> dict[str, str]:

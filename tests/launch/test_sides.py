@@ -64,6 +64,9 @@ def test_a_repository_is_that_of_the_folder_in_a_hook_of_another_one_too(
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
     monkeypatch.setenv("GIT_INDEX_FILE", ".git/index")
     monkeypatch.setenv("GIT_WORK_TREE", ".")
+    monkeypatch.setenv(
+        "GIT_OBJECT_DIRECTORY", str(other / ".git" / "objects")
+    )  # where a push waits for the hook
     placed = place(
         SideSpec(name="new", path=str(folder)), folder / "bench" / "step.toml", tmp_path / "reports"
     )
