@@ -206,6 +206,24 @@ def test_what_the_class_does_is_not_held_against_the_strategy(name: str, strateg
         assert any(said in note for note in notes), notes
 
 
+def test_a_models_own_train_is_called_on_the_tried_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ddpbench.worker.training.training import Training
+    from ddpbench.worker.verify.inspection import inspect_workload
+
+    made: list[torch.nn.Module] = []
+    fresh_model = Training.fresh_model
+
+    def counted(training: Training) -> torch.nn.Module:
+        made.append(fresh_model(training))
+        return made[-1]
+
+    monkeypatch.setattr(Training, "fresh_model", counted)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert "its model's train()" in inspect_workload(case_of("NeverSet", "single", 1))["problem"]
+    assert len(made) == 2  # a third has no room where a model is large
+
+
 @pytest.mark.ranks
 def test_replicas_in_threads_call_the_hooks_of_parameters() -> None:
     assert run_ranks(ended, 1, "Hooked", "data_parallel", {}) == [("ok", "")]
@@ -258,7 +276,7 @@ def test_replicas_in_threads_have_inputs_of_their_own(name: str) -> None:
         ),
         (
             "NeverSet",
-            "its model's train() puts 1 into evaluation mode, and is not called: have model() return model.train()",
+            "its model's train() puts 1 into evaluation mode, and is not called: have model() call train() on",
         ),
         (
             "Plateau",

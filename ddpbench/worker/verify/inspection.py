@@ -100,8 +100,8 @@ def _inspect(case: Case, largest: Case | None) -> dict[str, Any]:
     # Its loss alone finds one: a dataset is divided among ranks that are not here, and models are given bare.
     with formed_when_asked(device) as asked:
         found = _inspect_steps(training, model, batch, batches, made_s)
-    with _doing("model()"):
-        _refuse(_never_set(training, model))
+    with _doing("its model's train()"):
+        _refuse(_never_set(model))
     found |= _changes(undone, training)
     return {**found, "group": True} if asked.found else found
 
@@ -415,20 +415,21 @@ def _check_made(model: torch.nn.Module) -> None:
         )
 
 
-def _never_set(training: Training, model: torch.nn.Module) -> str:
+def _never_set(model: torch.nn.Module) -> str:
     """Return what a model's own `train()` would put into evaluation mode where no step called it; empty if nothing.
 
-    A training loop calls it, and a strategy does not.
+    A training loop calls it, and a strategy does not. The model is left as `train()` makes it.
     """
     modules = list(model.modules())
     if not all(each.training for each in modules) or all(
         type(each).train is torch.nn.Module.train for each in modules
     ):
         return ""
-    kept = [name for name, each in training.fresh_model().train().named_modules() if not each.training]
+    model.train()
+    kept = [name for name, each in model.named_modules() if not each.training]
     return (
-        f"its model's train() puts {in_words(kept)} into evaluation mode, and is not called: have model() return "
-        "model.train(), as a training loop has it"
+        f"its model's train() puts {in_words(kept)} into evaluation mode, and is not called: have model() call "
+        "train() on the model before it returns it, as a training loop does"
         if kept
         else ""
     )
