@@ -40,6 +40,7 @@ _NOT_MEASURED = "ddpbench: not measured"
 _UNDECIDED = "ddpbench: undecided by the gate"
 _COMPARE = re.compile(r"ddpbench compare --interleave\b")
 _FLAG = re.compile(r"(?<![\w-])--(base|gate|total|rounds|measured|turns|drift)(?![\w-])")
+_ROUNDS = re.compile(r"set budget\.rounds_min, or a test's rounds, to ")
 _ONE_VALUE = ("rounds", "measured", "gate", "total", "turns", "drift")
 """Options that take one value; `--ddpbench-baseline` may be repeated."""
 _GIVEN_BY_NAME = frozenset({"options", "env"})
@@ -47,7 +48,7 @@ _GIVEN_BY_NAME = frozenset({"options", "env"})
 
 def in_pytest(text: str) -> str:
     """Return a message with the flags of the command line replaced by those that pytest has for the same."""
-    text = _COMPARE.sub("--ddpbench-baseline=ref=COMMIT", text)
+    text = _ROUNDS.sub("--ddpbench-rounds=", _COMPARE.sub("--ddpbench-baseline=ref=COMMIT", text))
     return _FLAG.sub(lambda flag: f"--ddpbench-{'baseline' if flag[1] == 'base' else flag[1]}", text)
 
 

@@ -191,6 +191,7 @@ def test_progress_says_that_there_is_no_time_left(tmp_path: Path, capsys: pytest
             "ddpbench compare --interleave with --total '9 s'",
             "--ddpbench-baseline=ref=COMMIT with --ddpbench-total '9 s'",
         ),
+        ("(set budget.rounds_min, or a test's rounds, to 19)", "(--ddpbench-rounds=19)"),
         ("--ddpbench-total and --total-time stay", "--ddpbench-total and --total-time stay"),
     ],
 )
