@@ -85,6 +85,8 @@ def environments_part(error: BaseException) -> str:
             "; loader workers are given the dataset by pickle, which needs its class and functions at the top level of "
             "a file: move them there, or set base.loader_workers = 0"
         )
+    if isinstance(error, BlockingIOError):
+        return limits_part("".join(traceback.format_exception(error)))
     return limits_part(f"{type(error).__name__}: {text_of(error)}")
 
 
@@ -92,23 +94,33 @@ _WARNING_LINE = re.compile(r"(?:\w+\.)*\w*Warning(?::|$)")
 _UNICODE_LINE = re.compile(r"Unicode(?:En|De)codeError: '(?:ascii|latin-1)'")
 
 
-def environments_part_of(line: str) -> str:
-    """Return the same of an exception that another process wrote as the last line of its log."""
+def environments_part_of(line: str, trace: str = "") -> str:
+    """Return the same of an exception that another process wrote as the last line of its log, under its traceback."""
     filters, utf8 = os.environ.get("PYTHONWARNINGS", ""), os.environ.get("PYTHONUTF8", "")
     if filters and _WARNING_LINE.match(line):
         return f"; PYTHONWARNINGS={filters} in the environment raises warnings as errors: unset it"
     if utf8 == "0" and _UNICODE_LINE.match(line):
         return f"; PYTHONUTF8={utf8} in the environment has Python read and write text as ascii: set PYTHONUTF8=1"
-    return limits_part(line)
+    return limits_part(trace or line)
 
 
+_THREADS = (
+    r"can't start new thread|pthread_create[^\n]{0,80} failed|Thread creation failed"
+    # The whole text of what std::thread throws; files that are locked, and sockets, say more than that.
+    r"|(?:^|Error: |what\(\): +)Resource temporarily unavailable\s*$"
+)
 _OF_MEMORY = re.compile(
     r"\bMemoryError|(?i:can(?:'t|not) allocate memory|memory allocation still failed)|bad_alloc|failed to map segment|"
     # No room for a thread's stack; torch ends so where it has started some of its threads.
-    r"can't start new thread|Resource temporarily unavailable|terminate called without an active exception"
+    rf"terminate called without an active exception|{_THREADS}",
+    re.MULTILINE,
 )
-
-_OF_PROCESSES = re.compile(r"can't start new thread|Resource temporarily unavailable")
+_OF_PROCESSES = re.compile(
+    # A traceback whose last frame is a fork, and what shells say of one.
+    rf"{_THREADS}|fork\w*\([^\n]*\n(?:(?![ \t]+File \")[ \t][^\n]*\n){{0,40}}BlockingIOError\b"
+    r"|\bfork: [^\n]{0,80}Resource temporarily unavailable",
+    re.MULTILINE,
+)
 
 
 def limits_part(words: str) -> str:
@@ -120,6 +132,7 @@ def limits_part(words: str) -> str:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY or not _OF_MEMORY.search(words):
         few = "; no more processes or threads may be started: raise the limit with ulimit -u"
+        few += ", or the container's limit of processes"
         return few if _OF_PROCESSES.search(words) else ""
     return f"; memory is limited to {limit >> 20} MiB of address space: raise the limit with ulimit -v"
 

@@ -472,7 +472,9 @@ def _tail(path: Path, *, where: bool = True) -> str:
     except (OSError, UnreadableError):
         text = ""
     lines = [line for line in text.splitlines() if line]
-    last = f"{lines[-1].strip()}{environments_part_of(lines[-1].strip())}" if lines else ""
+    trace = text.rpartition("Traceback (most recent call last):\n")
+    last = lines[-1].strip() if lines else ""
+    last += environments_part_of(last, trace[2] if trace[1] else "")
     if not where:
         return f"; its last words: {last}" if lines else ""
     return f"(its last words: {last}; see {path})" if lines else f"(nothing in {path})"

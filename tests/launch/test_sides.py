@@ -421,6 +421,19 @@ def test_a_commit_of_folders_that_are_all_alike_is_not_written_out(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_commit_whose_listing_ends_early_is_not_taken_for_a_small_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_repository(tmp_path, sleep=0.0)
+    commit, lost = git(tmp_path, "rev-parse", "HEAD", "HEAD:bench").split()
+    (tmp_path / ".git" / "objects" / lost[:2] / lost[2:]).unlink()
+    with pytest.raises(RequestError, match=r"git cannot list all files of .*: git fsck says what"):
+        list(sides._sizes(tmp_path, commit))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RequestError, match="git cannot be run"):
+        list(sides._sizes(tmp_path, commit))
+
+
 def test_a_repository_that_has_git_wait_is_named_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from ddpbench.causes import limits_part
+from ddpbench.causes import environments_part
 from ddpbench.errors import FabricError, MachineError, OutputError, WorkloadError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.fabrics import Fabrics
@@ -180,8 +180,8 @@ class Sweep:
             if self._prepared.resumes or self._run.plan.exists():
                 raise
             made.remove()
-            if error.errno == errno.EAGAIN:  # a process could not be started
-                why = f"{error.strerror}{limits_part(str(error))}"
+            if error.errno == errno.EAGAIN:  # mostly a process that could not be started
+                why = f"{error.strerror}{environments_part(error)}"
                 raise OutputError(f"{self._run.path} cannot be measured: {why}") from None
             told = f"{self._run.path} cannot be written: {explain_os_error(error)}"
             raise OutputError(told) from None
