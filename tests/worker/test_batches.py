@@ -109,10 +109,26 @@ def test_what_a_loss_takes_out_of_a_batch_in_memory_is_there_the_next_time() -> 
 
 def test_a_loss_that_writes_into_batches_in_memory_is_refused() -> None:
     batches = in_memory((({"x": torch.ones(2)}, None) for _ in itertools.count()), lambda: None)
-    for _ in range(MEMORY_BATCHES):
+    for _ in range(MEMORY_BATCHES + 1):  # in the second pass it is known what writing again does
         next(batches)[0]["x"].div_(255)
     with pytest.raises(ValueError, match=r'writes into its batch, which memory gives again.*data = "loader"'):
         next(batches)
+
+
+def test_what_a_loss_writes_alike_each_time_into_batches_in_memory_is_taken() -> None:
+    source = (torch.tensor([1.0, 0.0, torch.nan]) for _ in itertools.count())
+    batches = in_memory(source, lambda: None)
+    for _ in range(3 * MEMORY_BATCHES):
+        labels = next(batches)
+        labels[labels == 0] = -100
+    assert labels[:2].tolist() == [1, -100]
+
+
+def test_batches_in_memory_may_be_made_in_inference_mode() -> None:
+    with torch.inference_mode():
+        made = [torch.full((2,), float(number)) for number in range(MEMORY_BATCHES)]
+    batches = in_memory(iter(made), lambda: None)
+    assert [float(next(batches)[0]) for _ in range(MEMORY_BATCHES + 2)] == [*range(MEMORY_BATCHES), 0, 1]
 
 
 @pytest.mark.parametrize(("mebibytes", "kept"), [(100, 3), (300, 1)])

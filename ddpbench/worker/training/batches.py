@@ -184,7 +184,7 @@ def in_memory(batches: Iterator[Any], on_batch: Callable[[], None]) -> Iterator[
     At least one, at most `MEMORY_BATCHES`; `on_batch` is called after each: a sign of life.
 
     Raises:
-        ValueError: by the iterator, if a step has written into a batch that is to be given again.
+        ValueError: by the iterator, if a step changes the values of a batch that it had changed before.
     """
     kept: list[Any] = []
     size = 0
@@ -200,16 +200,35 @@ def in_memory(batches: Iterator[Any], on_batch: Callable[[], None]) -> Iterator[
 
 
 def _cycled(kept: list[Any]) -> Iterator[Any]:
-    versions = [_versions(batch) for batch in kept]
+    """Yield the batches for ever. What a step writes into one may stay, if writing it again changes nothing."""
+    versions: list[list[int] | None] = [_versions(batch) for batch in kept]  # None once it was compared
     for number in itertools.cycle(range(len(kept))):
-        if _versions(kept[number]) != versions[number]:
+        batch, before = kept[number], versions[number]
+        found = _versions(batch) if before is not None else None
+        if found == before:
+            yield map_tensors(lambda tensor: tensor, batch)
+            continue
+        written = [
+            (tensor, tensor.detach().clone())
+            for tensor, old, new in zip(tensors(batch), before or (), found or (), strict=True)
+            if old != new
+        ]
+        yield map_tensors(lambda tensor: tensor, batch)
+        if not all(_alike(tensor, values) for tensor, values in written):
             raise ValueError(
                 "the loss or step writes into its batch, which memory gives again, so that it would train on other "
                 'numbers each time: set data = "loader", or have it make a copy'
             )
-        yield map_tensors(lambda tensor: tensor, kept[number])
+        versions[number] = None
 
 
 def _versions(batch: Any) -> list[int]:
-    """Return how often each tensor of a batch was written into."""
-    return [tensor._version for tensor in tensors(batch)]
+    """Return how often each tensor of a batch was written into; none made in inference mode can be."""
+    return [0 if tensor.is_inference() else tensor._version for tensor in tensors(batch)]
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors have the same values; NaN is the same as NaN."""
+    if one.shape != other.shape:
+        return False
+    return bool(((one == other) | ((one != one) & (other != other))).all())  # noqa: PLR0124
