@@ -339,6 +339,11 @@ def test_a_method_that_cannot_be_right_is_a_line_to_fill_in_and_says_why(
         ("return batch.mean()", "it never reads `model`"),
         ("def inner(model):\n    return model(batch)\nreturn inner(self)", "it never reads `model`"),
         ("return (lambda model: model(batch))(self)", "it never reads `model`"),
+        ("return sum(model(batch) for model in self.nets)", "it never reads `model`"),
+        (
+            "def inner():\n    model = self.net\n    return model(batch)\nreturn inner()",
+            "it never reads `model`",
+        ),
         ("def inner(x, y=model):\n    return y(x)\nreturn inner(batch)", ""),
         (
             "def inner(a):\n    return a + missing\nreturn inner(model(batch))",

@@ -46,12 +46,25 @@ def _reads(node: ast.AST, name: str) -> bool:
     """Return whether a node reads a name of the method's; what a function within it calls so is another thing."""
     if isinstance(node, ast.Name):
         return node.id == name and isinstance(node.ctx, ast.Load) and not getattr(node, "outer", False)
-    within: Iterable[ast.AST] = ast.iter_child_nodes(node)
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and name in _arguments(
-        node.args
-    ):
-        within = (node.args,)
-    return any(_reads(each, name) for each in within)
+    return any(_reads(each, name) for each in _outside(node, name))
+
+
+def _outside(node: ast.AST, name: str) -> Iterable[ast.AST]:
+    """Return the parts of a node in which a name is the method's: not those that bind it for themselves."""
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            if name in {*_arguments(node.args), *_stored(node.body)}:
+                return (node.args, *node.decorator_list)
+        case ast.Lambda():
+            if name in _arguments(node.args):
+                return (node.args,)
+        case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
+            bound = [one for each in node.generators for one in ast.walk(each.target)]
+            if any(isinstance(one, ast.Name) and one.id == name for one in bound):
+                return (node.generators[0].iter,)
+        case _:
+            pass
+    return ast.iter_child_nodes(node)
 
 
 def unknown_names(value: ast.expr, known: frozenset[str]) -> list[str]:
