@@ -117,7 +117,7 @@ _OF_MEMORY = re.compile(
 )
 _OF_PROCESSES = re.compile(
     # A traceback whose last frame is a fork, and what shells say of one.
-    rf"{_THREADS}|fork\w*\([^\n]*\n(?:(?![ \t]+File \")[ \t][^\n]*\n){{0,40}}BlockingIOError\b"
+    rf"{_THREADS}|fork\w{{0,20}}\([^\n]*\n(?:(?![ \t]+File \")[ \t][^\n]*\n){{0,40}}BlockingIOError\b"
     r"|\bfork: [^\n]{0,80}Resource temporarily unavailable",
     re.MULTILINE,
 )

@@ -8,6 +8,7 @@ import pickle
 import resource
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -199,14 +200,37 @@ def test_what_a_loader_worker_cannot_be_given_is_told_with_what_to_do() -> None:
     assert "loader_workers" not in exception_words(AttributeError("no attribute 'a'"))
 
 
-OF_PROCESSES = "; no more processes or threads may be started: raise the limit with ulimit -u"
+OF_PROCESSES = (
+    "; no more processes or threads may be started: raise the limit with ulimit -u, or the container's limit of "
+    "processes"
+)
+UNAVAILABLE = "Resource temporarily unavailable"
+FORKED = """  File "/usr/lib/python3.12/subprocess.py", line 1885, in _execute_child
+    self.pid = _fork_exec(
+               ^^^^^^^^^^^
+BlockingIOError: [Errno 11] Resource temporarily unavailable
+"""
+LOCKED = f"""  File "own.py", line 3, in held
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+BlockingIOError: [Errno 11] {UNAVAILABLE}
+"""
+
+
+def os_fork() -> None:
+    """Raise what os.fork does at a limit, from a line like its own."""
+    with open(os.pipe2(os.O_NONBLOCK)[0], "rb", buffering=0) as pipe:
+        fork = partial(os.read, pipe.fileno(), 1)
+        fork()
 
 
 @pytest.mark.parametrize(
     "words",
     [
         "RuntimeError: can't start new thread",
-        "BlockingIOError: [Errno 11] Resource temporarily unavailable",
+        f"terminate called after throwing an instance of 'std::system_error'\n  what():  {UNAVAILABLE}\n",
+        f"OpenBLAS blas_thread_init: pthread_create failed for thread 3 of 64: {UNAVAILABLE}",
+        f"sh: fork: retry: {UNAVAILABLE}",
+        f"Traceback (most recent call last):\n{FORKED}",
     ],
 )
 def test_a_limit_of_processes_is_named(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,14 +240,30 @@ def test_a_limit_of_processes_is_named(words: str, monkeypatch: pytest.MonkeyPat
     assert limits_part("RuntimeError: a tensor is unavailable") == ""
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"BlockingIOError: [Errno 11] Unable to lock file (errno = 11, error message = '{UNAVAILABLE}')",
+        LOCKED,
+        f'  File "server.py", line 9, in serve\n    self._fork(rank)\n{LOCKED}',
+    ],
+)
+def test_a_file_that_is_locked_is_no_limit_of_processes(words: str) -> None:
+    assert limits_part(words) == environments_part_of(words.splitlines()[-1], words) == ""
+
+
+def test_of_an_exception_the_traceback_says_whether_it_is_of_a_fork() -> None:
+    with pytest.raises(BlockingIOError) as raised:
+        os_fork()
+    assert exception_words(raised.value).endswith(OF_PROCESSES)
+    assert exception_words(BlockingIOError(errno.EAGAIN, UNAVAILABLE)).endswith(UNAVAILABLE)
+
+
 def test_a_run_directory_is_not_blamed_where_no_process_can_be_started(tmp_path: Path) -> None:
     removed: list[str] = []
     sweep = SimpleNamespace(_prepared=SimpleNamespace(resumes=False), _run=RunDir(tmp_path / "run"))
     made = SimpleNamespace(remove=lambda: removed.append("made"))
     with pytest.raises(OutputError) as raised, Sweep._writing(sweep, made):  # type: ignore[arg-type]
-        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-    assert str(raised.value) == (
-        f"{tmp_path / 'run'} cannot be measured: Resource temporarily unavailable; no more processes or threads may "
-        "be started: raise the limit with ulimit -u"
-    )
+        os_fork()
+    assert str(raised.value) == (f"{tmp_path / 'run'} cannot be measured: {UNAVAILABLE}{OF_PROCESSES}")
     assert removed == ["made"]
