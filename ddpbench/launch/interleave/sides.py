@@ -533,15 +533,9 @@ def _sizes(top: Path, commit: str) -> Iterator[int]:
     """Yield the bytes of each file of a commit, and 0 for each folder.
 
     Raises:
-        RequestError: git gives no answer.
+        RequestError: git gives no answer, cannot list all of them, or is not here.
     """
-    with subprocess.Popen(
-        [*GIT, "-C", str(top), "ls-tree", "-r", "-t", "-l", commit],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=git_environment(),
-    ) as listing:
+    with _listing(top, commit) as listing:
         timer = threading.Timer(_ASK_S, listing.kill)
         timer.start()
         try:
@@ -549,11 +543,29 @@ def _sizes(top: Path, commit: str) -> Iterator[int]:
             for line in listing.stdout:
                 size = line.split(maxsplit=4)[3]
                 yield int(size) if size.isdigit() else 0
-            if listing.wait() == -signal.SIGKILL:
-                raise _no_answer(top)
+            status = listing.wait()
         finally:
             timer.cancel()
             listing.kill()
+    if status == -signal.SIGKILL:
+        raise _no_answer(top)
+    if status:
+        raise RequestError(
+            f"git cannot list all files of {commit[:12]} in {top}: git fsck says what is missing"
+        )
+
+
+def _listing(top: Path, commit: str) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            [*GIT, "-C", str(top), "ls-tree", "-r", "-t", "-l", commit],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=git_environment(),
+        )
+    except OSError as error:
+        raise RequestError(f"git cannot be run: {error}") from None
 
 
 def _exported(top: Path, spec: SideSpec, out: Path) -> Path:
