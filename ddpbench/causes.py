@@ -140,7 +140,7 @@ def limits_part(words: str) -> str:
 def signals_part(name: str) -> str:
     """Return how the environment led to the signal that killed a rank, as `; ...`; empty if it did not."""
     if name == "SIGSEGV" and os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
-        return "; TORCH_DISTRIBUTED_DEBUG=DETAIL in the environment makes DDP over gloo crash so: unset it"
+        return "; TORCH_DISTRIBUTED_DEBUG=DETAIL in the environment may be why, DDP over gloo crashes so: unset it"
     return ""
 
 

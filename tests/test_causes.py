@@ -218,9 +218,13 @@ BlockingIOError: [Errno 11] {UNAVAILABLE}
 
 def os_fork() -> None:
     """Raise what os.fork does at a limit, from a line like its own."""
-    with open(os.pipe2(os.O_NONBLOCK)[0], "rb", buffering=0) as pipe:
-        fork = partial(os.read, pipe.fileno(), 1)
+    ours, theirs = os.pipe2(os.O_NONBLOCK)
+    fork = partial(os.read, ours, 1)
+    try:
         fork()
+    finally:
+        os.close(ours)
+        os.close(theirs)
 
 
 @pytest.mark.parametrize(
