@@ -239,6 +239,20 @@ def test_queue_waits_are_those_of_the_runs_own_jobs(tmp_path: Path) -> None:
     assert "With the queue waits recorded, 1 rank" in markdown(found)
 
 
+def test_a_requeued_job_is_one_job_with_a_wait_for_each_start(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    machine = json.loads(run.machine.read_text(encoding="utf-8"))
+    jobs = [
+        SlurmJob(job_id="1", restarts=restarts, nodes=1, slots=8, queue_wait_s=wait)
+        for restarts, wait in ((0, 60.0), (1, 3600.0))
+    ]
+    machine["context"]["slurm_jobs"] = [job.model_dump() for job in jobs]
+    run.machine.write_text(json.dumps(machine), encoding="utf-8")
+    found = of(run, steps=100)
+    assert {job.wait_s for job in found.jobs} == {1830.0}
+    assert found.waits_recorded == 1
+
+
 def test_queue_waits_that_are_given_are_not_called_recorded(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run")
     machine = json.loads(run.machine.read_text(encoding="utf-8"))

@@ -122,7 +122,7 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
     _check_possible(plan, members, machine)
     given = tuple(sorted(request.waits_s))  # known better than what is recorded
     waited = _waited(_slurm_jobs(machine), [run for run in members if run.case.world_size not in given])
-    waits_s = {size: statistics.median(jobs.values()) for size, jobs in waited.items()}
+    waits_s = {size: statistics.median(waits.values()) for size, waits in waited.items()}
     request = replace(request, waits_s=waits_s | dict(request.waits_s))
     jobs = _jobs(curve, base, request)
     return Allocation(
@@ -137,7 +137,7 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
         first=_first_done(jobs),
         samples_per_epoch=request.samples_per_epoch,
         samples_recorded=recorded,
-        waits_recorded=len({job for jobs in waited.values() for job in jobs}),
+        waits_recorded=len({job for waits in waited.values() for job, _ in waits}),
         waits_given=given,
         epochs=request.epochs,
         steps=request.steps,
@@ -183,14 +183,14 @@ def _slurm_jobs(machine: Mapping[str, Any]) -> list[SlurmJob]:
     return [SlurmJob.model_validate(job) for job in machine.get("context", {}).get("slurm_jobs", [])]
 
 
-def _waited(jobs: Sequence[SlurmJob], runs: Sequence[CaseRun]) -> dict[int, dict[str, float]]:
-    """Return by world size how long the jobs of the smallest allocation that held it had waited, by their ids."""
-    found: dict[int, dict[str, float]] = {}
+def _waited(jobs: Sequence[SlurmJob], runs: Sequence[CaseRun]) -> dict[int, dict[tuple[str, int], float]]:
+    """Return by world size how long the jobs of the smallest allocation that held it had waited, by id and restart."""
+    found: dict[int, dict[tuple[str, int], float]] = {}
     able = [job for job in jobs if job.queue_wait_s is not None]
     for case in (run.case for run in runs):
         least = min((job.nodes for job in able if job.nodes >= case.nodes), default=0)
         waits = {
-            job.job_id: job.queue_wait_s
+            (job.job_id, job.restarts): job.queue_wait_s
             for job in able
             if job.nodes == least and job.queue_wait_s is not None
         }
