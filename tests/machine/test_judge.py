@@ -313,7 +313,10 @@ def test_the_variable_under_which_gloo_crashes_is_named(
     seen.exited(1, code, 0.0, now=1.0)
     monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", value)
     verdict = judge(read_launch(launch), seen, purpose="measure", oom=False)
-    said = "; TORCH_DISTRIBUTED_DEBUG=DETAIL in the environment may be why, DDP over gloo crashes so: unset it; see rank-"
+    said = (
+        "; TORCH_DISTRIBUTED_DEBUG=DETAIL in the environment may be why, DDP over gloo crashes so: unset it; "
+        "see rank-"
+    )
     assert verdict.error.count(said) == named
 
 
