@@ -129,8 +129,9 @@ def _checked(path: Path) -> Path | int:
     if found is not None and not (stat.S_ISREG(found) or stat.S_ISFIFO(found) or stat.S_ISCHR(found)):
         what = "a block device" if stat.S_ISBLK(found) else kind_of(found)
         raise OutputError(f"{path} is {what}: name a file, a pipe or - for standard output")
-    if found is not None and stat.S_ISREG(found) and (run := _run_read_from(target)) is not None:
-        raise OutputError(f"{path} is what the run {run} is read from: name another file")
+    if (found is None or stat.S_ISREG(found)) and (run := _run_read_from(target)) is not None:
+        what = "is what" if found is not None else "would be what"
+        raise OutputError(f"{path} {what} the run {run} is read from: name another file")
     if found is not None and (stat.S_ISREG(found) or stat.S_ISFIFO(found)):
         _check_planted(target, target.lstat())
     if found is not None and not os.access(target, os.W_OK):

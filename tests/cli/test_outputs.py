@@ -346,6 +346,10 @@ def test_what_a_run_is_read_from_is_not_replaced(
             said = capsys.readouterr().err
             assert re.search(r" is what the run \S+/(one|two) is read from: name another file\n", said), said
             assert file.read_bytes() == before
+    for name in ("fabric.json", "merged.json", "cases/more.jsonl"):
+        assert run([*words, "--out", str(runs / "one" / name)]) == 2
+        assert re.search(r" would be what the run \S+/one is read from: name", capsys.readouterr().err)
+        assert not (runs / "one" / name).exists()
     assert run([*words, "--out", str(runs / "one" / "cases.csv")]) == 0
     assert run([*words, "--out", str(runs / "one" / "more.csv")]) == 0
     sizes = runs / "submission.json"
