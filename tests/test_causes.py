@@ -26,6 +26,7 @@ from ddpbench.causes import (
 )
 from ddpbench.errors import OutputError
 from ddpbench.launch.sweep.sweep import Sweep
+from ddpbench.machine.server import _tail
 from ddpbench.records import RunDir
 
 
@@ -261,6 +262,14 @@ def test_of_an_exception_the_traceback_says_whether_it_is_of_a_fork() -> None:
         os_fork()
     assert exception_words(raised.value).endswith(OF_PROCESSES)
     assert exception_words(BlockingIOError(errno.EAGAIN, UNAVAILABLE)).endswith(UNAVAILABLE)
+
+
+def test_a_logs_last_line_is_read_with_its_traceback(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    for trace, said in ((FORKED, OF_PROCESSES), (LOCKED, "")):
+        log.write_text(f"Traceback (most recent call last):\n{trace}", encoding="utf-8")
+        last = f"BlockingIOError: [Errno 11] {UNAVAILABLE}{said}"
+        assert _tail(log, where=False) == f"; its last words: {last}"
 
 
 def test_a_run_directory_is_not_blamed_where_no_process_can_be_started(tmp_path: Path) -> None:
