@@ -401,6 +401,20 @@ class ByRankInStep(ByRank):
         return loss
 
 
+class FrozenByRank(Sound):
+    """Trains other parameters on each rank."""
+
+    def model(self) -> nn.Module:
+        made = layers()
+        made[0].requires_grad_(os.environ["RANK"] == "0")
+        return made
+
+
+class FrozenByRankInStep(FrozenByRank, ByRankInStep):
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        return Sound.loss(self, model, batch)
+
+
 class InPlace(Around):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x -= 0.1

@@ -206,6 +206,16 @@ def test_what_the_class_does_is_not_held_against_the_strategy(name: str, strateg
         assert any(said in note for note in notes), notes
 
 
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("name", "strategy"), [("FrozenByRank", "ddp"), ("FrozenByRank", "master"), ("FrozenByRankInStep", "ddp")]
+)
+def test_a_model_that_trains_other_parameters_on_each_rank_is_skipped(name: str, strategy: str) -> None:
+    for status, reason in run_ranks(ended, 2, name, strategy, {}):
+        assert status == "skipped", reason
+        assert "it trains other parameters on each rank" in reason
+
+
 def test_a_models_own_train_is_called_on_the_tried_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     from ddpbench.worker.training.training import Training
     from ddpbench.worker.verify.inspection import inspect_workload

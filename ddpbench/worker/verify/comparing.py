@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from ddpbench.strategies.base import CannotTrainError, hooked_parameters
 from ddpbench.strategies.trees import cast
 from ddpbench.worker.training.precision import Precision, roundoff_of
 from ddpbench.worker.training.randomness import have_drawn, random_state, seed_all, set_random_state
-from ddpbench.worker.training.training import Training
+from ddpbench.worker.training.training import Training, all_equal
 from ddpbench.worker.training.types import Numbers
 from ddpbench.worker.verify.written import changed_since, writes_sentence
 from ddpbench.workloads import is_import_path
@@ -72,6 +73,10 @@ _BY_RANK = (
 _BY_RANK_LATER = (
     "gives other {what} on each rank from the same state, batch and seeds: it reads RANK, or another thing that "
     "differs"
+)
+_TRAINS_OTHERS = (
+    "it trains other parameters on each rank, so that their gradients cannot be averaged: have model() set "
+    "requires_grad alike on all ranks"
 )
 _TRAINS_MORE = (
     "the model trains other parameters after some forwards than before, and strategies average those that it trains "
@@ -583,6 +588,18 @@ def share_memory(model: torch.nn.Module) -> bool:
 def by_rank(what: str) -> str:
     """Return that what a class computes differs by rank, and why that may be."""
     return _BY_RANK_LATER.format(what=what)
+
+
+def check_trained(prover: Rank, model: torch.nn.Module) -> None:
+    """Refuses a model of which each rank trains other parameters: what ranks send would not fit together.
+
+    Raises:
+        CannotTrainError: the ranks' names differ, on all ranks.
+    """
+    names = "\n".join(sorted(trained_names(model)))
+    digest = hashlib.sha256(names.encode()).hexdigest()
+    if not all_equal(digest, prover.control, prover.processes):
+        raise CannotTrainError(_TRAINS_OTHERS)
 
 
 def trained_names(model: torch.nn.Module) -> set[str]:

@@ -35,6 +35,7 @@ from ddpbench.worker.verify.comparing import (
     Rank,
     Tensors,
     by_rank,
+    check_trained,
     has_batch_statistics,
     norm,
     not_compared,
@@ -123,6 +124,7 @@ def _compared(
     own = widest(autocasts) if not numbers.is_double else ""
     comparer = Comparer(prover, numbers, FULL, shards, own)
     model = training.fresh_model(numbers.cast, FULL)
+    check_trained(prover, model)
     equal = all_equal(checksum(model), prover.control, prover.processes)
     initial = comparer.explained(comparer.proof("initial state", 0.0 if equal else math.inf, 0.0))
     yield initial

@@ -21,6 +21,7 @@ from ddpbench.worker.verify.comparing import (
     GATHERS,
     Comparer,
     Tensors,
+    check_trained,
     has_batch_statistics,
     mean,
     norm,
@@ -53,6 +54,7 @@ def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
     strategy = training.strategy
     promise: Promise = strategy.promise(training.options)
     model = training.fresh_model(comparer.numbers.cast, precision)
+    check_trained(prover, model)
     equal = all_equal(checksum(model), prover.control, prover.processes)
     initial = comparer.explained(comparer.proof("initial state", 0.0 if equal else math.inf, 0.0))
     yield initial
