@@ -125,8 +125,6 @@ def _asked_for(arguments: argparse.Namespace) -> Submission:
     )
     given: dict[str, Any] = {"options": options, "setup": tuple(arguments.setup), "port": arguments.port}
     given = {name: value for name, value in given.items() if value}
-    if arguments.local == "":
-        raise RequestError("--local '': give an absolute folder on the nodes, such as '/scratch/$USER'")
     if arguments.local:
         given["local"] = arguments.local.rstrip("/") or "/"
     if arguments.time is not None:

@@ -71,7 +71,9 @@ def test_a_change_that_is_slower_than_its_commit_fails_its_test(repository: Path
     assert f"new: {repository} has uncommitted changes, and is measured as it is" in said
     (one,) = json.loads(saved.read_text())["benchmarks"]
     assert one["stats"]["rounds"] >= 5
-    assert one["stats"]["median"] == pytest.approx(one["extra_info"]["step_time_s"])  # the new side's launches
+    assert one["stats"]["median"] == pytest.approx(
+        one["extra_info"]["step_time_s"]
+    )  # the new side's launches
     assert one["stats"]["min"] > 0.006
     changed = git(repository, "status", "--porcelain").splitlines()
     assert [line for line in changed if "__pycache__" not in line] == ["M tests/train.py"]

@@ -181,8 +181,9 @@ def test_every_field_that_reaches_a_script_is_one_line(text: str) -> None:
 
 
 def test_an_empty_folder_is_none(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["submit", "quick", "--nodes", "1", "--dry-run", "--local", ""]) == 2
-    assert "--local ''" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        run(["submit", "quick", "--nodes", "1", "--dry-run", "--local", ""])
+    assert "--local: an empty text was given" in capsys.readouterr().err
 
 
 def test_an_experiments_file_name_with_a_second_line_is_only_a_name(
