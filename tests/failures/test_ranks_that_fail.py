@@ -105,9 +105,8 @@ def test_a_rank_that_dies_in_a_collective_is_named_with_it(
         "ddpbench.machine.seen.GRACE_S", 60.0
     )  # the other rank ends by itself, also on a slow day
     path = tmp_path / "faults.toml"
-    path.write_text(
-        experiment_text([workload("KilledOnRank1")], rounds=1, measured="50 ms"), encoding="utf-8"
-    )
+    # so long that its 40th step is one of the timed ones, in a collective, on a slow day too
+    path.write_text(experiment_text([workload("KilledOnRank1")], rounds=1, measured="1 s"), encoding="utf-8")
     listener = Outcomes()
     overrides = ("base.algorithm=ring",)
     Sweep(prepare(SweepRequest(experiment=path, out=tmp_path / "run", overrides=overrides)), listener).run()
