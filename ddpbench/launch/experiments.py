@@ -75,6 +75,6 @@ def find_experiment(name: str) -> Path:
 
 
 def _refuse_device(path: Path) -> None:
-    """Raise a RequestError where there is something of that name, such as a pipe, that is no file."""
+    """Raise a RequestError where the path is a device, a pipe or a socket."""
     if path.exists():
         raise RequestError(f"{path} is a device, a pipe or a socket: give a file, a run directory or a name")

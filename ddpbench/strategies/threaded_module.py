@@ -108,7 +108,7 @@ class _Call:
 def _refuse_objects(output: Any) -> None:
     """Refuses an output that torch.nn.DataParallel cannot gather on GPUs.
 
-    An object that torch makes anew from its parts, such as a decoder's cache, stays the first replica's: a loss that
+    An object that torch rebuilds from its parts, such as a decoder's cache, stays the first replica's: a loss that
     uses it fails the proof.
 
     Raises:
@@ -123,7 +123,7 @@ def _refuse_objects(output: Any) -> None:
 
 
 def _is_gathered(each: Any) -> bool:
-    """Return whether torch can gather an object: a tensor, None, or what its type makes anew from its parts."""
+    """Return whether torch can gather an object: a tensor, None, or what its type rebuilds from its parts."""
     if each is None or isinstance(each, torch.Tensor):
         return True
     if isinstance(each, str | bytes):  # whose parts are texts and numbers in turn
