@@ -293,7 +293,7 @@ class DdpBenchmark:
         Fails the test where the case cannot be measured, with the reason, and where it has measured one before.
         """
         if self._benchmark._mode:
-            _fail("a test measures one case: give each a test of its own, or parametrize this one")
+            _fail("a test measures one case: write a test for each, or parametrize this one")
         try:
             return self._measured(rounds, measured, settings)
         except BaseException:

@@ -277,7 +277,7 @@ def test_a_second_case_in_a_test_is_refused_before_it_is_measured(suite: Path) -
     (suite / "tests" / "test_steps.py").write_text(f"def test_two(ddp_benchmark):\n{call}{call}")
     done = run_pytest(suite)
     assert "1 failed" in done.stdout
-    assert "a test measures one case: give each a test of its own, or parametrize this one" in done.stdout
+    assert "a test measures one case: write a test for each, or parametrize this one" in done.stdout
     assert "FixtureAlreadyUsed" not in done.stdout
 
 

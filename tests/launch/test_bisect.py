@@ -103,7 +103,7 @@ def test_commits_come_oldest_first_and_must_come_from_the_good_one(tmp_path: Pat
 
 
 def test_a_good_commit_may_lie_on_a_branch_that_was_merged(tmp_path: Path) -> None:
-    """As a release's tag does: the commits of the branch in which all was merged, from the merge on."""
+    """A release's tag does: found are the commits from the merge on, of the branch that it was merged into."""
 
     def git(*words: str) -> str:
         line = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a", *words]

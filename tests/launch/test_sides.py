@@ -382,7 +382,7 @@ def test_one_commit_by_two_names_is_said_to_be_one(tmp_path: Path, monkeypatch: 
 def test_two_folders_of_one_repository_are_not_said_to_be_one_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is imported is relative to the folder: they are two implementations, as `impl_a` and `impl_b` are."""
+    """Imports are relative to the folder: `impl_a` and `impl_b` are two implementations."""
     folder = tmp_path / "project"
     begin_repository(folder, sleep=0.0)
     for name in ("impl_a", "impl_b"):

@@ -274,7 +274,7 @@ def _verdict(held: Sequence[HeldPair]) -> ClaimVerdict:
 
 
 def _placing(pairs: Sequence[_Pair]) -> Callable[[_Pair], str]:
-    """Return what gives the words that tell a pair from the claim's others, empty where there is no other."""
+    """Return what gives the words that distinguish a pair from the claim's others; empty for a single pair."""
     sides = [_side_words([pair[side].case for pair in pairs]) for side in (0, 1)]
 
     def place(pair: _Pair) -> str:
@@ -284,8 +284,8 @@ def _placing(pairs: Sequence[_Pair]) -> Callable[[_Pair], str]:
             own, count = words_of(run.case)
             words |= dict.fromkeys(own)
             ranks |= dict.fromkeys(count)
-        at, told = " against ".join(ranks), ", ".join(words)
-        return f"{told} at {at}" if told and at else told or at
+        at, listing = " against ".join(ranks), ", ".join(words)
+        return f"{listing} at {at}" if listing and at else listing or at
 
     return place
 

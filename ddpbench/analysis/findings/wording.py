@@ -64,8 +64,8 @@ _OF_WORKLOAD = ("workload_options_json", "local_batch", "global_batch")
 def panel_wording(fields: Iterable[str], among: Iterable[Case]) -> Callable[[Case], list[str]]:
     """Return what gives the words that tell a case from others by these fields: all of them are looked through once.
 
-    Where workloads differ, what follows from them is left out. An own workload is told by its class, whose path would
-    fill the sentence.
+    Where workloads differ, what follows from them is left out. Of an own workload the class alone is named: its
+    path would fill the sentence.
     """
     every, names = list(among), list(fields)
     if "workload" not in names:
