@@ -5,6 +5,7 @@
     │   ├── ExperimentError       an experiment with its every problem listed
     │   ├── OutputError           a run directory that cannot be written, or is in use
     │   ├── WorkloadError         a user's own workload that does not work
+    │   ├── StrategyError         a user's own strategy that does not work
     │   ├── SideError             a side of a comparison that cannot begin
     │   ├── IdentityError         a run directory of another machine, experiment or schema
     │   ├── UnreadableError       a file of a run directory that cannot be read, or is none; also a RecordError
@@ -87,6 +88,10 @@ class OutputError(RequestError):
 
 class WorkloadError(RequestError):
     """A user's own workload that does not work; a line for each."""
+
+
+class StrategyError(RequestError):
+    """A user's own strategy that does not work."""
 
 
 class IdentityError(RequestError):

@@ -22,6 +22,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -348,7 +349,7 @@ class DdpBenchmark:
         problem = ""
         try:
             given = {key: as_toml(key, value) for key, value in settings.items() if value is not None}
-            return _with_files(given, lambda name: located_among(name, folders, advice))
+            return _with_files(given, partial(located_among, folders=folders, advice=advice))
         except RequestError as error:
             problem = str(error)
         _fail(problem)
@@ -536,27 +537,31 @@ def _number(name: str, value: Any, *kinds: type) -> Any:
     return value
 
 
-def _with_files(settings: dict[str, Any], file_of: Callable[[str], str]) -> dict[str, Any]:
-    """Return the settings with a workload's name as `file_of` has it, and its options under the same file."""
-    name, options = settings.get("workload"), settings.get("options")
-    if not isinstance(name, str):
-        return settings
-    found = file_of(name)
-    if isinstance(options, dict):
-        before, now = (one.rpartition(":")[0] for one in (name, found))
-        options = {now if owner == before else owner: given for owner, given in options.items()}
-        settings = {**settings, "options": options}
-    return {**settings, "workload": found}
+def _with_files(settings: dict[str, Any], file_of: Callable[[str, str], str]) -> dict[str, Any]:
+    """Return the settings with the names of workload and strategy as `file_of` has them, and their options likewise."""
+    for key in ("workload", "strategy"):
+        name, options = settings.get(key), settings.get("options")
+        if not isinstance(name, str):
+            continue
+        found = file_of(key, name)
+        if isinstance(options, dict):
+            before, now = (
+                one if key == "strategy" else one.rpartition(":")[0] for one in (name, found)
+            )  # as their tables are called
+            options = {now if owner == before else owner: given for owner, given in options.items()}
+            settings = {**settings, "options": options}
+        settings = {**settings, key: found}
+    return settings
 
 
 def _within(settings: dict[str, Any], root: Path) -> dict[str, Any]:
-    """Return the settings with a workload's file by its path from this folder, which the other side has, too."""
+    """Return the settings with users' own files by their paths from this folder, which the other side has, too."""
 
-    def file_of(workload: str) -> str:
-        file, colon, name = workload.rpartition(":")
+    def file_of(_kind: str, given: str) -> str:
+        file, colon, name = given.rpartition(":")
         path = Path(file).resolve()
         if not file.endswith(".py") or not path.is_relative_to(root):
-            return workload
+            return given
         return f"{path.relative_to(root)}{colon}{name}"
 
     return _with_files(settings, file_of)

@@ -47,7 +47,7 @@ def test_a_report_imports_nothing_that_its_run_names(tmp_path: Path) -> None:
             added_as_baseline=False,
             oversubscribed=False,
         )
-        for strategy, world in (("single", 1), ("ddp", 2))
+        for strategy, world in (("single", 1), ("ddp", 2), (f"{script}:Evil", 2))
     ]
     run = write_run(tmp_path / "run", cases, blocks=2, steps=4)
     page = write_report(summarize(run), run)

@@ -82,7 +82,7 @@ def _run(arguments: argparse.Namespace) -> int:
         question = "How far apart do two equal things look on this machine?"
         [base]
         workload = {toml_text(located(arguments.workload, Path.cwd()))}
-        strategy = {toml_text(arguments.strategy)}
+        strategy = {toml_text(located(arguments.strategy, Path.cwd()))}
         world_size = {arguments.world_size}
         [axes]
         replicate = [0, 1]

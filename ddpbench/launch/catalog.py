@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
+from ddpbench import user_files
+from ddpbench.errors import StrategyError
 from ddpbench.launch.own_classes import has_own_step
-from ddpbench.launch.own_workloads import check_profile, located
+from ddpbench.launch.own_workloads import check_file, check_profile, located
 from ddpbench.spec import Case, StrategyInfo, WorkloadInfo
-from ddpbench.strategies import TABLE, load_strategy, own_step_reason
+from ddpbench.strategies import TABLE, Strategy, load_strategy, own_step_reason
+from ddpbench.strategies.traits import stated_traits
 from ddpbench.workloads import is_import_path, load_workload, workload_names
 from ddpbench.workloads.shipped import PREFIX
 
@@ -33,6 +39,8 @@ class TableCatalog:
     def __init__(self, beside: Path | None = None, batches: Mapping[str, int] | None = None) -> None:
         self._beside = beside
         self._batches = batches or {}
+        self._strategies: dict[str, StrategyInfo] = {}
+        """Users' own, by the name that they were asked for."""
 
     def strategy_names(self) -> list[str]:
         return list(TABLE)
@@ -41,24 +49,17 @@ class TableCatalog:
         return workload_names()
 
     def strategy(self, name: str) -> StrategyInfo:
-        found = load_strategy(name)
-        return StrategyInfo(
-            name=found.name,
-            options=found.options,
-            algorithm=found.algorithm,
-            schedule=found.schedule,
-            uses_buckets=found.uses_buckets,
-            uses_backend=found.uses_backend,
-            one_process=found.one_process,
-            note=found.note,
-            check=found.check,
-            algorithms=found.algorithms,
-            schedules=found.schedules,
-            trainers=found.trainers,
-            pieces=found.pieces,
-            piece_count=found.piece_count,
-            launcher=found.launcher,
-        )
+        if not user_files.is_import_path(name):
+            return _info(name, load_strategy(name))
+        if name not in self._strategies:
+            path = located(name, self._beside)
+            check_file(path, self._beside)
+            try:
+                found = load_strategy(path)
+            except StrategyError as error:
+                raise ValueError(str(error)) from None
+            self._strategies[name] = replace(_info(path, found), traits=partial(stated_traits, found))
+        return self._strategies[name]
 
     def workload(self, name: str) -> WorkloadInfo:
         if is_import_path(name):  # imported only in a rank
@@ -78,3 +79,23 @@ class TableCatalog:
             default_batch=found.default_batch,
             pieces=found.pieces,
         )
+
+
+def _info(name: str, found: Strategy[Any]) -> StrategyInfo:
+    return StrategyInfo(
+        name=name,
+        options=found.options,
+        algorithm=found.algorithm,
+        schedule=found.schedule,
+        uses_buckets=found.uses_buckets,
+        uses_backend=found.uses_backend,
+        one_process=found.one_process,
+        note=found.note,
+        check=found.check,
+        algorithms=found.algorithms,
+        schedules=found.schedules,
+        trainers=found.trainers,
+        pieces=found.pieces,
+        piece_count=found.piece_count,
+        launcher=found.launcher,
+    )

@@ -42,7 +42,7 @@ def missing(name: str) -> str:
     if attribute in names or names & _NAMING:
         return ""
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    able = [node.name for node in classes if {"model", "build"} & {each.name for each in _functions(node)}]
+    able = [node.name for node in classes if _TELLING & {each.name for each in _functions(node)}]
     return f"{head} has no class {attribute}; {nearest(attribute, able or [node.name for node in classes])}"
 
 
@@ -51,6 +51,8 @@ _NAMING = frozenset(
     | {"exec", "eval", "globals", "locals", "vars", "setattr", "modules", "f_globals"}
 )
 """Names whose use may give a module names that are not written in it, or others that are."""
+_TELLING = {"model", "build", "hook", "_all_reduce"}
+"""Methods by which a class may be a workload, a strategy or an algorithm."""
 _LOGGERS = frozenset({"getLogger", "get_logger"})
 
 

@@ -1,4 +1,4 @@
-"""A user's own workloads and profiles: where their files are. Whether they work is `machine.trial`'s to say."""
+"""Users' own workloads, strategies and profiles: where their files are. Whether they work is for others to say."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def located(name: str, own_folder: Path | None) -> str:
     return name if path is None else _named(name, path, attribute)
 
 
-def located_among(name: str, folders: Iterable[Path], advice: str) -> str:
-    """Return the same of the first of these folders that has its file.
+def located_among(kind: str, name: str, folders: Iterable[Path], advice: str) -> str:
+    """Return the same of the first of these folders that has the file of a workload or strategy (`kind`).
 
     Raises:
         RequestError: none has; the sentence says which were looked in, and what to do.
@@ -44,7 +44,7 @@ def located_among(name: str, folders: Iterable[Path], advice: str) -> str:
         return _named(name, path, attribute)
     if Path(head).is_file():  # a whole path
         return name
-    raise RequestError(f"workload {name!r}: {_nowhere('file', head, folders, advice)}")
+    raise RequestError(f"{kind} {name!r}: {_nowhere('file', head, folders, advice)}")
 
 
 def _file_of(name: str) -> tuple[str, str]:
@@ -117,8 +117,26 @@ def check_profile(name: str, own_folder: Path | None) -> None:
         raise ValueError(_nowhere("profile", profile, _folders(own_folder), _advice(profile, own_folder)))
 
 
+def check_file(name: str, own_folder: Path | None) -> None:
+    """Refuses a name such as `mine.py:TopK`, as `located` returns it, of a file that is nowhere, or without the class.
+
+    Raises:
+        ValueError: there is no such file, which the sentence says where it was looked for; or nothing in it is called
+            so.
+    """
+    head, _, _ = name.rpartition(":")
+    if is_import_path(name) and head.endswith(".py") and not Path(head).is_file():
+        raise ValueError(_nowhere("file", head, _folders(own_folder), _advice(head, own_folder)))
+    if is_import_path(name) and (why := missing(name)):
+        raise ValueError(why)
+
+
 def _folders(own_folder: Path | None) -> list[Path]:
     return [*([own_folder.resolve()] if own_folder is not None else []), Path.cwd()]
+
+
+_NAMED_BY_PATH = ("workload", "strategy")
+"""Settings whose values may be the names of users' own classes."""
 
 
 def with_located(experiment: Experiment, own_folder: Path) -> Experiment:
@@ -128,24 +146,26 @@ def with_located(experiment: Experiment, own_folder: Path) -> Experiment:
         RequestError: one of them is not there, and the sentence says where it was looked for, or has no such class.
     """
 
-    def name_of(name: str) -> str:
+    def name_of(kind: str, name: str) -> str:
         found = located(name, own_folder)
-        head = found.rpartition(":")[0]
-        if is_import_path(found) and head.endswith(".py") and not Path(head).is_file():
-            message = _nowhere("file", head, _folders(own_folder), _advice(head, own_folder))
-            raise RequestError(f"workload {name!r}: {message}")
-        if is_import_path(found) and (why := missing(found)):
-            raise RequestError(f"workload {name!r}: {why}")
+        try:
+            check_file(found, own_folder)
+        except ValueError as error:
+            raise RequestError(f"{kind} {name!r}: {error}") from None
         return found
 
     def selection(rule: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
         _check_apart([_setting(key, own_folder) for key in rule], [*rule])
         return {
-            _setting(key, own_folder): [name_of(value) for value in values] if key == "workload" else values
+            _setting(key, own_folder): [name_of(key, value) for value in values]
+            if key in _NAMED_BY_PATH
+            else values
             for key, values in rule.items()
         }
 
-    base = experiment.base.model_copy(update={"workload": name_of(experiment.base.workload)})
+    base = experiment.base.model_copy(
+        update={key: name_of(key, getattr(experiment.base, key)) for key in _NAMED_BY_PATH}
+    )
     axes = selection(experiment.axes)
     _check_apart([_owner(owner, own_folder) for owner in experiment.options], [*experiment.options])
     options = {_owner(owner, own_folder): given for owner, given in experiment.options.items()}
@@ -180,5 +200,7 @@ def _setting(name: str, own_folder: Path) -> str:
 
 
 def _owner(owner: str, own_folder: Path) -> str:
-    """Return the name of an options table, which is a workload's without its class."""
+    """Return the name of an options table: a strategy's own name, or a workload's without its class."""
+    if is_import_path(owner):
+        return located(owner, own_folder)
     return located(f"{owner}:Any", own_folder).rpartition(":")[0] if owner.endswith(".py") else owner

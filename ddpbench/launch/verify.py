@@ -27,7 +27,7 @@ from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import inspect_own, within_own
 from ddpbench.records import Proof, RunDir, Status, read_launch, why_unproved
 from ddpbench.spec import Case, PlannedCase, expand, parse_experiment
-from ddpbench.spec.overrides import option_models, setting_keys, with_whole_options
+from ddpbench.spec.overrides import Owner, option_models, setting_keys, with_whole_options
 from ddpbench.strategies import load_strategy
 from ddpbench.workloads.shipped import PREFIX
 
@@ -80,10 +80,13 @@ def owned_overrides(
     Raises:
         ExperimentError: with every option of a strategy or workload that is not among those to prove, or of several.
     """
-    names = [*strategies, *workloads]
-    owners = {name.partition(":")[0] for name in names}
+    asked = [
+        *(Owner("strategy", name) for name in strategies),
+        *(Owner("workload", name) for name in workloads),
+    ]
+    owners = {one.table for one in asked}
     problems: list[Problem] = []
-    written = with_whole_options(overrides, option_models(names, TableCatalog()), problems)
+    written = with_whole_options(overrides, option_models(asked, TableCatalog()), problems)
     problems += [
         Problem(path="--set", message=f"{one!r}: {owner} is not proved here; {nearest(owner, owners)}")
         for one in written

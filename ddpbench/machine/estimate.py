@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ddpbench.formulas import PAYLOAD, TIMES
 from ddpbench.machine.placement import early_env
 from ddpbench.spec import Budget, Case, Links, PlannedCase
-from ddpbench.strategies import load_strategy
+from ddpbench.strategies import early_imports
 from ddpbench.workloads import load_workload
 from ddpbench.workloads.replay import Replay
 from ddpbench.workloads.shipped import PREFIX
@@ -184,7 +184,7 @@ def proof_s(case: Case, tried: Tried | None = None, *, crowded: bool = False) ->
 
 def _anew_s(case: Case) -> float:
     start_s = _STARTING_ANEW.get(case.launcher, 0.0)
-    imports = start_s > 0 and case.launcher != "ray" and load_strategy(case.strategy).imports
+    imports = start_s > 0 and case.launcher != "ray" and early_imports(case)
     return start_s + (FRAMEWORK_S if imports else 0.0)
 
 

@@ -24,9 +24,10 @@ from ddpbench.machine.setup import read_setup
 from ddpbench.own_code import code_digest
 from ddpbench.records import SCHEMA_VERSION
 from ddpbench.records.machine import DIGESTS, setups_of
-from ddpbench.spec import PlannedCase
+from ddpbench.spec import Case, PlannedCase
 from ddpbench.texts import on_one_line
 from ddpbench.units import utc_now
+from ddpbench.user_files import is_import_path as is_own
 from ddpbench.version import VERSION
 from ddpbench.workloads import is_import_path
 from ddpbench.workloads.profile import profile_digest
@@ -52,7 +53,7 @@ def known_identity(hardware: Hardware, experiment_toml: str, cases: Sequence[Pla
         **({"mpi": version} if (version := mpi_of(cases)) else {}),
         "python": platform.python_version(),
         "experiment_digest": text_digest(experiment_toml),
-        "workload_digest": workloads_digest(entry.case.workload for entry in cases),
+        "workload_digest": sources_digest(sources_named(entry.case for entry in cases)),
         "rank_code_digest": code_digest(),
     }
 
@@ -208,15 +209,18 @@ def _difference(key: str, before: Mapping[str, Any], now: Mapping[str, Any], apa
     return f"{on_one_line(key)}: {before.get(key)!r} there, {now.get(key)!r} here"
 
 
-def sources_of(workloads: Iterable[str]) -> str:
-    """Return the files that the digest of these workloads is of, but their names: users' own, and profiles."""
+def sources_named(cases: Iterable[Case]) -> list[str]:
+    """Return what `sources_digest` is made of: the cases' workloads, and users' own strategies."""
+    cases = list(cases)
+    own = (case.strategy for case in cases if is_own(case.strategy))
+    return list(dict.fromkeys([*(case.workload for case in cases), *own]))
+
+
+def sources_of(names: Iterable[str]) -> str:
+    """Return the files that the digest of what has these names is of: users' own, and profiles."""
     return " or ".join(
         sorted(
-            {
-                name.rpartition(":")[0] if is_import_path(name) else name
-                for name in workloads
-                if _has_source(name)
-            }
+            {name.rpartition(":")[0] if is_import_path(name) else name for name in names if _has_source(name)}
         )
     )
 
@@ -230,10 +234,10 @@ def text_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def workloads_digest(workloads: Iterable[str]) -> str:
-    """One digest of the workloads' names, of the sources of the users' own among them, and of replayed profiles."""
+def sources_digest(names: Iterable[str]) -> str:
+    """One digest of these names of workloads and strategies, of the users' own files among them, and of profiles."""
     digest = hashlib.sha256()
-    for name in sorted(set(workloads)):
+    for name in sorted(set(names)):
         digest.update(name.encode())
         if name.startswith(PREFIX):
             digest.update(profile_digest(profile_path(name.removeprefix(PREFIX))).encode())

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddpbench.spec import Case
-from ddpbench.strategies import load_strategy
+from ddpbench.strategies import early_imports, load_strategy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,9 +71,9 @@ def early_env(case: Case) -> Mapping[str, str]:
     An empty text is a variable that must not be set, wherever this is applied (`applied`). A framework that is imported
     before ranks are forked has a server of its own: else its pages would count as memory of all others' ranks.
     """
-    strategy = load_strategy(case.strategy)
+    framework = load_strategy(case.strategy).framework if early_imports(case) else ""
     return {
-        **({FRAMEWORK_VARIABLE: strategy.framework} if strategy.imports else {}),
+        **({FRAMEWORK_VARIABLE: framework} if early_imports(case) else {}),
         # after a timeout NCCL's watchdog else sleeps for a minute, so that others may write down what they were at
         **({"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"} if case.recovery != "off" and case.device == "cuda" else {}),
         "OMP_NUM_THREADS": str(case.threads_per_rank),

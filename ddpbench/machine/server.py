@@ -284,7 +284,8 @@ class ServerProcess:
 
     def _prepared(self, case: Case) -> bool:
         """Have a server import what a case's ranks need, unless that would spoil it; return whether it was any work."""
-        needs = case.strategy, "" if is_import_path(case.workload) else case.workload
+        strategy, workload = ("" if is_import_path(name) else name for name in (case.strategy, case.workload))
+        needs = strategy, workload
         if needs in _spoiling or needs in self._has:
             return False
         try:

@@ -13,7 +13,7 @@ from ddpbench.records.rundir import RunDir
 
 DIGESTS = {
     "experiment_digest": "the experiment file",
-    "workload_digest": "the workload or its source",
+    "workload_digest": "a workload or strategy, or its source",
     "rank_code_digest": "ddpbench's code in ranks",
 }
 """What the digests in a run's identity are of."""

@@ -15,7 +15,7 @@ from ddpbench.records.checked import first_problem
 from ddpbench.records.files import damaged, parse_json
 from ddpbench.records.request import LaunchRequest
 from ddpbench.records.rundir import CASE_ID, RUN_ID, Purpose, RunDir
-from ddpbench.spec import Budget, Case, Links, PlannedCase, environment
+from ddpbench.spec import Budget, Case, Links, PlannedCase, StatedTraits, environment
 from ddpbench.spec.claims import Kind, Of, Past, PlannedClaim
 from ddpbench.spec.documents import MAX_CHARACTERS, MAX_KEYS, odd_parts
 from ddpbench.spec.limits import MAX_CLAIMS, MAX_HISTORY, MAX_PAIRS, MAX_RANKS, MAX_RATE
@@ -126,6 +126,15 @@ def _env(text: str) -> str:
     return text
 
 
+def _stated(text: str) -> str:
+    if text:
+        try:
+            StatedTraits.model_validate(_table(text))
+        except ValidationError as error:
+            raise ValueError(first_problem(error)) from None
+    return text
+
+
 def _printable(text: str) -> str:
     if unprintable(text) or "\n" in text:
         raise ValueError("a line without control characters was expected")
@@ -198,6 +207,7 @@ class _Entry(BaseModel, strict=True, frozen=True):
     snapshot_every: _Positive = 50
     agents: _Positive = 1
     collective_timeout: Annotated[float, Field(gt=0, lt=1e9, strict=True)] = 10.0
+    strategy_traits: Annotated[_Text, AfterValidator(_stated)] = ""
     skip_reason: str | None
     added_as_baseline: bool
     oversubscribed: bool

@@ -12,7 +12,7 @@ from ddpbench.report.rows import Row
 from ddpbench.report.words import series_of
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import PANEL, VARIANT, Key, cap_order, cap_words
-from ddpbench.strategies.traits import traits_named, traits_of
+from ddpbench.strategies.traits import Traits, traits_of
 
 BY_CAP = "Step time by bucket cap"
 """The title of the section to which notes on bucket caps refer."""
@@ -31,9 +31,14 @@ class Series:
     rows: tuple[Row, ...]
 
     @property
+    def traits(self) -> Traits:
+        """What its strategy says of itself."""
+        return traits_of(self.rows[0].case)
+
+    @property
     def look(self) -> Look:
         """Its colour and marker."""
-        return look(self.strategy, self.variant, self.rows[0].case.algorithm)
+        return look(self.rows[0].case, self.variant)
 
 
 def _most_ranks(every: Sequence[Series]) -> int:
@@ -96,23 +101,21 @@ class Panel:
                 shown = cap_words(cap) or "no"
                 notes.append(f"{name} is shown with {shown} buckets; {others}: see {BY_CAP}.")
         # what does not fit must be in no heading: those are left out that train least at the most ranks
-        most_ranks = _most_ranks([series for series in chosen if traits_named(series.strategy).exchanges])
+        most_ranks = _most_ranks([series for series in chosen if series.traits.exchanges])
         chosen.sort(
             key=lambda series: (
-                traits_named(series.strategy).exchanges,
+                series.traits.exchanges,
                 -_rate_at(series, most_ranks),
                 -sum(row.ok for row in series.rows),
             )
         )
-        bounds = sum(not traits_named(series.strategy).exchanges for series in chosen)
+        bounds = sum(not series.traits.exchanges for series in chosen)
         if len(chosen) > most + bounds:
             left = chosen[most + bounds :]
             notes.append(f"Only {most} series fit; omitted: {series_of([item.name for item in left])}.")
             chosen = chosen[: most + bounds]
         order = list(dict.fromkeys(row.case.strategy for row in self.rows))
-        chosen.sort(
-            key=lambda series: (not traits_named(series.strategy).exchanges, order.index(series.strategy))
-        )
+        chosen.sort(key=lambda series: (not series.traits.exchanges, order.index(series.strategy)))
         return chosen, list(dict.fromkeys(notes))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from ddpbench.analysis.scaling.curves import CurveLaws
 from ddpbench.analysis.summary import RunSummary
 
 
@@ -51,11 +52,18 @@ def embedded_json(summary: RunSummary) -> str:
         "failures": [{name: getattr(item, name) for name in _FAILURE} for item in summary.failures],
         "machine": summary.machine,
         "experiment_toml": summary.experiment_toml,
-        "laws": [_plain(curve) for curve in summary.laws],
+        "laws": [_curve(curve) for curve in summary.laws],
         "one_step": asdict(summary.one_step) if summary.one_step is not None else None,
         **frames,
     }
     return json.dumps(data, default=str, separators=(",", ":"))
+
+
+def _curve(curve: CurveLaws) -> dict[str, Any]:
+    case = {"strategy": curve.case.strategy, "algorithm": curve.case.algorithm}
+    return {
+        field.name: _plain(getattr(curve, field.name)) for field in fields(curve) if field.name != "case"
+    } | case
 
 
 def _plain(value: Any) -> Any:

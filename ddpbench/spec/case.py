@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+import re
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ddpbench.spec import environment
+from ddpbench.user_files import is_import_path, short_name
 
 Scaling = Literal["weak", "strong"]
 BucketCap = float | Literal["default"] | None
@@ -36,6 +38,9 @@ _ADDED_LATER = {
     **UNUSED_RECOVERY,
 }
 """Fields that cases once lacked: at these values they are left out of the id, so that old runs keep theirs."""
+_NOT_IN_ID = ("experiment", "strategy_traits")
+"""Fields that change nothing of what is trained: of what experiment it is, and what its strategy says of itself."""
+_FOR_FILES = re.compile(r"[^A-Za-z0-9_]")
 _SWITCHES = {"static_graph": False, "find_unused_parameters": False}
 _OPTIONS_ADDED_LATER: dict[str, dict[str, Any]] = {
     "ddp": {
@@ -80,6 +85,9 @@ class Case:
     `recovery` says what fails in the training with snapshots that a launch makes too, one every `snapshot_every`
     steps; `off`: it makes none. Its ranks are shared by so many `agents` of torchrun, and wait `collective_timeout`
     seconds for each other.
+
+    `strategy` may be an import path such as `mine.py:TopK`; what that class says of itself is in `strategy_traits`
+    (`ddpbench.spec.stated.StatedTraits`), empty for strategies of ddpbench.
     """
 
     experiment: str = ""
@@ -118,12 +126,14 @@ class Case:
     snapshot_every: int = 50
     agents: int = 1
     collective_timeout: float = 10.0
+    strategy_traits: str = field(default="", compare=False)
 
     @property
     def case_id(self) -> str:
-        """A short readable name with a digest of every field but the experiment's name."""
+        """A short readable name with a digest of every field that tells what is trained and how."""
         contents = self._contents()
-        del contents["experiment"]
+        for name in _NOT_IN_ID:
+            del contents[name]
         for name, usual in _ADDED_LATER.items():
             if contents[name] == usual:
                 del contents[name]
@@ -132,6 +142,8 @@ class Case:
             contents["options_json"] = json.dumps(options, sort_keys=True)
         digest = hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()[:8]
         parts = [self.strategy, f"w{self.world_size}"]
+        if is_import_path(self.strategy):
+            parts[0] = _FOR_FILES.sub("_", self.strategy_name)[:60]
         if self.bucket_cap_mb is not None:
             cap = self.bucket_cap_mb
             parts.append("bdefault" if cap == "default" else f"b{cap:g}")
@@ -151,9 +163,14 @@ class Case:
         return {name: getattr(self, name) for name in self.__slots__}
 
     @property
+    def strategy_name(self) -> str:
+        """The strategy's name; of one from a user's own file the class alone."""
+        return short_name(self.strategy)
+
+    @property
     def label(self) -> str:
         """A few words for a progress line: strategy, world size, bucket cap."""
-        words = [self.strategy, f"{self.world_size} rank{'s' if self.world_size != 1 else ''}"]
+        words = [self.strategy_name, f"{self.world_size} rank{'s' if self.world_size != 1 else ''}"]
         words[1:1] = self.chosen
         if self.bucket_cap_mb is not None:
             cap = self.bucket_cap_mb
@@ -252,6 +269,7 @@ class Case:
             replicate=0,
             env_json=environment.own_json(self.env_json),
             recovery="off",
+            strategy_traits="",
             **UNUSED_RECOVERY,  # type: ignore[arg-type]
         )
 

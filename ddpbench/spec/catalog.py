@@ -12,6 +12,8 @@ from ddpbench.spec.case import Case
 
 Pieces = Literal["", "stages", "branches"]
 """What a strategy cuts a model into, a piece for each rank of a replica."""
+Promise = Literal["nothing", "gradients", "delayed", "averaged", "ordered"]
+"""What of a strategy is proved before it is timed; `ddpbench.strategies.PROMISES` has it in words."""
 
 
 def _all(world_size: int) -> int:
@@ -20,6 +22,10 @@ def _all(world_size: int) -> int:
 
 def _one_a_rank(case: Case) -> int:
     return case.world_size
+
+
+def _untold(_: Case) -> str:
+    return ""
 
 
 class NoOptions(BaseModel, extra="forbid", frozen=True):
@@ -50,6 +56,10 @@ class StrategyInfo:
     """Of a case: into how many pieces the model is cut."""
     launcher: str = ""
     """What starts its ranks, where that is its own; empty: whatever the experiment says."""
+    traits: Callable[[Case], str] = _untold
+    """Of a case: what a user's own strategy says of itself, as `Case.strategy_traits` holds it; empty of a known one.
+
+    Raises `ValueError` where it is nothing that reports can show."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,10 +93,11 @@ class Catalog(Protocol):
         """Return every name an experiment may use for a workload; import paths are allowed beside them."""
 
     def strategy(self, name: str) -> StrategyInfo:
-        """Return the strategy of that name.
+        """Return the strategy of that name, or of an import path such as `mine.py:TopK`, which is imported.
 
         Raises:
             KeyError: there is none.
+            ValueError: a user's own cannot be used; the sentence says why.
         """
 
     def workload(self, name: str) -> WorkloadInfo:

@@ -386,7 +386,11 @@ def _names(
             catalog.strategy(name)
         except KeyError:
             message = f"unknown strategy {shortened(name)}; {nearest(name, catalog.strategy_names())}"
+            if name.endswith(".py"):
+                message = f"{shortened(name)} names no class: write {shortened(f'{name}:Class')}"
             problems.append(Problem(path=path, message=message))
+        except ValueError as error:  # a user's own that cannot be used
+            problems.append(Problem(path=path, message=str(error)))
     for path, name in values("workload"):
         try:
             catalog.workload(name)
@@ -408,8 +412,9 @@ def _options(
     for owner, given in options.items():
         path = f"options.{owner}"
         if owner not in models:
-            known = set(catalog.strategy_names()) | {
-                name.partition(":")[0] for name in catalog.workload_names()
+            known = {
+                *catalog.strategy_names(),
+                *(name.partition(":")[0] for name in catalog.workload_names()),
             }
             why = "is not used by this experiment" if owner in known else "is not a strategy or workload"
             problems.append(Problem(path=path, message=f"{shortened(owner)} {why}; {nearest(owner, models)}"))

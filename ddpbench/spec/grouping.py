@@ -149,7 +149,7 @@ _ALL: tuple[Decided, ...] = ("loss", "state", "compute")
 FACETS: dict[str, Facet] = {
     "experiment": Facet("bookkeeping", "Experiment", lambda case: case.experiment),
     "workload": Facet("panel", "Workload", lambda case: case.workload, _ALL, in_label=True),
-    "strategy": Facet("variant", "Strategy", lambda case: case.strategy, in_label=True),
+    "strategy": Facet("variant", "Strategy", lambda case: case.strategy_name, in_label=True),
     "algorithm": Facet("variant", "Algorithm", _plain("algorithm"), cell=_plain("algorithm"), in_label=True),
     "schedule": Facet("variant", "Schedule", _plain("schedule"), cell=_plain("schedule"), in_label=True),
     "options_json": Facet(
@@ -297,6 +297,7 @@ FACETS: dict[str, Facet] = {
         told=lambda case: case.shrink != 1,
         in_label=True,
     ),
+    "strategy_traits": Facet("bookkeeping", "Strategy says", lambda case: ""),
 }
 """By field, in the order in which words stand."""
 

@@ -32,6 +32,7 @@ def _labels(cases: tuple[Case, ...]) -> dict[str, str]:
 def _apart(cases: Sequence[Case]) -> Iterator[tuple[Case, list[str]]]:
     """Yield each with the words for what is not the same in all of them; settings are compared within a workload."""
     workloads = _grouped(cases, lambda case: case.workload)
+    files = len({case.strategy for case in cases}) > 1  # users' own, of one class name
     for name, members in workloads.items():
         told = [name.removeprefix("replay:")] if len(workloads) > 1 else []
         settings = [_settings(case) for case in members]
@@ -40,7 +41,15 @@ def _apart(cases: Sequence[Case]) -> Iterator[tuple[Case, list[str]]]:
         if ("", "local_batch") in differing and ("", "global_batch") in differing:
             differing.remove(("", "global_batch"))  # which follows from the other
         for case, mine in zip(members, settings, strict=True):
-            yield case, [*told, *(_word(*key, mine[key]) for key in differing if key in mine)]
+            path = case.strategy.rpartition(":")[0]
+            yield (
+                case,
+                [
+                    *([path] if files else []),
+                    *told,
+                    *(_word(*key, mine[key]) for key in differing if key in mine),
+                ],
+            )
 
 
 def _grouped(cases: Iterable[Case], key: Callable[[Case], str]) -> dict[str, list[Case]]:

@@ -169,6 +169,11 @@ def _plan_case(
         fabric=fabric,
     )
     case = _case(experiment, setting, strategy, workload, laid=laid, options=options)
+    try:
+        case = replace(case, strategy_traits=strategy.traits(case))
+    except ValueError as error:
+        problems.append(Problem(path="strategy", message=str(error)))
+        return None
     reason = skip_reason(case, experiment, strategy, workload, catalog=catalog, trainers=trainers)
     return PlannedCase(case=case, skip_reason=reason, oversubscribed=_oversubscribed(case, devices))
 

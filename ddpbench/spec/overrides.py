@@ -6,10 +6,12 @@ A bare name stands for the one setting that it can mean: `precision` for `base.p
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
@@ -20,7 +22,7 @@ from ddpbench.spec.claims import SIDES
 from ddpbench.spec.fabric import FabricSettings
 from ddpbench.spec.selections import Models, dotted, same_value, written_twice
 from ddpbench.spec.settings import Base, Budget, Experiment
-from ddpbench.texts import given_twice, shortened
+from ddpbench.texts import given_twice, shortened, toml_text
 
 _TOP_LEVEL = tuple(Experiment.model_fields)
 _SECTIONS: dict[str, type[BaseModel]] = {"base": Base, "budget": Budget, "fabric": FabricSettings}
@@ -135,9 +137,15 @@ def with_whole_options(overrides: Iterable[str], models: Models, problems: list[
         name, equals, value = text.partition("=")
         axis, dot, bare = name.strip().rpartition(".")
         if axis in ("", "axes") and bare not in _TOP_LEVEL and not places(bare, {}):
-            bare = _meant(bare, places(bare, models), problems) or bare
+            meant_key = _meant(bare, places(bare, models), problems)
+            bare = ".".join(map(_quoted, _split(meant_key))) if meant_key else bare
         written.append(f"{axis}{dot}{bare}{equals}{value}" if equals else text)
     return written
+
+
+def _quoted(part: str) -> str:
+    """Return a part of a key as TOML reads it back: an owner such as `mine.py:TopK` in quotes."""
+    return part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else toml_text(part)
 
 
 def _meant(name: str, found: Sequence[str], problems: list[Problem]) -> str:
@@ -148,30 +156,40 @@ def _meant(name: str, found: Sequence[str], problems: list[Problem]) -> str:
     return found[0] if len(found) == 1 else ""
 
 
-def owner_names(data: Mapping[str, Any], settings: Sequence[list[str]] = ()) -> list[str]:
+class Owner(NamedTuple):
+    """A strategy or workload by name."""
+
+    kind: str
+    """The setting that names it, `strategy` or `workload`."""
+    name: str
+
+    @property
+    def table(self) -> str:
+        """What its table of options is called: a strategy's name, or a workload's without its size or class."""
+        return self.name if self.kind == "strategy" else self.name.partition(":")[0]
+
+
+def owner_names(data: Mapping[str, Any], settings: Sequence[list[str]] = ()) -> list[Owner]:
     """Return the strategies and workloads of an experiment, whose axes the overrides `settings` may replace."""
     axes, base = data.get("axes"), data.get("base")
-    names: list[str] = []
+    names: list[Owner] = []
     for field in _OWNERS:
         replaced = ["base", field] in settings and ["axes", field] not in settings
         listed = axes.get(field) if isinstance(axes, dict) and not replaced else None
         if not listed:
             listed = base.get(field) if isinstance(base, dict) else None
         values = listed if isinstance(listed, list) else [listed or Base.model_fields[field].default]
-        names += [value for value in values if isinstance(value, str)]
+        names += [Owner(field, value) for value in values if isinstance(value, str)]
     return names
 
 
-def option_models(names: Iterable[str], catalog: Catalog) -> dict[str, type[BaseModel]]:
-    """Return the options' models of strategies and workloads, by name without a size; unknown ones are left out."""
+def option_models(owners: Iterable[Owner], catalog: Catalog) -> dict[str, type[BaseModel]]:
+    """Return the options' models of strategies and workloads, by their tables' names; unknown ones are left out."""
     models: dict[str, type[BaseModel]] = {}
-    for name in names:
-        for look_up in (catalog.strategy, catalog.workload):
-            try:
-                models[name.partition(":")[0]] = look_up(name).options
-                break
-            except (KeyError, ValueError):
-                continue  # said elsewhere
+    for owner in owners:
+        with suppress(KeyError, ValueError):  # said elsewhere
+            look_up = catalog.strategy if owner.kind == "strategy" else catalog.workload
+            models[owner.table] = look_up(owner.name).options
     return models
 
 
@@ -321,7 +339,7 @@ def setting_keys(path: str) -> list[str]:
     return keys if inner == 0 else path.split(".")
 
 
-def reconcile(data: dict[str, Any], settings: Sequence[list[str]], before: Iterable[str]) -> list[str]:
+def reconcile(data: dict[str, Any], settings: Sequence[list[str]], before: Iterable[Owner]) -> list[str]:
     """Remove what cannot stand with the overrides; return a sentence on each thing.
 
     Args:
@@ -375,12 +393,12 @@ def _replace_values(data: dict[str, Any], settings: Sequence[list[str]]) -> list
     return replaced
 
 
-def _leave_out(data: dict[str, Any], settings: Sequence[list[str]], before: Iterable[str]) -> list[str]:
+def _leave_out(data: dict[str, Any], settings: Sequence[list[str]], before: Iterable[Owner]) -> list[str]:
     """Remove what an experiment says of a strategy or workload that overrides replaced; return a sentence on each."""
-    still = {name.partition(":")[0] for name in owner_names(data)}
+    still = {owner.table for owner in owner_names(data)}
     asked = _axes_asked(settings)
     left_out = []
-    for owner in sorted({name.partition(":")[0] for name in before} - still):
+    for owner in sorted({one.table for one in before} - still):
         key, prefix = f"options.{owner}", f"options.{owner}."
         left: list[str] = []
         axes, options = data.get("axes"), data.get("options")

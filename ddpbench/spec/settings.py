@@ -35,7 +35,8 @@ class Base(BaseModel, extra="forbid", frozen=True):
     """Model, data, loss and optimizer to train: a name from `ddpbench list`, `replay:PROFILE`, or a class in your own
     file such as `train.py:Measured`."""
     strategy: str = "ddp"
-    """How training is divided among ranks and gradients are aggregated."""
+    """How training is divided among ranks and gradients are aggregated: a name from `ddpbench list`, or a class in your
+    own file such as `mine.py:TopK`."""
     algorithm: str = "default"
     """Collective algorithm for gradients, if the strategy leaves a choice; `default` is the strategy's own."""
     schedule: Literal["default", "overlapped", "after_backward"] = "default"

@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.table import Entry
+from ddpbench.user_files import is_import_path
 
 if TYPE_CHECKING:
     from ddpbench.spec import Case
@@ -89,15 +90,31 @@ TABLE: dict[str, Entry] = {
 """By name, in the order of lists and legends."""
 
 
-@cache
 def load_strategy(name: str) -> Strategy[Any]:
-    """Return the strategy of that name.
+    """Return the strategy of that name, or of an import path such as `mine.py:TopK`, whose file is imported.
+
+    Who reads a run, as reports do, asks `ddpbench.strategies.traits` instead: that imports nothing of a user's.
 
     Raises:
         KeyError: there is none.
+        StrategyError: the user's file or module cannot be imported, or the class there is no strategy.
     """
+    if is_import_path(name):
+        from ddpbench.strategies.own import own_strategy
+
+        return own_strategy(name)
+    return _shipped(name)
+
+
+@cache
+def _shipped(name: str) -> Strategy[Any]:
     strategy: Strategy[Any] = TABLE[name].load()()
     return strategy
+
+
+def early_imports(case: Case) -> tuple[str, ...]:
+    """Return what is imported before a case's ranks are forked; nothing for a user's own, whose code runs in ranks."""
+    return load_strategy(case.strategy).imports if case.strategy in TABLE else ()
 
 
 def own_step_reason(case: Case) -> str | None:
@@ -148,7 +165,9 @@ __all__ = [
     "Promise",
     "Replica",
     "Strategy",
+    "early_imports",
     "found_reason",
+    "is_import_path",
     "load_strategy",
     "own_step_reason",
 ]

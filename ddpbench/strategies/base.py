@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BaseModel
 
-from ddpbench.spec import Case, NoOptions, Pieces
+from ddpbench.spec import Case, NoOptions, Pieces, Promise
 from ddpbench.units import counted, series_of
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 OptionsT = TypeVar("OptionsT", bound=BaseModel)
 Role = Literal["", "base", "bound", "reference"]
-Promise = Literal["nothing", "gradients", "delayed", "averaged", "ordered"]
-"""What of a strategy is proved before it is timed; `PROMISES` has it in words."""
 PROMISES: dict[Promise, str] = {
     "nothing": "nothing is aggregated",
     "gradients": "every step's gradients, and the update made of them, are those of one process over the same samples",

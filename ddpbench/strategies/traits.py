@@ -1,14 +1,20 @@
-"""What a strategy says of itself, for those who compare and draw: made from its class, without torch."""
+"""What a strategy says of itself, for those who compare and draw: made from its class, or as a plan has it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
-from ddpbench.spec import Case
+from pydantic import ValidationError
+
+from ddpbench.spec import Case, Promise, StatedTraits
 from ddpbench.strategies import TABLE, load_strategy
-from ddpbench.strategies.base import Promise, Role
+from ddpbench.strategies.base import Role, Strategy
+from ddpbench.texts import shortened
+from ddpbench.user_files import short_name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,11 +40,18 @@ class Traits:
     """`#RRGGBB`; empty: it has none of its own."""
     marker: str
     """Matplotlib's code; empty likewise."""
+    note: str
+    """What a report must say beside its numbers."""
 
     @property
     def exchanges(self) -> bool:
         """Whether its ranks exchange anything: where they do not, it is never ranked."""
         return self.promise != "nothing" and self.role != "base"
+
+    @property
+    def parts_state(self) -> bool:
+        """Whether it is known that ranks hold parts of the model or of its optimizer."""
+        return self.promise is not None and not self.whole_state
 
     @property
     def exact(self) -> bool:
@@ -47,29 +60,37 @@ class Traits:
 
 
 @cache
-def _traits(strategy: str, options_json: str, device: str) -> Traits:
-    if strategy not in TABLE:  # of another version, or a user's own that is not here
-        name = strategy.replace("_", " ")
-        return Traits(
-            display=name,
-            spoken=name,
-            role="",
-            promise=None,
-            one_process=False,
-            uses_buckets=False,
-            engine="torch",
-            shows_transfers_on_gpus=True,
-            whole_state=False,
-            colour="",
-            marker="",
-        )
-    found = load_strategy(strategy)
-    try:
-        promise: Promise | None = found.promise(found.options.model_validate_json(options_json))
-    except ValueError:  # options of another version
-        promise = None if found.aggregates else "nothing"
+def _traits(strategy: str, stated: str, options_json: str, device: str) -> Traits:
+    if strategy in TABLE:
+        found = load_strategy(strategy)
+        try:
+            promise: Promise | None = found.promise(found.options.model_validate_json(options_json))
+        except ValueError:  # options of another version
+            promise = None if found.aggregates else "nothing"
+        return _of_class(found, strategy.replace("_", " "), promise, device)
+    if stated:
+        own = StatedTraits.model_validate_json(stated)
+        return Traits(**own.model_dump(), role="", engine="torch")
+    name = short_name(strategy).replace("_", " ")  # of another version, or a user's own of a run without this
+    return Traits(
+        display=name,
+        spoken=name,
+        role="",
+        promise=None,
+        one_process=False,
+        uses_buckets=False,
+        engine="torch",
+        shows_transfers_on_gpus=True,
+        whole_state=False,
+        colour="",
+        marker="",
+        note="",
+    )
+
+
+def _of_class(found: Strategy[Any], name: str, promise: Promise | None, device: str) -> Traits:
     suffix = f" {found.on_cpu}" if found.on_cpu and device == "cpu" else ""
-    display = found.display or strategy.replace("_", " ")
+    display = found.display or name
     return Traits(
         display=f"{display}{suffix}",
         spoken=f"{found.spoken or display}{suffix}",
@@ -82,12 +103,68 @@ def _traits(strategy: str, options_json: str, device: str) -> Traits:
         whole_state=found.whole_state,
         colour=found.colour,
         marker=found.marker,
+        note=found.note,
     )
 
 
+_STATED = tuple(StatedTraits.model_fields)
+
+
+def stated_traits(strategy: Strategy[Any], case: Case) -> str:
+    """Return what a user's own strategy says of itself with a case's options, as `Case.strategy_traits` holds it.
+
+    Raises:
+        ValueError: it is nothing that reports can show; the sentence says what.
+        StrategyError: it cannot say what it promises.
+    """
+    promise = strategy.promise(strategy.options.model_validate(case.options))
+    traits = _of_class(strategy, short_name(case.strategy), promise, case.device)
+    try:
+        return StatedTraits(**{name: getattr(traits, name) for name in _STATED}).to_text()
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where, message = problem["loc"][0], problem["msg"].removeprefix("Value error, ")
+        raise ValueError(
+            f"class {short_name(case.strategy)}: {where} = {shortened(problem['input'])}: "
+            f"{message[:1].lower()}{message[1:]}"
+        ) from None
+
+
+_MORE = (("", "X"), ("#009E73", "P"), ("#CC79A7", "p"), ("#56B4E9", "h"), ("#D55E00", "*"), ("#000000", "H"))
+"""Colours and markers of users' own strategies that declare none, in turn; kin share a colour, and not a marker."""
+
+
+def told_apart(cases: Sequence[Case]) -> list[Case]:
+    """Return a run's cases with names, colours and markers of users' own strategies by which figures tell them apart.
+
+    Where two of one run have the same name, or one has the name of a strategy of ddpbench, its file is added.
+    """
+    own = list(dict.fromkeys(case.strategy for case in cases if case.strategy_traits))
+    if not own:
+        return list(cases)
+    users: dict[str, set[str]] = {}
+    for case in cases:
+        users.setdefault(traits_of(case).display, set()).add(case.strategy)
+
+    def apart(case: Case) -> Case:
+        stated = StatedTraits.model_validate_json(case.strategy_traits)
+        changes: dict[str, str] = {}
+        if len(users[stated.display]) > 1:
+            file = re.sub(r"[^\w.-]+", " ", case.strategy.rpartition(":")[0]).strip()[-30:]
+            changes = {name: f"{getattr(stated, name)[:25]} ({file})" for name in ("display", "spoken")}
+        colour, marker = _MORE[own.index(case.strategy) % len(_MORE)]
+        changes |= {"colour": stated.colour or colour, "marker": stated.marker or marker}
+        return replace(case, strategy_traits=stated.model_copy(update=changes).to_text())
+
+    return [apart(case) if case.strategy_traits else case for case in cases]
+
+
 def traits_of(case: Case) -> Traits:
-    """Return what the strategy of a case says of itself with the case's options."""
-    return _traits(case.strategy, case.options_json, case.device)
+    """Return what the strategy of a case says of itself with the case's options; of a user's own as the case has it.
+
+    Imports nothing of a user's.
+    """
+    return _traits(case.strategy, case.strategy_traits, case.options_json, case.device)
 
 
 def hides_transfers(case: Case) -> bool:
@@ -96,8 +173,8 @@ def hides_transfers(case: Case) -> bool:
 
 
 def traits_named(strategy: str) -> Traits:
-    """Return the same by name alone, with the default options."""
-    return _traits(strategy, "{}", "")
+    """Return the same of a strategy of ddpbench by name alone, with the default options."""
+    return _traits(strategy, "", "{}", "")
 
 
 def rings_among(cases: Iterable[Case]) -> bool:

@@ -91,7 +91,7 @@ def _import_for(case: Case) -> bool:
     The ranks of a launch say it better if that cannot be done.
     """
     new = False
-    modules = list(ddpbench.strategies.load_strategy(case.strategy).imports)
+    modules = list(ddpbench.strategies.early_imports(case))
     if not ddpbench.workloads.is_import_path(case.workload):
         modules += ddpbench.workloads.load_workload(case.workload).imports
     # A library too old for another raises whatever it likes.

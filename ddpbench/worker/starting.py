@@ -96,15 +96,15 @@ def import_for(case: Case) -> None:
 
     What cannot be imported, the strategy says better when it is used.
     """
-    from ddpbench.strategies import load_strategy
+    from ddpbench.strategies import TABLE, early_imports, load_strategy
 
-    strategy = load_strategy(case.strategy)
-    package = sys.modules[type(strategy).__module__].__package__ or ""
     own: list[str] = []
-    if package.startswith("ddpbench.strategies."):
-        found = pkgutil.iter_modules(sys.modules[package].__path__, f"{package}.")
-        own = [module.name for module in found]
-    for name in (*RANKS_NEED, *strategy.imports, *own):
+    if case.strategy in TABLE:
+        package = sys.modules[type(load_strategy(case.strategy)).__module__].__package__ or ""
+        if package.startswith("ddpbench.strategies."):
+            found = pkgutil.iter_modules(sys.modules[package].__path__, f"{package}.")
+            own = [module.name for module in found]
+    for name in (*RANKS_NEED, *early_imports(case), *own):
         with contextlib.suppress(Exception):
             importlib.import_module(name)
 

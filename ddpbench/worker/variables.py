@@ -22,8 +22,8 @@ _USER_MEETS = "the user's code meets at"
 
 
 def complete(env: MutableMapping[str, str], place: Place, case: Case) -> None:
-    """Add what torchrun sets and this rank's launcher has not, where the case's workload is a user's own."""
-    if not is_import_path(case.workload):
+    """Add what torchrun sets and this rank's launcher has not, where the case has code of a user's own."""
+    if not (is_import_path(case.workload) or is_import_path(case.strategy)):
         return
     per_node = int(env.get("LOCAL_WORLD_SIZE") or min(case.ranks_per_node, place.processes))
     nodes = -(-place.processes // per_node)

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
-import stat
-import sys
-import sysconfig
-from contextlib import suppress
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ddpbench.errors import nearest
+from ddpbench import user_files
 from ddpbench.table import Entry
 from ddpbench.workloads.shipped import PREFIX, is_path, profile_path, profile_summary, shipped
 
@@ -82,14 +76,7 @@ def _names(head: str, entry: Entry) -> list[str]:
 
 def is_import_path(name: str) -> bool:
     """Return whether the name is a user's own workload, such as `train.py:MyWorkload`, and not one of the table."""
-    head, colon, attribute = name.rpartition(":")
-    return (
-        bool(colon)
-        and not name.startswith(PREFIX)
-        and head not in TABLE
-        and attribute.isidentifier()
-        and (head.endswith(".py") or (all(part.isidentifier() for part in head.split(".")) and "." in head))
-    )
+    return user_files.is_import_path(name) and not name.startswith(PREFIX)
 
 
 def load_workload(name: str) -> Workload[Any]:
@@ -119,18 +106,7 @@ def _own(name: str) -> Workload[Any]:
     from ddpbench.workloads.plain import PlainWorkload, lacks
 
     head, _, attribute = name.rpartition(":")
-    _search_working_directory(first=not head.endswith(".py"))
-    try:
-        module = _module_of_file(head) if head.endswith(".py") else importlib.import_module(head)
-    except SystemExit as error:
-        advice = 'what a script does when it is started belongs under if __name__ == "__main__":'
-        raise ImportError(f"{head} cannot be imported: it ends the process; {advice}") from error
-    except Exception as error:
-        raise ImportError(f"{head} cannot be imported: {type(error).__name__}: {error}") from error
-    found = getattr(module, attribute, None)
-    if not inspect.isclass(found):
-        able = [key for key, value in vars(module).items() if _is_workload(value, module)]
-        raise ImportError(f"{head} has no class {attribute}; {nearest(attribute, able)}")
+    found = user_files.load_class(name, _is_workload, first=True)
     if issubclass(found, Workload):
         workload: Workload[Any] = found()
         return workload
@@ -146,33 +122,6 @@ def _own(name: str) -> Workload[Any]:
         raise ImportError(f"class {attribute} in {head}: {error}") from error
 
 
-def _search_working_directory(*, first: bool) -> None:
-    """Have modules be found in the working directory too: before those of Python if it is named as a package's place.
-
-    Otherwise, and where everybody can write, after all others: another user may have put a file of any name there. A
-    workload's own imports count on it; nothing of ddpbench does, whose processes start without it.
-    """
-    with suppress(FileNotFoundError):  # it has been removed
-        here = Path.cwd()
-        if str(here) in sys.path or "" in sys.path:
-            return
-        python = sysconfig.get_path("stdlib")
-        before = sys.path.index(python) if python in sys.path else 0
-        sys.path.insert(before if first and not _everybody_writes(here) else len(sys.path), str(here))
-
-
-def search_beside(folder: Path) -> None:
-    """Have modules be found in a script's folder first, as Python does; where everybody can write, after all others.
-
-    Another user may have put a file there that is called as a module that the script, or anything later, imports.
-    """
-    sys.path.insert(len(sys.path) if _everybody_writes(folder) else 0, str(folder))
-
-
-def _everybody_writes(folder: Path) -> bool:
-    return bool(folder.stat().st_mode & stat.S_IWOTH)
-
-
 def _is_workload(value: object, module: ModuleType) -> bool:
     """Return whether it is a class that the module itself defines, and that has what a workload needs."""
     from ddpbench.workloads.base import Workload
@@ -181,41 +130,6 @@ def _is_workload(value: object, module: ModuleType) -> bool:
     if not inspect.isclass(value) or value.__module__ != module.__name__:
         return False
     return issubclass(value, Workload) or not lacks(value)
-
-
-_FOUND: dict[str, Path] = {}
-"""The users' files of this process, by name: importing one may change the directory that the name is relative to."""
-
-
-def _module_of_file(name: str) -> ModuleType:
-    """Return the file as a module named for it, by which loader workers find the dataset's class again."""
-    path = Path(name).resolve()
-    path = path if path.is_file() else _FOUND.get(name, path)
-    if not path.is_file():
-        raise FileNotFoundError(f"no such file (looked for {path})")
-    _FOUND[name] = path
-    loaded = sys.modules.get(path.stem)
-    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
-        return loaded
-    if loaded is not None or path.stem in sys.stdlib_module_names:
-        raise ImportError(f"it would hide the module {path.stem}, which others need: rename the file")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None  # its name ends in .py
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    before, words = [*sys.path], sys.argv
-    search_beside(path.parent)
-    sys.argv = [str(path)]  # a script that parses its command line at the top level finds its defaults
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[path.stem]
-        sys.path[:] = before
-        raise
-    finally:
-        sys.argv = words
-    return module
 
 
 __all__ = [

@@ -160,7 +160,7 @@ def test_speedups_on_a_fabric_have_their_base_case_and_a_curve_from_one_rank(who
     ddp = row_of(whole, emulated_case("ddp", 16, **common))
     assert ddp["baseline_case_id"] == emulated_case("single", 1, **common).case_id
     assert 0 < ddp["efficiency"] < 1
-    curve = next(one for one in whole.laws if one.strategy == "ddp" and len(one.case_ids) > 3)
+    curve = next(one for one in whole.laws if one.case.strategy == "ddp" and len(one.case_ids) > 3)
     assert sorted(curve.case_ids) == [1, 2, 4, 8, 16]
     assert "emulated 1 Gbit/s link" in curve.setting
     assert "dilated x10, shrunk /4" in curve.setting

@@ -13,7 +13,7 @@ from ddpbench.errors import ExperimentError, RequestError, WorkloadError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.own_workloads import located, with_located
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
-from ddpbench.machine.identity import workloads_digest
+from ddpbench.machine.identity import sources_digest
 from ddpbench.machine.trial import inspect_own, summary_of, tried, within_own
 from ddpbench.spec import Case, PlannedCase, parse_experiment
 from tests.synthetic import case_of
@@ -114,9 +114,9 @@ def test_the_identity_follows_the_file_that_was_found(folders: tuple[Path, Path]
     path = folders[1] / "train.py"
     path.write_text("first", encoding="utf-8")
     name = located("train.py:Mine", folders[1])
-    before = workloads_digest([name])
+    before = sources_digest([name])
     path.write_text("second", encoding="utf-8")
-    assert workloads_digest([name]) != before
+    assert sources_digest([name]) != before
 
 
 def test_a_file_that_is_nowhere_is_refused_with_both_places(folders: tuple[Path, Path]) -> None:

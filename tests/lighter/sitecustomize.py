@@ -194,6 +194,8 @@ def _import_for_each_case(run: Callable[[ModuleType], None], module: ModuleType)
 
     def import_of_strategy(case: Any) -> Any:
         new = import_for(case)
+        if module.ddpbench.strategies.is_import_path(case.strategy):
+            return new
         strategy = type(module.ddpbench.strategies.load_strategy(case.strategy)).__module__.removesuffix(
             ".strategy"
         )

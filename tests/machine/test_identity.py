@@ -54,7 +54,7 @@ def test_what_digests_are_of_is_told_in_words() -> None:
         check_identity(record(), record("y", workload="gpt:nano"), Path("run"), apart)
     told = str(caught.value)
     assert "the experiment file changed: b.c: [1] there, [2] here; b.d: unset there, 'x' here" in told
-    assert "the workload or its source changed: replay:a.json or train.py" in told
+    assert "a workload or strategy, or its source changed: replay:a.json or train.py" in told
     many = settings_apart("\n".join(f"k{n} = 1" for n in range(5)), "k0 = 1\nother = 2")
     assert many.count(" there, ") == 3
     assert many.endswith("; and 2 more settings")

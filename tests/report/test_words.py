@@ -20,7 +20,9 @@ from ddpbench.report.words import (
     signed_percent,
     valued,
 )
+from ddpbench.spec import Case, StatedTraits
 from ddpbench.strategies import TABLE
+from ddpbench.strategies.traits import told_apart
 from ddpbench.texts import clean
 from tests.synthetic import write_run
 
@@ -82,12 +84,35 @@ def test_a_value_is_parted_from_a_name_that_ends_in_a_number() -> None:
     assert valued("DDP on nodes of 1", Estimate(409, 403, 416)) == "DDP on nodes of 1: 409 [403, 416]"
 
 
+def _case(strategy: str, algorithm: str, traits: str = "") -> Case:
+    return Case(workload="mlp", strategy=strategy, algorithm=algorithm, strategy_traits=traits)
+
+
+OWN_TRAITS = StatedTraits(
+    display="Own",
+    spoken="Own",
+    promise="gradients",
+    one_process=False,
+    uses_buckets=True,
+    whole_state=True,
+    shows_transfers_on_gpus=True,
+    note="",
+    colour="",
+    marker="",
+).to_text()
+
+
 def test_no_two_series_that_stand_together_look_alike() -> None:
     strategies = [
-        style.look(name, 0, {"data_parallel": "master", "master": "master"}.get(name, "")) for name in TABLE
+        style.look(_case(name, {"data_parallel": "master", "master": "master"}.get(name, "")))
+        for name in TABLE
     ]
+    own = [_case(f"mine.py:Own{number}", "", traits=OWN_TRAITS) for number in range(6)]
+    strategies += [style.look(case) for case in told_apart(own)]
     algorithms = [
-        style.look("ddp", variant, name) for name in ("all_reduce", *style.ALGORITHMS) for variant in (0, 1)
+        style.look(_case("ddp", name), variant)
+        for name in ("all_reduce", *style.ALGORITHMS)
+        for variant in (0, 1)
     ]
     for looks in (strategies, algorithms):
         assert len({(look.colour, look.marker) for look in looks}) == len(looks)

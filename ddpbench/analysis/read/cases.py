@@ -29,6 +29,7 @@ from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import StoredPlan
 from ddpbench.records.sessions import Sessions, stop_reason_of
 from ddpbench.spec import Budget, PlannedCase, grouping
+from ddpbench.strategies.traits import told_apart
 from ddpbench.telling import Told, to_nobody
 from ddpbench.texts import command
 from ddpbench.units import format_seconds
@@ -107,12 +108,17 @@ def of_no_case(run: RunDir, plan: StoredPlan) -> list[LeftOut]:
 
 
 def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
-    """Return all cases of a run, with launches that were not steady flagged.
+    """Return all cases of a run, with launches that were not steady flagged, and users' own strategies told apart.
 
     A base case that no other case uses has no base case itself: it may be of a run that had one for all launchers.
 
     Their timings carry what correlates the run's rounds.
     """
+    apart = told_apart([run.case for run in cases])
+    cases = [
+        run if run.case is case else replace(run, planned=replace(run.planned, case=case))
+        for run, case in zip(cases, apart, strict=True)
+    ]
     baseless = grouping.base_of_none(run.case for run in cases)
     used = {run.baseline_id for run in cases if run.case_id != run.baseline_id}
     cases = [
@@ -192,10 +198,10 @@ def _status(
         folder = RunDir(path).launch(worst.case_id, "measure", worst.round)
         logs = f"logs in {folder.path}; " if folder.log_files() else ""  # a run that is kept has none
         advice = f"after fixing this, measure again with: {resume_command(path, '--retry-failed')}"
-        if is_import_path(planned.case.workload):  # numbers of two programs do not belong in one run
-            advice += (
-                f", or with another --out where {planned.case.workload.rpartition(':')[0]} had to change"
-            )
+        own = [name for name in (planned.case.workload, planned.case.strategy) if is_import_path(name)]
+        if own:  # numbers of two programs do not belong in one run
+            files = dict.fromkeys(name.rpartition(":")[0] for name in own)
+            advice += f", or with another --out where {' or '.join(files)} had to change"
         return worst.status, f"round {worst.round + 1}: {worst.error} ({counted}; {logs}{advice})"
     if spent and not ok:
         sentence = (

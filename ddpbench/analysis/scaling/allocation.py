@@ -26,7 +26,7 @@ from ddpbench.errors import RequestError
 from ddpbench.records import RunDir, why_unproved
 from ddpbench.records.machine import SlurmJob, read_machine
 from ddpbench.records.plan import StoredPlan, read_plan
-from ddpbench.spec import grouping
+from ddpbench.spec import Case, grouping
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +64,8 @@ class Allocation:
     """The numbers of a proposal. `first` finishes first where queue waits are given."""
 
     name: str
-    strategy: str
+    case: Case
+    """One of the curve's."""
     setting: str
     unit: str
     """`core` or `GPU`."""
@@ -127,7 +128,7 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
     jobs = _jobs(curve, base, request)
     return Allocation(
         name=curve.name,
-        strategy=case.strategy,
+        case=case,
         setting=curve.setting,
         unit="GPU" if case.device == "cuda" else "core",
         scaling=case.scaling,

@@ -19,9 +19,9 @@ from ddpbench.analysis.scaling.model import LAW_NAMES
 from ddpbench.analysis.scaling.speedups import SpeedupCurve
 from ddpbench.analysis.summary import Finding
 from ddpbench.helper_process import Beside
-from ddpbench.spec import grouping
+from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import cap_order, is_virtual
-from ddpbench.strategies.traits import traits_named, traits_of
+from ddpbench.strategies.traits import traits_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,8 +66,8 @@ class CurveLaws:
     """What its cases share, in words: the workload first."""
     panel: int
     variant: int
-    strategy: str
-    algorithm: str
+    case: Case
+    """One of its cases: what they share can be read off it."""
     case_ids: Mapping[int, str]
     """By world size, those with cores of their own."""
     laws: Laws
@@ -196,8 +196,7 @@ class LawsOf:
                 shared=curve.shared,
                 panel=curve.panel,
                 variant=curve.variant,
-                strategy=curve.first.case.strategy,
-                algorithm=curve.first.case.algorithm,
+                case=curve.first.case,
                 case_ids={run.case.world_size: run.case_id for run in curve.runs},
                 laws=laws,
             )
@@ -246,7 +245,7 @@ def _devices(curve: CaseCurve, machine: Mapping[str, object]) -> int | None:
 def law_findings(laws: Sequence[CurveLaws], cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """Return one sentence on the first curve of a strategy that aggregates: which law it follows, and its knee."""
     for curve in laws:
-        if not traits_named(curve.strategy).exchanges or not curve.laws.fits:
+        if not traits_of(curve.case).exchanges or not curve.laws.fits:
             continue
         sizes = [1, *(point.world_size for point in curve.laws.points)]
         fits = sorted(curve.laws.fits, key=lambda fit: _TELLING.index(fit.goodness))

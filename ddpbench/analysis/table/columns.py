@@ -7,11 +7,12 @@ renames or moves one. `make docs` writes the page.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, WITHIN_ROUNDS
-from ddpbench.spec.grouping import FACETS, check_complete
+from ddpbench.spec import Case
+from ddpbench.spec.grouping import check_complete
 
 if TYPE_CHECKING:
     from ddpbench.analysis.read.launches import CaseRun
@@ -552,7 +553,8 @@ def _table() -> list[Column]:
 TABLE: tuple[Column, ...] = tuple(_table())
 COLUMNS: tuple[str, ...] = tuple(column.name for column in TABLE)
 """Their names, in the order of the file."""
-check_complete((*FACETS, *COLUMNS), {*COLUMNS}, "Case and ddpbench/analysis/table/columns.py")
+_COMPARED = tuple(one.name for one in fields(Case) if one.compare)
+check_complete((*_COMPARED, *COLUMNS), {*COLUMNS}, "Case and ddpbench/analysis/table/columns.py")
 DTYPES: dict[str, str] = {column.name: column.dtype for column in TABLE}
 
 

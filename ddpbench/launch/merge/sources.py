@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpbench.errors import IdentityError, RequestError, meant_path
+from ddpbench.machine.identity import sources_named
 from ddpbench.records import RunDir
 from ddpbench.records.machine import read_machine, read_merged
 from ddpbench.records.plan import StoredPlan, read_plan
@@ -65,9 +66,9 @@ class Source:
         return found if isinstance(found, dict) else {}
 
     @property
-    def workloads(self) -> set[str]:
-        """The names of its cases' workloads."""
-        return {case["workload"] for case in self.plan["cases"]}
+    def sources(self) -> set[str]:
+        """The names of its cases' workloads and of users' own strategies, of whose files `workload_digest` is."""
+        return set(sources_named(entry.case for entry in self.stored.cases))
 
 
 def read(path: Path) -> Source:
@@ -162,14 +163,14 @@ def _differences(first: Source, other: Source) -> list[tuple[str, object, object
             continue
         if key == "gpus":
             mine, theirs = sorted(set(devices_of(mine))), sorted(set(devices_of(theirs)))
-        elif key == "workload_digest" and first.workloads != other.workloads:
+        elif key == "workload_digest" and first.sources != other.sources:
             # with other workloads in the run the digest tells nothing; ddpbench's own are in rank_code_digest
             own = {
                 name
-                for name in first.workloads | other.workloads
+                for name in first.sources | other.sources
                 if is_import_path(name) or name.startswith(PREFIX)
             }
-            if not own & first.workloads & other.workloads:
+            if not own & first.sources & other.sources:
                 continue
         if mine != theirs:
             found.append((key, mine, theirs))

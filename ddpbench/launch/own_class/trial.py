@@ -20,7 +20,7 @@ from ddpbench.machine.trial import INSPECTION_TIMEOUT_S, summary_of
 from ddpbench.spec import expand, parse_experiment
 
 _STUB = """import pathlib, types
-from ddpbench.workloads import search_beside
+from ddpbench.user_files import search_beside
 search_beside(pathlib.Path({folder}))
 made = types.ModuleType(__name__)
 made.__file__ = {path}

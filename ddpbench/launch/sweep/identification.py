@@ -15,7 +15,14 @@ from ddpbench.launch.plan import Plan, make_plan
 from ddpbench.launch.sweep.preparation import Prepared
 from ddpbench.machine.equal_caps import sentences, without_equal
 from ddpbench.machine.estimate import Tried
-from ddpbench.machine.identity import IDENTITY, check_identity, known_identity, machine_record, sources_of
+from ddpbench.machine.identity import (
+    IDENTITY,
+    check_identity,
+    known_identity,
+    machine_record,
+    sources_named,
+    sources_of,
+)
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import (
     gradients_in_rank,
@@ -77,7 +84,7 @@ def _apart(prepared: Prepared, toml: str) -> dict[str, str]:
         before = read_text(prepared.run.experiment, MOST_NOTES)
     return {
         "experiment_digest": settings_apart(before, toml),
-        "workload_digest": sources_of(entry.case.workload for entry in prepared.plan.cases),
+        "workload_digest": sources_of(sources_named(entry.case for entry in prepared.plan.cases)),
     }
 
 

@@ -12,7 +12,6 @@ from ddpbench.report.allocation.sentences import base_rate
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.words import estimate_of, launches_each, ranks
-from ddpbench.spec.case import BASE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,9 +85,9 @@ def _draw_references(axes: Axes, cut: float, low: float, high: float) -> None:
 
 def _draw_speedups(axes: Axes, allocation: Allocation) -> None:
     """Draws the base case, and each job size with its whiskers."""
-    base = style.look(BASE)
+    base = style.base_look()
     axes.plot([1], [1], base.marker, color=base.colour, markersize=6, zorder=3)
-    look = style.look(allocation.strategy)
+    look = style.look(allocation.case)
     sized = [job for job in allocation.jobs if not job.base]
     estimates = [estimate_of(job.speedup) for job in sized]
     axes.errorbar(

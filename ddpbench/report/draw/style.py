@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ddpbench.strategies.traits import traits_named
+from ddpbench.spec import Case
+from ddpbench.spec.case import BASE
+from ddpbench.strategies.traits import Traits, traits_named, traits_of
 
 INK = "#1F2328"
 MUTED = "#59636E"
@@ -74,13 +76,21 @@ ALGORITHMS: dict[str, Look] = {
 _VARIANT_MARKERS = "*X<>dH8h"
 
 
-def look(strategy: str, variant: int = 0, algorithm: str = "") -> Look:
-    """Return a strategy's look: its own colour and marker, or those of "other" where its file gives none.
+def base_look() -> Look:
+    """Return the look of base cases."""
+    return _look(traits_named(BASE), "", 0)
+
+
+def look(case: Case, variant: int = 0) -> Look:
+    """Return a case's look: its strategy's colour and marker, or those of "other" where its file gives none.
 
     Under DDP another algorithm than its own has a colour and a marker of its own. Further variants (schedules or
     options, from 1) keep the colour and get another marker.
     """
-    own = traits_named(strategy)
+    return _look(traits_of(case), case.algorithm, variant)
+
+
+def _look(own: Traits, algorithm: str, variant: int) -> Look:
     colour, marker = own.colour or OTHER_COLOUR, own.marker or OTHER_MARKER
     first = Look(own.display, colour, marker, OUTLINE if _light(colour) else None)
     if own.role == "reference" and algorithm in ALGORITHMS:

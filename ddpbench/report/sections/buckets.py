@@ -345,7 +345,7 @@ def _differences(
         if longer is None:
             continue
         place = caps.index(row.case.bucket_cap_mb)
-        look = style.look(row.case.strategy, algorithm=row.case.algorithm)
+        look = style.look(row.case)
         mark(axes, place, longer, (), look, hollow=row.emulated, aside=0.2)
         words = f"{'+' * (longer.value > 0)}{longer.rounded(digits)[0]} %"
         room = (len(caps) - 0.4 - place) / len(caps) * axes.bbox.width / axes.figure.dpi
@@ -385,7 +385,7 @@ def _point(
         place,
         estimate,
         times,
-        style.look(row.case.strategy, algorithm=row.case.algorithm),
+        style.look(row.case),
         hollow=row.emulated,
         aside=min(0.2, _ASIDE_IN * axes.figure.dpi * (high - low) / axes.bbox.width),
     )

@@ -18,8 +18,7 @@ from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.words import Estimate, estimate_of, launches_each, not_drawn, percent, ranks, series_of
-from ddpbench.spec.case import BASE
-from ddpbench.strategies.traits import traits_named
+from ddpbench.strategies.traits import traits_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,8 +46,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
         if curve.laws.fits:
             fitted.setdefault(curve.panel, []).append(curve)
     groups = [
-        sorted(group, key=lambda curve: not traits_named(curve.strategy).exchanges)
-        for group in fitted.values()
+        sorted(group, key=lambda curve: not traits_of(curve.case).exchanges) for group in fitted.values()
     ]
     drawn, others = split(groups)
     emulated = {row.case_id for row in rows if row.emulated}
@@ -70,7 +68,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
 
 
 def _why_absent(summary: RunSummary) -> str:
-    curves = sorted(summary.laws, key=lambda curve: not traits_named(curve.strategy).exchanges)
+    curves = sorted(summary.laws, key=lambda curve: not traits_of(curve.case).exchanges)
     if not curves:
         return (
             "No case above one rank has cores of its own and a base case in the same rounds, so there is nothing to "
@@ -306,8 +304,8 @@ def _paint_curve(axes: Axes, curve: CurveLaws, *, hollow: bool) -> None:
                 linewidth=1.3,
                 zorder=2,
             )
-    look = style.look(curve.strategy, curve.variant, curve.algorithm)
-    base = style.look(BASE)
+    look = style.look(curve.case, curve.variant)
+    base = style.base_look()
     axes.plot([1], [1], base.marker, color=base.colour, markersize=6, zorder=3)
     estimates = _efficiencies(curve)
     axes.errorbar(

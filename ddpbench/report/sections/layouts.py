@@ -210,7 +210,7 @@ def _points(
             name=shape(row),
             estimate=step,
             launches=[1e3 * value for value in raw.get(row.case_id, ())],
-            look=style.look(row.case.strategy, algorithm=row.case.algorithm),
+            look=style.look(row.case),
             hollow=row.emulated,
             told=f"{step}   {gap}".rstrip() if step is not None else row.status,
         )

@@ -210,7 +210,7 @@ def _points(groups: Sequence[Sequence[Row]], raw: Mapping[str, Sequence[float]])
             name=names[row.case_id],
             estimate=step,
             launches=[1e3 * value for value in raw.get(row.case_id, ())],
-            look=style.look(row.case.strategy, algorithm=row.case.algorithm),
+            look=style.look(row.case),
             hollow=row.emulated,
             told=f"{step}   {_told(row, group)}",
         )

@@ -69,7 +69,7 @@ class Line:
     @property
     def look(self) -> style.Look:
         """Its colour and marker."""
-        return style.look(self.strategy, self.variant, self.points[0].row.case.algorithm)
+        return style.look(self.points[0].row.case, self.variant)
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:

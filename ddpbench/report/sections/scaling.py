@@ -18,7 +18,7 @@ from ddpbench.report.rows import Row
 from ddpbench.report.series import Panel, Series, panels_of
 from ddpbench.report.words import Estimate, not_drawn, ranks, rounds_each, series_of, valued
 from ddpbench.spec.grouping import launcher_name
-from ddpbench.strategies.traits import traits_named, traits_of
+from ddpbench.strategies.traits import traits_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,11 +60,7 @@ def _series(panel: Panel) -> tuple[list[Series], list[str]]:
     The base case is the ideal's start at (1, 1), and is named in the caption.
     """
     series, notes = panel.of_strategies()
-    drawn = [
-        item
-        for item in series
-        if traits_named(item.strategy).role != "base" and any(_has(row) for row in item.rows)
-    ]
+    drawn = [item for item in series if item.traits.role != "base" and any(_has(row) for row in item.rows)]
     return drawn, notes
 
 
@@ -162,7 +158,7 @@ def _heading(panel: Panel, series: Sequence[Series]) -> str:
     eligible = [
         (item, row)
         for item in series
-        if traits_named(item.strategy).exchanges
+        if item.traits.exchanges
         for row in item.rows
         if _has(row) and row.case.world_size > 1 and row.case.world_size not in panel.oversubscribed_sizes
     ]

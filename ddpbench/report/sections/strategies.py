@@ -22,7 +22,6 @@ from ddpbench.report.tables.data_parallel import is_data_parallel
 from ddpbench.report.words import Estimate, launches_each, not_drawn, number, ranks, series_of, valued
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import UNDISTURBED
-from ddpbench.strategies import TABLE, load_strategy
 from ddpbench.strategies.traits import traits_of
 
 if TYPE_CHECKING:
@@ -92,10 +91,11 @@ def _ratios(summary: RunSummary, rows: Sequence[Row]) -> tuple[Table, ...]:
 
 def _told(rows: Sequence[Row]) -> list[str]:
     """What strategies say of themselves that belongs beside their numbers; DataParallel has a section of its own."""
-    names = {
-        row.case.strategy: row.strategy_name for row in rows if _has(row) and not is_data_parallel(row.case)
+    notes = {
+        row.strategy_name: traits_of(row.case).note
+        for row in rows
+        if _has(row) and not is_data_parallel(row.case)
     }
-    notes = {name: load_strategy(strategy).note for strategy, name in names.items() if strategy in TABLE}
     return [f"{name}: {note}" for name, note in notes.items() if note]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ddpbench.errors import DdpbenchError, RequestError
 from ddpbench.machine.hardware import numa_cores, read_hardware
-from ddpbench.machine.identity import driver_version, mpi_of, text_digest, workloads_digest
+from ddpbench.machine.identity import driver_version, mpi_of, sources_digest, sources_named, text_digest
 from ddpbench.machine.placement import early_env
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.setup import read_setup
@@ -56,7 +56,7 @@ def own_card(run: RunDir, place: SlotPlace, server: Callable[[Mapping[str, str]]
             **{name: probe[name] for name in ("torch", "python", "cuda", "nccl", "cpu_capability")},
             "mpi": mpi_of(plan.cases),
             "code": code_digest(_SLOT_CODE),
-            "workloads": workloads_digest(entry.case.workload for entry in plan.cases),
+            "workloads": sources_digest(sources_named(entry.case for entry in plan.cases)),
             "experiment": text_digest(read_text(run.experiment, MOST_NOTES)),
             "plan": plan_digest(run.read_json(run.plan)),
             "finished": sum(1 for _ in run.path.glob("cases/*/*/outcome.json")),

@@ -30,7 +30,7 @@ from ddpbench.machine.server import START_TIMEOUT_S, ServerProcess
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Case
-from ddpbench.strategies import load_strategy
+from ddpbench.strategies.traits import traits_of
 from ddpbench.texts import clean
 from ddpbench.worker.place import SlotPlace
 from ddpbench.worker.slot.ending import EXIT_REQUEST, StoppedError
@@ -260,7 +260,7 @@ class Slot:
 
 def processes_of(case: Case) -> int:
     """Return how many ranks a case has: one, where its strategy holds all replicas in one process."""
-    return 1 if load_strategy(case.strategy).one_process else case.world_size
+    return 1 if traits_of(case).one_process else case.world_size
 
 
 def environments(cases: Iterable[Case]) -> list[dict[str, str]]:

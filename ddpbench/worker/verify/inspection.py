@@ -24,8 +24,8 @@ from pydantic import BaseModel, ValidationError
 from ddpbench.causes import environments_part, exception_words, users_line
 from ddpbench.errors import nearest
 from ddpbench.spec import Case
-from ddpbench.strategies import load_strategy
 from ddpbench.strategies.own_step import each_part
+from ddpbench.strategies.traits import traits_of
 from ddpbench.strategies.trees import copied, describe, tensors
 from ddpbench.units import counted
 from ddpbench.worker.device import device_of
@@ -167,7 +167,7 @@ def too_short(case: Case, within_s: float = STREAMS_S) -> str:
     no further part is looked at. The last ranks come first: theirs are the short ones.
     """
     place = Place(rank=0, processes=case.world_size, local_rank=0, attempt=0, cores=(), loader_cores=())
-    if case.world_size == 1 or load_strategy(case.strategy).one_process:
+    if case.world_size == 1 or traits_of(case).one_process:
         return ""
 
     def time_is_up(_number: int, _frame: FrameType | None) -> None:

@@ -16,8 +16,10 @@ from pathlib import Path
 
 import torch
 
-from ddpbench.causes import exception_words, text_of
+from ddpbench.causes import exception_words, text_of, users_line
 from ddpbench.strategies.base import CannotTrainError
+from ddpbench.texts import toml_text
+from ddpbench.user_files import is_import_path
 from ddpbench.worker.training.training import Training
 
 _TORCH = Path(torch.__file__).resolve().parent
@@ -72,6 +74,8 @@ def refusal(error: BaseException, training: Training) -> str:
     for each in _chain(error):
         if isinstance(each, CannotTrainError):
             return f"{name} cannot train this model: {each}"
+    if is_import_path(training.case.strategy) and users_line(error):
+        return ""  # a mistake in the strategy's file is no refusal
     text = text_of(error)
     if _TWICE in text:
         return f"{name} cannot train this model: {_twice(training)}"
@@ -106,7 +110,7 @@ def failure(error: BaseException, training: Training | None) -> str:
             "of what the model returns"
         )
     for key in type(training.options).model_fields:
-        ours = f"options.{training.strategy.name}.{key}"
+        ours = _option(training, key)
         for pattern in (rf"`?\b{key}\s*=\s*(True|False)`?", rf"`?\b{key}`? set to (True|False)"):
             words = re.sub(pattern, partial(_assigned, ours), words)
     if training.strategy.one_process and training.case.world_size > 1 and training.hooks_see_outputs:
@@ -114,7 +118,8 @@ def failure(error: BaseException, training: Training | None) -> str:
             "; the model has forward hooks, which all replicas call at once from their threads: what hooks keep in one "
             "place is mixed up"
         )
-    return words
+    place = users_line(error) if is_import_path(training.case.strategy) else ""
+    return words if place.strip(" ()") in words else f"{words}{place}"
 
 
 def _assigned(setting: str, found: re.Match[str]) -> str:
@@ -169,7 +174,13 @@ def _setting(training: Training, key: str) -> str | None:
     """Return our name of an option of DDP that is off; empty where it is on, None where the strategy lacks it."""
     if key not in type(training.options).model_fields:
         return None
-    return "" if getattr(training.options, key) else f"options.{training.strategy.name}.{key}"
+    return "" if getattr(training.options, key) else _option(training, key)
+
+
+def _option(training: Training, key: str) -> str:
+    """Return what an option of the strategy is called in an experiment."""
+    owner = training.case.strategy
+    return f"options.{toml_text(owner) if is_import_path(owner) else owner}.{key}"
 
 
 def _raised_in_torch(error: BaseException) -> bool:

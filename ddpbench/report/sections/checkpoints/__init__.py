@@ -10,7 +10,6 @@ from ddpbench.report.rows import Row
 from ddpbench.report.sections.checkpoints.costs import checkpoint_picture, costs_of
 from ddpbench.report.sections.checkpoints.evaluation import evaluation_picture
 from ddpbench.report.words import series_of
-from ddpbench.strategies import TABLE, load_strategy
 from ddpbench.strategies.traits import traits_of
 
 MOST_CASES = 8
@@ -38,8 +37,9 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
         notes.append(f"{bare[0]} evaluates the bare model on one device: its replicas are not used for it.")
     if any(traits_of(row.case).role == "bound" for row in evaluated) and costs:
         notes.append("Independent ranks have no common state to save: no checkpoints.")
-    cut = {row.case.strategy: row.strategy_name for row in rows if row.ok}
-    parted = [name for key, name in cut.items() if key in TABLE and not load_strategy(key).whole_state]
+    parted = list(
+        dict.fromkeys(row.strategy_name for row in rows if row.ok and traits_of(row.case).parts_state)
+    )
     if parted:
         notes.append(f"Not timed for {series_of(parted)}, whose ranks hold parts of model or optimizer.")
     pictures = [evaluation_picture(shown)] if shown else []

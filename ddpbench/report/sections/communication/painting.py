@@ -135,7 +135,7 @@ def _size_axis(axes: Axes, low: float, high: float) -> None:
 
 
 def _curve(axes: Axes, row: Row, curve: TransferCurve, points: Sequence[tuple[float, Estimate]]) -> None:
-    look = style.look(row.case.strategy, curve.variant, row.case.algorithm)
+    look = style.look(row.case, curve.variant)
     values = [estimate.value for _, estimate in points]
     whiskers = [
         [0.0 if e.low is None else e.value - e.low for _, e in points],
@@ -161,7 +161,7 @@ def _legend(sheet: Sheet, row: Row, curves: Sequence[TransferCurve]) -> None:
     """Each curve's name above both plots."""
     from matplotlib.lines import Line2D
 
-    looks = [(curve, style.look(row.case.strategy, curve.variant, row.case.algorithm)) for curve in curves]
+    looks = [(curve, style.look(row.case, curve.variant)) for curve in curves]
     handles = [
         Line2D(
             [],
@@ -190,7 +190,7 @@ def _label(axes: Axes, row: Row, curves: Sequence[TransferCurve]) -> None:
     ]
     places = spread([height for _, height in ends], gap=0.08, low=0.04, high=0.96)
     for (curve, _), place in zip(ends, places, strict=True):
-        look = style.look(row.case.strategy, curve.variant, row.case.algorithm)
+        look = style.look(row.case, curve.variant)
         axes.plot(
             [1.05],
             [place],

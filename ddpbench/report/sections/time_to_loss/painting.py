@@ -80,10 +80,10 @@ def _looks(lines: Sequence[Line]) -> list[tuple[style.Look, Any]]:
     seen: dict[str, int] = {}
     looks = []
     for line in lines:
-        colour = style.look(line.row.case.strategy, algorithm=line.row.case.algorithm).colour
+        colour = style.look(line.row.case).colour
         variant = seen[colour] = seen.get(colour, -1) + 1
         dashes = _BASE_DASHES if traits_of(line.row.case).role == "base" else _DASHES
-        look = style.look(line.row.case.strategy, variant, line.row.case.algorithm)
+        look = style.look(line.row.case, variant)
         looks.append((look, dashes[variant % len(dashes)]))
     return looks
 

@@ -1,0 +1,43 @@
+"""What a user's own strategy says of itself, as a run's plan holds it: who reads the run imports no file of theirs."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, Field
+
+from ddpbench.spec.catalog import Promise
+from ddpbench.texts import unprintable
+
+NAME = r"^\w[\w .,:+()/'-]*$"
+"""What a name in figures and sentences may be made of: nothing that a page, a table or a shell takes for its own."""
+
+
+def _one_line(text: str) -> str:
+    if unprintable(text) or "\n" in text:
+        raise ValueError("must be one line without control characters")
+    return text
+
+
+_Name = Annotated[str, Field(pattern=NAME, max_length=60)]
+Marker = Literal["", "o", "s", "D", "d", "^", "v", "<", ">", "p", "P", "*", "h", "H", "X", "8"]
+
+
+class StatedTraits(BaseModel, strict=True, frozen=True):
+    """A strategy's traits that travel as data, each as `ddpbench.strategies.traits.Traits` has it."""
+
+    display: _Name
+    spoken: _Name
+    promise: Promise
+    one_process: bool
+    uses_buckets: bool
+    whole_state: bool
+    shows_transfers_on_gpus: bool
+    note: Annotated[str, Field(max_length=400), AfterValidator(_one_line)]
+    colour: Annotated[str, Field(pattern=r"^(#[0-9A-Fa-f]{6})?$")]
+    marker: Marker
+
+    def to_text(self) -> str:
+        """Return it as `Case.strategy_traits` holds it."""
+        return json.dumps(self.model_dump(), sort_keys=True)

@@ -1,0 +1,158 @@
+"""Classes in users' own files, named by `train.py:Mine` or `package.module:Mine`: which names are such, and importing.
+
+Only who runs an experiment imports a file that it names: planning does for strategies and algorithms, ranks do for
+workloads too. Who reads a run imports nothing that stands in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import stat
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+from ddpbench.causes import users_line
+from ddpbench.errors import nearest
+
+
+def is_import_path(name: str) -> bool:
+    """Return whether a name is that of a class in a user's own file or module, such as `train.py:Mine`."""
+    head, colon, attribute = name.rpartition(":")
+    return (
+        bool(colon)
+        and attribute.isidentifier()
+        and (head.endswith(".py") or (all(part.isidentifier() for part in head.split(".")) and "." in head))
+    )
+
+
+def short_name(name: str) -> str:
+    """Return the class of an import path, `Mine` of `train.py:Mine`; another name as it is."""
+    return name.rpartition(":")[2] if is_import_path(name) else name
+
+
+def load_class(name: str, able: Callable[[object, ModuleType], bool], *, first: bool) -> type:
+    """Return the class of an import path; its module is imported where it is not yet.
+
+    Args:
+        name: such as `train.py:Mine`.
+        able: of a value of the module and the module: whether it could have been meant.
+        first: whether the file's folder stays where modules are found first, as for a script, and its module has the
+            file's name, by which other processes find it. Otherwise the folder comes last once it is imported, two
+            files of one name may be loaded, and one that has changed since is imported again.
+
+    Raises:
+        ImportError: it cannot be imported, or has no such class; a sentence.
+    """
+    head, _, attribute = name.rpartition(":")
+    before = [*sys.path]
+    search_working_directory(first=not head.endswith(".py"))
+    try:
+        module = _module_of_file(head, first=first) if head.endswith(".py") else importlib.import_module(head)
+    except SystemExit as error:
+        advice = 'what a script does when it is started belongs under if __name__ == "__main__":'
+        raise ImportError(f"{head} cannot be imported: it ends the process; {advice}") from error
+    except Exception as error:
+        raise ImportError(f"{head} cannot be imported: {type(error).__name__}: {error}") from error
+    finally:
+        if not first:
+            sys.path[:] = [*before, *(place for place in sys.path if place not in before)]
+    found = getattr(module, attribute, None)
+    if not inspect.isclass(found):
+        known = [key for key, value in vars(module).items() if able(value, module)]
+        raise ImportError(f"{head} has no class {attribute}; {nearest(attribute, known)}")
+    return found
+
+
+def sentence_of(error: ImportError) -> str:
+    """Return what `load_class` says, with the line of the user's file that raised."""
+    cause = error.__cause__
+    return f"{error}{users_line(cause) if cause is not None else ''}"
+
+
+def search_working_directory(*, first: bool) -> None:
+    """Have modules be found in the working directory too: before those of Python if it is named as a package's place.
+
+    Otherwise, and where everybody can write, after all others: another user may have put a file of any name there. A
+    user's own imports count on it; nothing of ddpbench does, whose processes start without it.
+    """
+    with contextlib.suppress(FileNotFoundError):  # it has been removed
+        here = Path.cwd()
+        if str(here) in sys.path or "" in sys.path:
+            return
+        python = sysconfig.get_path("stdlib")
+        before = sys.path.index(python) if python in sys.path else 0
+        sys.path.insert(before if first and not _everybody_writes(here) else len(sys.path), str(here))
+
+
+def search_beside(folder: Path) -> None:
+    """Have modules be found in a script's folder first, as Python does; where everybody can write, after all others.
+
+    Another user may have put a file there that is called as a module that the script, or anything later, imports.
+    """
+    sys.path.insert(len(sys.path) if _everybody_writes(folder) else 0, str(folder))
+
+
+def _everybody_writes(folder: Path) -> bool:
+    return bool(folder.stat().st_mode & stat.S_IWOTH)
+
+
+_FOUND: dict[str, Path] = {}
+"""The users' files of this process, by name: importing one may change the directory that the name is relative to."""
+_AS_OF: dict[Path, tuple[int, int]] = {}
+"""When each was changed last before it was imported, in ns, and its size then, bytes."""
+
+
+def _module_of_file(name: str, *, first: bool) -> ModuleType:
+    """Return the file as a module named for it, by which loader workers find the dataset's class again."""
+    path = Path(name).resolve()
+    path = path if path.is_file() else _FOUND.get(name, path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no such file (looked for {path})")
+    _FOUND[name] = path
+    as_of = (path.stat().st_mtime_ns, path.stat().st_size)
+    own_name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    for key in (path.stem, own_name):
+        loaded = sys.modules.get(key)
+        if loaded is not None and getattr(loaded, "__file__", None) == str(path):
+            if first or _AS_OF.get(path, as_of) == as_of:
+                if first and str(path.parent) not in sys.path[:1]:
+                    search_beside(path.parent)
+                return loaded
+            del sys.modules[key]
+    key = path.stem
+    if key in sys.modules or key in sys.stdlib_module_names:
+        if first:
+            raise ImportError(f"it would hide the module {key}, which others need: rename the file")
+        key = own_name
+    _AS_OF[path] = as_of
+    return _executed(key, path, first=first)
+
+
+def _executed(key: str, path: Path, *, first: bool) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(key, path)
+    assert spec is not None  # its name ends in .py
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[key] = module
+    before, words = [*sys.path], sys.argv
+    search_beside(path.parent)
+    sys.argv = [str(path)]  # a script that parses its command line at the top level finds its defaults
+    # What it prints is for people: standard output may be a table for programs.
+    quiet = contextlib.nullcontext() if first else contextlib.redirect_stdout(sys.stderr)
+    try:
+        with quiet:
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[key]
+        sys.path[:] = before
+        raise
+    finally:
+        sys.argv = words
+    return module

@@ -1,0 +1,339 @@
+"""Strategies from users' own files, as planning and reports see them: nothing is launched here."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpbench.analysis import summarize
+from ddpbench.errors import DdpbenchError, ExperimentError, IdentityError, StrategyError
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.own_workloads import located_among, with_located
+from ddpbench.machine.identity import sources_digest, sources_named
+from ddpbench.pytest_plugin import _with_files, _within
+from ddpbench.records import RunDir
+from ddpbench.records.plan import planned_json, read_plan
+from ddpbench.report.rows import rows_of
+from ddpbench.spec import Case, Devices, Experiment, PlannedCase, expand, labels, parse_experiment
+from ddpbench.spec.overrides import Owner, option_models, with_whole_options
+from ddpbench.strategies import load_strategy
+from ddpbench.strategies.traits import told_apart, traits_of
+from tests.synthetic import write_run
+
+SOUND = """
+    from pydantic import BaseModel
+
+    from ddpbench.strategies import Job, NoOptions, Replica, Strategy
+
+
+    class Options(BaseModel, extra="forbid", frozen=True):
+        ratio: float = 0.5
+
+
+    class Sound(Strategy[Options]):
+        options = Options
+        algorithm = "mine"
+
+        def build(self, job, options):
+            raise NotImplementedError
+"""
+DEVICES = Devices(kind="cpu", gpus=0, cores=4)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working directory, which is the experiment's folder; what is imported from it is forgotten."""
+    before = {*sys.modules}
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    for name in {*sys.modules} - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def write(name: str, text: str = SOUND) -> Path:
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text), encoding="utf-8")
+    return path
+
+
+def experiment(text: str, *overrides: str, folder: Path | None = None) -> Experiment:
+    folder = folder or Path.cwd()
+    found = parse_experiment(textwrap.dedent(text), TableCatalog(folder), name="own", overrides=overrides)
+    return with_located(found, folder)
+
+
+def cases_of(text: str, *overrides: str, folder: Path | None = None) -> list[Case]:
+    planned = expand(experiment(text, *overrides, folder=folder), TableCatalog(folder or Path.cwd()), DEVICES)
+    return [one.case for one in planned if not one.added_as_baseline]
+
+
+def of(strategy: str) -> str:
+    return f'[base]\nworld_size = 2\nworkload = "mlp"\nstrategy = "{strategy}"\n'
+
+
+def test_it_is_a_case_with_its_own_traits_and_options() -> None:
+    write(
+        "mine.py", SOUND.replace('"mine"', '"mine"\n        display = "top-k"\n        note = "Approximate."')
+    )
+    (case,) = cases_of(of("mine.py:Sound"))
+    assert case.strategy == "mine.py:Sound"
+    assert case.case_id.startswith("Sound-w2-")
+    assert case.label == "Sound · 2 ranks"
+    assert (case.algorithm, case.options) == ("mine", {"ratio": 0.5})
+    traits = traits_of(case)
+    assert (traits.display, traits.spoken, traits.note) == ("top-k", "top-k", "Approximate.")
+    assert (traits.promise, traits.exact, traits.role) == ("gradients", True, "")
+    assert case.baseline().strategy_traits == ""
+
+
+def test_its_options_are_axes_and_may_be_named_alone() -> None:
+    write("mine.py")
+    axis = of("mine.py:Sound") + '[axes]\n"options.mine.py:Sound.ratio" = [0.1, 0.2]\n'
+    assert [case.options["ratio"] for case in cases_of(axis)] == [0.1, 0.2]
+    (case,) = cases_of(of("mine.py:Sound"), "ratio=0.3")
+    assert case.options["ratio"] == 0.3
+    (case,) = cases_of(of("mine.py:Sound"), 'options."mine.py:Sound".ratio=0.4')
+    assert case.options["ratio"] == 0.4
+    models = option_models([Owner("strategy", "mine.py:Sound")], TableCatalog())
+    assert with_whole_options(["ratio=1"], models, []) == ['options."mine.py:Sound".ratio=1']
+
+
+def test_it_is_looked_for_beside_the_experiment_wherever_it_is_named() -> None:
+    write("experiments/mine.py")
+    text = """
+        [base]
+        world_size = 2
+        workload = "mlp"
+        [axes]
+        strategy = ["ddp", "mine.py:Sound"]
+        [options."mine.py:Sound"]
+        ratio = 0.25
+        [[exclude]]
+        strategy = "mine.py:Sound"
+        seed = 3
+        [[claims]]
+        says = "It is faster."
+        faster = { strategy = "mine.py:Sound" }
+        than = { strategy = "ddp" }
+        [budget]
+        rounds_min = 5
+        rounds_max = 5
+    """
+    found = experiment(text, folder=Path("experiments"))
+    name = "experiments/mine.py:Sound"
+    assert found.axes["strategy"] == ["ddp", name]
+    assert found.options == {name: {"ratio": 0.25}}
+    assert found.exclude[0]["strategy"] == [name]
+    assert found.claims[0].faster == {"strategy": [name]}
+    again = parse_experiment(found.to_toml(), TableCatalog(), name="own")
+    assert [one.case.strategy for one in expand(again, TableCatalog(), DEVICES)][:2] == ["ddp", name]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("gone.py:Sound", "", "there is no file"),
+        ("mine.py", "", "names no class: write 'mine.py:Class'"),
+        ("mine.py:Soun", SOUND, "mine.py has no class Soun; did you mean 'Sound'?"),
+        ("mine.py:Options", SOUND, "class Options in mine.py is no strategy: derive it from"),
+        ("mine.py:Sound", "x = 1\ndef broken(:\n", "mine.py, line 2: invalid syntax"),
+        (
+            "mine.py:Sound",
+            "import no_such_module\nSound = 1\n",
+            "No module named 'no_such_module' (mine.py:1)",
+        ),
+        ("mine.py:Sound", "import sys\nSound = 1\nsys.exit(2)\n", "it ends the process"),
+        ("mine.py:Sound", "Sound = 1\n1 / 0\n", "ZeroDivisionError: division by zero (mine.py:2)"),
+        ("mine.py:Sound", SOUND.replace("def build", "def bild"), "class Sound in mine.py lacks build()"),
+        ("mine.py:Sound", SOUND.replace("options = Options", ""), "class Sound in mine.py lacks options"),
+        ("mine.py:Sound", SOUND.replace("options = Options", "options = dict"), "options = <class 'dict'>"),
+        ("mine.py:Sound", SOUND.replace('"mine"', "7"), "algorithm = 7"),
+        ("mine.py:Sound", SOUND.replace('"mine"', '"mine"\n        launcher = "ray"'), "launcher = 'ray'"),
+        (
+            "mine.py:Sound",
+            SOUND.replace('"mine"', '"mine"\n        display = "<b>top</b>"'),
+            "class Sound: display = '<b>top</b>'",
+        ),
+        ("mine.py:Sound", SOUND.replace('"mine"', '"mine"\n        marker = "$x$"'), "marker = '$x$'"),
+        ("mine.py:Sound", SOUND.replace('"mine"', '"mine"\n        note = "a" * 500'), "note = 'aaa"),
+    ],
+)
+def test_what_cannot_be_used_is_one_problem_in_a_sentence(name: str, text: str, said: str) -> None:
+    if text:
+        write("mine.py", text)
+    with pytest.raises(ExperimentError) as error:
+        cases_of(of(name))
+    assert said in str(error.value)
+    assert len(error.value.problems) == 1, error.value
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        (
+            "def promise(self, options): return 'exact'",
+            r"its promise\(\) returned 'exact'; it must return one of",
+        ),
+        (
+            "def promise(self, options): raise KeyError('k')",
+            r"its promise\(\) failed: KeyError: 'k' \(mine.py:",
+        ),
+        ("def check(self, case): return 7", r"its check\(\) returned 7; it must return why it cannot"),
+        ("def check(self, case): return 1 / 0", r"its check\(\) failed: ZeroDivisionError: .* \(mine.py:"),
+        ("def trainers(self, world_size): return 'all'", r"its trainers\(\) returned 'all'"),
+    ],
+)
+def test_what_it_answers_is_looked_at(method: str, said: str) -> None:
+    write("mine.py", f"{textwrap.dedent(SOUND)}\n    {method}\n")
+    with pytest.raises(DdpbenchError, match=said):
+        cases_of(of("mine.py:Sound"))
+
+
+def test_a_reason_of_its_own_skips_the_case() -> None:
+    write("mine.py", f"{textwrap.dedent(SOUND)}\n    def check(self, case): return 'not today: wait'\n")
+    planned = expand(experiment(of("mine.py:Sound") + "[axes]\nseed=[1]\n"), TableCatalog(), DEVICES)
+    assert [one.skip_reason for one in planned] == ["not today: wait"]
+
+
+def test_two_files_with_one_class_name_stay_apart() -> None:
+    write("a/mine.py")
+    write("b/mine.py", SOUND.replace("0.5", "0.7"))
+    text = (
+        '[base]\nworld_size = 2\nworkload = "mlp"\n[axes]\nstrategy = ["a/mine.py:Sound", "b/mine.py:Sound"]'
+        '\n[options."b/mine.py:Sound"]\nratio = 0.6\n'
+    )
+    first, second = cases_of(text)
+    assert (first.options, second.options) == ({"ratio": 0.5}, {"ratio": 0.6})
+    assert first.case_id != second.case_id
+    second_alike = replace(second, options_json=first.options_json)
+    told = [*labels([first, second_alike]).values()]
+    assert told == ["Sound · 2 ranks · a/mine.py", "Sound · 2 ranks · b/mine.py"]
+    apart = [traits_of(case) for case in told_apart([first, second])]
+    assert [traits.display for traits in apart] == ["Sound (a mine.py)", "Sound (b mine.py)"]
+    assert len({(traits.colour, traits.marker) for traits in apart}) == 2
+
+
+def test_a_name_of_ddpbenchs_own_has_its_file_added() -> None:
+    write("mine.py", SOUND.replace('"mine"', '"mine"\n        display = "DDP"'))
+    (case,) = cases_of(of("mine.py:Sound"))
+    found = told_apart([replace(case, strategy="ddp", strategy_traits=""), case])
+    assert [traits_of(one).display for one in found] == ["DDP", "DDP (mine.py)"]
+
+
+def test_a_changed_file_is_imported_again_and_is_another_program() -> None:
+    path = write("mine.py")
+    (before,) = cases_of(of("mine.py:Sound"))
+    digest = sources_digest(sources_named([before]))
+    path.write_text(path.read_text().replace("0.5", "0.125"), encoding="utf-8")
+    (after,) = cases_of(of("mine.py:Sound"))
+    assert after.options == {"ratio": 0.125}
+    assert sources_digest(sources_named([before])) != digest
+    assert sources_named([replace(before, strategy="ddp")]) == ["mlp:small"]
+
+
+def test_what_it_imports_from_beside_it_is_found_and_hides_nothing() -> None:
+    write("beside.py", "VALUE = 0.75\n")
+    write("statistics.py", "raise RuntimeError('not this one')\n")
+    write("mine.py", "    from beside import VALUE\n" + SOUND.replace("0.5", "VALUE"))
+    before = [*sys.path]
+    (case,) = cases_of(of("mine.py:Sound"))
+    assert case.options == {"ratio": 0.75}
+    assert sys.path[: len(before)] == before
+
+
+def test_a_test_names_it_from_its_own_folder() -> None:
+    write("tests/mine.py")
+    given = {"strategy": "mine.py:Sound", "workload": "mlp", "options": {"mine.py:Sound": {"ratio": 0.1}}}
+    found = _with_files(given, partial(located_among, folders=[Path("tests"), Path.cwd()], advice="move it"))
+    assert found["strategy"] == "tests/mine.py:Sound"
+    assert found["options"] == {"tests/mine.py:Sound": {"ratio": 0.1}}
+    assert _within({"strategy": str(Path("tests/mine.py:Sound").resolve())}, Path.cwd()) == {
+        "strategy": "tests/mine.py:Sound"
+    }
+
+
+def test_what_it_prints_is_not_in_a_table_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    write("mine.py", SOUND + "\n    print('hello')\n")
+    cases_of(of("mine.py:Sound"))
+    assert "hello" not in capsys.readouterr().out
+
+
+def test_a_name_without_its_file_is_told_by_who_trains_it_too() -> None:
+    with pytest.raises(StrategyError, match=r"gone.py cannot be imported: FileNotFoundError"):
+        load_strategy("gone.py:Sound")
+
+
+def run_with(tmp_path: Path, *cases: Case) -> Path:
+    entries = [PlannedCase(case=case) for case in cases]
+    return write_run(tmp_path / "run", entries, blocks=2, steps=4).path
+
+
+def test_a_run_is_read_when_its_file_is_gone_and_imports_nothing(tmp_path: Path) -> None:
+    path = write("mine.py", SOUND.replace('"mine"', '"mine"\n        display = "top-k"'))
+    (case,) = cases_of(of("mine.py:Sound"))
+    path.write_text("import pathlib\npathlib.Path('acted').touch()\n", encoding="utf-8")
+    run = run_with(tmp_path, case.baseline(), case)
+    for _ in range(2):
+        found = rows_of(summarize(RunDir(run)))
+        assert [row.strategy_name for row in found if row.case.world_size == 2] == ["top-k"]
+        assert not Path("acted").exists()
+        path.unlink(missing_ok=True)
+
+
+HOSTILE: dict[str, Any] = {
+    "display": "<script>alert(1)</script>",
+    "spoken": ["a"],
+    "promise": "everything",
+    "one_process": "yes",
+    "uses_buckets": 1,
+    "whole_state": None,
+    "shows_transfers_on_gpus": "true",
+    "note": "two\nlines",
+    "colour": "red; background: url(x)",
+    "marker": "$\\int$",
+}
+
+
+@pytest.mark.parametrize("field", HOSTILE)
+def test_traits_that_no_strategy_says_are_a_damaged_plan(tmp_path: Path, field: str) -> None:
+    write("mine.py")
+    (case,) = cases_of(of("mine.py:Sound"))
+    run = RunDir(run_with(tmp_path, case))
+    read_plan(run)
+    plan = json.loads(run.plan.read_text(encoding="utf-8"))
+    stated = json.loads(plan["cases"][0]["strategy_traits"])
+    for changed in ({**stated, field: HOSTILE[field]}, {k: v for k, v in stated.items() if k != field}):
+        plan["cases"][0]["strategy_traits"] = json.dumps(changed)
+        run.plan.write_text(json.dumps(plan), encoding="utf-8")
+        with pytest.raises(IdentityError, match=rf"damaged.*strategy_traits: .*{field}"):
+            read_plan(run)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "7", '{"display": ' + "[" * 2000, "x" * 200_000])
+def test_traits_that_are_no_table_are_a_damaged_plan(tmp_path: Path, text: str) -> None:
+    write("mine.py")
+    (case,) = cases_of(of("mine.py:Sound"))
+    run = RunDir(run_with(tmp_path, case))
+    plan = json.loads(run.plan.read_text(encoding="utf-8"))
+    plan["cases"][0]["strategy_traits"] = text
+    run.plan.write_text(json.dumps(plan), encoding="utf-8")
+    with pytest.raises(IdentityError, match="damaged"):
+        read_plan(run)
+
+
+def test_a_strategy_of_ddpbench_is_what_its_class_says_whatever_a_plan_says() -> None:
+    write("mine.py", SOUND.replace('"mine"', '"mine"\n        display = "top-k"'))
+    (case,) = cases_of(of("mine.py:Sound"))
+    assert traits_of(replace(case, strategy="master", options_json="{}")).display == "master"
+    assert "strategy_traits" in planned_json(PlannedCase(case=case))
