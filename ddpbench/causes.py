@@ -66,18 +66,10 @@ def environments_part(error: BaseException) -> str:
 
     That is a variable or a way of Python's own, or a limit of memory.
     """
-    filters = os.environ.get("PYTHONWARNINGS", "")
     if isinstance(error, Warning):
-        if filters:
-            return f"; PYTHONWARNINGS={filters} in the environment raises warnings as errors: unset it"
-        return "; a warning filter raises it as an error: see warnings.simplefilter and filterwarnings in your code"
-    if isinstance(error, UnicodeError) and not sys.flags.utf8_mode:
-        encoding = getattr(error, "encoding", "").lower()
-        if encoding in ("ascii", "latin-1", "iso8859-1", "charmap") or "cp125" in encoding:
-            given = os.environ.get("PYTHONUTF8", "")
-            why = f"PYTHONUTF8={given} in the environment has" if given else "the locale has"
-            advice = "set PYTHONUTF8=1, or open files with encoding='utf-8'"
-            return f"; {why} Python read and write text as {encoding}: {advice}"
+        return _filters_part()
+    if isinstance(error, UnicodeError) and (part := _encoding_part(error)):
+        return part
     if isinstance(error, SystemExit):
         return "; your code ends the process: leave that out, a sweep says when training is over"
     if _UNPICKLED.match(text_of(error)):
@@ -88,6 +80,25 @@ def environments_part(error: BaseException) -> str:
     if isinstance(error, BlockingIOError):
         return limits_part("".join(traceback.format_exception(error)))
     return limits_part(f"{type(error).__name__}: {text_of(error)}")
+
+
+def _filters_part() -> str:
+    if filters := os.environ.get("PYTHONWARNINGS", ""):
+        return f"; PYTHONWARNINGS={filters} in the environment raises warnings as errors: unset it"
+    return (
+        "; a warning filter raises it as an error: see warnings.simplefilter and filterwarnings in your code"
+    )
+
+
+def _encoding_part(error: UnicodeError) -> str:
+    encoding = getattr(error, "encoding", "").lower()
+    old = encoding in ("ascii", "latin-1", "iso8859-1", "charmap") or "cp125" in encoding
+    if sys.flags.utf8_mode or not old:
+        return ""
+    given = os.environ.get("PYTHONUTF8", "")
+    why = f"PYTHONUTF8={given} in the environment has" if given else "the locale has"
+    advice = "set PYTHONUTF8=1, or open files with encoding='utf-8'"
+    return f"; {why} Python read and write text as {encoding}: {advice}"
 
 
 _WARNING_LINE = re.compile(r"(?:\w+\.)*\w*Warning(?::|$)")

@@ -34,6 +34,11 @@ _MOST_TOLD = 40
 """Problems of an experiment that are printed; an array may have a thousand wrong values."""
 
 
+def first_reason(*reasons: tuple[object, str]) -> str | None:
+    """Return the sentence of the first pair whose condition is true, or None."""
+    return next((why for applies, why in reasons if applies), None)
+
+
 class DdpbenchError(Exception):
     """Anything this package reports to its user in a sentence, without a traceback."""
 

@@ -139,28 +139,13 @@ def _ended(argv: list[str] | None) -> int:
             _flush_output()
             raise
         _flush_output()
-    except RequestError as error:
-        _tell(f"ddpbench: {within(str(error))}")
-        return EXIT_REQUEST
     except DdpbenchError as error:
         _tell(f"ddpbench: {within(str(error))}")
-        return EXIT_NOT_OK
+        return EXIT_REQUEST if isinstance(error, RequestError) else EXIT_NOT_OK
     except BrokenPipeError:
         raise
     except OSError as error:
-        from ddpbench.records import explain_os_error, explain_unreadable
-
-        _give_up_output()
-        name = on_one_line(str(error.filename or ""))  # a stranger's, perhaps
-        if why := explain_unreadable(error):
-            _tell(f"ddpbench: {name} cannot be read: {why}")
-            return EXIT_REQUEST
-        where = f"{name}: " if name else ""
-        if error.errno == errno.ENAMETOOLONG:  # no name is longer but one that was given
-            _tell(f"ddpbench: {shortened(error.filename)}: the name is too long for this file system")
-            return EXIT_REQUEST
-        _tell(f"ddpbench: {where}{explain_os_error(error)}")
-        return EXIT_NOT_OK
+        return _explained(error)
     except RuntimeError as error:  # what Path.resolve raises before Python 3.13
         if not str(error).startswith("Symlink loop"):
             raise
@@ -174,6 +159,22 @@ def _ended(argv: list[str] | None) -> int:
         _tell(f"ddpbench: memory ran out; {_MORE_MEMORY}")
         return EXIT_NOT_OK
     return code
+
+
+def _explained(error: OSError) -> int:
+    """Print what the system refused, and return the exit code: whether it was what the user asked for."""
+    from ddpbench.records import explain_os_error, explain_unreadable
+
+    _give_up_output()
+    name = on_one_line(str(error.filename or ""))  # a stranger's, perhaps
+    if why := explain_unreadable(error):
+        _tell(f"ddpbench: {name} cannot be read: {why}")
+        return EXIT_REQUEST
+    if error.errno == errno.ENAMETOOLONG:  # no name is longer but one that was given
+        _tell(f"ddpbench: {shortened(error.filename)}: the name is too long for this file system")
+        return EXIT_REQUEST
+    _tell(f"ddpbench: {f'{name}: ' if name else ''}{explain_os_error(error)}")
+    return EXIT_NOT_OK
 
 
 def _flush_output() -> None:

@@ -16,6 +16,7 @@ from ddpbench.cli.lines import PassingLine, columns_here, say, show
 
 if TYPE_CHECKING:
     from ddpbench.errors import RequestError
+    from ddpbench.launch.slurm.follow import Follower
     from ddpbench.launch.slurm.submission import Size, Submission
     from ddpbench.records.rundir import Made
 
@@ -157,11 +158,8 @@ def _asked_for(arguments: argparse.Namespace) -> Submission:
 
 
 def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
-    from ddpbench.errors import RequestError
-    from ddpbench.launch.slurm.follow import Follower
-    from ddpbench.launch.slurm.submission import current, needs, scripts, write_submission
+    from ddpbench.launch.slurm.submission import current, needs, scripts
     from ddpbench.records import RunDir
-    from ddpbench.texts import command
 
     asked = submission.request.value("partition") or os.environ.get("SBATCH_PARTITION")
     room = needs(submission)
@@ -175,18 +173,7 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
     with RunDir(submission.path).locked("ddpbench submit"):
         submission = current(submission)  # another call may have noted jobs since it was read
         try:
-            write_submission(submission)
-            texts = scripts(submission)
-            retrying = scripts(submission, retry_failed=True) if retry_failed else {}
-            follower = Follower(submission, texts, _Lines(submission), retrying)
-            try:
-                chosen = follower.check()
-            except RequestError as error:
-                if room and not asked:
-                    _explain(error, room)
-                raise
-            if room and not asked:
-                _check_room(room, chosen)
+            follower = _written(submission, room, asked=bool(asked), retry_failed=retry_failed)
         except BaseException:  # nothing was submitted: nothing stays
             if submission.plans:
                 made.remove()
@@ -197,12 +184,7 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
             else:
                 follower.follow()
         except KeyboardInterrupt:
-            jobs = [size.jobs[-1].job_id for size in submission.sizes if size.jobs]
-            if jobs:
-                say(f"the jobs go on; follow them again with: {submission.again}", sys.stderr)
-                if submission.request.local:
-                    say("until then nothing fetches their records from the nodes' own disks", sys.stderr)
-                say(f"or end them with: {command('scancel', *jobs)}", sys.stderr)
+            _say_left(submission)
             raise
         if detach:
             say(f"to follow the jobs and make the report: {submission.again}")
@@ -215,6 +197,48 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
             say(f"what is measured stays; go on with: {submission.again}", sys.stderr)
         code = _report(submission)
         return 1 if follower.given_up else code
+
+
+def _written(
+    submission: Submission, room: Mapping[int, float], *, asked: bool, retry_failed: bool
+) -> Follower:
+    """Write the submission, and return what follows its jobs, once Slurm would take them.
+
+    `room` is how long each size's job is, by its nodes, and `asked` whether a partition was asked for.
+
+    Raises:
+        RequestError: Slurm refuses one, or no partition has room for it.
+    """
+    from ddpbench.errors import RequestError
+    from ddpbench.launch.slurm.follow import Follower
+    from ddpbench.launch.slurm.submission import scripts, write_submission
+
+    write_submission(submission)
+    texts = scripts(submission)
+    retrying = scripts(submission, retry_failed=True) if retry_failed else {}
+    follower = Follower(submission, texts, _Lines(submission), retrying)
+    try:
+        chosen = follower.check()
+    except RequestError as error:
+        if room and not asked:
+            _explain(error, room)
+        raise
+    if room and not asked:
+        _check_room(room, chosen)
+    return follower
+
+
+def _say_left(submission: Submission) -> None:
+    """Say that the jobs go on, and how to follow or end them."""
+    from ddpbench.texts import command
+
+    jobs = [size.jobs[-1].job_id for size in submission.sizes if size.jobs]
+    if not jobs:
+        return
+    say(f"the jobs go on; follow them again with: {submission.again}", sys.stderr)
+    if submission.request.local:
+        say("until then nothing fetches their records from the nodes' own disks", sys.stderr)
+    say(f"or end them with: {command('scancel', *jobs)}", sys.stderr)
 
 
 def _check_room(room: Mapping[int, float], chosen: Mapping[int, str]) -> None:

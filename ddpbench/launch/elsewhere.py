@@ -169,12 +169,11 @@ def _reason(case: Case, shape: Shape, *, one_process: bool) -> str | None:
         return "recovery is measured on one machine, by ddpbench sweep"
     if case.launcher in OF_FRAMEWORKS:
         return f"{case.launcher} starts its ranks itself, on one machine, under ddpbench sweep"
-    if one_process:
-        if case.nodes > 1:
-            return f"{case.strategy} is one process, which cannot stand on {case.nodes} nodes"
-        if case.world_size > shape.ranks_per_node:
-            return f"{case.world_size} replicas in one process, planned for {shape.ranks_per_node} a node"
-        return None
-    if case.nodes > shape.nodes or case.ranks_per_node > shape.ranks_per_node:
-        return f"needs {case.nodes} x {case.ranks_per_node} (nodes x ranks); planned for {shape}"
-    return None
+    if one_process and case.nodes > 1:
+        return f"{case.strategy} is one process, which cannot stand on {case.nodes} nodes"
+    if one_process and case.world_size > shape.ranks_per_node:
+        return f"{case.world_size} replicas in one process, planned for {shape.ranks_per_node} a node"
+    fits = one_process or (case.nodes <= shape.nodes and case.ranks_per_node <= shape.ranks_per_node)
+    return (
+        None if fits else f"needs {case.nodes} x {case.ranks_per_node} (nodes x ranks); planned for {shape}"
+    )

@@ -12,7 +12,7 @@ from ddpbench.errors import ServerGoneError
 from ddpbench.guard import is_stopped
 from ddpbench.launch.plan import LaunchPlan
 from ddpbench.machine.disturbance import NoiseWatch, oom_kills
-from ddpbench.machine.judge import conclude
+from ddpbench.machine.judge import Took, conclude
 from ddpbench.machine.launched import START_S, LaunchedRanks
 from ddpbench.machine.seen import POLL_S, STACKS_S, Seen
 from ddpbench.machine.server import ASKED, ServerProcess
@@ -136,9 +136,7 @@ class LaunchRunner:
             request,
             seen,
             oom=oom_kills() > oom_before,
-            started_utc=started_utc,
-            wall_s=wall_s,
-            server_s=server_share_s,
+            took=Took(started_utc=started_utc, wall_s=wall_s, server_s=server_share_s),
             noise=found,
             session=self._session,
         )

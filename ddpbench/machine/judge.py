@@ -215,15 +215,22 @@ def _not_whole(records: LaunchRecords, purpose: Purpose) -> Verdict | None:
     return None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Took:
+    """When a launch began, and how long it took, seconds: `server_s` of it the start of its fork server."""
+
+    started_utc: str
+    wall_s: float
+    server_s: float
+
+
 def conclude(
     directory: LaunchDir,
     request: LaunchRequest,
     seen: Seen,
     *,
     oom: bool,
-    started_utc: str,
-    wall_s: float,
-    server_s: float,
+    took: Took,
     noise: Noise,
     session: str = "",
 ) -> LaunchOutcome:
@@ -252,10 +259,10 @@ def conclude(
         phase=verdict.phase,
         last_log_line=last_log_line(directory, verdict.rank) if verdict.status != "ok" else "",
         exit_codes=tuple(seen.codes.get(rank) for rank in range(seen.ranks)),
-        started_utc=started_utc,
-        wall_s=round(wall_s - waited_s, 6),
+        started_utc=took.started_utc,
+        wall_s=round(took.wall_s - waited_s, 6),
         measured_s=round(measured_seconds(records), 6),
-        server_s=round(server_s, 6),
+        server_s=round(took.server_s, 6),
         noise=noise,
         session=session,
         run_id=request.run_id,

@@ -6,11 +6,26 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypedDict, Unpack, cast
 
 from ddpbench.measure.clock import Clock, Mark
 from ddpbench.records import CommRecord, StepRecord
 from ddpbench.records.operations import OPERATIONS
+
+
+class TransferFacts(TypedDict, total=False):
+    """What more may be known of a transfer."""
+
+    sent: int | None
+    """Bytes that the rank handed to the network for it, where they were counted."""
+    ranks: int | None
+    """How many take part, where not all do."""
+    message: int | None
+    """A number by which two ranks know what only they exchange, where it may be in steps of different numbers."""
+    begun: Mark
+    """When a rank with a queue of its own turned to it."""
+    root: int | None
+    """The rank that a gather, scatter or broadcast goes to or comes from."""
 
 
 class Recorder(Protocol):
@@ -40,18 +55,11 @@ class Recorder(Protocol):
         size: int,
         start: Mark,
         end: Mark,
-        sent: int | None = None,
-        ranks: int | None = None,
-        message: int | None = None,
-        begun: Mark = None,
-        root: int | None = None,
+        **known: Unpack[TransferFacts],
     ) -> None:
         """Notes this rank's part in one transfer of `size` bytes, from handing it over to its result.
 
-        `sent` is what the rank handed to the network for it, bytes, where that was counted, and `ranks` how many take
-        part where not all do. `message` is a number by which two ranks know what only they exchange, where it may be
-        in steps of different numbers. `begun` is when a rank with a queue of its own turned to it, `root` the rank
-        that a gather, scatter or broadcast goes to or comes from. May be called from another thread than the step's.
+        May be called from another thread than the step's.
         """
 
     def add_later(self, note: Callable[[], None]) -> None:
@@ -92,11 +100,7 @@ class NullRecorder:
         size: int,
         start: Mark,
         end: Mark,
-        sent: int | None = None,
-        ranks: int | None = None,
-        message: int | None = None,
-        begun: Mark = None,
-        root: int | None = None,
+        **known: Unpack[TransferFacts],
     ) -> None:
         pass
 
@@ -156,15 +160,12 @@ class StepRecorder:
         size: int,
         start: Mark,
         end: Mark,
-        sent: int | None = None,
-        ranks: int | None = None,
-        message: int | None = None,
-        begun: Mark = None,
-        root: int | None = None,
+        **known: Unpack[TransferFacts],
     ) -> None:
         # Nothing is made of it yet: this is in the step's time.
-        known = (self._step, bucket, op, size, sent, ranks, message, root)
-        self._transfers.append((known, start, begun, end))
+        fact = known.get
+        facts = (self._step, bucket, op, size, fact("sent"), fact("ranks"), fact("message"), fact("root"))
+        self._transfers.append((facts, start, fact("begun"), end))
 
     def add_later(self, note: Callable[[], None]) -> None:
         self._later.append((self._step, note))

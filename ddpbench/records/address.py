@@ -74,6 +74,9 @@ class Address:
             return f"it is of a job of {start.world_size} ranks, and the case has {self.case.world_size}"
         if not self.run_id and not start.run_id:
             return ""  # of an older version
+        return self._misfit_job(start, outcome)
+
+    def _misfit_job(self, start: RankStart, outcome: LaunchOutcome | None) -> str:
         if self.run_id and start.run_id != self.run_id:
             return "it is of another run"
         if start.case_id != (self.case_id if outcome is None else outcome.case_id):

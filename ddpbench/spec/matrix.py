@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -148,15 +148,8 @@ def _plan_case(
     if fabric is None:
         return None
     device, backend = _device_and_backend(setting, devices)
-    if fabric and backend == "nccl":
-        message = (
-            "nccl does not talk over emulated links: they are the kernel's, between namespaces; use gloo"
-        )
-        problems.append(Problem(path="fabric", message=message))
-        return None
-    if fabric and (own := [name for name in environment.OF_FABRICS if f"env.{name}" in setting]):
-        message = "an emulated network has interfaces of its own, which ranks are told: leave it out"
-        problems += [Problem(path=f"env.{name}", message=message) for name in own]
+    if fabric and (found := [*_against_fabric(setting, backend)]):
+        problems += found
         return None
     crosses = fabric or setting["fabric.bandwidth"] is None
     laid = _Laid(
@@ -176,6 +169,20 @@ def _plan_case(
         return None
     reason = skip_reason(case, experiment, strategy, workload, catalog=catalog, trainers=trainers)
     return PlannedCase(case=case, skip_reason=reason, oversubscribed=_oversubscribed(case, devices))
+
+
+def _against_fabric(setting: Mapping[str, Any], backend: str) -> Iterator[Problem]:
+    """Yield what of a combination cannot be had over emulated links."""
+    if backend == "nccl":
+        message = (
+            "nccl does not talk over emulated links: they are the kernel's, between namespaces; use gloo"
+        )
+        yield Problem(path="fabric", message=message)
+        return
+    message = "an emulated network has interfaces of its own, which ranks are told: leave it out"
+    for name in environment.OF_FABRICS:
+        if f"env.{name}" in setting:
+            yield Problem(path=f"env.{name}", message=message)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -352,37 +359,44 @@ def _layout(
     world_size: int = setting["world_size"]
     nodes: int | None = setting["fabric.nodes"]
     a_node: int | None = setting["fabric.ranks_per_node"]
-    if setting["fabric.bandwidth"] is None:
-        if experiment.emulates:
-            message = 'is missing: how fast each node\'s link is, such as bandwidth = "1 Gbit/s"'
-            problems.append(Problem(path="fabric.bandwidth", message=message))
-            return None
-        return world_size, setting["nodes"]
-    if setting["nodes"] != 1:
-        axis = "nodes" in experiment.axes
-        where, instead = ("axes.nodes", 'axes."fabric.nodes"') if axis else ("base.nodes", "fabric.nodes")
-        message = f"nodes of a fabric are set as {instead}; {where} belongs to other launchers"
-        problems.append(Problem(path=where, message=message))
+    emulated = setting["fabric.bandwidth"] is not None
+    if problem := _layout_problem(experiment, setting):
+        problems.append(problem)
         return None
+    if not emulated:
+        return world_size, setting["nodes"]
     told = "world_size" in experiment.axes or "world_size" in experiment.base.model_fields_set
     if nodes is not None and a_node is not None:
-        if told and world_size not in (1, nodes * a_node):
-            message = f"{nodes} nodes of {a_node} ranks are {nodes * a_node} ranks, not {world_size}"
-            problems.append(Problem(path="fabric", message=f"{message}: leave one of the three out"))
-            return None
-        if nodes * a_node > MAX_RANKS:
-            message = (
-                f"{nodes} nodes of {a_node} ranks are {nodes * a_node:,} ranks; must be {MAX_RANKS:,} at most"
-            )
-            problems.append(Problem(path="fabric", message=message))
-            return None
         return (1, 1) if told and world_size == 1 else (nodes * a_node, nodes)
     if nodes is None:
         a_node = min(a_node or 1, world_size)
         return world_size, max(1, world_size // a_node)
-    if not told:
-        return nodes, nodes
-    return world_size, min(nodes, world_size)
+    return (world_size, min(nodes, world_size)) if told else (nodes, nodes)
+
+
+def _layout_problem(experiment: Experiment, setting: Mapping[str, Any]) -> Problem | None:
+    """Return what is wrong with a combination's numbers of ranks and nodes, or None."""
+    world_size: int = setting["world_size"]
+    if setting["fabric.bandwidth"] is None:
+        message = 'is missing: how fast each node\'s link is, such as bandwidth = "1 Gbit/s"'
+        return Problem(path="fabric.bandwidth", message=message) if experiment.emulates else None
+    if setting["nodes"] != 1:
+        axis = "nodes" in experiment.axes
+        where, instead = ("axes.nodes", 'axes."fabric.nodes"') if axis else ("base.nodes", "fabric.nodes")
+        message = f"nodes of a fabric are set as {instead}; {where} belongs to other launchers"
+        return Problem(path=where, message=message)
+    nodes, a_node = setting["fabric.nodes"], setting["fabric.ranks_per_node"]
+    if nodes is None or a_node is None:
+        return None
+    told = "world_size" in experiment.axes or "world_size" in experiment.base.model_fields_set
+    ranks = nodes * a_node
+    if told and world_size not in (1, ranks):
+        message = f"{nodes} nodes of {a_node} ranks are {ranks} ranks, not {world_size}"
+        return Problem(path="fabric", message=f"{message}: leave one of the three out")
+    if ranks > MAX_RANKS:
+        message = f"{nodes} nodes of {a_node} ranks are {ranks:,} ranks; must be {MAX_RANKS:,} at most"
+        return Problem(path="fabric", message=message)
+    return None
 
 
 def _links(
@@ -396,18 +410,26 @@ def _links(
     uses_it = strategy.uses_backend and world_size > 1
     if fields["storage"] == "none" and not uses_it:
         return ""
-    if isinstance(rates, list) and len(rates) != nodes:
-        message = f"has {len(rates)} rates for {nodes} nodes: give one for all, or one for each"
-        problems.append(Problem(path="fabric.bandwidth", message=message))
-        return None
-    if nodes > MAX_NODES:
-        message = f"{nodes} given; a fabric on one machine has at most {MAX_NODES}"
-        problems.append(Problem(path="fabric.nodes", message=message))
-        return None
-    if nodes % fields["racks"] and nodes > 1:
-        message = f"{nodes} nodes do not divide evenly over {fields['racks']} racks"
-        problems.append(Problem(path="fabric.racks", message=message))
-        return None
+    wrong = (
+        (
+            isinstance(rates, list) and len(rates) != nodes,
+            "bandwidth",
+            (
+                f"has {len(rates) if isinstance(rates, list) else 1} rates for {nodes} nodes: give one for all, or one "
+                "for each"
+            ),
+        ),
+        (nodes > MAX_NODES, "nodes", f"{nodes} given; a fabric on one machine has at most {MAX_NODES}"),
+        (
+            nodes % fields["racks"] and nodes > 1,
+            "racks",
+            f"{nodes} nodes do not divide evenly over {fields['racks']} racks",
+        ),
+    )
+    for applies, name, message in wrong:
+        if applies:
+            problems.append(Problem(path=f"fabric.{name}", message=message))
+            return None
     if nodes == 1 and not isinstance(rates, list):
         fields |= {"racks": 1, "uplink": None}
     try:

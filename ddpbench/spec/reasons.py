@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ddpbench.errors import first_reason
 from ddpbench.spec.case import Case
 from ddpbench.spec.catalog import Catalog, StrategyInfo, WorkloadInfo
 from ddpbench.spec.limits import MAX_PROCESSES
@@ -46,16 +47,19 @@ def _launcher_reason(case: Case, strategy: StrategyInfo) -> str | None:
     if case.launcher != "ray":
         return None
     other = f"take another strategy than {case.strategy}" if strategy.launcher else 'set launcher = "local"'
-    if case.fabric:
-        return f"Ray starts its ranks itself, on this machine's own links: for emulated ones {other}"
-    if case.recovery != "off":
-        other = "another strategy and " if strategy.launcher else ""
-        return f'it is torchrun that starts failed ranks anew: take {other}launcher = "torchrun"'
-    if case.backend == "mpi":
-        return 'Ray forms the process group itself, and knows no MPI: set backend = "gloo" or "nccl"'
-    if case.nodes > 1:
-        return f"ddpbench starts Ray on one machine: set nodes = 1, or {other}"
-    return None
+    also = "another strategy and " if strategy.launcher else ""
+    return first_reason(
+        (case.fabric, f"Ray starts its ranks itself, on this machine's own links: for emulated ones {other}"),
+        (
+            case.recovery != "off",
+            f'it is torchrun that starts failed ranks anew: take {also}launcher = "torchrun"',
+        ),
+        (
+            case.backend == "mpi",
+            'Ray forms the process group itself, and knows no MPI: set backend = "gloo" or "nccl"',
+        ),
+        (case.nodes > 1, f"ddpbench starts Ray on one machine: set nodes = 1, or {other}"),
+    )
 
 
 def _trainers_reason(case: Case, trainers: int) -> str | None:
@@ -114,27 +118,42 @@ def _recovery_reason(case: Case, trainers: int, *, one_process: bool) -> str | N
     """Return why a failure of this case cannot be planned and recovered from, or None."""
     if case.recovery == "off":
         return None
-    if case.launcher != "torchrun":
-        return 'it is torchrun that starts failed ranks anew: set launcher = "torchrun"'
-    if case.nodes > 1:
-        return "recovery is measured on one machine, where agents stand for nodes: set agents, and nodes = 1"
-    if case.backend == "mpi":
-        return "MPI ends all ranks when one fails, so that none can be started anew: use gloo or nccl"
-    if trainers != case.world_size or (one_process and case.world_size > 1):
-        return f"recovery is measured where every rank trains its own share, which {case.strategy} does not"
-    if case.compute != "real":
-        return "a replay has no state to save and restore: train the workload itself"
-    if case.precision == "fp16":
-        return "a snapshot does not hold the scale of fp16's gradients: take bf16 or full precision"
-    if case.options.get("compression") == "powersgd":
-        return (
-            "a snapshot does not hold what PowerSGD carries over from step to step: take another compression"
-        )
-    if case.world_size % case.agents:
-        return f"{case.world_size} ranks do not divide evenly over {case.agents} agents"
-    if case.agents < 2 and case.recovery in ("agent", "leave"):
-        return f'recovery = "{case.recovery}" needs an agent that stays: set agents = 2 or more'
-    return None
+    serves = trainers != case.world_size or (one_process and case.world_size > 1)
+    return first_reason(
+        (
+            case.launcher != "torchrun",
+            'it is torchrun that starts failed ranks anew: set launcher = "torchrun"',
+        ),
+        (
+            case.nodes > 1,
+            "recovery is measured on one machine, where agents stand for nodes: set agents, and nodes = 1",
+        ),
+        (
+            case.backend == "mpi",
+            "MPI ends all ranks when one fails, so that none can be started anew: use gloo or nccl",
+        ),
+        (
+            serves,
+            f"recovery is measured where every rank trains its own share, which {case.strategy} does not",
+        ),
+        (case.compute != "real", "a replay has no state to save and restore: train the workload itself"),
+        (
+            case.precision == "fp16",
+            "a snapshot does not hold the scale of fp16's gradients: take bf16 or full precision",
+        ),
+        (
+            case.options.get("compression") == "powersgd",
+            "a snapshot does not hold what PowerSGD carries over from step to step: take another compression",
+        ),
+        (
+            case.world_size % case.agents,
+            f"{case.world_size} ranks do not divide evenly over {case.agents} agents",
+        ),
+        (
+            case.agents < 2 and case.recovery in ("agent", "leave"),
+            f'recovery = "{case.recovery}" needs an agent that stays: set agents = 2 or more',
+        ),
+    )
 
 
 def _layout_reason(case: Case) -> str | None:

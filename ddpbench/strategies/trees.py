@@ -196,16 +196,27 @@ def _laid_out(rows: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return rows if like.layout == torch.sparse_coo else rows.to_sparse(layout=like.layout)
 
 
+def _coordinates(value: torch.Tensor) -> torch.Tensor:
+    """Return a sparse tensor as rows of coordinates."""
+    found: torch.Tensor = value.to_sparse_coo()  # type: ignore[no-untyped-call]
+    return found
+
+
+def _cut_tensor(value: torch.Tensor, start: int, end: int) -> torch.Tensor:
+    import torch
+
+    if value.is_nested:
+        return _nested(value.unbind()[start:end], value)
+    if value.layout != torch.strided:
+        return _laid_out(_coordinates(value).narrow_copy(0, start, end - start), value)
+    return value[start:end]
+
+
 def _cut(value: Any, size: int, start: int, end: int, whole: set[int]) -> Any:
     import torch
 
-    if isinstance(value, torch.Tensor) and value.is_nested:
-        return _nested(value.unbind()[start:end], value) if value.size(0) == size else value
-    if isinstance(value, torch.Tensor) and value.layout != torch.strided:
-        rows = value.to_sparse_coo().narrow_copy  # type: ignore[no-untyped-call]
-        return _laid_out(rows(0, start, end - start), value) if value.size(0) == size else value
     if isinstance(value, torch.Tensor):
-        return value[start:end] if value.dim() and len(value) == size else value
+        return _cut_tensor(value, start, end) if value.dim() and value.size(0) == size else value
     if isinstance(value, MutableMapping):
         return _like(value, {key: _cut(part, size, start, end, whole) for key, part in value.items()})
     if isinstance(value, list | tuple):
@@ -232,16 +243,7 @@ def _joined(parts: Sequence[Any], sizes: Sequence[int], whole: set[int]) -> Any:
 
     first = parts[0]
     if isinstance(first, torch.Tensor):
-        if first.is_nested:
-            return _nested([row for part in parts for row in part.unbind()], first)
-        if not first.dim() or [len(part) for part in parts] != list(sizes):
-            return first
-        if len({part.shape[1:] for part in parts}) > 1:
-            shapes = " and ".join(dict.fromkeys(str(list(part.shape)) for part in parts))
-            raise ValueError(f"tensors of shapes {shapes} are not parts of one batch")
-        if first.layout != torch.strided:
-            return _laid_out(torch.cat([part.to_sparse_coo() for part in parts]), first)
-        return torch.cat(list(parts))
+        return _joined_tensors(first, parts, sizes)
     if isinstance(first, MutableMapping):
         return _like(first, {key: _joined([part[key] for part in parts], sizes, whole) for key in first})
     if isinstance(first, list | tuple):
@@ -253,6 +255,21 @@ def _joined(parts: Sequence[Any], sizes: Sequence[int], whole: set[int]) -> Any:
     if held[0] is not None:
         return _like(first, _joined(held, sizes, whole))
     return first
+
+
+def _joined_tensors(first: torch.Tensor, parts: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
+    import torch
+
+    if first.is_nested:
+        return _nested([row for part in parts for row in part.unbind()], first)
+    if not first.dim() or [len(part) for part in parts] != list(sizes):
+        return first
+    if len({part.shape[1:] for part in parts}) > 1:
+        shapes = " and ".join(dict.fromkeys(str(list(part.shape)) for part in parts))
+        raise ValueError(f"tensors of shapes {shapes} are not parts of one batch")
+    if first.layout != torch.strided:
+        return _laid_out(torch.cat([_coordinates(part) for part in parts]), first)
+    return torch.cat(list(parts))
 
 
 def describe(value: Any) -> str:

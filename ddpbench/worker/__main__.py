@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from ddpbench.errors import DdpbenchError
 from ddpbench.guard import die_with_parent, end_if_stopped, supervised
@@ -56,20 +56,28 @@ def main() -> None:
     if arguments.run_dir is None:
         parser.error("give RUN_DIR, or RUN_DIR CASE_ID ROUND")
     if arguments.case_id is None:
-        end_if_stopped(
-            "ddpbench: a slot was stopped (by SIGSTOP or a debugger), did not go on and was ended; run the same lines "
-            "again to resume"
-        )
-        from ddpbench.worker.slot import entry
-
-        # A job that Slurm has started again did its failed launches again the first time.
-        retry = arguments.retry_failed and os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
-        code = entry.run(arguments.run_dir, retry_failed=retry)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)  # the store's threads may abort an orderly interpreter exit
+        _be_slot(arguments.run_dir, retry_failed=arguments.retry_failed)
     if arguments.round is None:
         parser.error("give CASE_ID and ROUND, or neither")
+    _be_rank(parser, arguments)
+
+
+def _be_slot(run_dir: Path, *, retry_failed: bool) -> NoReturn:
+    end_if_stopped(
+        "ddpbench: a slot was stopped (by SIGSTOP or a debugger), did not go on and was ended; run the same lines "
+        "again to resume"
+    )
+    from ddpbench.worker.slot import entry
+
+    # A job that Slurm has started again did its failed launches again the first time.
+    retry = retry_failed and os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
+    code = entry.run(run_dir, retry_failed=retry)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # the store's threads may abort an orderly interpreter exit
+
+
+def _be_rank(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> NoReturn:
     from ddpbench.worker.place import Place
 
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ddpbench.errors import first_reason
 from ddpbench.spec import Case
 from ddpbench.workloads.base import Workload
 from ddpbench.workloads.profile import read_profile
@@ -53,31 +54,38 @@ class Replay(Workload[ReplayOptions]):
     def check(self, case: Case) -> str | None:
         profile = self.profile
         options = ReplayOptions.model_validate(case.workload_options)
-        if case.device == "cuda":
-            return 'a replay sleeps on the CPU for whatever device was profiled: set device = "cpu"'
-        if case.evaluation or case.checkpoint:
-            return "a replay has no loss: there is nothing to evaluate, and no training to save"
-        if case.precision != "full":
-            return (
-                f"a replay's times are those of its profile (precision {profile.precision}): "
-                f'set precision = "full", or profile under {case.precision}'
-            )
-        if case.dtype != profile.dtype:
-            return f'the profile is of {profile.dtype} parameters: set dtype = "{profile.dtype}"'
-        if case.local_batch != profile.local_batch:
-            batch = profile.local_batch
-            if case.scaling == "strong":
-                return (
-                    f"the profile's times are for a local batch of {batch}, and strong scaling gives {case.world_size} "
-                    f'ranks {case.local_batch}: set scaling = "weak"'
-                )
-            return (
-                f"the profile's times are for a local batch of {batch}: set base.local_batch = {batch}, or leave "
-                "it out"
-            )
-        if options.slow_rank is not None and options.slow_rank >= case.world_size > 1:
-            return f"slow_rank = {options.slow_rank}, and there are ranks 0 to {case.world_size - 1}"
-        return None
+        other_batch = case.local_batch != profile.local_batch
+        times = f"the profile's times are for a local batch of {profile.local_batch}"
+        return first_reason(
+            (
+                case.device == "cuda",
+                'a replay sleeps on the CPU for whatever device was profiled: set device = "cpu"',
+            ),
+            (
+                case.evaluation or case.checkpoint,
+                "a replay has no loss: there is nothing to evaluate, and no training to save",
+            ),
+            (
+                case.precision != "full",
+                (
+                    f"a replay's times are those of its profile (precision {profile.precision}): "
+                    f'set precision = "full", or profile under {case.precision}'
+                ),
+            ),
+            (
+                case.dtype != profile.dtype,
+                f'the profile is of {profile.dtype} parameters: set dtype = "{profile.dtype}"',
+            ),
+            (
+                other_batch and case.scaling == "strong",
+                f'{times}, and strong scaling gives {case.world_size} ranks {case.local_batch}: set scaling = "weak"',
+            ),
+            (other_batch, f"{times}: set base.local_batch = {profile.local_batch}, or leave it out"),
+            (
+                options.slow_rank is not None and options.slow_rank >= case.world_size > 1,
+                f"slow_rank = {options.slow_rank}, and there are ranks 0 to {case.world_size - 1}",
+            ),
+        )
 
     def model(self, options: ReplayOptions) -> torch.nn.Module:
         from ddpbench.workloads.replay_model import ReplayModel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -58,11 +59,9 @@ def page(cases: Sequence[CaseRun], claims: Sequence[Decided]) -> Iterator[_Said]
         if len(message.cases) == 2:
             yield from said_of(*message.cases, message.ratio)
     families = Families(cases)
-    for a in cases:
-        for b in cases:
-            family = families.judge(a, b) if a is not b else None
-            if family is not None:
-                yield from said_of(a.case_id, b.case_id, family.ratio)
+    for a, b in itertools.permutations(cases, 2):
+        if (family := families.judge(a, b)) is not None:
+            yield from said_of(a.case_id, b.case_id, family.ratio)
     for member in (member for group in input_groups(cases) for member in group.members):
         if member.twin is not None and member.judged is not None:
             yield from said_of(member.run.case_id, member.twin.case_id, member.ratio)

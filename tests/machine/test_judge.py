@@ -12,7 +12,7 @@ import pytest
 
 from ddpbench.machine.disturbance import Totals, worst_of
 from ddpbench.machine.finished import Endings
-from ddpbench.machine.judge import conclude, judge, measured_seconds, waited_seconds, waiting_for_data
+from ddpbench.machine.judge import Took, conclude, judge, measured_seconds, waited_seconds, waiting_for_data
 from ddpbench.machine.seen import GRACE_S, REAP_S, Seen
 from ddpbench.records import (
     Block,
@@ -150,7 +150,8 @@ def test_who_could_not_write_for_want_of_room_is_not_to_blame(
     seen = Seen(ranks=2, alive_at=0.0)
     seen.exited(0, 0, 0.0, now=1.0)
     seen.exited(1, 1, 0.0, now=1.0)
-    told: dict[str, Any] = {"oom": False, "started_utc": "", "wall_s": 1.0, "server_s": 0.0, "noise": Noise()}
+    took = Took(started_utc="", wall_s=1.0, server_s=0.0)
+    told: dict[str, Any] = {"oom": False, "took": took, "noise": Noise()}
 
     def full(path: Path, mode: int = 0o666) -> BinaryIO:
         if is_unfinished(path.name):

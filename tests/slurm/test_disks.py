@@ -14,7 +14,7 @@ from ddpbench.launch.elsewhere import Shape
 from ddpbench.launch.slurm import disks
 from ddpbench.launch.slurm.disks import RefusedFolderError, archive, fetch, place
 from ddpbench.launch.slurm.request import Request
-from ddpbench.launch.slurm.script import job_script
+from ddpbench.launch.slurm.script import Slots, job_script
 
 KEY = "0123456789abcdef" * 2
 STRANGER = 12_345
@@ -59,9 +59,11 @@ class Node:
             request,
             cpus=None,
             time_s=60,
-            python=str(self.bin / "worker"),
-            again="again",
-            local=place(self.local, KEY, 1),
+            slots=Slots(
+                python=str(self.bin / "worker"),
+                again="again",
+                local=place(self.local, KEY, 1),
+            ),
         )
         self.script.write_text(text + archive(self.here))
         done = subprocess.run(

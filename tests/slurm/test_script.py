@@ -11,7 +11,7 @@ import pytest
 from ddpbench.launch.elsewhere import Shape
 from ddpbench.launch.slurm.disks import place
 from ddpbench.launch.slurm.request import Option, Request
-from ddpbench.launch.slurm.script import job_script
+from ddpbench.launch.slurm.script import Slots, job_script
 
 GOLDEN = Path(__file__).parent / "golden"
 PLAIN = Request(sizes=(2,), ranks_per_node=8)
@@ -39,10 +39,12 @@ def script(request: Request, path: str = "/work/run/nodes-2", *, retry_failed: b
         request,
         cpus=4,
         time_s=1500.0,
-        python="/opt/env/bin/python",
-        again="ddpbench submit /work/run",
-        retry_failed=retry_failed,
-        local=place(request.local, "0123456789abcdef" * 2, 2) if request.local else "",
+        slots=Slots(
+            python="/opt/env/bin/python",
+            again="ddpbench submit /work/run",
+            retry_failed=retry_failed,
+            local=place(request.local, "0123456789abcdef" * 2, 2) if request.local else "",
+        ),
     )
 
 

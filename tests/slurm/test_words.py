@@ -15,7 +15,7 @@ from ddpbench.errors import RequestError
 from ddpbench.launch.elsewhere import Shape
 from ddpbench.launch.slurm.disks import place
 from ddpbench.launch.slurm.request import Option, Request
-from ddpbench.launch.slurm.script import job_script
+from ddpbench.launch.slurm.script import Slots, job_script
 from ddpbench.launch.slurm.words import job_name
 from ddpbench.texts import command
 
@@ -116,9 +116,11 @@ def test_a_script_does_the_same_whatever_its_values_are(
             request,
             cpus=1,
             time_s=600.0,
-            python=python,
-            again=command("ddpbench", "submit", run_dir.parent),
-            local=place(local, "0" * 32, 2) if local else "",
+            slots=Slots(
+                python=python,
+                again=command("ddpbench", "submit", run_dir.parent),
+                local=place(local, "0" * 32, 2) if local else "",
+            ),
         )
     except RequestError as error:
         assert "a job's script cannot hold the character" in str(error)  # noqa: PT017
@@ -163,8 +165,10 @@ def test_every_field_that_reaches_a_script_is_one_line(text: str) -> None:
             Request(sizes=(1,), ranks_per_node=1),
             cpus=None,
             time_s=60.0,
-            python=str(values["python"]),
-            again=str(values["again"]),
+            slots=Slots(
+                python=str(values["python"]),
+                again=str(values["again"]),
+            ),
         )
 
     for field in ("again", "python", "run_dir", "name"):
@@ -210,9 +214,11 @@ def test_a_backslash_in_a_directory_sends_no_output_to_another_folder(folder: st
             Request(sizes=(1,), ranks_per_node=1, local=local),
             cpus=None,
             time_s=60.0,
-            python="python",
-            again="ddpbench submit DIR",
-            local=place(local, "0" * 32, 1) if local else "",
+            slots=Slots(
+                python="python",
+                again="ddpbench submit DIR",
+                local=place(local, "0" * 32, 1) if local else "",
+            ),
         )
 
     with pytest.raises(RequestError, match=r"the character .* in the path of its output"):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from ddpbench.worker.training.positions import Order, batches_from
+from ddpbench.worker.training.positions import Order, Share, batches_from
 
 SAMPLES, BATCH = 37, 4
 
@@ -30,10 +30,7 @@ def taken(steps: int, *, ranks: int, first: int = 0, workers: int = 0) -> list[l
                 batches_from(
                     Squares(),
                     Order(SAMPLES, 3),
-                    first=first,
-                    rank=rank,
-                    world_size=ranks,
-                    local_batch=BATCH,
+                    Share(first=first, rank=rank, world_size=ranks, local_batch=BATCH),
                     device=torch.device("cpu"),
                     dtype=torch.float64,
                     collate=None,

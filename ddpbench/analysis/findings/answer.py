@@ -8,7 +8,7 @@ was to decide claims is answered by them (`all_claims.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from ddpbench.analysis.checkpoints import SMALL_SHARE, checkpoint_costs
@@ -301,47 +301,75 @@ def _all_best(choices: Sequence[Choice]) -> bool:
 
 def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
     """Return what limits the answer: what was not decided, not gained, not ranked, not judged."""
-    told: list[str] = []
+    return [
+        *_undecided_at_most(choices, places),
+        *_slower_than_one_rank(choices, places),
+        *_not_decided(choices, places),
+        *_not_faster(choices, places),
+        *_slower_worlds(choices, places),
+        *_not_compared(choices, places),
+        *_not_ranked(choices, places),
+        *([f"not judged: {places.not_judged()}"] if places.missing else ()),
+    ]
+
+
+def _undecided_at_most(choices: Sequence[Choice], places: _Places) -> Iterator[str]:
     worst = max(
         (one for one in choices if one.most_behind), key=lambda one: one.most_behind or 0.0, default=None
     )
-    if worst is not None and worst.most_behind is not None:
-        other = f"the fastest other's{places.where(worst)}"
-        told.append(
-            f"the step of {places.name(worst)} is at most {format_at_most(worst.most_behind - 1)} longer than {other}"
-        )
-    if worst is not None and worst.doubt is not None:
+    if worst is None or worst.most_behind is None:
+        return
+    other = f"the fastest other's{places.where(worst)}"
+    yield f"the step of {places.name(worst)} is at most {format_at_most(worst.most_behind - 1)} longer than {other}"
+    if worst.doubt is not None:
         reasons = {_named_as(one) for one in choices if one.tied}
-        told += [*(reasons if len(reasons) == 1 else ()), _undecided(worst, *worst.doubt)]
+        yield from reasons if len(reasons) == 1 else ()
+        yield _undecided(worst, *worst.doubt)
+
+
+def _slower_than_one_rank(choices: Sequence[Choice], places: _Places) -> Iterator[str]:
     for one in choices:
         if one.below_base and (len(choices) > 1 or one.tied or len(one.behind) > 1) and not one.loses:
             names = listed([called(run, one.ranked) for run in one.below_base])
-            told.append(f"slower than one rank: {names}{places.where(one)}")
+            yield f"slower than one rank: {names}{places.where(one)}"
+
+
+def _not_decided(choices: Sequence[Choice], places: _Places) -> Iterator[str]:
     unsure = [one for one in choices if one.tied]
     if places.total > 1 and unsure and len(unsure) < len(choices):
-        told.append(f"not decided for {listed_apart([places.of(one) for one in unsure])}")
+        yield f"not decided for {listed_apart([places.of(one) for one in unsure])}"
+
+
+def _not_faster(choices: Sequence[Choice], places: _Places) -> Iterator[str]:
     flat = [one for one in choices if one.gain is not None and not one.gains and not one.loses]
     if flat:
         where = f" for {listed_apart([places.of(one) for one in flat])}" if places.total > 1 else ""
-        told.append(f"not shown to be faster than one rank{where}")
+        yield f"not shown to be faster than one rank{where}"
+
+
+def _slower_worlds(choices: Sequence[Choice], places: _Places) -> Iterator[str]:
     for one in choices:
         if one.slower_worlds:
             worlds = listed([str(world) for world in one.slower_worlds])
-            told.append(f"{worlds} ranks are slower{places.where(one)}")
+            yield f"{worlds} ranks are slower{places.where(one)}"
+
+
+def _not_compared(choices: Sequence[Choice], places: _Places) -> Iterator[str]:
     for one in choices:
         for run in one.alone:
             name = called(run, [*places.family, run])
-            told.append(f"not compared: {name} at {counted(run.case.world_size, 'rank')}{places.where(one)}")
+            yield f"not compared: {name} at {counted(run.case.world_size, 'rank')}{places.where(one)}"
     if places.total > 1 and (without := [one for one in choices if one.gain is None]):
-        told.append(f"no base case: {listed_apart([places.of(one) for one in without])}")
+        yield f"no base case: {listed_apart([places.of(one) for one in without])}"
+
+
+def _not_ranked(choices: Sequence[Choice], places: _Places) -> Iterator[str]:
     unranked: dict[str, list[str]] = {}
     for one in choices:
         for run, why in one.unranked:
             unranked.setdefault(why, []).append(f"{called(run, [*places.family, run])}{places.where(one)}")
-    told += [f"not ranked: {listed(list(dict.fromkeys(names)))} ({why})" for why, names in unranked.items()]
-    if places.missing:
-        told.append(f"not judged: {places.not_judged()}")
-    return told
+    for why, names in unranked.items():
+        yield f"not ranked: {listed(list(dict.fromkeys(names)))} ({why})"
 
 
 def _named_as(one: Choice) -> str:

@@ -103,13 +103,12 @@ def bytes_over_a_link(case: Case, op: str, size: float, ranks: int) -> float | N
         return 2 * (m - 1) / m * size  # it may add up within a node first
     if op in TIMES:
         return busiest_node_bytes(op, m, r, size)
-    if op in ("reduce_scatter", "all_gather"):
-        return (m - 1) / m * size
-    if op in ("gather", "scatter"):
-        return (m - 1) * r * size
-    if op in ("send", "broadcast") and r == 1:
-        return size
-    return None
+    shares = {
+        **dict.fromkeys(("reduce_scatter", "all_gather"), (m - 1) / m),
+        **dict.fromkeys(("gather", "scatter"), (m - 1) * r),
+        **(dict.fromkeys(("send", "broadcast"), 1) if r == 1 else {}),
+    }
+    return shares[op] * size if op in shares else None
 
 
 def network_time(case: Measured) -> Iterable[Bounded]:

@@ -10,8 +10,9 @@ launch, and checkpoints, for a disk is not dilated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 from ddpbench.records import (
     Block,
@@ -39,62 +40,37 @@ def nominal(ranks: Iterable[RankRecords], case: Case) -> tuple[RankRecords, ...]
     )
 
 
-def _nominal(record: Record, k: float, m: int) -> Record:
-    def at(ns: int) -> int:
-        return round(ns / k)
+_TIMES: dict[type[Record], tuple[str, ...]] = {
+    Block: ("start_ns", "end_ns", "step_ns"),
+    StepRecord: ("start_ns", "end_ns", "spans"),
+    CommRecord: ("start_ns", "end_ns", "begun_ns"),
+    Warmup: ("start_ns", "end_ns", "step_ns", "blocks_ns"),
+    Pace: ("lateness_ns",),
+}
+"""Of each kind of record the fields that are times by the rank's clock."""
+_SIZES: dict[type[Record], tuple[str, ...]] = {
+    CommRecord: ("bytes", "sent_bytes"),
+    RankStart: ("parameters", "gradient_bytes", "largest_gradient_bytes"),
+    Held: ("parameter_bytes", "gradient_bytes", "optimizer_bytes"),
+    Buckets: ("bytes",),
+    Traffic: ("sent_bytes", "received_bytes"),
+}
+"""Those that grow with the gradient."""
 
-    match record:
-        case Block():
-            return replace(
-                record,
-                start_ns=at(record.start_ns),
-                end_ns=at(record.end_ns),
-                step_ns=tuple(at(ns) for ns in record.step_ns),
-            )
-        case StepRecord():
-            return replace(
-                record,
-                start_ns=at(record.start_ns),
-                end_ns=at(record.end_ns),
-                spans=tuple((name, at(start), at(end)) for name, start, end in record.spans),
-            )
-        case CommRecord():
-            return replace(
-                record,
-                start_ns=at(record.start_ns),
-                end_ns=at(record.end_ns),
-                begun_ns=None if record.begun_ns is None else at(record.begun_ns),
-                bytes=record.bytes * m,
-                sent_bytes=None if record.sent_bytes is None else record.sent_bytes * m,
-            )
-        case Warmup():
-            return replace(
-                record,
-                start_ns=at(record.start_ns),
-                end_ns=at(record.end_ns),
-                step_ns=at(record.step_ns),
-                blocks_ns=tuple(tuple(at(ns) for ns in block) for block in record.blocks_ns),
-            )
-        case Pace():
-            return replace(record, lateness_ns=tuple(at(ns) for ns in record.lateness_ns))
-        case RankStart():
-            largest = record.largest_gradient_bytes
-            return replace(
-                record,
-                parameters=record.parameters * m,
-                gradient_bytes=record.gradient_bytes * m,
-                largest_gradient_bytes=None if largest is None else largest * m,
-            )
-        case Held():
-            return replace(
-                record,
-                parameter_bytes=record.parameter_bytes * m,
-                gradient_bytes=record.gradient_bytes * m,
-                optimizer_bytes=record.optimizer_bytes * m,
-            )
-        case Buckets():
-            return replace(record, bytes=tuple(size * m for size in record.bytes))
-        case Traffic():
-            return replace(record, sent_bytes=record.sent_bytes * m, received_bytes=record.received_bytes * m)
-        case _:
-            return record
+
+def _nominal(record: Record, k: float, m: int) -> Record:
+    kind = type(record)
+    changes = {
+        name: _each_number(getattr(record, name), lambda ns: round(ns / k)) for name in _TIMES.get(kind, ())
+    }
+    changes |= {
+        name: _each_number(getattr(record, name), lambda size: size * m) for name in _SIZES.get(kind, ())
+    }
+    return replace(record, **changes) if changes else record
+
+
+def _each_number(value: Any, change: Callable[[int], int]) -> Any:
+    """Return the value with every number in it changed; names of spans, and None, stay."""
+    if isinstance(value, tuple):
+        return tuple(_each_number(each, change) for each in value)
+    return change(value) if isinstance(value, int) else value

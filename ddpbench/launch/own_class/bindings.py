@@ -55,33 +55,46 @@ def bindings_of(node: ast.Module | Function) -> dict[str, list[Binding]]:
 
 def _in_block(body: list[ast.stmt], tests: Tests) -> Iterator[tuple[str, Binding]]:
     for statement in body:
-        if isinstance(statement, ast.Assign):
-            for target in statement.targets:
-                yield from _targets(target, Binding(statement.value, tests=tests))
-        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
-            yield from _targets(statement.target, Binding(statement.value, tests=tests))
-        elif isinstance(statement, ast.For | ast.AsyncFor):
-            yield from _targets(statement.target, Binding(statement.iter, kind="item", tests=tests))
-        elif isinstance(statement, ast.With | ast.AsyncWith):
-            for item in statement.items:
-                if item.optional_vars is not None:
-                    binding = Binding(item.context_expr, kind="context", tests=tests)
-                    yield from _targets(item.optional_vars, binding)
-        if isinstance(statement, ast.If):
-            yield from _in_block(statement.body, (*tests, (statement.test, True)))
-            yield from _in_block(statement.orelse, (*tests, (statement.test, False)))
-        elif isinstance(statement, ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith | ast.Try):
-            for name in ("body", "handlers", "orelse", "finalbody"):
-                for each in getattr(statement, name, []):
-                    handler = isinstance(each, ast.ExceptHandler)
-                    for key, binding in _in_block(each.body if handler else [each], tests):
-                        yield key, replace(binding, handles=handler or binding.handles)
+        for target, binding in _bound_by(statement):
+            yield from _targets(target, replace(binding, tests=tests))
+        yield from _within(statement, tests)
         simple = isinstance(statement, ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Return)
         for each in here(statement) if simple else ():
             if isinstance(each, ast.NamedExpr):
                 yield each.target.id, Binding(each.value, tests=tests)
             elif isinstance(each, ast.comprehension):
                 yield from _targets(each.target, Binding(each.iter, kind="item", tests=tests))
+
+
+def _bound_by(statement: ast.stmt) -> list[tuple[ast.expr, Binding]]:
+    """Return what a statement itself binds, whatever is within it."""
+    match statement:
+        case ast.Assign():
+            return [(target, Binding(statement.value)) for target in statement.targets]
+        case ast.AnnAssign(value=ast.expr() as value):
+            return [(statement.target, Binding(value))]
+        case ast.For() | ast.AsyncFor():
+            return [(statement.target, Binding(statement.iter, kind="item"))]
+        case ast.With() | ast.AsyncWith():
+            return [
+                (item.optional_vars, Binding(item.context_expr, kind="context"))
+                for item in statement.items
+                if item.optional_vars is not None
+            ]
+    return []
+
+
+def _within(statement: ast.stmt, tests: Tests) -> Iterator[tuple[str, Binding]]:
+    """Yield what the statements within one bind."""
+    if isinstance(statement, ast.If):
+        yield from _in_block(statement.body, (*tests, (statement.test, True)))
+        yield from _in_block(statement.orelse, (*tests, (statement.test, False)))
+    elif isinstance(statement, ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith | ast.Try):
+        for name in ("body", "handlers", "orelse", "finalbody"):
+            for each in getattr(statement, name, []):
+                handler = isinstance(each, ast.ExceptHandler)
+                for key, binding in _in_block(each.body if handler else [each], tests):
+                    yield key, replace(binding, handles=handler or binding.handles)
 
 
 def _targets(target: ast.expr, binding: Binding) -> Iterator[tuple[str, Binding]]:

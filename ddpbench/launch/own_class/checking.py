@@ -115,21 +115,51 @@ class _Flow:
         self.loops -= 1
 
     def _statement(self, node: ast.stmt) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            self._definition(node)
+        elif isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
+            self._assignment(node)
+        elif isinstance(
+            node, ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith | ast.Try | ast.If
+        ):
+            self._compound(node)
+        elif isinstance(node, ast.Continue | ast.Break) and not self.loops:
+            self.problems.append(f"`{ast.unparse(node)}` stands in no loop of the method's")
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            self.bound |= {each.asname or each.name.partition(".")[0] for each in node.names}
+        elif isinstance(node, ast.Delete):
+            self.bound -= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        else:
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, ast.expr):
+                    self.expression(child)
+
+    def _definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
+        if isinstance(node, ast.ClassDef):
+            evaluated = node.bases
+            inner = _Flow(self.own | {node.name} | _stored(node.body), set(), self.known)
+        else:
+            evaluated = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
+            inner = _Flow(self.own | set(_arguments(node.args)), _stored(node.body), self.known)
+        for each in evaluated:
+            self.expression(each)
+        self.bound.add(node.name)
+        inner.block(node.body)
+        self.problems += inner.problems
+
+    def _assignment(self, node: ast.Assign | ast.AugAssign | ast.AnnAssign) -> None:
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            self._read(ast.copy_location(ast.Name(node.target.id, ast.Load()), node))
+        if node.value is None:
+            return  # a name with its type alone
+        self.expression(node.value)
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            self.expression(target)
+
+    def _compound(
+        self, node: ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith | ast.Try | ast.If
+    ) -> None:
         match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                for default in [*node.args.defaults, *filter(None, node.args.kw_defaults)]:
-                    self.expression(default)
-                self.bound.add(node.name)
-                inner = _Flow(self.own | set(_arguments(node.args)), _stored(node.body), self.known)
-                inner.block(node.body)
-                self.problems += inner.problems
-            case ast.ClassDef():
-                for base in node.bases:
-                    self.expression(base)
-                self.bound.add(node.name)
-                inner = _Flow(self.own | {node.name} | _stored(node.body), set(), self.known)
-                inner.block(node.body)
-                self.problems += inner.problems
             case ast.For() | ast.AsyncFor():
                 self.expression(node.iter)
                 self.expression(node.target)
@@ -142,8 +172,6 @@ class _Flow:
             case ast.If():
                 self.expression(node.test)
                 self.block([*node.body, *node.orelse])
-            case ast.Continue() | ast.Break() if not self.loops:
-                self.problems.append(f"`{ast.unparse(node)}` stands in no loop of the method's")
             case ast.With() | ast.AsyncWith():
                 for item in node.items:
                     self.expression(item.context_expr)
@@ -157,57 +185,26 @@ class _Flow:
                         self.bound.add(handler.name)
                     self.block(handler.body)
                 self.block([*node.orelse, *node.finalbody])
-            case ast.Assign():
-                self.expression(node.value)
-                for target in node.targets:
-                    self.expression(target)
-            case ast.AugAssign():
-                if isinstance(node.target, ast.Name):
-                    self._read(ast.copy_location(ast.Name(node.target.id, ast.Load()), node))
-                self.expression(node.value)
-                self.expression(node.target)
-            case ast.AnnAssign():
-                if node.value is not None:
-                    self.expression(node.value)
-                    self.expression(node.target)
-            case ast.Import() | ast.ImportFrom():
-                self.bound |= {each.asname or each.name.partition(".")[0] for each in node.names}
-            case ast.Delete():
-                for target in node.targets:
-                    if isinstance(target, ast.Name):
-                        self.bound.discard(target.id)
-            case _:
-                for child in ast.iter_child_nodes(node):
-                    if isinstance(child, ast.expr):
-                        self.expression(child)
 
     def expression(self, node: ast.AST) -> None:
         """Look at the names of an expression; targets are bound by it."""
-        used = node.func if isinstance(node, ast.Call) else node.value if isinstance(node, _PARTS) else None
-        computed = isinstance(node, ast.Call) and isinstance(
-            used, ast.BinOp | ast.UnaryOp
-        )  # such as (2 * 8)(x)
-        if computed or (isinstance(used, _VALUES) and not _may_have(node, used)):
-            self.problems.append(f"`{ast.unparse(node)}` uses a value as if it were a function or a module")
+        self._check_use(node)
         if isinstance(node, ast.Name):
             if isinstance(node.ctx, ast.Store):
                 self.bound.add(node.id)
             else:
                 self._read(node)
         elif isinstance(node, ast.Lambda):
-            for default in (*node.args.defaults, *node.args.kw_defaults):
-                if default is not None:
-                    self.expression(default)
+            for default in filter(None, (*node.args.defaults, *node.args.kw_defaults)):
+                self.expression(default)
             inner = _Flow(self.bound | set(_arguments(node.args)), set(), self.known)
             inner.expression(node.body)
             self.problems += inner.problems
         elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
             inner = _Flow(set(self.bound), self.stored, self.known)
             for each in node.generators:
-                inner.expression(each.iter)
-                inner.expression(each.target)
-                for test in each.ifs:
-                    inner.expression(test)
+                for part in (each.iter, each.target, *each.ifs):
+                    inner.expression(part)
             values = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
             for value in values:
                 inner.expression(value)
@@ -215,6 +212,14 @@ class _Flow:
         else:
             for child in ast.iter_child_nodes(node):
                 self.expression(child)
+
+    def _check_use(self, node: ast.AST) -> None:
+        used = node.func if isinstance(node, ast.Call) else node.value if isinstance(node, _PARTS) else None
+        computed = isinstance(node, ast.Call) and isinstance(
+            used, ast.BinOp | ast.UnaryOp
+        )  # such as (2 * 8)(x)
+        if computed or (isinstance(used, _VALUES) and not _may_have(node, used)):
+            self.problems.append(f"`{ast.unparse(node)}` uses a value as if it were a function or a module")
 
     def _read(self, node: ast.Name) -> None:
         name = node.id

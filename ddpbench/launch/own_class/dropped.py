@@ -301,29 +301,29 @@ class _Collected:
         left = {*self.of.script.functions, *self.of.script.classes}
         if calls and not placed and (first_name(calls[0]) in left or self._is_own_method(calls[0])):
             return  # its own statements are looked at
-        loads = [each for each in calls if last_name(each) == "DataLoader"]
-        if loads and all(not _rest(each, _LOADED) for each in loads):
-            return
-        if loads:
-            plain = all(
-                each.arg in ("shuffle", "drop_last") or last_name(each.value) == "DistributedSampler"
-                for load in loads
-                for each in _rest(load, _LOADED)
-            )
-            if plain:
-                self._add(DONE, shown)
-                return
-            rest = ", ".join(ast.unparse(word) for each in loads for word in _rest(each, _LOADED))
-            self._add(DATA, shown, f"{ast.unparse(loads[0].func)}({rest})")
+        if loads := [each for each in calls if last_name(each) == "DataLoader"]:
+            self._loads(loads, shown)
             return
         group = self._group(node, calls)
-        part = next((each for each in calls if last_name(each) in ("Subset", "random_split")), None)
-        if group == DATA and part is not None:
+        part = any(last_name(each) in ("Subset", "random_split") for each in calls)
+        if group == DATA and part:
             self._add(DATA, shown, f"{ast.unparse(node)}: dataset() has all samples")
+        elif not (isinstance(node, ast.Return) and group in (OTHER, DONE)):
+            self._add(OTHER if group == DONE and isinstance(node, ast.AugAssign) else group, shown)
+
+    def _loads(self, loads: list[ast.Call], shown: ast.AST) -> None:
+        """Tell what of a DataLoader's arguments the class does not have."""
+        rest = [word for each in loads for word in _rest(each, _LOADED)]
+        if not rest:
             return
-        if isinstance(node, ast.Return) and group in (OTHER, DONE):
-            return
-        self._add(OTHER if group == DONE and isinstance(node, ast.AugAssign) else group, shown)
+        if all(
+            each.arg in ("shuffle", "drop_last") or last_name(each.value) == "DistributedSampler"
+            for each in rest
+        ):
+            self._add(DONE, shown)
+        else:
+            words = ", ".join(map(ast.unparse, rest))
+            self._add(DATA, shown, f"{ast.unparse(loads[0].func)}({words})")
 
     def _is_own_method(self, call: ast.Call) -> bool:
         """Return whether a call is of a method of one of the script's classes that the class does not use."""
@@ -347,30 +347,25 @@ class _Collected:
             ]
             plain = "register_comm_hook" not in names and all(each.arg in _PLACES for each in words)
             return DONE if plain else WRAPPED
-        schedules = self._schedules(calls)
-        if schedules is not None:
-            return schedules
-        if "['lr']" in text:
-            return SCHEDULE
-        if "require_backward_grad_sync" in text:
-            return SYNC
-        if "environ" in text and any(f"'{each}'" in text for each in _VARIABLES):
-            return DONE
-        if "environ" in text or "backends." in text:
-            return MACHINE
-        for group in (WAITS, SYNC, MACHINE, DATA, CHECKPOINTS, SEEDS, OPTIONS):
-            if names & _CALLS[group] or (group == DATA and any(each.endswith("Sampler") for each in names)):
-                return group
-        if "print" in names or names & {"info", "debug", "set_postfix", "add_scalar"}:
-            return PRINTED
-        if names & {"item", "cpu", "numpy", "tolist"}:
-            return READS
-        if any(map(self._sets_part, calls)) or any(map(self._follows_model, calls)):
-            return MODEL
-        for group in (MODEL, PRINTED, DONE):
-            if names & _CALLS[group] and not (group == PRINTED and any(map(self._collects, calls))):
-                return group
-        return OTHER
+        return self._schedules(calls) or _by_text(text) or self._by_calls(calls, names)
+
+    def _by_calls(self, calls: list[ast.Call], names: set[str]) -> str:
+        """Return the group of a statement by what it calls."""
+        sampler = any(each.endswith("Sampler") for each in names)
+        changes_model = any(map(self._sets_part, calls)) or any(map(self._follows_model, calls))
+        collects = any(map(self._collects, calls))
+        groups = (
+            *(
+                (group, bool(names & _CALLS[group]) or (group == DATA and sampler))
+                for group in (WAITS, SYNC, MACHINE, DATA, CHECKPOINTS, SEEDS, OPTIONS)
+            ),
+            (PRINTED, bool(names & {"print", "info", "debug", "set_postfix", "add_scalar"})),
+            (READS, bool(names & {"item", "cpu", "numpy", "tolist"})),
+            (MODEL, changes_model or bool(names & _CALLS[MODEL])),
+            (PRINTED, bool(names & _CALLS[PRINTED]) and not collects),
+            (DONE, bool(names & _CALLS[DONE])),
+        )
+        return next((group for group, fits in groups if fits), OTHER)
 
     def _collects(self, call: ast.Call) -> bool:
         """Return whether a call puts objects or parts of a model into a list: that logs nothing."""
@@ -432,31 +427,33 @@ class _Collected:
         elif isinstance(node, ast.Try):
             heads = []
         for call in (each for head in heads for each in ast.walk(head) if isinstance(each, ast.Call)):
-            name = last_name(call)
-            words = self._words(call)
-            if _WRAPPERS.get(name) == "ddp":
-                for word in words:
-                    key = "base.bucket_cap_mb" if word.arg == "bucket_cap_mb" else f"options.ddp.{word.arg}"
-                    if word.arg in _DDP_OPTIONS or word.arg == "bucket_cap_mb":
-                        self.of.setting(key, word.value, self.scope, call.lineno)
-                self._wrapped(call, [*_DDP_OPTIONS, "bucket_cap_mb", *_PLACES])
-            elif name in _WRAPPERS:
-                self._wrapped(call, _PLACES)
-            elif name == "register_comm_hook":
-                hooks = [kind for hook, kind in _HOOKS.items() if hook in ast.unparse(call)]
-                for kind in hooks[:1]:
-                    self.of.setting("options.ddp.compression", ast.Constant(kind), self.scope, call.lineno)
-            elif name == "set_num_threads":
-                self.of.threads(call, self.scope)
-            elif name == "set_default_dtype" and call.args:
-                kind = last_name(call.args[0])
-                if kind in ("float64", "double", "bfloat16"):
-                    dtype = ast.Constant("float64" if kind == "double" else kind)
-                    self.of.setting("base.dtype", dtype, self.scope, call.lineno)
-            elif name == "DataLoader":
-                for word in words:
-                    if word.arg == "num_workers" and not self._zero(word.value):
-                        self.of.setting("base.loader_workers", word.value, self.scope, call.lineno)
+            for key, value in self._set_by(call):
+                self.of.setting(key, value, self.scope, call.lineno)
+
+    def _set_by(self, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
+        """Yield the settings that a call makes; what of it an experiment cannot set is told."""
+        name, words = last_name(call), self._words(call)
+        if _WRAPPERS.get(name) == "ddp":
+            for word in words:
+                if word.arg in _DDP_OPTIONS or word.arg == "bucket_cap_mb":
+                    cap = word.arg == "bucket_cap_mb"
+                    yield "base.bucket_cap_mb" if cap else f"options.ddp.{word.arg}", word.value
+            self._wrapped(call, [*_DDP_OPTIONS, "bucket_cap_mb", *_PLACES])
+        elif name in _WRAPPERS:
+            self._wrapped(call, _PLACES)
+        elif name == "register_comm_hook":
+            hooks = [kind for hook, kind in _HOOKS.items() if hook in ast.unparse(call)]
+            yield from (("options.ddp.compression", ast.Constant(kind)) for kind in hooks[:1])
+        elif name == "set_num_threads":
+            self.of.threads(call, self.scope)
+        elif name == "set_default_dtype" and call.args:
+            kind = last_name(call.args[0])
+            if kind in ("float64", "double", "bfloat16"):
+                yield "base.dtype", ast.Constant("float64" if kind == "double" else kind)
+        elif name == "DataLoader":
+            for word in words:
+                if word.arg == "num_workers" and not self._zero(word.value):
+                    yield "base.loader_workers", word.value
 
     def _words(self, call: ast.Call) -> list[ast.keyword]:
         return [ast.keyword(name, value) for name, value in self.of.tracer.words(call, self.scope)]
@@ -470,6 +467,17 @@ class _Collected:
     def _zero(self, value: ast.expr) -> bool:
         known, found = self.of.tracer.value(value, self.scope)
         return known and found == 0
+
+
+def _by_text(text: str) -> str:
+    """Return the group of a statement by words in it that are no calls; empty where it has none."""
+    groups = (
+        (SCHEDULE, "['lr']" in text),
+        (SYNC, "require_backward_grad_sync" in text),
+        (DONE, "environ" in text and any(f"'{each}'" in text for each in _VARIABLES)),
+        (MACHINE, "environ" in text or "backends." in text),
+    )
+    return next((group for group, fits in groups if fits), "")
 
 
 def _rest(call: ast.Call, known: Iterable[str]) -> list[ast.keyword]:

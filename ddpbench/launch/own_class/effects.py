@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddpbench.launch.own_class.bindings import Binding, Path, Scope, Tests, key_of
@@ -235,6 +235,22 @@ class _Where:
     """Return whether the class has no copy of the call."""
 
 
+def _given_by(node: ast.expr) -> Sequence[ast.expr]:
+    """Return the expressions of which one, or a part of one, is what an expression gives."""
+    match node:
+        case ast.Attribute() | ast.Subscript() | ast.Starred() | ast.NamedExpr():
+            return [node.value]
+        case ast.IfExp():
+            return [node.body, node.orelse]
+        case ast.BoolOp() | ast.Dict():
+            return node.values
+        case ast.List() | ast.Tuple() | ast.Set():
+            return node.elts
+        case ast.BinOp(op=ast.Add()) if not isinstance(node.left, ast.Constant):
+            return [each for each in (node.left, node.right) if isinstance(each, ast.Call | ast.List)]
+    return []
+
+
 class Effects:
     """Finds them."""
 
@@ -445,32 +461,44 @@ class Effects:
             taint = self._given(call, called, where)
             called = replace(called, call=call, caller=where.scope)
         receiver = self._part(func.value, where) if isinstance(func, ast.Attribute) else ""
+        if receiver and isinstance(func, ast.Attribute):
+            own = called is not None and not isinstance(called.node, ast.Module)
+            part = self._by_receiver(call, func.value, receiver, where, own=own)
+            if part is not None:
+                return part
+            if own:
+                taint["self"] = receiver
+        if called is not None:
+            return self._inside(called, taint)
+        if receiver or (isinstance(func, ast.Name) and self._part(func, where)):
+            return ""  # a module's forward
+        given = [each for each in self._arguments(call) if self._part(each, where) not in ("", LOCAL)]
+        pure = not given or self._is_pure(call, name)
+        if pure or (name in ("setattr", "delattr") and given[0] is not call.args[0]):
+            return ""
+        return self._part(given[0], where)
+
+    def _by_receiver(
+        self, call: ast.Call, of: ast.expr, receiver: str, where: _Where, *, own: bool
+    ) -> str | None:
+        """Return the part that a call on a part changes, empty for none; None where its name does not say it.
+
+        `own`: it is of a function of the script, whose statements say it.
+        """
+        name = last_name(call)
         if receiver == LOCAL:
             in_place = where.helper and name.endswith("_")
             return LOCAL if in_place or name.startswith("register_") else ""
-        if receiver and isinstance(func, ast.Attribute):
-            if name == "load_state_dict" and call.args and self._is_loaded(call.args[0], where):
-                return ""
-            if called is not None and not isinstance(called.node, ast.Module):
-                taint["self"] = receiver
-            elif receiver == "model" and self._ends_training(call, func.value, where):
-                return receiver
-            elif self._of_library(func.value, where) and self._is_known(name):
-                return ""
-            elif name not in HARMLESS_METHODS or name == "requires_grad_" or _casts(call, receiver):
-                return receiver
-        if called is not None:
-            return self._inside(called, taint)
-        if isinstance(func, ast.Name) and self._part(func, where):
-            return ""  # a module's forward
-        if receiver:
+        if name == "load_state_dict" and call.args and self._is_loaded(call.args[0], where):
             return ""
-        given = [each for each in self._arguments(call) if self._part(each, where) not in ("", LOCAL)]
-        if not given or self._is_pure(call, name):
+        if own:
+            return None
+        if receiver == "model" and self._ends_training(call, of, where):
+            return receiver
+        if self._of_library(of, where) and self._is_known(name):
             return ""
-        if name in ("setattr", "delattr") and given[0] is not call.args[0]:
-            return ""
-        return self._part(given[0], where)
+        changes = name not in HARMLESS_METHODS or name == "requires_grad_" or _casts(call, receiver)
+        return receiver if changes else None
 
     def _ends_training(self, call: ast.Call, of: ast.expr, where: _Where) -> bool:
         """Return whether a call puts a part of a model into evaluation, in which it then trains."""
@@ -557,52 +585,40 @@ class Effects:
         """
         if depth > _DEEPEST:
             return ""
-        if isinstance(node, ast.Name) and node.id in where.taint:
-            return where.taint[node.id]
-        if isinstance(node, ast.Name | ast.Attribute | ast.Call):
-            origin = self.tracer.trace(node, where.scope)
-            for table in (self.parts, self.state) if whole else (self.parts,):
-                if origin.key in table:
-                    return table[origin.key]
-            if isinstance(node, ast.Call) and origin.node is not node:
-                return self._part(origin.node, replace(where, scope=origin.scope), depth + 1, whole=whole)
-
-        def inner(each: ast.expr) -> str:
-            return self._part(each, where, depth + 1, whole=whole)
-
+        known = self._by_origin(node, where, depth, whole=whole)
+        if known is not None:
+            return known
         match node:
             case ast.Name():
                 return self._named(
                     node.id, node.lineno if hasattr(node, "lineno") else 0, where, depth, whole
                 )
-            case ast.Attribute():
-                if node.attr in _FACTS:
-                    return ""
-                own = isinstance(node.value, ast.Name) and node.value.id == "self"
-                if own and where.scope.own is not None and "self" not in where.taint:
-                    origin = self.tracer.trace(node, where.scope)
-                    if origin.node is node:
-                        return ""
-                    return self._part(origin.node, replace(where, scope=origin.scope), depth + 1, whole=whole)
-                return inner(node.value)
-            case ast.Subscript() | ast.Starred() | ast.NamedExpr():
-                return inner(node.value)
-            case ast.IfExp():
-                return inner(node.body) or inner(node.orelse)
-            case ast.BoolOp():
-                return next(filter(None, map(inner, node.values)), "")
-            case ast.List() | ast.Tuple() | ast.Set():
-                return next(filter(None, map(inner, node.elts)), "")
-            case ast.BinOp(op=ast.Add()) if not isinstance(node.left, ast.Constant):
-                both = (node.left, node.right)
-                return next((inner(e) for e in both if isinstance(e, ast.Call | ast.List) and inner(e)), "")
-            case ast.Dict():
-                return next(filter(None, map(inner, node.values)), "")
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
                 return self._comprehended(node, node.elt, where, depth, whole)
             case ast.Call():
                 return self._returned(node, where, depth, whole)
-        return ""
+        parts = (self._part(each, where, depth + 1, whole=whole) for each in _given_by(node))
+        return next(filter(None, parts), "")
+
+    def _by_origin(self, node: ast.expr, where: _Where, depth: int, *, whole: bool) -> str | None:
+        """Return the part that a name, an attribute or a call comes from; None where that is to be looked up in it."""
+        if isinstance(node, ast.Name) and node.id in where.taint:
+            return where.taint[node.id]
+        if not isinstance(node, ast.Name | ast.Attribute | ast.Call):
+            return None
+        origin = self.tracer.trace(node, where.scope)
+        tables = (self.parts, self.state) if whole else (self.parts,)
+        for part in (table[origin.key] for table in tables if origin.key in table):
+            return part
+        follows = isinstance(node, ast.Call) and origin.node is not node
+        if isinstance(node, ast.Attribute):
+            of_self = isinstance(node.value, ast.Name) and node.value.id == "self"
+            follows = of_self and where.scope.own is not None and "self" not in where.taint
+            if node.attr in _FACTS or (follows and origin.node is node):
+                return ""
+        if not follows:
+            return None
+        return self._part(origin.node, replace(where, scope=origin.scope), depth + 1, whole=whole)
 
     def _named(self, name: str, line: int, where: _Where, depth: int, whole: bool) -> str:
         """Return the part that a name has by any of its bindings; a loop around the line is the only one."""

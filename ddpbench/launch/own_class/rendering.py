@@ -233,31 +233,33 @@ class _Pass(ast.NodeTransformer):
 
     def _placed(self, node: ast.expr) -> ast.expr | None:
         """Return what stands for a name or an attribute; None where it stays as it is, or its parts are to be seen."""
-        plain = isinstance(node, ast.Name)
         of = getattr(node, "value", node)
-        if not isinstance(of, ast.Name | ast.Attribute | ast.Subscript) and last_name(of) != "parse_args":
-            return None
-        found = self._origin(node)
+        traced = isinstance(of, ast.Name | ast.Attribute | ast.Subscript) or last_name(of) == "parse_args"
+        found = self._origin(node) if traced else None
         if found is None:
             return None
         if isinstance(node, ast.Name) and node.id in self.to.counters:
             return ast.Attribute(ast.Name("self", ast.Load()), counted_as(node.id), ast.Load())
         if found.key in self.to.roles:
             return _as_of(node, deepcopy(self.to.roles[found.key]))
-        if isinstance(node, ast.Attribute) and self._is_role(node.value):
-            return None  # a part of the model is the model's, not another one like it
+        # A part of the model is the model's, not another one like it.
+        of_role = isinstance(node, ast.Attribute) and self._is_role(node.value)
         written = of if isinstance(node, ast.Subscript) else node
-        if not isinstance(node, ast.Name) and key_of(written) in self.to.written:
+        if of_role or (not isinstance(node, ast.Name) and key_of(written) in self.to.written):
             return None
         if self.to.device is not None and is_device(node, self.scope, self.tracer):
             return deepcopy(self.to.device)
+        return self._value(node, found)
+
+    def _value(self, node: ast.expr, found: Origin) -> ast.expr | None:
+        """Return what stands for what is no part of the class: the value that the script gives it, or its name."""
         own = isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
         known = found.node is not node
         if isinstance(node, ast.Attribute) and not known and self._parsed(node):
             self.to.missing[node.attr] = f"the option `{node.attr}`, of which no value is seen"
             return ast.Name(node.attr, ast.Load())
         stays = self._stays(first_name(node)) and first_name(node) != "self" and not self._parsed(node)
-        if not plain and not own and (not known or stays):
+        if not isinstance(node, ast.Name) and not own and (not known or stays):
             return None
         if isinstance(node, ast.Name) and self._stays(node.id):
             node.outer = True  # type: ignore[attr-defined]  # what the class must not give another meaning
@@ -422,11 +424,9 @@ def is_device(node: ast.expr, scope: Scope, tracer: Tracer) -> bool:
         return last_name(node) == "device"
     if isinstance(node, ast.IfExp):
         return is_device(node.body, scope, tracer) and is_device(node.orelse, scope, tracer)
-    if not isinstance(node, ast.Name | ast.Attribute):
+    if not isinstance(node, ast.Name | ast.Attribute) or last_name(node) in tracer.script.functions:
         return False
     name = last_name(node).lower()
-    if last_name(node) in tracer.script.functions:
-        return False
     if "device" in name or name in _DEVICES:
         return True
     found = tracer.trace(node, scope)

@@ -399,17 +399,16 @@ def _same(target: ast.expr, value: ast.expr) -> bool:
         return ast.unparse(value.elt) == ast.unparse(value.generators[0].target) and _same(
             target, value.generators[0].iter
         )
-    if isinstance(value, ast.DictComp) and len(value.generators) == 1:
-        each = value.generators[0]
-        pair = f"({ast.unparse(value.key)}, {ast.unparse(value.value)})"
-        return (
-            not each.ifs and ast.unparse(each.target) == pair and ast.unparse(each.iter) == f"{told}.items()"
-        )
-    if isinstance(value, ast.GeneratorExp | ast.ListComp) and len(value.generators) == 1:
-        each = value.generators[0]
-        return (
-            not each.ifs
-            and ast.unparse(value.elt) == ast.unparse(each.target)
-            and ast.unparse(each.iter) == told
-        )
-    return False
+    return _copies(value, told)
+
+
+def _copies(value: ast.expr, told: str) -> bool:
+    """Return whether a comprehension gives what it is made of, as `{k: v for k, v in batch.items()}`."""
+    if not isinstance(value, ast.DictComp | ast.GeneratorExp | ast.ListComp) or len(value.generators) != 1:
+        return False
+    each = value.generators[0]
+    if isinstance(value, ast.DictComp):
+        given, source = f"({ast.unparse(value.key)}, {ast.unparse(value.value)})", f"{told}.items()"
+    else:
+        given, source = ast.unparse(value.elt), told
+    return not each.ifs and ast.unparse(each.target) == given and ast.unparse(each.iter) == source

@@ -389,22 +389,23 @@ class Tracer:
             for binding in self._chosen(key, where, depth, read=line) if where is not scope else ():
                 self._way[passed:] = [(key, where, line)]
                 return Origin(binding.value, where, binding.path)
+        return self._held(holder, node.attr)
+
+    def _held(self, holder: Origin, name: str) -> Origin | None:
+        """Return what an object of the command line's options, or of a configuration, holds under a name."""
         if not isinstance(holder.node, ast.Call) or holder.path:
             return None
         if last_name(holder.node) == "parse_args":
-            return self._option(node.attr)
+            return self._option(name)
         if last_name(holder.node) in _HOLDERS:
-            return self._keyword(holder, node.attr)
-        name = holder.node.func.id if isinstance(holder.node.func, ast.Name) else ""
-        if name in self.script.functions:
+            return self._keyword(holder, name)
+        made = holder.node.func.id if isinstance(holder.node.func, ast.Name) else ""
+        if made in self.script.functions:
             inner = self.entered(holder)
-            if inner is not None and last_name(inner.node) == "parse_args":
-                return self._option(node.attr)
-            return None
-        found = self.script.classes.get(name)
-        if found is None:
-            return None
-        return self._keyword(holder, node.attr) or self._field(found, node.attr)
+            parsed = inner is not None and last_name(inner.node) == "parse_args"
+            return self._option(name) if parsed else None
+        found = self.script.classes.get(made)
+        return None if found is None else self._keyword(holder, name) or self._field(found, name)
 
     def _keyword(self, holder: Origin, name: str) -> Origin | None:
         assert isinstance(holder.node, ast.Call)
@@ -474,36 +475,35 @@ class Tracer:
         if every is not None:
             return every
         if any(self._varies(each.id, scope) for each in ast.walk(test) if isinstance(each, ast.Name)):
-            if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or):
-                return True if any(self._of_every(each, scope, depth) for each in test.values) else None
-            return None
+            parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else []
+            return True if any(self._of_every(each, scope, depth) for each in parts) else None
         if depth > _DEEPEST:
             return None
         if self._only_distributed(test, scope, depth):
             return False
+        return self._holds_by_parts(test, scope, depth)
+
+    def _holds_by_parts(self, test: ast.expr, scope: Scope, depth: int) -> bool | None:
         if isinstance(test, ast.BoolOp):
             found = [self.holds(each, scope, depth + 1) for each in test.values]
             decides = isinstance(test.op, ast.Or)
-            if decides in found:
-                return decides
-            return None if None in found else not decides
+            return decides if decides in found else None if None in found else not decides
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             inner = self.holds(test.operand, scope, depth)
             return None if inner is None else not inner
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
             known, left = self._literal(test.left, scope, depth)
             also, right = self._literal(test.comparators[0], scope, depth)
-            if known and also and isinstance(test.ops[0], ast.Eq | ast.NotEq | ast.Is | ast.IsNot):
-                return bool(left == right) is isinstance(test.ops[0], ast.Eq | ast.Is)
-            return None
+            equality = isinstance(test.ops[0], ast.Eq | ast.NotEq | ast.Is | ast.IsNot)
+            equal = bool(left == right) is isinstance(test.ops[0], ast.Eq | ast.Is)
+            return equal if known and also and equality else None
         if isinstance(test, ast.Name):  # of a comparison: `ddp = int(os.environ.get("RANK", -1)) != -1`
             named = self.trace(test, scope, depth + 1)
             if isinstance(named.node, ast.Compare | ast.BoolOp) and not named.path:
                 return self.holds(named.node, named.scope, depth + 1)
-        if isinstance(test, ast.Name | ast.Attribute | ast.Constant | ast.Subscript):
-            known, value = self._literal(test, scope, depth)
-            return bool(value) if known else None
-        return None
+        simple = isinstance(test, ast.Name | ast.Attribute | ast.Constant | ast.Subscript)
+        known, value = self._literal(test, scope, depth) if simple else (False, None)
+        return bool(value) if known else None
 
     def _of_every(self, test: ast.expr, scope: Scope, depth: int) -> bool | None:
         """Return how `(step + 1) % every == 0` comes out where `every` is 1; None for anything else."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
 
+from ddpbench.errors import first_reason
 from ddpbench.launch.own_class.bindings import Scope
 from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
 from ddpbench.launch.own_class.script import here, in_step, last_name
@@ -40,44 +41,50 @@ def updates_of(tracer: Tracer, body: list[ast.stmt], scope: Scope) -> Updates:
         name = last_name(call)
         if name.startswith("clip_grad_"):
             found.clipping.append(call)
-        if name != "step" or not isinstance(call.func, ast.Attribute):
-            continue
-        receiver = call.func.value
-        origin = tracer.trace(receiver, scope)
-        if is_scaler(origin, receiver):
-            found.owns = "a GradScaler"
-            if not call.args:
-                continue
-            receiver = call.args[0]
-            origin = tracer.trace(receiver, scope)
-        if is_scheduler(origin, receiver):
-            _add(found.schedulers, receiver, origin)
-            if call.args or call.keywords:
-                found.owns = found.owns or "a scheduler that is told something"
-        elif "opt" in last_name(receiver).lower() or "parameters" in ast.unparse(origin.node):
-            _add(found.optimizers, receiver, origin)
-            if call.args and call.func.value is receiver:
-                found.owns = "an optimizer that takes a closure"
-        elif "opt" in ast.unparse(origin.node).lower():
-            _add(found.optimizers, receiver, origin)
+        if name == "step" and isinstance(call.func, ast.Attribute):
+            _add_step(found, call, call.func.value, tracer, scope)
     backwards = [each for each in calls if is_backward(each)]
     if len(found.optimizers) > 1:
         found.owns = "several optimizers"
-    elif len(backwards) != 1:
-        found.owns = found.owns or "several backward passes"
-    elif _conditional(body, _is_optimizers):
-        found.owns = found.owns or "gradients that accumulate"
-    elif _clips_under_condition(body):
-        found.owns = found.owns or "gradients that some updates clip"
-    elif _direct_steps(tracer, body, scope) > 1:
-        found.owns = found.owns or "several updates"
-    elif own_gradients(backwards, body):
-        found.owns = found.owns or "a backward() with arguments"
-    elif not any(is_backward(each) for each in here(body)):
-        found.owns = found.owns or "a backward in a function of the loop's own"
-    elif _conditional(body, lambda call: _is_schedulers(tracer, call, scope)):
-        found.owns = found.owns or "a schedule that some updates leave as it is"
+    found.owns = (
+        found.owns
+        or first_reason(
+            (len(backwards) != 1, "several backward passes"),
+            (_conditional(body, _is_optimizers), "gradients that accumulate"),
+            (_clips_under_condition(body), "gradients that some updates clip"),
+            (_direct_steps(tracer, body, scope) > 1, "several updates"),
+            (own_gradients(backwards, body), "a backward() with arguments"),
+            (not any(is_backward(each) for each in here(body)), "a backward in a function of the loop's own"),
+            (
+                _conditional(body, lambda call: _is_schedulers(tracer, call, scope)),
+                "a schedule that some updates leave as it is",
+            ),
+        )
+        or ""
+    )
     return found
+
+
+def _add_step(found: Updates, call: ast.Call, receiver: ast.expr, tracer: Tracer, scope: Scope) -> None:
+    """Take a call of `step`, and whose it is."""
+    origin = tracer.trace(receiver, scope)
+    scales = is_scaler(origin, receiver)
+    if scales:
+        found.owns = "a GradScaler"
+        if not call.args:
+            return
+        receiver = call.args[0]
+        origin = tracer.trace(receiver, scope)
+    if is_scheduler(origin, receiver):
+        _add(found.schedulers, receiver, origin)
+        if call.args or call.keywords:
+            found.owns = found.owns or "a scheduler that is told something"
+    elif "opt" in last_name(receiver).lower() or "parameters" in ast.unparse(origin.node):
+        _add(found.optimizers, receiver, origin)
+        if call.args and not scales:
+            found.owns = "an optimizer that takes a closure"
+    elif "opt" in ast.unparse(origin.node).lower():
+        _add(found.optimizers, receiver, origin)
 
 
 def epoch_schedules(tracer: Tracer, loops: Iterable[TrainingLoop]) -> list[ast.Call]:

@@ -83,15 +83,11 @@ def next_step(
         return "submit"
     if state is not None and state.active:
         return "wait"
-    if again:
-        return "submit"
-    if progress.carried_out and not (first and progress.left_out):
+    if not again and progress.carried_out and not (first and progress.left_out):
         return "done"
-    if first:  # whoever gives the command again wants it to go on
-        return "submit"
-    if state is not None and state.state in _GO_ON and progress.finished > last.launches:
-        return "submit"
-    return "give up"
+    went_on = state is not None and state.state in _GO_ON and progress.finished > last.launches
+    # Whoever gives the command again wants it to go on.
+    return "submit" if again or first or went_on else "give up"
 
 
 class Listener(Protocol):
@@ -212,9 +208,8 @@ class Follower:
         if state is not None and state.nodes and state.nodes != last.nodes:
             last = size.jobs[-1] = replace(last, nodes=state.nodes)
             self.submission.save()
-        if last.fetched or not last.nodes:  # without nodes it has never run
-            return True
-        if state is not None and runs and state.state != "RUNNING":
+        never_ran = not last.nodes
+        if last.fetched or never_ran or (state is not None and runs and state.state != "RUNNING"):
             return True
         if self.clock() - self._fetched.get((nodes, runs), -FETCH_EVERY_S) < (
             FETCH_EVERY_S if runs else AGAIN_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from ddpbench.launch.elsewhere import Shape
@@ -14,6 +15,19 @@ FIRST_PORT, PORTS = 20_000, 12_000
 """Ports of jobs: below those that Linux gives to connections, from 32,768."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slots:
+    """How a job's slots are started."""
+
+    python: str
+    again: str
+    """The command that follows the job."""
+    retry_failed: bool = False
+    local: str = ""
+    """Where the run is on each node's own disk, a word of the shell, where no directory is shared: then the run
+    directory, packed, is to follow the script's last line."""
+
+
 def job_script(
     run_dir: Path,
     name: str,
@@ -22,22 +36,17 @@ def job_script(
     *,
     cpus: int | None,
     time_s: float,
-    python: str,
-    again: str,
-    retry_failed: bool = False,
-    local: str = "",
+    slots: Slots,
 ) -> str:
     """Return the script of the job that carries out the plan of `run_dir` in an allocation of that shape.
 
-    `local` is where the run is on each node's own disk, a word of the shell, where no directory is shared: then the
-    run directory, packed, is to follow the script's last line.
-
-    `name` is the job's, `cpus` how many cores a rank has (None: as Slurm likes), `time_s` the time limit, seconds, and
-    `again` the command that follows the job. Started again, by Slurm or by hand, the job goes on where it was.
+    `name` is the job's, `cpus` how many cores a rank has (None: as Slurm likes), and `time_s` the time limit, seconds.
+    Started again, by Slurm or by hand, the job goes on where it was.
 
     Raises:
         RequestError: a value has a line break or another control character, which no script can hold.
     """
+    local = slots.local
     options: list[tuple[str, str | None]] = [
         ("job-name", name),
         ("nodes", str(shape.nodes)),
@@ -53,14 +62,14 @@ def job_script(
         {"requeue", "no-requeue"} if any(key in ("requeue", "no-requeue") for key, _ in given) else set()
     )
     options = [*((key, value) for key, value in options if key not in replaced), *given]
-    flag = " --retry-failed" if retry_failed else ""
+    flag = " --retry-failed" if slots.retry_failed else ""
     own = for_shell("the submission's directory", str(run_dir))
-    worker = f"{for_shell('the Python', python)} -m ddpbench.worker {local or own}{flag}"
+    worker = f"{for_shell('the Python', slots.python)} -m ddpbench.worker {local or own}{flag}"
     nodes = "1 node" if shape.nodes == 1 else f"{shape.nodes} nodes"
     lines = [
         "#!/bin/bash",
         f"# Measures what this run directory plans for {nodes} of {shape.ranks_per_node} ranks. To follow it:",
-        f"#   {one_line('the command', again)}",
+        f"#   {one_line('the command', slots.again)}",
         "# Submitted again, after whatever ended it, it goes on with the launches that are left.",
         *(_directive(key, value) for key, value in options),
         "",

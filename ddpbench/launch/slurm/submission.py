@@ -21,7 +21,7 @@ from ddpbench.launch.elsewhere import PlannedFor, Shape, planned_for, write_run
 from ddpbench.launch.plan import Plan, make_plan
 from ddpbench.launch.slurm import disks
 from ddpbench.launch.slurm.request import Option, Request
-from ddpbench.launch.slurm.script import job_script
+from ddpbench.launch.slurm.script import Slots, job_script
 from ddpbench.launch.slurm.words import job_name, one_line
 from ddpbench.machine.identity import submitted_record
 from ddpbench.records import SCHEMA_VERSION, LaunchDir, RunDir, write_atomically
@@ -367,10 +367,12 @@ def scripts(submission: Submission, *, retry_failed: bool = False) -> dict[int, 
             request,
             cpus=_cpus(cases),
             time_s=time_of(submission, size, plan),
-            python=sys.executable,
-            again=command("ddpbench", "submit", submission.path.absolute()),
-            retry_failed=retry_failed,
-            local=local_place(submission, size) if request.local else "",
+            slots=Slots(
+                python=sys.executable,
+                again=command("ddpbench", "submit", submission.path.absolute()),
+                retry_failed=retry_failed,
+                local=local_place(submission, size) if request.local else "",
+            ),
         )
     return found
 

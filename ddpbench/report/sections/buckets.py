@@ -181,25 +181,29 @@ def _heading(panel_name: str, shown: Sequence[Row], told: Mapping[str, Stand]) -
     lowest, estimate = min(timed, key=lambda pair: pair[1].value)
     if len(timed) == 1:
         return f"{prefix}At {ranks(most)} only {lowest.bucket_name} buckets were measured: {_ms(estimate)}"
-    start = f"{prefix}{lowest.strategy_name} at {ranks(most)}"
     fastest = f"{lowest.bucket_name} buckets have the shortest step, {_ms(estimate)}"
+    return f"{prefix}{lowest.strategy_name} at {ranks(most)}: {_compared(timed, told, fastest)}"
+
+
+def _compared(timed: Sequence[tuple[Row, Estimate]], told: Mapping[str, Stand], fastest: str) -> str:
+    """Return what can be said of several caps at one number of ranks, whose `fastest` is in words."""
     judged = [(row, told[row.case_id]) for row, _ in timed if row.case_id in told]
     if not judged:
-        return f"{start}: {fastest}"
+        return fastest
     if all(one.verdict == TOO_FEW for _, one in judged):
-        return f"{start}: {fastest}; too few rounds to compare"
+        return f"{fastest}; too few rounds to compare"
     equals = [(row, one) for row, one in judged if one.verdict == AS_GOOD]
     names = series_of([row.bucket_name for row, _ in equals])
     bound = widest(one for _, one in equals) if equals else ""
     best = next(((row, step) for row, step in timed if _verdict(row, told) == BEST), None)
     if best is not None:
         end = f"; {names} as good, {bound}" if equals else "; every other cap is slower"
-        return f"{start}: {best[0].bucket_name} buckets are best, {_ms(best[1])} a step{end}"
+        return f"{best[0].bucket_name} buckets are best, {_ms(best[1])} a step{end}"
     unsure = series_of([row.bucket_name for row, one in judged if one.verdict == CANNOT_TELL])
     end = f"; this sweep cannot tell of {unsure}" if unsure else ""
     if equals:
-        return f"{start}: {names} buckets are as good as best, {bound}{end}"
-    return f"{start}: this sweep cannot tell which bucket cap is best; {fastest}"
+        return f"{names} buckets are as good as best, {bound}{end}"
+    return f"this sweep cannot tell which bucket cap is best; {fastest}"
 
 
 def _verdict(row: Row, told: Mapping[str, Stand]) -> str:

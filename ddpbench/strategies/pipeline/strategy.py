@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ddpbench.errors import first_reason
 from ddpbench.spec import Case
 from ddpbench.strategies.base import Job, Replica, Strategy, replicas_reason
 from ddpbench.strategies.pipeline.options import PipelineOptions
@@ -50,20 +51,23 @@ class Pipeline(Strategy[PipelineOptions]):
             return reason
         count, stages = options.microbatches, self.piece_count(case)
         share = case.global_batch // options.replicas
-        if case.compute != "real":
-            return "a replay has no layers to cut: take a workload that computes"
-        if case.backend == "gloo" and case.device == "cuda":
-            return "gloo sends no GPU memory from one rank to another: use nccl on GPUs"
-        if case.precision != "full":
-            return 'stages are cut out of the model without its autocast: set precision = "full"'
-        if share % count:
-            whose = "a global batch" if options.replicas == 1 else "a pipeline's share"
-            return f"microbatches = {count} does not divide {whose} of {share}"
-        if options.order == "1f1b" and count < stages:
-            return (
-                f"1f1b fills {stages} stages with as many microbatches: set microbatches = {stages} or more"
-            )
-        return None
+        whose = "a global batch" if options.replicas == 1 else "a pipeline's share"
+        return first_reason(
+            (case.compute != "real", "a replay has no layers to cut: take a workload that computes"),
+            (
+                case.backend == "gloo" and case.device == "cuda",
+                "gloo sends no GPU memory from one rank to another: use nccl on GPUs",
+            ),
+            (
+                case.precision != "full",
+                'stages are cut out of the model without its autocast: set precision = "full"',
+            ),
+            (share % count, f"microbatches = {count} does not divide {whose} of {share}"),
+            (
+                options.order == "1f1b" and count < stages,
+                f"1f1b fills {stages} stages with as many microbatches: set microbatches = {stages} or more",
+            ),
+        )
 
     def build(self, job: Job, options: PipelineOptions) -> Replica:
         from ddpbench.strategies.pipeline.replica import OneStageReplica, PipelineReplica

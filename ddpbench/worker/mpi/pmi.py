@@ -55,29 +55,25 @@ class Answers:
     def to(self, line: str) -> str:
         """Return the answer to a line; both without their line ends."""
         asked = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        match asked.get("cmd", ""):
-            case "init":
-                return "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0"
-            case "get_maxes":
-                return f"cmd=maxes kvsname_max=256 keylen_max={_KEY_MAX} vallen_max={_VALUE_MAX} rc=0"
-            case "get_appnum":
-                return "cmd=appnum appnum=0 rc=0"
-            case "get_my_kvsname":
-                return f"cmd=my_kvsname kvsname={self._world} rc=0"
-            case "get_universe_size":
-                return f"cmd=universe_size size={self._size} rc=0"
+        command = asked.get("cmd", "")
+        match command:
             case "put":
                 self._store.set(f"pmi/key/{asked['key']}", asked["value"])
-                return "cmd=put_result rc=0 msg=success"
             case "get":
                 return self._got(asked["key"])
             case "barrier_in":
                 self._wait_for_all()
-                return "cmd=barrier_out rc=0"
-            case "finalize":
-                return "cmd=finalize_ack rc=0"
-            case unknown:
-                return f"cmd={unknown} rc=-1 msg=unknown_command"
+        answers = {
+            "init": "response_to_init pmi_version=1 pmi_subversion=1 rc=0",
+            "get_maxes": f"maxes kvsname_max=256 keylen_max={_KEY_MAX} vallen_max={_VALUE_MAX} rc=0",
+            "get_appnum": "appnum appnum=0 rc=0",
+            "get_my_kvsname": f"my_kvsname kvsname={self._world} rc=0",
+            "get_universe_size": f"universe_size size={self._size} rc=0",
+            "put": "put_result rc=0 msg=success",
+            "barrier_in": "barrier_out rc=0",
+            "finalize": "finalize_ack rc=0",
+        }
+        return f"cmd={answers.get(command, f'{command} rc=-1 msg=unknown_command')}"
 
     def _got(self, key: str) -> str:
         if key == _MAPPING:

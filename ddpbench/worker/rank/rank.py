@@ -173,7 +173,6 @@ class Rank:
         times: tuple[int, int, int],
     ) -> None:
         """Do what the launch is for; `times` are when this rank started, began to meet the others and had met them."""
-        started_ns, meeting_ns, met_ns = times
         marks = Marks(self.directory.checkpoints(self.case.checkpoint_dir, self.request.run_id))
         if self.request.purpose == "proof":
             self._prove(writer, training, control)
@@ -194,9 +193,7 @@ class Rank:
                 control,
                 marks,
                 ranks=self._planned.world_size,
-                started_ns=started_ns,
-                meeting_ns=meeting_ns,
-                met_ns=met_ns,
+                times=times,
                 heartbeat=self.heartbeat,
                 writer=writer,
             ).run()

@@ -31,7 +31,7 @@ from ddpbench.spec.recoveries import KEPT_SNAPSHOTS, window_of
 from ddpbench.worker.rank.checkpoints import CheckpointError, sentence
 from ddpbench.worker.rank.snapshots import Snapshots
 from ddpbench.worker.training.batches import worker_settings
-from ddpbench.worker.training.positions import Order, Runs, batches_from
+from ddpbench.worker.training.positions import Order, Runs, Share, batches_from
 from ddpbench.worker.training.precision import precision_of
 from ddpbench.worker.training.randomness import random_bytes, set_random_bytes
 from ddpbench.worker.training.training import DivergedError, StepLoop, Training, all_equal, checksum
@@ -129,19 +129,17 @@ class Recovering:
         marks: Marks,
         *,
         ranks: int,
-        started_ns: int,
-        meeting_ns: int,
-        met_ns: int,
+        times: tuple[int, int, int],
         heartbeat: Heartbeat,
         writer: RecordWriter,
     ) -> None:
         """`ranks` is how many there are when all are there.
 
-        The moments are those of this rank: its imports done, and its meeting with the others.
+        `times` are when this rank started, began to meet the others and had met them, nanoseconds of its clock.
         """
         self._ranks = ranks
         self._training, self._control, self._marks = training, control, marks
-        self._started_ns, self._meeting_ns, self._met_ns = started_ns, meeting_ns, met_ns
+        self._started_ns, self._meeting_ns, self._met_ns = times
         self._heartbeat, self._writer = heartbeat, writer
         self._case, self._place = training.case, training.place
         self._clock = HostClock()
@@ -262,10 +260,12 @@ class Recovering:
         found = batches_from(
             dataset,
             Order(len(dataset), case.seed),
-            first=first,
-            rank=self._place.rank,
-            world_size=self._place.processes,
-            local_batch=case.local_batch,
+            Share(
+                first=first,
+                rank=self._place.rank,
+                world_size=self._place.processes,
+                local_batch=case.local_batch,
+            ),
             device=training.device,
             dtype=training.dtype,
             collate=training.workload.collate,

@@ -17,7 +17,7 @@ from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.machine.done import Done, left_out_words
 from ddpbench.machine.estimate import Tried
 from ddpbench.machine.expected import Expected
-from ddpbench.machine.judge import conclude
+from ddpbench.machine.judge import Took, conclude
 from ddpbench.machine.room import Room
 from ddpbench.machine.seen import POLL_S
 from ddpbench.machine.sessions import Session, note_session
@@ -212,9 +212,7 @@ class Leader:
             request,
             watch.seen,
             oom=any(state.get("oom") for state in watch.states),
-            started_utc=started_utc,
-            wall_s=wall_s,
-            server_s=server_s,
+            took=Took(started_utc=started_utc, wall_s=wall_s, server_s=server_s),
             noise=noise_of(members, watch.states, shared_machine=self._slot.shared_machine),
             session=self._session.id,
         )

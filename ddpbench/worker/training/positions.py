@@ -87,20 +87,27 @@ def _asked(order: Order, first: int, stride: int, count: int) -> Iterator[list[i
         first += stride
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """Which samples a rank takes: from the job's place `first` on a local batch each, rank by rank."""
+
+    first: int
+    rank: int
+    world_size: int
+    local_batch: int
+
+
 def batches_from(
     dataset: Dataset[Any],
     order: Order,
+    share: Share,
     *,
-    first: int,
-    rank: int,
-    world_size: int,
-    local_batch: int,
     device: torch.device,
     dtype: torch.dtype | None,
     collate: Callable[[list[Any]], Any] | None,
     loader: dict[str, Any],
 ) -> Iterator[tuple[Runs, Any]]:
-    """Yield a rank's batches from the job's place `first` on, each with the places of what it holds.
+    """Yield a rank's batches, each with the places of what it holds.
 
     `loader` are further arguments of the DataLoader. Values are cast to `dtype`, or come as they are if it is None.
     """
@@ -108,10 +115,11 @@ def batches_from(
     def placed(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(device, cast_type(tensor.dtype, dtype), non_blocking=True)
 
-    stride, own = world_size * local_batch, first + rank * local_batch
+    count = share.local_batch
+    stride, own = share.world_size * count, share.first + share.rank * count
     found = DataLoader(
         _Numbered(dataset),
-        batch_sampler=_Endless(order, own, stride, local_batch),
+        batch_sampler=_Endless(order, own, stride, count),
         collate_fn=partial(_collated, collate),
         generator=torch.Generator(),  # its own: an iterator draws when it begins, and the model's may be a snapshot's
         **loader,

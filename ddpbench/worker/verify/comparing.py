@@ -292,16 +292,8 @@ class Comparer:
             note += ": float64 proves it" if self.prover.proves_double else ""
             return not_compared(compared, self.name, note)
         own = {name: value for name, value in own.items() if name not in self.writes}
-        if self.prover.agreed(float(bool(self.writes) and not own)):
-            return not_compared(compared, self.name, writes_sentence(self.writes))
-        frozen = sorted((own.keys() | before.keys()) - expected.keys())
-        if self.prover.agreed(float(bool(frozen) and before.keys() >= set(frozen))):
-            shown = f" ({frozen[0].removeprefix('network.')}, ...)" if frozen else ""
-            note = f"the model freezes parameters{shown} after some forwards, and one process makes more than a rank"
+        if note := self._cannot_compare(before, own, expected):
             return not_compared(compared, self.name, note)
-        agreed = self.prover.agreed
-        if agreed(float(not _are_finite(expected))) and agreed(float(not _are_finite(own))):
-            return not_compared(compared, self.name, _NOT_FINITE)
         error, changed = math.inf, True
         if own.keys() <= expected.keys():
             gaps = norm([own[name] - expected[name] for name in own])
@@ -318,6 +310,19 @@ class Comparer:
                 proof, note=f"{writes_sentence(self.writes)}; these are left out of this comparison"
             )
         return proof
+
+    def _cannot_compare(self, before: Tensors, own: Tensors, expected: Tensors) -> str:
+        """Return why changes of parameters cannot be compared on some rank; empty where they can. All ranks ask."""
+        agreed = self.prover.agreed
+        if agreed(float(bool(self.writes) and not own)):
+            return writes_sentence(self.writes)
+        frozen = sorted((own.keys() | before.keys()) - expected.keys())
+        if agreed(float(bool(frozen) and before.keys() >= set(frozen))):
+            shown = f" ({frozen[0].removeprefix('network.')}, ...)" if frozen else ""
+            return f"the model freezes parameters{shown} after some forwards, and one process makes more than a rank"
+        if agreed(float(not _are_finite(expected))) and agreed(float(not _are_finite(own))):
+            return _NOT_FINITE
+        return ""
 
     def settle_scale(self, model: torch.nn.Module, batch: Any) -> None:
         """Halves an fp16 loss's scale until this batch's gradients are finite on all ranks, as training would."""

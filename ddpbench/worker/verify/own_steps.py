@@ -157,29 +157,8 @@ def _compared(
         yield _explained(prover, comparer.proof("parameters, same samples", math.inf), apart)
     elif note:
         yield not_compared("parameters, same samples", comparer.name, note)
-    elif lockstep is not None and expected is not None:
-        together = lockstep.updated_together
-
-        def held(expected: Tensors) -> Proof:
-            found = []
-            for names in together:  # of two networks one may be wrong, and the other large
-                each = [{name: one[name] for name in names & one.keys()} for one in (before, after, expected)]
-                found.append(comparer.change("parameters, same samples", *each))
-            return max(found, key=_how_bad)
-
-        proof = held(expected)
-        if not proof.passed and (fault := _unrepeatable(prover, numbers, shards, before, expected)):
-            proof = not_compared(proof.compared, comparer.name, fault)
-        if not proof.passed and (sent := _with_buffers_sent(prover, numbers, parts)) is not None:
-            proof = (
-                held(sent) if prover.processes > 1 else not_compared(proof.compared, comparer.name, _STATE)
-            )
-            proof = replace(proof, note=_SENT) if proof.passed and not proof.note else proof
-        comparer.check_lost(proof)
-        # All ranks find out, whichever has parameters that are late.
-        lone = not proof.passed and _each_alone(prover, numbers, parts, before, after)
-        if lone and not late:
-            proof = replace(proof, note=_NOT_AVERAGED)
+    elif lockstep is not None:
+        proof = _same_samples(comparer, parts, lockstep, before, after, late=late)
         if not proof.passed and (fault := _repeated(called, backwards)):
             proof = replace(proof, note=fault)
         yield _explained(prover, proof, late)
@@ -188,6 +167,38 @@ def _compared(
         final = comparer.proof("final replicas", 0.0 if equal else math.inf, 0.0)
         yield _explained(prover, final, apart or late)
     replica.close()
+
+
+def _same_samples(
+    comparer: Comparer,
+    parts: Sequence[Any],
+    lockstep: Lockstep,
+    before: Tensors,
+    after: Tensors,
+    *,
+    late: str,
+) -> Proof:
+    """Return this rank's parameters after the steps held against those of the lockstep."""
+    prover, numbers = comparer.prover, comparer.numbers
+
+    def held(expected: Tensors) -> Proof:
+        found = []
+        for names in lockstep.updated_together:  # of two networks one may be wrong, and the other large
+            each = [{name: one[name] for name in names & one.keys()} for one in (before, after, expected)]
+            found.append(comparer.change("parameters, same samples", *each))
+        return max(found, key=_how_bad)
+
+    expected = lockstep.parameters
+    proof = held(expected)
+    if not proof.passed and (fault := _unrepeatable(prover, numbers, comparer.shards, before, expected)):
+        proof = not_compared(proof.compared, comparer.name, fault)
+    if not proof.passed and (sent := _with_buffers_sent(prover, numbers, parts)) is not None:
+        proof = held(sent) if prover.processes > 1 else not_compared(proof.compared, comparer.name, _STATE)
+        proof = replace(proof, note=_SENT) if proof.passed and not proof.note else proof
+    comparer.check_lost(proof)
+    # All ranks find out, whichever has parameters that are late.
+    lone = not proof.passed and _each_alone(prover, numbers, parts, before, after)
+    return replace(proof, note=_NOT_AVERAGED) if lone and not late else proof
 
 
 def _explained(prover: Rank, proof: Proof, fault: str) -> Proof:

@@ -164,79 +164,101 @@ def _completeness(comparer: Comparer, whole: set[str], own: Tensors) -> Iterator
 
 def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> Iterator[Proof]:
     """The gradient of this rank's step, held against one process's over the same shards, and over all at once."""
-    training = comparer.training
-    workload, strategy = training.workload, training.strategy
-    draws, hooked = comparer.draws, bool(hooked_parameters(reference))
-    once = False
-    """The hooks of parameters are called once for all shards."""
-    expected: Tensors | None = None
-    if draws and training.case.world_size > 1 and _draws_elsewhere(comparer):
-        who = "replicas" if strategy.one_process else strategy.pieces
-        note = f"the model draws random numbers, and its {who} draw them in another order: not comparable"
-        yield not_compared("gradients, same shards", comparer.name, note)
-    else:
-        expected = comparer.average(reference)
-        proof = comparer.held("gradients, same shards", own, expected)
+    compared = _SameShards(comparer, reference)
+    yield compared.proof(own)
+    yield _over_whole_batch(comparer, reference, own, compared)
+
+
+class _SameShards:
+    """One process's gradients over the ranks' shards, averaged, and a rank's held against them."""
+
+    def __init__(self, comparer: Comparer, reference: torch.nn.Module) -> None:
+        self._comparer, self._reference = comparer, reference
+        self.expected: Tensors | None = None
+        """None where the model draws random numbers in another order."""
+        self.hooked = bool(hooked_parameters(reference))
+        self.hooks_once = False
+        """The hooks of parameters are called once for all shards."""
+
+    def proof(self, own: Tensors) -> Proof:
+        """Return the comparison with this rank's gradients."""
+        comparer, training = self._comparer, self._comparer.training
+        strategy, several = training.strategy, training.case.world_size > 1
+        if comparer.draws and several and _draws_elsewhere(comparer):
+            who = "replicas" if strategy.one_process else strategy.pieces
+            note = f"the model draws random numbers, and its {who} draw them in another order: not comparable"
+            return not_compared("gradients, same shards", comparer.name, note)
+        self.expected = comparer.average(self._reference)
+        proof = comparer.held("gradients, same shards", own, self.expected)
         if not proof.passed:
             # Forwards may change what later ones compute: they write weights, or keep state.
-            expected = comparer.average_afresh()
-            proof = comparer.held("gradients, same shards", own, expected)
-        if not proof.passed and hooked and strategy.one_process and training.case.world_size > 1:
-            once = True
+            self.expected = comparer.average_afresh()
+            proof = comparer.held("gradients, same shards", own, self.expected)
+        if not proof.passed and self.hooked and strategy.one_process and several:
+            self.hooks_once = True
             note = "hooks of parameters get the whole batch's gradients at once, as in one process: those are compared"
             proof = not_compared("gradients, same shards", comparer.name, note)
-        yield proof
-    note = ""
-    if comparer.prover.gathers:
-        note = GATHERS
-    elif comparer.prover.packed:
-        note = "samples are packed in rows that cannot be joined, so the whole batch is not compared"
-    elif draws:
-        note = "the model draws random numbers: other ones over the whole batch than over shards"
-    elif workload.batch_statistics or has_batch_statistics(reference):
-        note = "BatchNorm's statistics differ over shards, rightly: the whole batch is not compared"
-    else:
+        return proof
+
+
+def _over_whole_batch(
+    comparer: Comparer, reference: torch.nn.Module, own: Tensors, shards: _SameShards
+) -> Proof:
+    """Return the comparison with one process's gradient over the whole batch at once."""
+    batch, note = _joined(comparer, reference)
+    whole: Tensors | None = None
+    if not note:
         try:
-            batch = concatenate(comparer.shards)
-        except ValueError as problem:
-            note = f"the ranks' batches cannot be one, so the whole batch is not compared: {problem}"
-    if note:
-        yield not_compared("gradients, whole batch", comparer.name, note)
-        return
-    try:
-        whole = _of_whole_batch(comparer, reference, batch)
-    except _WholeBatchError as problem:
-        note = f"the model does not compute the whole batch at once, and it is not compared: {problem}"
-        yield not_compared("gradients, whole batch", comparer.name, note)
-        return
+            whole = _of_whole_batch(comparer, reference, batch)
+        except _WholeBatchError as problem:
+            note = f"the model does not compute the whole batch at once, and it is not compared: {problem}"
+        else:
+            if whole is None:
+                note = (
+                    "one process's whole batch does not fit into a GPU's memory, and is not compared: the ranks' "
+                    "shards are"
+                )
     if whole is None:
-        note = "one process's whole batch does not fit into a GPU's memory, and is not compared: the ranks' shards are"
-        yield not_compared("gradients, whole batch", comparer.name, note)
-        return
-    if once:
-        yield comparer.held("gradients, whole batch", own, whole)
-        return
+        return not_compared("gradients, whole batch", comparer.name, note)
+    if shards.hooks_once:
+        return comparer.held("gradients, whole batch", own, whole)
+    expected, prover = shards.expected, comparer.prover
     assert expected is not None
-    prover = comparer.prover
+    means = comparer.training.workload.whole_batches
     gap = prover.agreed(comparer.error(expected, whole))
-    if workload.whole_batches and gap > comparer.tolerance:
+    if means and gap > comparer.tolerance:
         # Forwards before may have changed what later ones compute: of fresh models it may be the same.
         expected = comparer.average_afresh()
         whole = prover.gradient(comparer.fresh(), batch, comparer.precision)
         gap = prover.agreed(comparer.error(expected, whole))
-    if workload.whole_batches and gap > comparer.tolerance:
+    if means and gap > comparer.tolerance:
         note = (
             comparer.fault_of_gradients()
-            or (_HOOKED if hooked else "")
+            or (_HOOKED if shards.hooked else "")
             or (
                 "the loss is not a mean over samples (one process's gradients over shards average to another one than "
                 f"over the whole batch, by {gap:.1e}), as a mean over unequal numbers of words is not: data-parallel "
                 "training then differs from one process's under every strategy"
             )
         )
-        yield not_compared("gradients, whole batch", comparer.name, note)
-        return
-    yield comparer.held("gradients, whole batch", own, whole)
+        return not_compared("gradients, whole batch", comparer.name, note)
+    return comparer.held("gradients, whole batch", own, whole)
+
+
+def _joined(comparer: Comparer, reference: torch.nn.Module) -> tuple[Any, str]:
+    """Return all ranks' batches as one, or why that is not to be compared with them."""
+    if comparer.prover.gathers:
+        return None, GATHERS
+    if comparer.prover.packed:
+        return None, "samples are packed in rows that cannot be joined, so the whole batch is not compared"
+    if comparer.draws:
+        return None, "the model draws random numbers: other ones over the whole batch than over shards"
+    if comparer.training.workload.batch_statistics or has_batch_statistics(reference):
+        return None, "BatchNorm's statistics differ over shards, rightly: the whole batch is not compared"
+    try:
+        return concatenate(comparer.shards), ""
+    except ValueError as problem:
+        return None, f"the ranks' batches cannot be one, so the whole batch is not compared: {problem}"
 
 
 def _draws_elsewhere(comparer: Comparer) -> bool:

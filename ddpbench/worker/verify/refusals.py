@@ -70,29 +70,33 @@ _MOST_NAMES = 3
 
 def refusal(error: BaseException, training: Training) -> str:
     """Return why the strategy cannot train the model, if an exception in a proof says that; empty otherwise."""
-    name = training.strategy.name
-    for each in _chain(error):
-        if isinstance(each, CannotTrainError):
-            return f"{name} cannot train this model: {each}"
-    if is_import_path(training.case.strategy) and users_line(error):
+    name, text = training.strategy.name, text_of(error)
+    reason = next((str(each) for each in _chain(error) if isinstance(each, CannotTrainError)), "")
+    if not reason and is_import_path(training.case.strategy) and users_line(error):
         return ""  # a mistake in the strategy's file is no refusal
-    text = text_of(error)
+    reason = reason or _reason(error, text, training)
+    if not reason and name == "fsdp":
+        for words, meaning in _SHARDED:
+            if words in text:
+                return _of_shards(training, meaning, error)
+    if not reason and training.strategy.one_process and _FUNCTIONAL in text:
+        reason = "torch.func cannot differentiate what its replicas exchange"
+    if not reason and isinstance(error, _KINDS) and _raised_in_torch(error) and _WAITS not in text:
+        reason = exception_words(error)
+    return f"{name} cannot train this model: {reason}" if reason else ""
+
+
+def _reason(error: BaseException, text: str, training: Training) -> str:
+    """Return the reason, if a message of torch's says it."""
     if _TWICE in text:
-        return f"{name} cannot train this model: {_twice(training)}"
+        return _twice(training)
     if _WAITS in text and _setting(training, "find_unused_parameters") is None:
-        return f"{name} cannot train this model: {_unused(training, text)}"
+        return _unused(training, text)
     if training.sparse_buffers and isinstance(error, RuntimeError) and "sparse" in text.lower():
         return (
-            f"{name} cannot train this model: the buffer {training.sparse_buffers[0]} is a sparse tensor, which cannot "
+            f"the buffer {training.sparse_buffers[0]} is a sparse tensor, which cannot "
             "be sent between ranks: keep it dense, or in an attribute that is not a buffer"
         )
-    for words, meaning in _SHARDED if name == "fsdp" else ():
-        if words in text:
-            return _of_shards(training, meaning, error)
-    if training.strategy.one_process and _FUNCTIONAL in text:
-        return f"{name} cannot train this model: torch.func cannot differentiate what its replicas exchange"
-    if isinstance(error, _KINDS) and _raised_in_torch(error) and _WAITS not in text:
-        return f"{name} cannot train this model: {exception_words(error)}"
     return ""
 
 

@@ -164,8 +164,42 @@ def _lead(
         raise LaunchError(
             f"port {first[1]} cannot be listened at: {error.strerror}; give another --port"
         ) from None
+    nodes, lines = _joined(stack, door, {0: me}, count, first, waiting=waiting)
+    listed = [nodes[number] for number in range(count)]
+    for line in lines.values():
+        with suppress(OSError):  # it is lost, as will be seen
+            line.tell([asdict(node) for node in listed])
+    pairs = _try_all(me, listed, listener)
+    until = time.monotonic() + _answer_s(count)
+    for number, line in lines.items():
+        try:
+            found = line.next_message(_PAIRS, until)
+            pairs += [pair for pair in found if pair.a < pair.b < count and number in (pair.a, pair.b)]
+        except (OSError, ValueError) as error:
+            problem = f"{nodes[number].name} was lost: {on_one_line(str(error))}"
+            pairs += [
+                Pair(a=min(number, other), b=max(number, other), problem=problem)
+                for other in range(count)
+                if other != number
+            ]
+    return listed, _once(pairs)
+
+
+def _joined(
+    stack: ExitStack,
+    door: socket.socket,
+    nodes: dict[int, Node],
+    count: int,
+    first: tuple[str, int],
+    *,
+    waiting: Callable[[str], None],
+) -> tuple[dict[int, Node], dict[int, _Line]]:
+    """Return all nodes, by number, and the connections of those that came.
+
+    Raises:
+        LaunchError: one did not come in time.
+    """
     lines: dict[int, _Line] = {}
-    nodes = {0: me}
     deadline = time.monotonic() + JOIN_S
     while len(nodes) < count:
         missing = sorted(set(range(count)) - set(nodes))
@@ -192,24 +226,7 @@ def _lead(
         for number in [number for number in lines if len(nodes) == count]:
             if _hung_up(lines[number].connection):  # interrupted; it may come again
                 del nodes[number], lines[number]
-    listed = [nodes[number] for number in range(count)]
-    for line in lines.values():
-        with suppress(OSError):  # it is lost, as will be seen
-            line.tell([asdict(node) for node in listed])
-    pairs = _try_all(me, listed, listener)
-    until = time.monotonic() + _answer_s(count)
-    for number, line in lines.items():
-        try:
-            found = line.next_message(_PAIRS, until)
-            pairs += [pair for pair in found if pair.a < pair.b < count and number in (pair.a, pair.b)]
-        except (OSError, ValueError) as error:
-            for other in range(count):
-                if other != number:
-                    a, b = min(number, other), max(number, other)
-                    pairs.append(
-                        Pair(a=a, b=b, problem=f"{nodes[number].name} was lost: {on_one_line(str(error))}")
-                    )
-    return listed, _once(pairs)
+    return nodes, lines
 
 
 def _introduced(line: _Line, deadline: float) -> Node | None:

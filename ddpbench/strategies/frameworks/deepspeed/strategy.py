@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ddpbench.errors import first_reason
 from ddpbench.spec import OWN_TYPES, Case
 from ddpbench.strategies.base import Job, ModelFound, Replica, Strategy, dense_reason
 from ddpbench.strategies.frameworks.deepspeed.options import DeepSpeedOptions
@@ -50,20 +51,31 @@ class DeepSpeed(Strategy[DeepSpeedOptions]):
         if reason := missing(self.framework):
             return reason
         options = DeepSpeedOptions.model_validate(case.options)
-        if case.precision != "full":
-            return (
-                "DeepSpeed's own mixed precision is not offered, and another's autocast within its engine is no way of "
-                f'its own: set precision = "full" instead of {case.precision!r}'
-            )
-        if case.dtype not in ("float32", OWN_TYPES):
-            return f'DeepSpeed updates weights in float32: set dtype = "float32" instead of {case.dtype!r}'
-        if case.compute != "real":
-            return "a replay takes the time of a model alone, and not of a framework around it: take one that computes"
-        if case.local_batch % options.accumulate:
-            return f"accumulate = {options.accumulate} does not divide a local batch of {case.local_batch}"
-        if options.zero_stage == 0 and options.overlap_comm:
-            return "stage 0 reduces after backward: leave out overlap_comm, or set zero_stage = 2"
-        return None
+        return first_reason(
+            (
+                case.precision != "full",
+                (
+                    "DeepSpeed's own mixed precision is not offered, and another's autocast within its engine is no "
+                    f'way of its own: set precision = "full" instead of {case.precision!r}'
+                ),
+            ),
+            (
+                case.dtype not in ("float32", OWN_TYPES),
+                f'DeepSpeed updates weights in float32: set dtype = "float32" instead of {case.dtype!r}',
+            ),
+            (
+                case.compute != "real",
+                "a replay takes the time of a model alone, and not of a framework around it: take one that computes",
+            ),
+            (
+                case.local_batch % options.accumulate,
+                f"accumulate = {options.accumulate} does not divide a local batch of {case.local_batch}",
+            ),
+            (
+                options.zero_stage == 0 and options.overlap_comm,
+                "stage 0 reduces after backward: leave out overlap_comm, or set zero_stage = 2",
+            ),
+        )
 
     def float64_reason(self, options: DeepSpeedOptions) -> str:
         return "DeepSpeed sends gradients and updates weights in float32, so float64 is not compared"

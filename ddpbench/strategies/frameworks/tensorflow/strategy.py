@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
+from ddpbench.errors import first_reason
 from ddpbench.spec import Case
 from ddpbench.strategies.base import Job, Replica, Strategy
 from ddpbench.strategies.frameworks.installed import missing
@@ -52,28 +53,39 @@ class _Tf(Strategy[_OptionsT]):
 
     def _setting_reason(self, case: Case) -> str | None:
         """Return which setting TensorFlow's steps cannot follow, and what to do, or None."""
-        if case.device != "cpu":
-            return (
-                "GPU times are taken on torch's streams, which do not see TensorFlow's work: set device = "
-                '"cpu"'
-            )
-        if case.precision != "full":
-            return f'precision = "{case.precision}" is torch\'s autocast, which TensorFlow does not know: set "full"'
-        if case.dtype not in ("float32", "float64"):
-            return (
-                f'{self.name} has its models in float32 and float64: dtype = "{case.dtype}" is not among them'
-            )
-        if case.evaluation or case.checkpoint:
-            what = "evaluation" if case.evaluation else "checkpoint"
-            return f"{what} times torch's model, and {self.name} trains TensorFlow's: leave out {what}"
-        if case.recovery != "off":
-            return f"snapshots are of torch's model, and {self.name} trains TensorFlow's: leave out recovery"
-        if case.fabric:
-            return (
-                "TensorFlow moves gradients by servers of its own, which were not proved over emulated links: leave "
-                "out [fabric]"
-            )
-        return None
+        what = "evaluation" if case.evaluation else "checkpoint"
+        return first_reason(
+            (
+                case.device != "cpu",
+                (
+                    "GPU times are taken on torch's streams, which do not see TensorFlow's work: set device = "
+                    '"cpu"'
+                ),
+            ),
+            (
+                case.precision != "full",
+                f'precision = "{case.precision}" is torch\'s autocast, which TensorFlow does not know: set "full"',
+            ),
+            (
+                case.dtype not in ("float32", "float64"),
+                f'{self.name} has its models in float32 and float64: dtype = "{case.dtype}" is not among them',
+            ),
+            (
+                case.evaluation or case.checkpoint,
+                f"{what} times torch's model, and {self.name} trains TensorFlow's: leave out {what}",
+            ),
+            (
+                case.recovery != "off",
+                f"snapshots are of torch's model, and {self.name} trains TensorFlow's: leave out recovery",
+            ),
+            (
+                case.fabric,
+                (
+                    "TensorFlow moves gradients by servers of its own, which were not proved over emulated links: "
+                    "leave out [fabric]"
+                ),
+            ),
+        )
 
 
 class TfMirrored(_Tf[TfMirroredOptions]):
