@@ -22,7 +22,8 @@ from ddpbench.analysis.statistics.changepoints import change_points, level_each,
 from ddpbench.analysis.statistics.correlation import TOLD_FROM, estimated, widening
 from ddpbench.analysis.statistics.resolution import DRIFT, resolved_in_one_sweep
 from ddpbench.analysis.statistics.sequential import anytime_interval, evidence, middle_of
-from ddpbench.analysis.statistics.stats import ALPHA, POWER, Timing, half_width, median_launch, t_quantile
+from ddpbench.analysis.statistics.stats import ALPHA, POWER, half_width, median_launch, t_quantile
+from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.units import counted
 from tests.analysis import (
     test_changepoints,

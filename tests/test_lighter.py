@@ -8,7 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ddpbench.report.draw.canvas import Sheet, draw
+from ddpbench.report.draw.canvas import draw
+from ddpbench.report.draw.sheet import Sheet
 from ddpbench.report.parts import Picture, Table
 from tests.lighter import sitecustomize as lighter
 

@@ -2,10 +2,11 @@
 
 from ddpbench.analysis.aa_test import NoiseResult, noise_of
 from ddpbench.analysis.decided import load
+from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.invariants.checked import Bounded, Checked, Violation
 from ddpbench.analysis.overview.build import summarize
 from ddpbench.analysis.rounds import SoFar, cases_without_target, so_far
-from ddpbench.analysis.summary import Counts, Failure, Finding, RunSummary
+from ddpbench.analysis.summary import Counts, Failure, RunSummary
 from ddpbench.analysis.table.columns import COLUMNS, DTYPES
 from ddpbench.analysis.table.frame import read_csv, write_csv
 

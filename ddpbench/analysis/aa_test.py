@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ddpbench.analysis.read.cases import read_cases
@@ -20,6 +20,7 @@ from ddpbench.analysis.statistics.resolution import (
     rounds_to_resolve,
 )
 from ddpbench.analysis.statistics.stats import ALPHA, COPIES, POWER, compare, deviation, pairs, samples_rate
+from ddpbench.analysis.statistics.timings import Pair, Timing
 from ddpbench.errors import RecordError
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
@@ -176,25 +177,16 @@ def noise_of(
     ratio = comparison.time_ratio()
     assert ratio.low is not None
     assert ratio.high is not None
-    spread = deviation([math.log(mine.step_s / other.step_s) for mine, other in both])
+    spread, shared = _spread(both), {mine.pair for mine, _ in both}
     if not spread:
         raise RecordError(f"{run.path}: {COPIES}")
-    shared = {mine.pair for mine, _ in both}
-    walls = [
-        launch.wall_s
-        for case in (first, second)
-        for launch in case.good
-        if launch.timing is not None and launch.timing.pair in shared
-    ]
-    launches_s, server_s = 2 * math.fsum(walls) / len(walls), server_start_s(cases, shared)
+    launches_s, server_s = _launches_s((first, second), shared), server_start_s(cases, shared)
     flags = [f"{name} {count}" for name, count in _flag_counts(first, second).items()]
-    launches = [deviation([math.log(t.step_s) for t in case.timings]) for case in (first, second)]
-    over_rounds = math.sqrt(sum(value**2 for value in launches) / 2)
     known = deviation_interval(spread, len(both))
     assert known is not None  # there is an interval of the ratio
     plan = _Plan(
         pairs=spread,
-        launches=over_rounds,
+        launches=_over_rounds((first, second)),
         round_s=launches_s + server_s,
         round_in_turn_s=launches_s + 2 * server_s,
         begin_s=begin_wall_s(run, cases),
@@ -210,7 +202,7 @@ def noise_of(
         deviation_pairs=spread,
         deviation_pairs_low=known[0],
         deviation_pairs_high=known[1],
-        deviation_launches=over_rounds,
+        deviation_launches=plan.launches,
         round_s=plan.round_s,
         round_in_turn_s=plan.round_in_turn_s,
         begin_s=plan.begin_s,
@@ -218,6 +210,28 @@ def noise_of(
         resolve=tuple(plan.time_for(change) for change in changes),
         disturbed=", ".join(flags),
     )
+
+
+def _over_rounds(twins: Sequence[CaseRun]) -> float:
+    """Return the standard deviation of the logarithm of a launch's step time, over both cases."""
+    deviations = [deviation([math.log(one.step_s) for one in case.timings]) for case in twins]
+    return math.sqrt(sum(value**2 for value in deviations) / len(deviations))
+
+
+def _spread(both: Sequence[tuple[Timing, Timing]]) -> float:
+    """Return the standard deviation of the logarithm of the ratio of two launches of a round."""
+    return deviation([math.log(mine.step_s / other.step_s) for mine, other in both])
+
+
+def _launches_s(twins: Sequence[CaseRun], shared: Collection[Pair]) -> float:
+    """Return what both launches of a round take, seconds, over those rounds."""
+    walls = [
+        launch.wall_s
+        for case in twins
+        for launch in case.good
+        if launch.timing is not None and launch.timing.pair in shared
+    ]
+    return 2 * math.fsum(walls) / len(walls)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

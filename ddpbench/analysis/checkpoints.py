@@ -12,7 +12,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ddpbench.analysis.statistics.stats import Interval, Timing, mean_step_s, step_time
+from ddpbench.analysis.statistics.stats import Interval, mean_step_s, step_time
+from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.records import Checkpoint
 
 METHODS = ("plain", "dcp")

@@ -16,7 +16,8 @@ from typing import Any
 import pandas as pd
 
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.stats import Interval, Timing, median_launch
+from ddpbench.analysis.statistics.stats import Interval, median_launch
+from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.formulas import PAYLOAD, TIMES, busiest_node_bytes, busiest_rank_bytes, lower_bound_s
 from ddpbench.spec import OWN_TYPES, Case
 from ddpbench.spec.fabric import BURST_S

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ddpbench.analysis.statistics.stats import Comparison, Interval, Timing, compare, step_time
-from ddpbench.records import LossCurve
-from ddpbench.spec import Case, grouping
+from ddpbench.analysis.read.loss_curves import LossCurveRun
+from ddpbench.analysis.statistics.stats import Comparison, Interval, compare, step_time
+from ddpbench.analysis.statistics.timings import Timing
+from ddpbench.spec import grouping
 from ddpbench.spec.grouping import Key
-from ddpbench.spec.target_loss import mean_losses, smoothed, smoothing_steps, steps_to
+from ddpbench.spec.target_loss import smoothed
 from ddpbench.strategies.traits import traits_of
 
 if TYPE_CHECKING:
@@ -35,83 +36,6 @@ TIME_TO_LOSS_COLUMNS = (
     *("case_id", "target", "window", "batch", "launches", "reached", "lowest_loss", "steps_trained"),
     *("one_device_case_id", "apart"),
 )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LossCurveRun:
-    """One launch's training to a loss: of each step the job's loss before its update, and when it ended."""
-
-    round: int
-    target: float
-    window: int
-    """Over so many steps losses are averaged."""
-    batch: int
-    """Samples of a step, the whole job's."""
-    losses: tuple[float, ...]
-    ends_s: tuple[float, ...]
-    steps: int | None
-    """After how many the target was reached; None: it was not."""
-    session: str = ""
-    """The sweep that ran its launch."""
-    correlation: float = 0.0
-    """The correlation of its launch's `Timing`."""
-
-    @property
-    def timing(self) -> Timing | None:
-        """The time to the loss, once; None where it was not reached."""
-        if self.steps is None:
-            return None
-        time_s = self.ends_s[self.steps - 1]
-        return Timing(
-            round=self.round,
-            time_s=time_s,
-            steps=1,
-            samples=1,
-            session=self.session,
-            correlation=self.correlation,
-        )
-
-    @property
-    def lowest(self) -> float | None:
-        """The lowest mean over `window` steps; None where there were fewer."""
-        return min(smoothed(self.losses, self.window), default=None)
-
-
-def loss_curve_of(
-    number: int, ranks: Sequence[Sequence[LossCurve]], case: Case, *, one_host: bool
-) -> LossCurveRun | None:
-    """Return a launch's curve from every rank's records; None where there are none, or not all of every rank's.
-
-    Hosts do not share a clock: across them a step ends when its slowest rank's does, counted from that rank's start.
-    """
-    groups = [sorted(own, key=lambda part: part.index) for own in ranks]
-    if not groups or not groups[0] or len({tuple(part.index for part in own) for own in groups}) != 1:
-        return None
-    losses: list[float] = []
-    ends_s: list[float] = []
-    batch, before_s = 0, 0.0
-    for parts in zip(*groups, strict=True):
-        if len({len(part.step_ns) for part in parts}) != 1 or not any(part.losses for part in parts):
-            return None
-        started = min(part.start_ns for part in parts)
-        each = np.array([np.cumsum(part.step_ns) for part in parts], np.int64)
-        if one_host:
-            each += np.array([[part.start_ns - started] for part in parts], np.int64)
-        latest = each.max(axis=0) / 1e9
-        ends_s += (before_s + latest).tolist()
-        before_s = ends_s[-1]
-        losses += mean_losses([part.losses for part in parts])
-        batch = sum(part.samples for part in parts) // len(parts[0].step_ns)
-    window, target = smoothing_steps(case), groups[0][0].target
-    return LossCurveRun(
-        round=number,
-        target=target,
-        window=window,
-        batch=batch,
-        losses=tuple(losses),
-        ends_s=tuple(ends_s),
-        steps=steps_to(target, losses, window),
-    )
 
 
 def loss_curves_of(run: CaseRun) -> list[LossCurveRun]:

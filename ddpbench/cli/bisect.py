@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,10 @@ from ddpbench.cli import flags
 from ddpbench.cli.lines import say, show
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from ddpbench.analysis.regression import Change
+    from ddpbench.launch.interleave.bisect import Found
 
 
 def add_parser(commands: Any) -> None:
@@ -36,8 +40,18 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=_run)
 
 
+def _total_s(text: str) -> float:
+    from ddpbench.errors import RequestError
+    from ddpbench.units import parse_seconds
+
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise RequestError(f"--total: {error}") from None
+
+
 def _run(arguments: argparse.Namespace) -> int:
-    from contextlib import nullcontext, suppress
+    from contextlib import nullcontext
     from datetime import UTC, datetime
 
     from ddpbench.errors import RequestError
@@ -49,12 +63,9 @@ def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.machine.disturbance import own_environment_allows_sharing
     from ddpbench.machine.hardware import read_hardware
     from ddpbench.records.rundir import default_path
-    from ddpbench.units import counted, parse_seconds
+    from ddpbench.units import counted
 
-    try:
-        total_s = parse_seconds(arguments.total)
-    except ValueError as error:
-        raise RequestError(f"--total: {error}") from None
+    total_s = _total_s(arguments.total)
     check_common(arguments.overrides, fewest="--total")
     experiment = find_experiment(arguments.experiment)
     commits = commits_between(Path.cwd(), arguments.good, arguments.bad)
@@ -81,36 +92,55 @@ def _run(arguments: argparse.Namespace) -> int:
             ),
             _Quiet(),
         )
-        found = [one for one in changes.changes if not chosen or one.case.case_id == chosen[0]]
-        if not found:
+        worst = _worst([one for one in changes.changes if not chosen or one.case.case_id == chosen[0]])
+        if worst is None:
             raise RequestError(f"{other}: it has not the case that became slower")
-        worst = max(found, key=lambda one: (one.verdict == "slower", (one.ratio and one.ratio.low) or 0.0))
         if not chosen:
             chosen.append(worst.case.case_id)
         return worst
 
-    made_here = not out.exists()
-    try:
-        with nullcontext() if own_environment_allows_sharing() else claimed(read_hardware().cores):
-            found = search(arguments.good, commits, measure, event=lambda text: say(text, sys.stderr))
-    except RequestError:
-        if made_here:  # only an empty directory is removed: what was measured stays
-            with suppress(OSError):
-                out.rmdir()
-        raise
+    claim = nullcontext() if own_environment_allows_sharing() else claimed(read_hardware().cores)
+    with _removed_if_refused(out), claim:
+        found = search(arguments.good, commits, measure, event=lambda text: say(text, sys.stderr))
     if arguments.json:
-        told = {
-            "commits": list(found.commits),
-            "ratio": {"value": found.ratio, "low": found.low, "high": found.high},
-            "tried": [
-                {"commit": one.commit, "verdict": one.verdict, "ratio": one.ratio, "why": one.why}
-                for one in found.tried
-            ],
-        }
-        show(json.dumps(told, indent=1))
+        show(json.dumps(_as_json(found), indent=1))
     else:
         say(found_words(found))
     return 0 if len(found.commits) == 1 else 1
+
+
+@contextmanager
+def _removed_if_refused(out: Path) -> Iterator[None]:
+    """Have a directory that was made in here removed after a refusal, if it is empty: what was measured stays."""
+    from ddpbench.errors import RequestError
+
+    made_here = not out.exists()
+    try:
+        yield
+    except RequestError:
+        if made_here:
+            with suppress(OSError):
+                out.rmdir()
+        raise
+
+
+def _worst(changes: Sequence[Change]) -> Change | None:
+    return max(
+        changes,
+        key=lambda one: (one.verdict == "slower", (one.ratio and one.ratio.low) or 0.0),
+        default=None,
+    )
+
+
+def _as_json(found: Found) -> dict[str, Any]:
+    return {
+        "commits": list(found.commits),
+        "ratio": {"value": found.ratio, "low": found.low, "high": found.high},
+        "tried": [
+            {"commit": one.commit, "verdict": one.verdict, "ratio": one.ratio, "why": one.why}
+            for one in found.tried
+        ],
+    }
 
 
 class _Quiet:

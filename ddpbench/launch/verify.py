@@ -124,8 +124,7 @@ def verification_cases(
             group,
             worlds,
             backend,
-            algorithms=algorithms,
-            schedules=schedules,
+            among=(algorithms, schedules),
             local_batch=batch,
             overrides=overrides,
         )
@@ -185,8 +184,7 @@ def _variants(
             workloads,
             worlds,
             backend,
-            algorithms=["default"],
-            schedules=["default"],
+            among=(["default"], ["default"]),
             local_batch=local_batch,
             options={name: dict(options)},
             overrides=overrides,
@@ -200,13 +198,16 @@ def _cases(
     worlds: Sequence[int],
     backend: str,
     *,
-    algorithms: Sequence[str] | None,
-    schedules: Sequence[str] | None,
+    among: tuple[Sequence[str] | None, Sequence[str] | None],
     local_batch: int | None,
     overrides: Sequence[str],
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[PlannedCase]:
-    """Return the cases of workloads that take this local batch, or their own."""
+    """Return the cases of workloads that take this local batch, or their own.
+
+    `among` are the algorithms and the schedules; None: all that the strategies have.
+    """
+    algorithms, schedules = among
     catalog = TableCatalog()
     infos = [catalog.strategy(name) for name in strategies]
     by = list(algorithms or dict.fromkeys(name for info in infos for name in info.algorithms) or ["default"])

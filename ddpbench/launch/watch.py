@@ -6,7 +6,6 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from functools import partial
 
 from ddpbench.errors import ServerGoneError
 from ddpbench.guard import is_stopped
@@ -70,52 +69,21 @@ class LaunchRunner:
             LaunchError: ranks cannot be started at all, or their records cannot be written.
             OSError: the run directory cannot be written any more.
         """
-        directory = self._run.launch(plan.case.case_id, plan.purpose, plan.round)
-        if directory.path.exists():
-            self._run.set_aside(directory)
-        directory.path.mkdir(parents=True)
-        request = LaunchRequest(
-            case=plan.case,
-            purpose=plan.purpose,
-            round=plan.round,
-            measured_s=measured_s,
-            target_loss=target_loss,
-            run_id=self._run_id,
-        )
-        request.write(directory.request)
+        request = self._request(plan, measured_s, target_loss)
+        directory = self._fresh(request)
         started_utc = utc_now()
-        takes_turns = (
-            self._turn is not None
-            and not self._turn.alone
-            and plan.purpose == "measure"
-            and not whole_because(plan.case)
-        )
-        watch = partial(
-            NoiseWatch,
-            plan.cores,
-            lambda: [
-                pid for pid in server.pids if pid != server.pid
-            ],  # the launcher's, for one not yet known
-            shared_machine=self._shared,
-            # A fork server tells of them with the ranks' ends.
-            helpers=plan.case.loader_workers > 0 and isinstance(server, LaunchedRanks),
-        )
-        noise = watch()
+        asked = self._turn_of(plan)
+        noise = self._noise_of(server, plan)
         oom_before = oom_kills()
         start = time.monotonic()
-        recovers = plan.case.recovery != "off"
-        still_s = plan.case.collective_timeout + RESTART_S if recovers else 0.0
-        start_s = START_S.get(plan.case.launcher, 0.0)
-        seen = Seen(ranks=len(plan.ranks), alive_at=start, still_s=still_s, start_s=start_s)
+        seen = _unseen(plan, start)
         try:
-            asked = {ASKED: str(time.perf_counter_ns())}
-            if self._turn is not None and takes_turns:
-                asked[TURN] = self._turn.address
+            asked[ASKED] = str(time.perf_counter_ns())
             if server.launch([rank.env | asked for rank in plan.ranks], directory):
                 server_share_s += (
                     time.monotonic() - start
                 )  # it was its server's start, and no part of the launch
-                noise, start = watch(), time.monotonic()
+                noise, start = self._noise_of(server, plan), time.monotonic()
                 seen.alive_at = start
             self._watch(server, seen, noise, on_pulse, lost)
         except ServerGoneError as error:
@@ -140,6 +108,45 @@ class LaunchRunner:
             noise=found,
             session=self._session,
         )
+
+    def _request(self, plan: LaunchPlan, measured_s: float, target_loss: TargetLoss | None) -> LaunchRequest:
+        return LaunchRequest(
+            case=plan.case,
+            purpose=plan.purpose,
+            round=plan.round,
+            measured_s=measured_s,
+            target_loss=target_loss,
+            run_id=self._run_id,
+        )
+
+    def _fresh(self, request: LaunchRequest) -> LaunchDir:
+        """Return the launch's new directory, with its request; what was there is set aside."""
+        directory = self._run.launch(request.case.case_id, request.purpose, request.round)
+        if directory.path.exists():
+            self._run.set_aside(directory)
+        directory.path.mkdir(parents=True)
+        request.write(directory.request)
+        return directory
+
+    def _noise_of(self, server: ServerProcess | LaunchedRanks, plan: LaunchPlan) -> NoiseWatch:
+        """Begin to watch for foreign load."""
+        return NoiseWatch(
+            plan.cores,
+            lambda: [
+                pid for pid in server.pids if pid != server.pid
+            ],  # the launcher's, for one not yet known
+            shared_machine=self._shared,
+            # A fork server tells of them with the ranks' ends.
+            helpers=plan.case.loader_workers > 0 and isinstance(server, LaunchedRanks),
+        )
+
+    def _turn_of(self, plan: LaunchPlan) -> dict[str, str]:
+        """Return the variable that tells ranks whom to wait for between blocks; empty where they wait for nobody."""
+        turn = self._turn
+        waits = (
+            turn is not None and not turn.alone and plan.purpose == "measure" and not whole_because(plan.case)
+        )
+        return {TURN: turn.address} if turn is not None and waits else {}
 
     def _watch(
         self,
@@ -207,6 +214,17 @@ def whole_because(case: Case) -> str:
     if case.fabric and Links.parse(case.fabric).storage != "none":
         return "batches would be fetched from storage all the while"
     return ""
+
+
+def _unseen(plan: LaunchPlan, start: float) -> Seen:
+    """Return what is seen of a launch's ranks before any has begun."""
+    recovers = plan.case.recovery != "off"
+    return Seen(
+        ranks=len(plan.ranks),
+        alive_at=start,
+        still_s=plan.case.collective_timeout + RESTART_S if recovers else 0.0,
+        start_s=START_S.get(plan.case.launcher, 0.0),
+    )
 
 
 def _remove_checkpoints(request: LaunchRequest, directory: LaunchDir) -> None:

@@ -136,6 +136,17 @@ def _minor_faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
+def _until_ready(stepper: Stepper, ready: Callable[[], bool]) -> tuple[int, bool]:
+    """Step until all ranks' one-time work is done; return how many steps there were with the first, and if it is."""
+    steps, control = 1, stepper.control
+    is_ready = bool(control.agree(int(ready())))
+    while not is_ready and steps < MAX_STEPS_UNTIL_READY:
+        stepper.step()
+        steps += 1
+        is_ready = bool(control.agree(int(ready())))
+    return steps, is_ready
+
+
 def warm_up(
     stepper: Stepper, ready: Callable[[], bool], measured_s: float, least: Least = TRAINING
 ) -> Warmup:
@@ -151,12 +162,7 @@ def warm_up(
     start_ns = clock.now()
     stepper.step()
     first_ns = clock.now()
-    steps = 1
-    is_ready = bool(control.agree(int(ready())))
-    while not is_ready and steps < MAX_STEPS_UNTIL_READY:
-        stepper.step()
-        steps += 1
-        is_ready = bool(control.agree(int(ready())))
+    steps, is_ready = _until_ready(stepper, ready)
     ready_ns = clock.now()
     if not is_ready:
         reason = f"one-time work was not done after {steps} steps"

@@ -16,8 +16,9 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup, escape
 
+from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.wording import LATE
-from ddpbench.analysis.summary import Finding, RunSummary
+from ddpbench.analysis.summary import RunSummary
 from ddpbench.analysis.table.columns import meanings
 from ddpbench.analysis.table.frame import csv_of
 from ddpbench.report.captions import emulation_words, shared_words, without, without_word

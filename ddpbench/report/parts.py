@@ -10,7 +10,7 @@ from ddpbench.report.words import Estimate, decimals_of, milliseconds
 from ddpbench.wanted import ONLY_PNG, Wanted
 
 if TYPE_CHECKING:
-    from ddpbench.report.draw.canvas import Sheet
+    from ddpbench.report.draw.sheet import Sheet
 
 
 FEW_COLUMNS, SEVERAL_COLUMNS, MANY_COLUMNS = 4, 9, 12

@@ -1,13 +1,13 @@
 """What to run: experiments and the cases they expand to. Values only; nothing here starts anything."""
 
 from ddpbench.spec.auto import left_out, resolve, without_all_threads
-from ddpbench.spec.case import OF_FRAMEWORKS, OWN_TYPES, BucketCap, Case
+from ddpbench.spec.case import OF_FRAMEWORKS, OWN_TYPES, BucketCap, Case, PlannedCase
 from ddpbench.spec.catalog import Catalog, Devices, NoOptions, Pieces, Promise, StrategyInfo, WorkloadInfo
 from ddpbench.spec.crossing import crossed_words
 from ddpbench.spec.experiment import load_experiment, parse_experiment
 from ddpbench.spec.fabric import FabricSettings, Links
 from ddpbench.spec.labels import labels
-from ddpbench.spec.matrix import PlannedCase, expand
+from ddpbench.spec.matrix import expand
 from ddpbench.spec.settings import Base, Budget, Experiment
 from ddpbench.spec.stated import StatedTraits
 from ddpbench.spec.target_loss import TargetLoss

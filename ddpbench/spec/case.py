@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -287,3 +288,19 @@ class Case:
     def from_json(cls, data: dict[str, Any]) -> Case:
         """Return the case back from `to_json`; unknown keys are ignored, so that old code reads new plans."""
         return cls(**{name: data[name] for name in cls.__slots__ if name in data})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedCase:
+    """A case of the matrix, and why it will not run if it will not."""
+
+    case: Case
+    skip_reason: str | None = None
+    added_as_baseline: bool = False
+    oversubscribed: bool = False
+    stands_for: tuple[BucketCap, ...] = ()
+    """Other bucket caps that were asked for and make the same buckets, MiB: they are not run."""
+    caps_worth: tuple[float, ...] = ()
+    """Where it stands for others: caps that make other buckets of its gradients, MiB."""
+    combinations: Sequence[Mapping[str, Any]] = field(default=(), compare=False, repr=False)
+    """The combinations of settings that it was made of, where claims select by them; a plan on disk has them not."""

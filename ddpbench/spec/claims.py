@@ -19,7 +19,7 @@ from ddpbench.texts import shortened
 from ddpbench.units import Unit, series_of
 
 if TYPE_CHECKING:
-    from ddpbench.spec.matrix import PlannedCase
+    from ddpbench.spec.case import PlannedCase
 
 MOST_WORDS = 12
 """Of a claim: its finding is one sentence with the verdict and the numbers."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -92,13 +92,7 @@ def parse_experiment(
     Raises:
         ExperimentError: with every problem found.
     """
-    try:
-        data = documents.parse(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ExperimentError(source, [Problem(path="", message=f"is not valid TOML: {error}")]) from None
-    except documents.TooMuchError as error:
-        raise ExperimentError(source, [Problem(path="", message=str(error))]) from None
-    problems: list[Problem] = []
+    data, problems = _parsed(text, source), list[Problem]()
     before = sets.owner_names(data)
     settings = sets.apply(data, overrides, catalog, problems)
     if odd := documents.odd_parts(data):  # before anything is made of them
@@ -123,11 +117,7 @@ def parse_experiment(
     _excludes(data.get("exclude", []), models, catalog, problems)
     _own_excludes(data, axes, models, problems)
     _claims(data.get("claims", []), models, catalog, problems)
-    problems += [
-        Problem(path=path, message=f"is an axis too: give {path} or axes.{name}, not both")
-        for name in axes
-        if sets.place_of(data, path := name if "." in name else f"base.{name}")
-    ]
+    problems += _given_twice(data, axes)
     _names(base, axes, catalog, problems)
     _options(data.get("options", {}), models, catalog, problems)
     problems += [
@@ -143,7 +133,27 @@ def parse_experiment(
         experiment = Experiment.model_validate({**data, "axes": axes})
     except ValidationError as error:
         raise ExperimentError(source, explain(error, "", list(Experiment.model_fields))) from None
-    experiment = _with_dtype(experiment, catalog)
+    _check_rounds(experiment, source)
+    return _with_dtype(experiment, catalog)
+
+
+def _given_twice(data: dict[str, Any], axes: Iterable[str]) -> Iterator[Problem]:
+    for name in axes:
+        path = name if "." in name else f"base.{name}"
+        if sets.place_of(data, path):
+            yield Problem(path=path, message=f"is an axis too: give {path} or axes.{name}, not both")
+
+
+def _parsed(text: str, source: str) -> dict[str, Any]:
+    try:
+        return documents.parse(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ExperimentError(source, [Problem(path="", message=f"is not valid TOML: {error}")]) from None
+    except documents.TooMuchError as error:
+        raise ExperimentError(source, [Problem(path="", message=str(error))]) from None
+
+
+def _check_rounds(experiment: Experiment, source: str) -> None:
     budget = experiment.budget
     if budget.rounds_max < budget.rounds_min:
         message = f"is {budget.rounds_max}, below rounds_min = {budget.rounds_min}"
@@ -154,7 +164,6 @@ def parse_experiment(
             f"fixed in advance; give both the same, or leave the claims out: --set 'claims=[]'"
         )
         raise ExperimentError(source, [Problem(path="budget.rounds_max", message=message)])
-    return experiment
 
 
 def _with_dtype(experiment: Experiment, catalog: Catalog) -> Experiment:

@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from ddpbench.errors import ExperimentError, Problem, nearest
 from ddpbench.spec import environment
 from ddpbench.spec.auto import resolve
-from ddpbench.spec.case import ON_THIS_MACHINE, OWN_TYPES, UNUSED_RECOVERY, BucketCap, Case
+from ddpbench.spec.case import ON_THIS_MACHINE, OWN_TYPES, UNUSED_RECOVERY, Case, PlannedCase
 from ddpbench.spec.catalog import Catalog, Devices, StrategyInfo, WorkloadInfo
 from ddpbench.spec.claims import selects, undecidable
 from ddpbench.spec.crossing import crossed_axis, misfits
@@ -23,22 +23,6 @@ from ddpbench.spec.fabric import FabricSettings, Links
 from ddpbench.spec.limits import MAX_COMBINATIONS, MAX_NODES, MAX_RANKS
 from ddpbench.spec.reasons import skip_reason
 from ddpbench.spec.settings import Base, Experiment
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlannedCase:
-    """A case of the matrix, and why it will not run if it will not."""
-
-    case: Case
-    skip_reason: str | None = None
-    added_as_baseline: bool = False
-    oversubscribed: bool = False
-    stands_for: tuple[BucketCap, ...] = ()
-    """Other bucket caps that were asked for and make the same buckets, MiB: they are not run."""
-    caps_worth: tuple[float, ...] = ()
-    """Where it stands for others: caps that make other buckets of its gradients, MiB."""
-    combinations: Sequence[Mapping[str, Any]] = field(default=(), compare=False, repr=False)
-    """The combinations of settings that it was made of, where claims select by them; a plan on disk has them not."""
 
 
 def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[PlannedCase]:

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.all_claims import claims_answer
 from ddpbench.analysis.findings.answer import answer_of
-from ddpbench.analysis.summary import ClaimVerdict, Decided, Finding
+from ddpbench.analysis.summary import ClaimVerdict, Decided
 
 HOLDS: ClaimVerdict = "holds"
 PART: ClaimVerdict = "holds in part"

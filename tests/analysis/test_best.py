@@ -17,7 +17,8 @@ from ddpbench.analysis.statistics.best import (
     tukey_quantile,
     verdicts,
 )
-from ddpbench.analysis.statistics.stats import Interval, Timing, compare
+from ddpbench.analysis.statistics.stats import Interval, compare
+from ddpbench.analysis.statistics.timings import Timing
 
 FAMILIES = 2400
 TOLERANCE = 0.05 + 3 * math.sqrt(0.05 * 0.95 / FAMILIES)

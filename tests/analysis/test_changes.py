@@ -33,15 +33,8 @@ from ddpbench.analysis.regression.told import (
 )
 from ddpbench.analysis.statistics.resolution import DRIFT, resolved_in_turn
 from ddpbench.analysis.statistics.sequential import anytime_interval
-from ddpbench.analysis.statistics.stats import (
-    ALPHA,
-    COPIES,
-    MARGIN,
-    Interval,
-    Timing,
-    deviation,
-    t_quantile,
-)
+from ddpbench.analysis.statistics.stats import ALPHA, COPIES, MARGIN, Interval, deviation, t_quantile
+from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.cli import run as run_cli
 from ddpbench.errors import RecordError
 from ddpbench.launch.interleave.told import _decided

@@ -18,7 +18,7 @@ from ddpbench.analysis.findings.claims import claim_findings, decided_claims
 from ddpbench.analysis.invariants.checked import Bounded, Violation
 from ddpbench.analysis.read.launches import CaseRun, Launch
 from ddpbench.analysis.read.pace import Pacing
-from ddpbench.analysis.statistics.stats import Timing
+from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.analysis.summary import Decided
 from ddpbench.cli import run as cli
 from ddpbench.launch.merge.merge import merge

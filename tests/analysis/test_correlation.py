@@ -31,7 +31,8 @@ from ddpbench.analysis.statistics.correlation import (
 )
 from ddpbench.analysis.statistics.resolution import resolved_in_one_sweep, resolved_in_turn
 from ddpbench.analysis.statistics.sequential import anytime_interval
-from ddpbench.analysis.statistics.stats import ALPHA, Timing, compare
+from ddpbench.analysis.statistics.stats import ALPHA, compare
+from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.records.plan import read_plan
 from tests.synthetic import write_run
 

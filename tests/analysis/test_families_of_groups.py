@@ -8,7 +8,7 @@ from typing import Any
 
 from ddpbench.analysis.inputs import input_groups
 from ddpbench.analysis.precisions import precision_groups
-from ddpbench.analysis.statistics.stats import Timing
+from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.spec import Case
 from tests.synthetic import case_of
 

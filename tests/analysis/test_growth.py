@@ -10,7 +10,7 @@ import pytest
 
 from ddpbench.analysis.findings.growth import _judged
 from ddpbench.analysis.network import network_time, network_timings
-from ddpbench.analysis.statistics.stats import Timing
+from ddpbench.analysis.statistics.timings import Timing
 
 NOISE = (0.01, -0.02, 0.03, 0.0, -0.01)
 

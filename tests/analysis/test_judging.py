@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from ddpbench.analysis.finding import Finding, FindingVerdict
 from ddpbench.analysis.findings.choice import choices_of
 from ddpbench.analysis.findings.claims import decided_claims, judged_by_claims
 from ddpbench.analysis.findings.compared import findings
@@ -21,7 +22,7 @@ from ddpbench.analysis.precisions import precision_groups
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS, Breakdown
 from ddpbench.analysis.statistics.stats import Interval, judged, shows_less, shows_more
-from ddpbench.analysis.summary import Decided, Finding, FindingVerdict
+from ddpbench.analysis.summary import Decided
 from ddpbench.spec import Case
 from tests.analysis.test_claim_verdicts import claim, measured, run_of
 from tests.synthetic import case_of

@@ -17,7 +17,8 @@ import pytest
 from ddpbench.analysis import load, noise_of, so_far, summarize
 from ddpbench.analysis.rounds import SoFar, width_of
 from ddpbench.analysis.scaling.speedups import SpeedupCurve
-from ddpbench.analysis.statistics.stats import Comparison, Timing, compare, judge, pairs
+from ddpbench.analysis.statistics.stats import Comparison, compare, judge, pairs
+from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.merge.merge import merge
 from ddpbench.launch.sweep.stopping import StoppingRule

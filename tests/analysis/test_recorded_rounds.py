@@ -33,7 +33,8 @@ from numpy.typing import NDArray
 from ddpbench.analysis.regression.apart import across
 from ddpbench.analysis.statistics.resolution import DRIFT
 from ddpbench.analysis.statistics.sequential import evidence
-from ddpbench.analysis.statistics.stats import ALPHA, FEWEST, MIN_ROUNDS, Timing, t_quantile
+from ddpbench.analysis.statistics.stats import ALPHA, FEWEST, MIN_ROUNDS, t_quantile
+from ddpbench.analysis.statistics.timings import Timing
 
 RECORDED = Path(__file__).parent / "recorded" / "equal_sides_us.json"
 SPLITS = 2000

@@ -26,7 +26,8 @@ from ddpbench.analysis.statistics.resolution import (
     smallest_seen,
 )
 from ddpbench.analysis.statistics.sequential import evidence
-from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, POWER, Interval, Timing, t_quantile
+from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, POWER, Interval, t_quantile
+from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
 from tests.analysis.test_correlation import factors, noise
 

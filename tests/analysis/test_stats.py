@@ -11,7 +11,6 @@ from scipy import stats as scipy_stats
 from ddpbench.analysis.statistics.stats import (
     Comparison,
     Interval,
-    Timing,
     compare,
     half_width,
     judge,
@@ -24,6 +23,7 @@ from ddpbench.analysis.statistics.stats import (
     step_time,
     t_quantile,
 )
+from ddpbench.analysis.statistics.timings import Timing
 
 
 def timings(seconds: list[float], *, steps: int = 10, samples: int = 80, first: int = 0) -> list[Timing]:

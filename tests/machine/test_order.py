@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from ddpbench.analysis.read.positions import position_spread
-from ddpbench.analysis.statistics.stats import Timing, compare
+from ddpbench.analysis.statistics.stats import compare
+from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.cli import run as cli
 from ddpbench.launch.layout import Nodes, plan_for
 from ddpbench.launch.sweep.preparation import Prepared, SweepRequest, prepare

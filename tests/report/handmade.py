@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from ddpbench.analysis.summary import Counts, Failure, Finding, RunSummary
+from ddpbench.analysis.finding import Finding
+from ddpbench.analysis.summary import Counts, Failure, RunSummary
 from ddpbench.analysis.table.columns import COLUMNS
 from ddpbench.spec import Case
 

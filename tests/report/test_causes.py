@@ -12,7 +12,8 @@ from ddpbench.analysis import RunSummary, summarize
 from ddpbench.analysis.steps.one_step import LAST, Lane, OneStep, Transfer
 from ddpbench.analysis.table.columns import COLUMNS
 from ddpbench.report.draw import style
-from ddpbench.report.draw.canvas import Sheet, draw
+from ddpbench.report.draw.canvas import draw
+from ddpbench.report.draw.sheet import Sheet
 from ddpbench.report.parts import Picture, Section
 from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import buckets, communication, heatmap, one_step, strategies, waterfall

@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 
 from ddpbench.report import page
 from ddpbench.report.draw import style
-from ddpbench.report.draw.canvas import Sheet, drawing, wrapped
+from ddpbench.report.draw.canvas import drawing, wrapped
+from ddpbench.report.draw.sheet import Sheet
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, rows_of
 from ddpbench.report.sections import breakdown, scaling

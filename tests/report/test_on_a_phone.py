@@ -11,7 +11,8 @@ from matplotlib.text import Text
 from ddpbench.analysis import summarize
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.draw import style
-from ddpbench.report.draw.canvas import Sheet, drawing
+from ddpbench.report.draw.canvas import drawing
+from ddpbench.report.draw.sheet import Sheet
 from ddpbench.report.page import FIGURES
 from ddpbench.report.parts import Picture
 from ddpbench.report.rows import rows_of

@@ -23,8 +23,9 @@ from ddpbench.cache import FOLDER
 from ddpbench.helper_process import NOBODY, WORTH_STARTING, Others, for_report
 from ddpbench.records import RunDir
 from ddpbench.report import page
-from ddpbench.report.draw.canvas import Drawn, Sheet, draw, themed
+from ddpbench.report.draw.canvas import Drawn, draw, themed
 from ddpbench.report.draw.painter import WORTH_SHARING, Painter, _drawn, _name, draw_all
+from ddpbench.report.draw.sheet import Sheet
 from ddpbench.report.draw.style import on_dark
 from ddpbench.report.parts import Picture, Table
 from ddpbench.wanted import Wanted

@@ -18,7 +18,8 @@ from ddpbench.records import RunDir
 from ddpbench.report import page, write_report
 from ddpbench.report.captions import shared_words
 from ddpbench.report.draw import canvas, slide
-from ddpbench.report.draw.canvas import Sheet, draw, drawing, saved
+from ddpbench.report.draw.canvas import draw, drawing, saved
+from ddpbench.report.draw.sheet import Sheet
 from ddpbench.report.embedded import labelled
 from ddpbench.report.outside import conditions, dressed, source_line
 from ddpbench.report.parts import Picture, Section

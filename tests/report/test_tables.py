@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.statistics.stats import Interval
-from ddpbench.analysis.summary import Finding
 from ddpbench.report.cells import cells
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.rows import rows_of

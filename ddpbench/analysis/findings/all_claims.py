@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 
+from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.claims import EARLIER, SHARED_CORES
 from ddpbench.analysis.findings.wording import fitting, sentence
-from ddpbench.analysis.summary import ClaimVerdict, Decided, Finding
+from ddpbench.analysis.summary import ClaimVerdict, Decided
 
 _HEADS: Mapping[ClaimVerdict, tuple[str, str, str]] = {
     "holds": ("here it holds that", "it holds that", "and that"),

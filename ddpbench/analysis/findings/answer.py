@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from ddpbench.analysis.checkpoints import SMALL_SHARE, checkpoint_costs
+from ddpbench.analysis.finding import Finding, FindingKind
 from ddpbench.analysis.findings.choice import Choice, choices_of, planned_panels
 from ddpbench.analysis.findings.first_to_loss import first_to_loss
 from ddpbench.analysis.findings.groups import exchanges_gradients, reference_of
@@ -38,7 +39,6 @@ from ddpbench.analysis.invariants.checked import Violation
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, Judgement, rounds_for
 from ddpbench.analysis.statistics.tails import missed_words
-from ddpbench.analysis.summary import Finding, FindingKind
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import PANEL
 from ddpbench.strategies.traits import spoken_among, traits_of

@@ -23,6 +23,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
+from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.wording import (
     FULL_SHARE,
     MARGIN_WORDS,
@@ -53,11 +54,11 @@ from ddpbench.analysis.statistics.stats import (
     Comparison,
     Interval,
     Judgement,
-    Timing,
     compare,
     judged,
 )
-from ddpbench.analysis.summary import ClaimVerdict, Decided, Finding, HeldPair, PairVerdict
+from ddpbench.analysis.statistics.timings import Timing
+from ddpbench.analysis.summary import ClaimVerdict, Decided, HeldPair, PairVerdict
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.claims import JudgedAgain, Of, Past, PlannedClaim
 from ddpbench.spec.grouping import PANEL, SCALE, VARIANT

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ddpbench.analysis.finding import Finding, FindingKind
 from ddpbench.analysis.findings.families import Families
 from ddpbench.analysis.findings.groups import compared_panels, grouped, reference_of
 from ddpbench.analysis.findings.wording import (
@@ -43,7 +44,6 @@ from ddpbench.analysis.statistics.stats import (
     Judgement,
     samples_rate,
 )
-from ddpbench.analysis.summary import Finding, FindingKind
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import PANEL, Key, cap_order, cap_words
 from ddpbench.strategies.traits import traits_of

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.groups import grouped
 from ddpbench.analysis.findings.wording import called, fitting, launch_tags, listed, plain, sentence
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.best import standings
 from ddpbench.analysis.statistics.stats import step_time
-from ddpbench.analysis.summary import Finding
 from ddpbench.analysis.time_to_loss import loss_curves_of, to_loss
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import PANEL

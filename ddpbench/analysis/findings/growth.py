@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.groups import grouped
 from ddpbench.analysis.findings.wording import called, conditions, fitting, launch_tags, plain, sentence
 from ddpbench.analysis.network import formula_of, network_time, network_timings
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.stats import Judgement, compare, judge_all
-from ddpbench.analysis.summary import Finding
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import cap_order
 from ddpbench.strategies.traits import traits_of

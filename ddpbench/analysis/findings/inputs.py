@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.wording import launch_tags, longer, name_of, sentence, signed
 from ddpbench.analysis.inputs import InputCase, InputGroup, input_groups
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.shares import percent_of, share_of_step
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, shows_less
-from ddpbench.analysis.summary import Finding
 from ddpbench.spec import labels
 from ddpbench.units import counted
 

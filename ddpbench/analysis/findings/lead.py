@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.families import Families
 from ddpbench.analysis.findings.groups import grouped, measured
 from ddpbench.analysis.findings.wording import launch_tags, plain, sentence
@@ -20,7 +21,6 @@ from ddpbench.analysis.statistics.stats import (
     rounds_of_all,
     share,
 )
-from ddpbench.analysis.summary import Finding
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import virtual_words
 from ddpbench.strategies.traits import traits_of

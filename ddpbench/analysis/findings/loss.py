@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.families import Families
 from ddpbench.analysis.findings.groups import grouped
 from ddpbench.analysis.findings.wording import inverse, launch_tags, name_of, plain, sentence
@@ -22,7 +23,6 @@ from ddpbench.analysis.statistics.stats import (
     judge_all,
     step_time,
 )
-from ddpbench.analysis.summary import Finding
 from ddpbench.analysis.time_to_loss import against_base, cost_of, loss_curves_of, to_loss
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import Key

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.families import Families
 from ddpbench.analysis.findings.wording import (
     conditions,
@@ -15,7 +16,6 @@ from ddpbench.analysis.findings.wording import (
     size_tags,
 )
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.summary import Finding
 from ddpbench.spec import grouping
 from ddpbench.units import counted
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.stats import Pair
+from ddpbench.analysis.statistics.timings import Pair
 
 
 def pairing_sentences(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:

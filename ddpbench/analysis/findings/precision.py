@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.wording import (
     MARGIN_WORDS,
     inverse,
@@ -16,7 +17,6 @@ from ddpbench.analysis.findings.wording import (
 from ddpbench.analysis.precisions import PrecisionGroup, precision_groups
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Judgement
-from ddpbench.analysis.summary import Finding
 from ddpbench.units import counted, format_at_most
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.wording import fitting, launch_tags, plain, sentence
 from ddpbench.analysis.goodput import words
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.recovery import RecoveryCost
-from ddpbench.analysis.summary import Finding
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import RECOVERIES
 from ddpbench.units import counted, format_seconds

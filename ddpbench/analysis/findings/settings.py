@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.groups import grouped
 from ddpbench.analysis.findings.wording import (
     inverse,
@@ -19,7 +20,6 @@ from ddpbench.analysis.findings.wording import (
 from ddpbench.analysis.judging import judge_pairs
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.stats import Judgement
-from ddpbench.analysis.summary import Finding
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import Key, cap_order, virtual_words
 from ddpbench.spec.links import links_apart, links_of

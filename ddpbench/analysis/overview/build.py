@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpbench.analysis.decided import decide
+from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.all_claims import claims_answer
 from ddpbench.analysis.findings.answer import answer_of
 from ddpbench.analysis.findings.claims import claim_findings
@@ -42,7 +43,7 @@ from ddpbench.analysis.scaling.curves import CurveLaws, LawsOf, judged_laws, law
 from ddpbench.analysis.steps.communication import transfers_table
 from ddpbench.analysis.steps.one_step import one_step
 from ddpbench.analysis.steps.waterfall import waterfall_table
-from ddpbench.analysis.summary import Counts, Finding, RunSummary
+from ddpbench.analysis.summary import Counts, RunSummary
 from ddpbench.analysis.time_to_loss import loss_curves_table, time_to_loss_table
 from ddpbench.helper_process import NOBODY, Others
 from ddpbench.records import RunDir, left_out_sentences
@@ -102,6 +103,15 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, progress: Told) -
     counts = _counts(plan, cases, merged=bool(merged))
     left_out = [*(one for case in cases for one in case.left_out), *of_no_case(run, plan)]
     misplaced = left_out_sentences(left_out, run.path)
+    validity = (
+        *checks.told,
+        *misplaced,
+        *merge_sentences(merged),
+        *validity_sentences(plan, cases, table, stop_reason=sweeps.stop_reason, path=str(run.path)),
+        *virtual_sentences(cases, table),
+        *fabric_sentences(fabrics),
+        *provenance_sentences(machine),
+    )
     return RunSummary(
         name=plan.experiment,
         question=plan.question,
@@ -119,15 +129,7 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, progress: Told) -
         findings=sentences,
         answer=answer_of(cases, sentences, claims_answer(claims, claimed), withheld),
         warnings=tuple(warning_sentences(cases, checks)),
-        validity=(
-            *checks.told,
-            *misplaced,
-            *merge_sentences(merged),
-            *validity_sentences(plan, cases, table, stop_reason=sweeps.stop_reason, path=str(run.path)),
-            *virtual_sentences(cases, table),
-            *fabric_sentences(fabrics),
-            *provenance_sentences(machine),
-        ),
+        validity=validity,
         failures=tuple(failures_of(cases)),
         stop_reason=sweeps.stop_reason,
         measured_share=sweeps.measured_s / sweeps.wall_s if sweeps.wall_s > 0 else None,

@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpbench.analysis.checkpoints import CheckpointRun
+from ddpbench.analysis.read.loss_curves import LossCurveRun
 from ddpbench.analysis.read.overlap import PARTS, Breakdown
 from ddpbench.analysis.read.pace import Pacing
 from ddpbench.analysis.read.traffic import LinkTraffic
 from ddpbench.analysis.recovery import Recovered, RecoveryCost, recovery_cost
 from ddpbench.analysis.startup import StartUp
-from ddpbench.analysis.statistics.stats import Judgement, Timing
-from ddpbench.analysis.time_to_loss import LossCurveRun
+from ddpbench.analysis.statistics.stats import Judgement
+from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.records import CaseStatus, LeftOut, Noise, Proof, Status
 from ddpbench.spec import Case, PlannedCase
 from ddpbench.trend import Change

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ddpbench.analysis.checkpoints import checkpoint_runs
 from ddpbench.analysis.read.faults import faults_per_step
 from ddpbench.analysis.read.launches import NOT_STEADY, Launch
+from ddpbench.analysis.read.loss_curves import loss_curve_of
 from ddpbench.analysis.read.pace import LATE_SHARE, cpu_share, pacing
 from ddpbench.analysis.read.parts import RankSteps
 from ddpbench.analysis.read.staleness import added
@@ -25,7 +26,6 @@ from ddpbench.analysis.read.virtual import nominal
 from ddpbench.analysis.recovery import RankTold, recovered_of
 from ddpbench.analysis.startup import start_up_of
 from ddpbench.analysis.statistics.steady import NOT_READY, launch_change
-from ddpbench.analysis.time_to_loss import loss_curve_of
 from ddpbench.records import (
     Address,
     Block,

@@ -183,18 +183,22 @@ def breakdowns(cases: Iterable[Instrumented]) -> Iterator[Breakdown | None]:
     yield from _breakdowns(together)
 
 
+def _moved_before(noted: _Noted) -> Transfers | None:
+    """Return the transfers that ranks had begun before their first noted step; None where there are none."""
+    if not len(noted.first_of):
+        return None
+    earlier = [
+        {rank: replace(own, transfers=own.earlier) for rank, own in ranks.items()} for ranks in noted.launches
+    ]
+    return transfers_of(earlier, noted.processes, noted.backends)
+
+
 def _breakdowns(cases: Sequence[Instrumented]) -> list[Breakdown | None]:
     noted = _noted(cases)
     if noted is None:
         return [None] * len(cases)
     moved = transfers_of(noted.launches, noted.processes, noted.backends)
-    before = None
-    if len(noted.first_of):
-        earlier = [
-            {rank: replace(own, transfers=own.earlier) for rank, own in ranks.items()}
-            for ranks in noted.launches
-        ]
-        before = transfers_of(earlier, noted.processes, noted.backends)
+    before = _moved_before(noted)
     if (
         len(cases) > 1
         and max([noted.apart_ns, *(one.apart_ns for one in (moved, before) if one is not None)]) > _LONG_NS
@@ -204,58 +208,73 @@ def _breakdowns(cases: Sequence[Instrumented]) -> list[Breakdown | None]:
     transfers = (*_transfer_rows(noted, moved, noted.step_of), *_transfer_rows(noted, before, noted.first_of))
     rows = np.concatenate([_span_rows(noted), noted.steps, *transfers])
     owner, lengths, covered = coverage(rows, len(_KINDS))
-    by_launch = noted.means_s(lengths * _divided(covered), owner)
-    steps_s = noted.means_s(noted.steps[:, 3] - noted.steps[:, 2], noted.steps[:, 0])
-    windows_s: list[float] = noted.windows_s().tolist()
-    under_way = moved.under_way_s(noted.steps_of_a_rank()) if moved is not None else {}
-    sizes = moved.moved() if moved is not None else {}
-    spans = noted.spans_s()
     dropped, whole = (
         np.bincount(one, minlength=len(noted.launches))
         for one in ((moved.dropped, moved.launch) if moved is not None else (noted.spans[:0, 0],) * 2)
     )
-    found: list[Breakdown | None] = []
-    for case, own in zip(cases, noted.of_case, strict=True):
-        if not own:
-            found.append(None)
-            continue
-        part = slice(own.start, own.stop)
-        numbers = noted.rounds[part]
-        medians: list[float] = np.median(by_launch[:, part], axis=1).tolist()
-        comm_s, exposed_s, overlapped_s, wait_s, queue_s = medians[len(PARTS) :]
-        found.append(
-            Breakdown(
-                parts=dict(zip(PARTS, medians, strict=False)),
-                step_s=float(np.median(steps_s[part])),
-                comm_s=comm_s,
-                exposed_s=exposed_s,
-                overlapped_s=overlapped_s,
-                wait_s=wait_s,
-                queue_s=queue_s,
-                spans=_spans_over_launches(spans, own, np.median),
-                mean_spans=_spans_over_launches(spans, own, np.mean),
-                launches=len(own),
-                has_transfers=bool(whole[part].any()),
-                dropped_transfers=int(dropped[part].sum()),
-                by_round={
-                    number: dict(zip(PARTS, each, strict=False))
-                    for number, each in zip(numbers, by_launch[:, part].T.tolist(), strict=True)
-                },
-                steps_s=steps_s[part].tolist(),
-                totals=dict(zip(_TOTALS, by_launch[len(PARTS) :, part].tolist(), strict=True)),
-                transfers={
-                    number: sizes.get(launch, {}) for launch, number in zip(own, numbers, strict=True)
-                },
-                network_s={
-                    number: under_way[launch]
-                    for launch, number in zip(own, numbers, strict=True)
-                    if launch in under_way
-                },
-                window_s={number: windows_s[launch] for launch, number in zip(own, numbers, strict=True)},
-                sent_bytes=_busiest_bytes(case.launches),
-            )
-        )
-    return found
+    sums = _Sums(
+        by_launch=noted.means_s(lengths * _divided(covered), owner),
+        steps_s=noted.means_s(noted.steps[:, 3] - noted.steps[:, 2], noted.steps[:, 0]),
+        windows_s=noted.windows_s().tolist(),
+        under_way=moved.under_way_s(noted.steps_of_a_rank()) if moved is not None else {},
+        sizes=moved.moved() if moved is not None else {},
+        spans=noted.spans_s(),
+        dropped=dropped,
+        whole=whole,
+    )
+    return [
+        _breakdown(case, own, noted.rounds[own.start : own.stop], sums) if own else None
+        for case, own in zip(cases, noted.of_case, strict=True)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Sums:
+    """What each launch's steps are made of; launches of several cases, one after the other."""
+
+    by_launch: NDArray[np.float64]
+    """Seconds, a row for each of `_KINDS` and a column for each launch."""
+    steps_s: NDArray[np.float64]
+    windows_s: Sequence[float]
+    under_way: Mapping[int, float]
+    sizes: Mapping[int, Mapping[tuple[str, int], Moved]]
+    spans: Sequence[Mapping[str, float]]
+    dropped: NDArray[np.intp]
+    """Transfers that not all ranks noted, by launch; `whole` those that all did."""
+    whole: NDArray[np.intp]
+
+
+def _breakdown(case: Instrumented, own: range, numbers: Sequence[int], sums: _Sums) -> Breakdown:
+    """Return one case's, of its `own` launches, whose rounds have these `numbers`."""
+    part = slice(own.start, own.stop)
+    by_launch = sums.by_launch
+    medians: list[float] = np.median(by_launch[:, part], axis=1).tolist()
+    comm_s, exposed_s, overlapped_s, wait_s, queue_s = medians[len(PARTS) :]
+    launches = [*zip(own, numbers, strict=True)]
+    return Breakdown(
+        parts=dict(zip(PARTS, medians, strict=False)),
+        step_s=float(np.median(sums.steps_s[part])),
+        comm_s=comm_s,
+        exposed_s=exposed_s,
+        overlapped_s=overlapped_s,
+        wait_s=wait_s,
+        queue_s=queue_s,
+        spans=_spans_over_launches(sums.spans, own, np.median),
+        mean_spans=_spans_over_launches(sums.spans, own, np.mean),
+        launches=len(own),
+        has_transfers=bool(sums.whole[part].any()),
+        dropped_transfers=int(sums.dropped[part].sum()),
+        by_round={
+            number: dict(zip(PARTS, each, strict=False))
+            for number, each in zip(numbers, by_launch[:, part].T.tolist(), strict=True)
+        },
+        steps_s=sums.steps_s[part].tolist(),
+        totals=dict(zip(_TOTALS, by_launch[len(PARTS) :, part].tolist(), strict=True)),
+        transfers={number: sums.sizes.get(launch, {}) for launch, number in launches},
+        network_s={number: sums.under_way[launch] for launch, number in launches if launch in sums.under_way},
+        window_s={number: sums.windows_s[launch] for launch, number in launches},
+        sent_bytes=_busiest_bytes(case.launches),
+    )
 
 
 def _spans_over_launches(

@@ -29,7 +29,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ddpbench.analysis.statistics.stats import Timing
+from ddpbench.analysis.statistics.timings import Timing
 
 
 class BlockTimes(NamedTuple):

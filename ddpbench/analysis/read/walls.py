@@ -8,7 +8,7 @@ from contextlib import suppress
 from statistics import fmean
 
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.stats import Pair
+from ddpbench.analysis.statistics.timings import Pair
 from ddpbench.errors import IdentityError
 from ddpbench.records import RunDir
 from ddpbench.records.sessions import read_sessions

@@ -22,7 +22,8 @@ from ddpbench.analysis.statistics.resolution import (
     drift_by_launches,
     mean_variance,
 )
-from ddpbench.analysis.statistics.stats import FEWEST, Comparison, Timing, deviation
+from ddpbench.analysis.statistics.stats import FEWEST, Comparison, deviation
+from ddpbench.analysis.statistics.timings import Timing
 
 _SURE = 0.05
 """Sessions' own scatter counts where it is this improbable for the drift that is expected."""

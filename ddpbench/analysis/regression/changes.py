@@ -47,7 +47,6 @@ from ddpbench.analysis.statistics.stats import (
     MARGIN,
     MIN_ROUNDS,
     Interval,
-    Timing,
     geometric_mean,
     judged,
     median_difference,
@@ -60,6 +59,7 @@ from ddpbench.analysis.statistics.tails import (
     too_few_words,
     unseen_words,
 )
+from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.records import RunDir
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import Key
@@ -296,46 +296,21 @@ def changes_of(
     for a, b in together:
         known = a or b
         assert known is not None
-        scale = a.case.global_batch / b.case.global_batch if a is not None and b is not None else 1.0
-        change = Change(
-            label=names[known.case.case_id],
-            case=known.case,
-            verdict="not comparable",
-            reason=_reason(a, b, base, new, left, but=differing),
-            failures=_failures(b) if b is not None and a is not None and not _failures(a) else 0,
-            base_step=geometric_mean(a.timings) if a is not None and a.timings else None,
-            new_step=geometric_mean(b.timings).scaled(scale) if b is not None and b.timings else None,
-            base_launches=tuple(one.step_s for one in a.timings) if a is not None else (),
-            new_launches=tuple(scale * one.step_s for one in b.timings) if b is not None else (),
-            scale=scale,
-        )
-        if not change.reason and a is not None and b is not None:
+        reason = _reason(a, b, base, new, left, but=differing)
+        if not reason and a is not None and b is not None:
             asked[len(found)] = a, b
-        found.append(change)
+        found.append(_unjudged(a, b, names[known.case.case_id], reason))
     judge = _in_turn if paired else _apart
     walls = [round_wall_s(side.cases) for side in (base, new)]
-    round_s, begin_s = sum(walls), _begin_s(base, new, paired=paired)
+    begin_s = _begin_s(base, new, paired=paired)
     for index, outcome in judge(asked, drift, margin, alpha).items():
-        steps = _compared_steps(*asked[index], paired=paired)
         found[index] = replace(
-            found[index],
-            verdict=outcome.verdict,
-            reason=outcome.reason,
-            ratio=outcome.ratio,
-            rounds=outcome.rounds,
-            bound=outcome.bound,
-            resolvable=outcome.resolvable,
-            drifts=outcome.drifts,
-            mean=outcome.mean,
-            mean_most=outcome.mean_most,
-            tail=outcome.tail,
-            base_step=steps[0],
-            new_step=steps[1].scaled(found[index].scale),
+            _decided(found[index], outcome, _compared_steps(*asked[index], paired=paired)),
             in_turn=None
             if outcome.deviation is None or not all(walls)  # saved files do not say what a round took
             else InTurn(
                 deviation=outcome.deviation,
-                round_s=round_s,
+                round_s=sum(walls),
                 begin_s=begin_s,
                 alpha=alpha / len(asked),
                 correlation=outcome.correlation,
@@ -343,6 +318,44 @@ def changes_of(
             parts=_parts(*asked[index], paired=paired, drift=drift, alpha=alpha / len(asked)),
         )
     return Changes(base=base, new=new, paired=paired, drift=drift, changes=tuple(found), unlike=tuple(unlike))
+
+
+def _decided(change: Change, outcome: _Told, steps: tuple[Interval, Interval]) -> Change:
+    """Return a change with its verdict, and both sides' `steps` over the launches that were compared."""
+    return replace(
+        change,
+        verdict=outcome.verdict,
+        reason=outcome.reason,
+        ratio=outcome.ratio,
+        rounds=outcome.rounds,
+        bound=outcome.bound,
+        resolvable=outcome.resolvable,
+        drifts=outcome.drifts,
+        mean=outcome.mean,
+        mean_most=outcome.mean_most,
+        tail=outcome.tail,
+        base_step=steps[0],
+        new_step=steps[1].scaled(change.scale),
+    )
+
+
+def _unjudged(a: CaseRun | None, b: CaseRun | None, label: str, reason: str) -> Change:
+    """Return what both sides measured of a case, before anything is decided."""
+    known = a or b
+    assert known is not None
+    scale = a.case.global_batch / b.case.global_batch if a is not None and b is not None else 1.0
+    return Change(
+        label=label,
+        case=known.case,
+        verdict="not comparable",
+        reason=reason,
+        failures=_failures(b) if b is not None and a is not None and not _failures(a) else 0,
+        base_step=geometric_mean(a.timings) if a is not None and a.timings else None,
+        new_step=geometric_mean(b.timings).scaled(scale) if b is not None and b.timings else None,
+        base_launches=tuple(one.step_s for one in a.timings) if a is not None else (),
+        new_launches=tuple(scale * one.step_s for one in b.timings) if b is not None else (),
+        scale=scale,
+    )
 
 
 def _compared_steps(a: CaseRun, b: CaseRun, *, paired: bool) -> tuple[Interval, Interval]:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, JsonValue, ValidationError
 
 from ddpbench.analysis.read.launches import CaseRun, Launch
 from ddpbench.analysis.regression.sides import CODE, Side
-from ddpbench.analysis.statistics.stats import Timing
+from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.errors import IdentityError, RequestError, UnreadableError
 from ddpbench.records import SCHEMA_VERSION, CaseStatus
 from ddpbench.records.checked import check_schema, first_problem

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.groups import grouped, panels
 from ddpbench.analysis.findings.wording import conditions, name_of, plain, sentence
 from ddpbench.analysis.judging import speedup_over
@@ -17,7 +18,6 @@ from ddpbench.analysis.scaling.fits import Fit
 from ddpbench.analysis.scaling.laws import Laws, ToFit, fit_all
 from ddpbench.analysis.scaling.model import LAW_NAMES
 from ddpbench.analysis.scaling.speedups import SpeedupCurve
-from ddpbench.analysis.summary import Finding
 from ddpbench.helper_process import Beside
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import cap_order, is_virtual

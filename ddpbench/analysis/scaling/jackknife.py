@@ -19,7 +19,8 @@ from scipy import special
 
 from ddpbench.analysis.scaling.speedups import Array, SpeedupCurve
 from ddpbench.analysis.statistics.correlation import widening
-from ddpbench.analysis.statistics.stats import ALPHA, Interval, Pair
+from ddpbench.analysis.statistics.stats import ALPHA, Interval
+from ddpbench.analysis.statistics.timings import Pair
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from typing import Literal
 import numpy as np
 
 from ddpbench.analysis.scaling.speedups import Array, SpeedupCurve, standard_error
-from ddpbench.analysis.statistics.stats import Pair
+from ddpbench.analysis.statistics.timings import Pair
 
 EXTRAPOLATION = 2
 """Nothing is forecast beyond this many times the largest measured world size."""

@@ -45,8 +45,6 @@ from ddpbench.analysis.statistics.stats import (
     MIN_ROUNDS,
     Interval,
     Judgement,
-    Pair,
-    Timing,
     by_pair,
     compare,
     judge,
@@ -54,6 +52,7 @@ from ddpbench.analysis.statistics.stats import (
     rounds_of_all,
     t_quantile,
 )
+from ddpbench.analysis.statistics.timings import Pair, Timing
 
 BestVerdict = Literal["best", "as good", "slower", "cannot tell", "too few"]
 _Array = NDArray[np.float64]

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from ddpbench.spec.settings import MIN_ROUNDS
 
 if TYPE_CHECKING:
-    from ddpbench.analysis.statistics.stats import Pair, Timing
+    from ddpbench.analysis.statistics.timings import Pair, Timing
 
 MOST = 0.9
 """No correlation above this is reckoned with: so few rounds as there are could not show it."""

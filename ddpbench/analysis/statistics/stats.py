@@ -35,6 +35,7 @@ from typing import Literal
 from scipy import special
 
 from ddpbench.analysis.statistics.correlation import widened
+from ddpbench.analysis.statistics.timings import Pair, Timing
 from ddpbench.spec import settings
 
 ALPHA = 0.05
@@ -57,38 +58,6 @@ WIDEST = 300.0
 """No logarithm of a ratio is told beyond this: its exponential, times any time, is a number still."""
 
 Verdict = Literal["faster", "slower", "equivalent", "unresolved", "too few"]
-Pair = tuple[int, str]
-"""A round's number and the session that ran that part of it."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Timing:
-    """What one launch measured: seconds for so many steps and samples of the whole job."""
-
-    round: int
-    """Its number, which is told; what is compared is matched by `pair`."""
-    time_s: float
-    steps: int
-    samples: int
-    session: str = ""
-    """The sweep that ran it: a round may be completed by another one, hours later."""
-    correlation: float = 0.0
-    """The lag-1 correlation of its run's rounds that its intervals reckon with (`statistics/correlation.py`)."""
-
-    @property
-    def pair(self) -> Pair:
-        """What two launches share that are a pair: one session ran them in one round."""
-        return self.round, self.session
-
-    @property
-    def step_s(self) -> float:
-        """Seconds per step."""
-        return self.time_s / self.steps
-
-    @property
-    def sample_s(self) -> float:
-        """Seconds per sample of the whole job."""
-        return self.time_s / self.samples
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -77,19 +77,21 @@ class OneStep:
     """Whether times are CUDA events placed on the clock, and not readings of it."""
 
 
+def _first_exchanging(cases: Sequence[CaseRun]) -> CaseRun | None:
+    for members in compared_panels(cases):
+        reference = reference_of(members)
+        if reference.parts is not None and reference.parts.has_transfers:
+            return reference
+    return None
+
+
 def one_step(run: RunDir, cases: Sequence[CaseRun]) -> tuple[OneStep | None, str]:
     """Return the step to look at, or None and a sentence that says why there is none."""
-    exchanging = [
-        reference
-        for members in compared_panels(cases)
-        if (reference := reference_of(members)).parts is not None and reference.parts.has_transfers
-    ]
-    if not exchanging:
+    case = _first_exchanging(cases)
+    if case is None or case.parts is None:
         return None, (
             "No case above one rank, with cores of its own, has instrumented transfers: there is no step to draw."
         )
-    case = exchanging[0]
-    assert case.parts is not None
     lengths = {number: sum(parts.values()) for number, parts in case.parts.by_round.items()}
     number = statistics.median_low((length, number) for number, length in lengths.items())[1]
     ranks = nominal(read_launch(run.launch(case.case_id, "measure", number)).ranks, case.case)

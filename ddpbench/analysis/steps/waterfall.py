@@ -35,13 +35,8 @@ from ddpbench.analysis.findings.groups import compared_panels, grouped, referenc
 from ddpbench.analysis.judging import speedup_over
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS
-from ddpbench.analysis.statistics.stats import (
-    MIN_ROUNDS,
-    Interval,
-    Timing,
-    median_launch,
-    pairs,
-)
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, median_launch, pairs
+from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import cap_order
 from ddpbench.strategies.traits import traits_of

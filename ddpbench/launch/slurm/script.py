@@ -47,21 +47,7 @@ def job_script(
         RequestError: a value has a line break or another control character, which no script can hold.
     """
     local = slots.local
-    options: list[tuple[str, str | None]] = [
-        ("job-name", name),
-        ("nodes", str(shape.nodes)),
-        ("ntasks-per-node", str(shape.ranks_per_node)),
-        *([] if cpus is None else [("cpus-per-task", str(cpus))]),
-        ("time", slurm_time(time_s)),
-        ("output", "/dev/null" if local else job_output(str(run_dir))),
-        ("open-mode", "append"),
-        ("no-requeue" if local else "requeue", None),  # a script is as old as its submission
-    ]
-    given = [(option.name, option.value) for option in request.options]
-    replaced = {key for key, _ in given} | (
-        {"requeue", "no-requeue"} if any(key in ("requeue", "no-requeue") for key, _ in given) else set()
-    )
-    options = [*((key, value) for key, value in options if key not in replaced), *given]
+    options = _options(run_dir, name, shape, request, cpus=cpus, time_s=time_s, local=bool(local))
     flag = " --retry-failed" if slots.retry_failed else ""
     own = for_shell("the submission's directory", str(run_dir))
     worker = f"{for_shell('the Python', slots.python)} -m ddpbench.worker {local or own}{flag}"
@@ -91,6 +77,27 @@ def job_script(
         "",
     ]
     return "\n".join(lines)
+
+
+def _options(
+    run_dir: Path, name: str, shape: Shape, request: Request, *, cpus: int | None, time_s: float, local: bool
+) -> list[tuple[str, str | None]]:
+    """Return sbatch's options; what was asked for takes precedence."""
+    options: list[tuple[str, str | None]] = [
+        ("job-name", name),
+        ("nodes", str(shape.nodes)),
+        ("ntasks-per-node", str(shape.ranks_per_node)),
+        *([] if cpus is None else [("cpus-per-task", str(cpus))]),
+        ("time", slurm_time(time_s)),
+        ("output", "/dev/null" if local else job_output(str(run_dir))),
+        ("open-mode", "append"),
+        ("no-requeue" if local else "requeue", None),  # a script is as old as its submission
+    ]
+    given = [(option.name, option.value) for option in request.options]
+    replaced = {key for key, _ in given} | (
+        {"requeue", "no-requeue"} if any(key in ("requeue", "no-requeue") for key, _ in given) else set()
+    )
+    return [*((key, value) for key, value in options if key not in replaced), *given]
 
 
 def _port(request: Request) -> str:

@@ -73,11 +73,11 @@ class Prepared:
     """What of the request is not run, or not as it was given, and why; what it is multiplied to."""
 
 
-def prepare(request: SweepRequest) -> Prepared:
-    """Reads, validates and plans; starts nothing but probes: beside GPUs of what torch can use, and of own classes.
+def _places(request: SweepRequest) -> tuple[Path, Path | None]:
+    """Return the experiment's file, and the run directory if one is given.
 
     Raises:
-        RequestError: the request cannot be met; the message says why.
+        RequestError: they are no such, or the run is not to be resumed.
     """
     source, out = request.experiment, request.out
     if source.is_dir():
@@ -92,6 +92,16 @@ def prepare(request: SweepRequest) -> Prepared:
     if out is not None:
         RunDir(out).check_resumable()
         refuse_merged(RunDir(out))
+    return source, out
+
+
+def prepare(request: SweepRequest) -> Prepared:
+    """Reads, validates and plans; starts nothing but probes: beside GPUs of what torch can use, and of own classes.
+
+    Raises:
+        RequestError: the request cannot be met; the message says why.
+    """
+    source, out = _places(request)
     catalog = TableCatalog(source.parent)
     notes: list[str] = []
     experiment = load_experiment(source, catalog, request.overrides, on_note=notes.append)

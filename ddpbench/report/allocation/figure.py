@@ -16,7 +16,7 @@ from ddpbench.report.words import estimate_of, launches_each, ranks
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ddpbench.report.draw.canvas import Sheet
+    from ddpbench.report.draw.sheet import Sheet
 
 
 def picture(allocation: Allocation) -> Picture:

@@ -14,7 +14,7 @@ from ddpbench.report.draw.canvas import text_width_in
 from ddpbench.report.parts import Cell, Column, Picture, Table
 
 if TYPE_CHECKING:
-    from ddpbench.report.draw.canvas import Sheet
+    from ddpbench.report.draw.sheet import Sheet
 
 MOST_ROWS = 24
 _PITCH_IN, _AXIS_IN, _LEGEND_IN = 0.46, 0.5, 0.35

@@ -8,7 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.report.draw import style
-from ddpbench.report.draw.canvas import Sheet, mark, text_width_in
+from ddpbench.report.draw.canvas import mark, text_width_in
+from ddpbench.report.draw.sheet import Sheet
 from ddpbench.report.words import Estimate
 
 if TYPE_CHECKING:
@@ -99,36 +100,12 @@ def grouped_rows(axes: Axes, groups: Groups, xlabel: str, *, above: int = 0) -> 
     place = 0.0
     ticks: list[tuple[float, str]] = []
     for heading, over, points in groups:
-        rows = len(points) * (1 + above)
-        if over:
-            axes.axhspan(
-                place - 0.5,
-                place + rows + 0.5,
-                color=style.OVERSUBSCRIBED_GROUND,
-                linewidth=0,
-                zorder=0,
-            )
-        axes.annotate(
-            f"{heading}{', oversubscribed' if over else ''}",
-            (0, place),
-            xycoords=("axes fraction", "data"),
-            xytext=(0 if above else 4, 0),
-            textcoords="offset points",
-            fontsize=style.LABEL_PT,
-            fontweight="bold",
-            va="center",
-        )
+        _head(axes, place, heading, len(points) * (1 + above), over=over, inset=0 if above else 4)
         place += 1
         for point in points:
             words: dict[str, Any] = {"style": "normal" if point.estimate is not None else "italic"}
             if above:
-                name = point.name.replace("\n", " ")
-                ground = style.OVERSUBSCRIBED_GROUND if over else style.GROUND
-                if above > 1:
-                    over_bar(axes, place + 0.5, name, "", ground=ground)
-                over_bar(
-                    axes, place + above - 0.5, "" if above > 1 else name, point.told, ground=ground, **words
-                )
+                _words_above(axes, place, point, above, over=over, **words)
                 place += above
             else:
                 ticks.append((place, point.name))
@@ -163,6 +140,33 @@ def grouped_rows(axes: Axes, groups: Groups, xlabel: str, *, above: int = 0) -> 
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     axes.spines["left"].set_visible(False)
     axes.axvline(0, color=style.MUTED, linewidth=0.8)
+
+
+def _head(axes: Axes, place: float, heading: str, rows: int, *, over: bool, inset: int) -> None:
+    """Write a group's heading above its rows, and shade them if it ran oversubscribed."""
+    if over:
+        axes.axhspan(
+            place - 0.5, place + rows + 0.5, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0
+        )
+    axes.annotate(
+        f"{heading}{', oversubscribed' if over else ''}",
+        (0, place),
+        xycoords=("axes fraction", "data"),
+        xytext=(inset, 0),
+        textcoords="offset points",
+        fontsize=style.LABEL_PT,
+        fontweight="bold",
+        va="center",
+    )
+
+
+def _words_above(axes: Axes, place: float, point: Point, lines: int, *, over: bool, **words: Any) -> None:
+    """Write a point's name and words in so many lines above it."""
+    name = point.name.replace("\n", " ")
+    ground = style.OVERSUBSCRIBED_GROUND if over else style.GROUND
+    if lines > 1:
+        over_bar(axes, place + 0.5, name, "", ground=ground)
+    over_bar(axes, place + lines - 0.5, "" if lines > 1 else name, point.told, ground=ground, **words)
 
 
 def on_phone(groups: Groups, xlabel: str) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from ddpbench.report.draw import style
-from ddpbench.report.draw.canvas import Sheet, drawing, saved, with_glyphs, wrapped
+from ddpbench.report.draw.canvas import drawing, saved, with_glyphs, wrapped
+from ddpbench.report.draw.sheet import Sheet
 from ddpbench.report.parts import Picture
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from ddpbench.units import counted
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ddpbench.report.draw.canvas import Sheet
+    from ddpbench.report.draw.sheet import Sheet
 
 HOW_TO_READ = (
     "Each dot is a run: the geometric mean of its launches (a report has their median), with its 95 % interval over "

@@ -23,7 +23,7 @@ from ddpbench.units import format_bit_rate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ddpbench.report.draw.canvas import Sheet
+    from ddpbench.report.draw.sheet import Sheet
 
 MIN_RATES = 3
 """Fewer bandwidths are drawn as categories."""

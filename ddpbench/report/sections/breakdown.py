@@ -30,7 +30,7 @@ from ddpbench.report.words import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ddpbench.report.draw.canvas import Sheet
+    from ddpbench.report.draw.sheet import Sheet
 
 MOST_BARS = 14
 _PITCH_IN = 0.48

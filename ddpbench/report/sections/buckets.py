@@ -22,7 +22,7 @@ from ddpbench.spec.grouping import Key, cap_order, cap_words
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ddpbench.report.draw.canvas import Sheet
+    from ddpbench.report.draw.sheet import Sheet
 
 MOST_SIZES = 3
 _BELOW_IN = 1.35
@@ -269,6 +269,14 @@ def _words(row: Row, told: Mapping[str, Stand]) -> str:
     return told[row.case_id].words() if row.case_id in told else ""
 
 
+def _longest_ms(rows: Sequence[Row], raw: Mapping[str, Sequence[float]]) -> float:
+    return max(
+        1e3 * max([row.step_time_s.high or 0, row.step_time_s.value, *raw.get(row.case_id, ())])
+        for row in rows
+        if _has(row) and row.step_time_s is not None
+    )
+
+
 def _paint(
     sheet: Sheet,
     *,
@@ -285,12 +293,7 @@ def _paint(
     gap, across = 0.25, 1 if stacked else len(sizes)
     width = (sheet.width_in - 0.75 - 0.1 - gap * (across - 1)) / across
     high = sheet.height_in * across / len(sizes)
-    tops = [
-        1e3 * max([row.step_time_s.high or 0, row.step_time_s.value, *raw.get(row.case_id, ())])
-        for row in rows
-        if _has(row) and row.step_time_s is not None
-    ]
-    top = 1.22 * max(tops)
+    top = 1.22 * _longest_ms(rows, raw)
     digits = _digits(rows, told)
     for index, size in enumerate(sizes):
         below = _BELOW_IN if _judged(rows, told) else 0.0

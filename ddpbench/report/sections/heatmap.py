@@ -23,7 +23,7 @@ from ddpbench.spec.links import links_of, short_links
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ddpbench.report.draw.canvas import Sheet
+    from ddpbench.report.draw.sheet import Sheet
 
 Across = Literal["ranks", "link"]
 _RAMP = ((1.0, 1.0, 1.0), (0x8F / 255, 0xBB / 255, 0xDD / 255))

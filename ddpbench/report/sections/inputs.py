@@ -22,7 +22,7 @@ from ddpbench.spec.grouping import loading
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ddpbench.report.draw.canvas import Sheet
+    from ddpbench.report.draw.sheet import Sheet
 
 MOST_GROUPS = 4
 _PITCH_IN = 0.32

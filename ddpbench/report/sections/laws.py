@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from ddpbench.analysis.scaling.curves import CurveLaws
-    from ddpbench.report.draw.canvas import Sheet
+    from ddpbench.report.draw.sheet import Sheet
 
 MOST_CURVES = 3
 """Curves side by side in one figure."""

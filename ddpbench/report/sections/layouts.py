@@ -29,7 +29,7 @@ from ddpbench.report.words import launches_each, milliseconds, not_drawn, percen
 from ddpbench.spec.grouping import Key, cap_order
 
 if TYPE_CHECKING:
-    from ddpbench.report.draw.canvas import Sheet
+    from ddpbench.report.draw.sheet import Sheet
 
 MOST_GROUPS = 5
 _PITCH_IN = 0.3

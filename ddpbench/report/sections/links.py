@@ -24,7 +24,7 @@ from ddpbench.spec.links import short_links
 from ddpbench.strategies.traits import traits_of
 
 if TYPE_CHECKING:
-    from ddpbench.report.draw.canvas import Sheet
+    from ddpbench.report.draw.sheet import Sheet
 
 MOST_GROUPS = 6
 _PITCH_IN = 0.3

@@ -27,7 +27,7 @@ from ddpbench.units import counted, format_bytes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ddpbench.report.draw.canvas import Sheet
+    from ddpbench.report.draw.sheet import Sheet
 
 _OWN_LINKS = (
     " Where the ranks of a node have links of their own (local), the link is that of the rank that sent or received "

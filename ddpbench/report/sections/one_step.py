@@ -21,7 +21,7 @@ from ddpbench.units import counted, format_bytes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ddpbench.report.draw.canvas import Sheet
+    from ddpbench.report.draw.sheet import Sheet
 
 MOST_ROWS = 4
 """Transfers under way at once are drawn beneath each other, up to so many."""

@@ -21,7 +21,7 @@ from ddpbench.report.words import Estimate, launches_each, not_drawn, number, pe
 from ddpbench.spec.grouping import Key, cap_order
 
 if TYPE_CHECKING:
-    from ddpbench.report.draw.canvas import Sheet
+    from ddpbench.report.draw.sheet import Sheet
 
 MOST_GROUPS = 6
 _PITCH_IN = 0.3

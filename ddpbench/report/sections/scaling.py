@@ -23,7 +23,7 @@ from ddpbench.strategies.traits import traits_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ddpbench.report.draw.canvas import Sheet
+    from ddpbench.report.draw.sheet import Sheet
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:

@@ -25,7 +25,7 @@ from ddpbench.spec.grouping import UNDISTURBED
 from ddpbench.strategies.traits import traits_of
 
 if TYPE_CHECKING:
-    from ddpbench.report.draw.canvas import Sheet
+    from ddpbench.report.draw.sheet import Sheet
 
 MOST_ROWS = 16
 """Of strategies and their variants: each has a line of its own, unlike a curve's."""

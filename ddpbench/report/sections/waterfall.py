@@ -26,7 +26,7 @@ from ddpbench.units import counted
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ddpbench.report.draw.canvas import Sheet
+    from ddpbench.report.draw.sheet import Sheet
 
 MOST_FIGURES = 3
 MOST_NOT_ATTRIBUTED = 0.05

@@ -24,7 +24,7 @@ from ddpbench.units import counted
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ddpbench.report.draw.canvas import Sheet
+    from ddpbench.report.draw.sheet import Sheet
 
 _NARROW_PITCH_IN, _SHARES_IN = 0.56, 3.2
 """On a phone: a bar with its words, and the plot beneath."""

@@ -19,7 +19,7 @@ from ddpbench.strategies.traits import traits_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ddpbench.report.draw.canvas import Sheet
+    from ddpbench.report.draw.sheet import Sheet
 
 _PITCH_IN, _NARROW_PITCH_IN = 0.5, 0.62
 _TRAINING = style.PHASES["backward"]

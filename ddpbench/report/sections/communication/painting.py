@@ -18,7 +18,7 @@ from ddpbench.units import format_bytes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ddpbench.report.draw.canvas import Sheet
+    from ddpbench.report.draw.sheet import Sheet
 
 
 _TICK_IN = 0.56
@@ -60,22 +60,7 @@ def paint(
         axes.grid(visible=True, axis="y")
         for size in caps.values():
             axes.axvline(size, color=style.MUTED, linewidth=0.9, linestyle="--", zorder=1)
-    middle = math.sqrt(min(sizes) * max(sizes))
-    at_size: dict[float, list[str]] = {}
-    for cap, size in caps.items():
-        at_size.setdefault(size, []).append(cap_words(cap))
-    for size, names in at_size.items():
-        left.annotate(
-            f"{' and '.join(names)} cap{'s' if len(names) > 1 else ''}",
-            (size, 0.02),
-            xycoords=("data", "axes fraction"),
-            xytext=(3, 0) if size < middle else (-3, 0),
-            textcoords="offset points",
-            fontsize=style.SMALLEST_PT,
-            rotation=90,
-            ha="left" if size < middle else "right",
-            va="bottom",
-        )
+    _name_caps(left, caps, math.sqrt(min(sizes) * max(sizes)))
     for curve in curves:
         times = [(float(point.bytes), point.time_ms) for point in curve.points]
         rates = [(float(point.bytes), point.busbw) for point in curve.points if point.busbw is not None]
@@ -93,6 +78,25 @@ def paint(
         _legend(sheet, row, curves)
     else:
         _label(right, row, curves)
+
+
+def _name_caps(axes: Axes, caps: Mapping[BucketCap, float], middle: float) -> None:
+    """Write the caps' names beside their lines, on the side of the plot's middle."""
+    at_size: dict[float, list[str]] = {}
+    for cap, size in caps.items():
+        at_size.setdefault(size, []).append(cap_words(cap))
+    for size, names in at_size.items():
+        axes.annotate(
+            f"{' and '.join(names)} cap{'s' if len(names) > 1 else ''}",
+            (size, 0.02),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, 0) if size < middle else (-3, 0),
+            textcoords="offset points",
+            fontsize=style.SMALLEST_PT,
+            rotation=90,
+            ha="left" if size < middle else "right",
+            va="bottom",
+        )
 
 
 def slowest_rate(rows: Iterable[Row]) -> float | None:

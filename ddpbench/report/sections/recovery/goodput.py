@@ -15,7 +15,7 @@ from ddpbench.report.words import number
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ddpbench.report.draw.canvas import Sheet
+    from ddpbench.report.draw.sheet import Sheet
 
 MTBF_S = {"1 h": 3_600.0, "6 h": 21_600.0, "1 day": 86_400.0, "1 week": 604_800.0}
 """Mean times between failures that are shown: what a job's is depends on its nodes, and is a reader's to know."""

@@ -16,7 +16,7 @@ from ddpbench.report.sections.recovery.costs import PARTS, Cost
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ddpbench.report.draw.canvas import Sheet
+    from ddpbench.report.draw.sheet import Sheet
 
 _FILLS = (
     style.Fill("detection", "#C4502F"),

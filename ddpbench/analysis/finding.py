@@ -1,0 +1,93 @@
+"""One sentence the data support."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ddpbench.analysis.statistics.stats import Interval, shows_less, shows_more
+
+FindingKind = Literal[
+    "claim",
+    "strategies",
+    "bound",
+    "buckets",
+    "layouts",
+    "links",
+    "growth",
+    "lead",
+    "precision",
+    "inputs",
+    "loss",
+    "recovery",
+    "law",
+    "speed-up",
+    "threads",
+    "parts",
+    "uncompared",
+    "answer",
+]
+"""What a finding compares or tells; `bound`: with ranks that exchange nothing."""
+
+
+FindingVerdict = Literal[
+    "faster",
+    "slower",
+    "equivalent",
+    "unresolved",
+    "too few",
+    "note",
+    "holds",
+    "does not hold",
+    "holds in part",
+]
+"""Of two cases how the first one stands, of a claim what it does; `unresolved`: this cannot be told."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One sentence the data support, what it is made from, and the section or figure that shows it."""
+
+    kind: FindingKind
+    text: str
+    """One sentence for a person, of 30 words at most. Nothing looks into it."""
+    tags: tuple[str, ...] = ()
+    """What qualifies it: links, computation, how small, launches."""
+    evidence: str
+    """The anchor of the section that shows it: `scaling`, `breakdown`, `strategies`, `buckets`, ..."""
+    verdict: FindingVerdict
+    cases: tuple[str, ...] = ()
+    """Ids of the cases that it is about: the one that is judged first, what it is held against last."""
+    ratio: Interval | None = None
+    """The first case's step time over the last one's, where the sentence compares two by that."""
+    ratios: tuple[Interval, ...] = ()
+    """Where it compares several with the last one by that: each one's, in the order of `cases`."""
+
+    def __post_init__(self) -> None:
+        """Refuse a finding whose interval does not leave out what it denies.
+
+        Raises:
+            ValueError: it says faster, slower or equivalent, and its interval does not.
+        """
+        if self.ratio is None or self.verdict not in ("faster", "slower", "equivalent"):
+            return
+        low, high = self.ratio.low, self.ratio.high
+        shown = low is not None and high is not None
+        if shown and self.verdict != "equivalent":
+            shown = shows_less(self.ratio, 1) if self.verdict == "faster" else shows_more(self.ratio, 1)
+        if not shown:
+            raise ValueError(f"{self.verdict}, which {self.ratio} does not show: {self.text}")
+
+    @property
+    def badge(self) -> str:
+        """The verdict in a word or two; empty where there is none. To be behind an upper bound is not `slower`."""
+        if self.kind == "bound" and self.verdict == "slower":
+            return "cost"
+        if self.kind == "claim":
+            return "claim"
+        return {"note": "", "unresolved": "cannot tell"}.get(self.verdict, self.verdict)
+
+    @property
+    def line(self) -> str:
+        """The sentence with what qualifies it in brackets, for plain text."""
+        return f"{self.text.removesuffix('.')} ({'; '.join(self.tags)})." if self.tags else self.text

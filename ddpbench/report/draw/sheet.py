@@ -1,0 +1,73 @@
+"""The part of a figure that a picture may paint on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ddpbench.report.draw import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import ScalarFormatter
+
+
+class Sheet:
+    """The part of a figure that a picture may paint on; places are in inches from its lower left corner."""
+
+    def __init__(
+        self, figure: Figure, *, width_in: float, height_in: float, lifted_in: float, shifted_in: float = 0.0
+    ) -> None:
+        self.figure = figure
+        self.width_in = width_in
+        self.height_in = height_in
+        self._lifted_in = lifted_in
+        self._shifted_in = shifted_in
+
+    def _place(self, x: float, y: float) -> tuple[float, float]:
+        """Return a place on the sheet as fractions of the figure."""
+        return (
+            (x + self._shifted_in) / self.figure.get_figwidth(),
+            (y + self._lifted_in) / self.figure.get_figheight(),
+        )
+
+    def axes(self, left: float, bottom: float, width: float, height: float, **options: Any) -> Axes:
+        """New axes at a place given in inches."""
+        size = (width / self.figure.get_figwidth(), height / self.figure.get_figheight())
+        axes = self.figure.add_axes((*self._place(left, bottom), *size), **options)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(_with_thousands())
+        return axes
+
+    def text(self, x: float, y: float, text: str, **options: Any) -> None:
+        """A text at a place given in inches."""
+        self.figure.text(*self._place(x, y), text, **options)
+
+    def legend(self, handles: Sequence[Any], *, columns: int, length: float = 1.6) -> None:
+        """A legend along the sheet's upper edge, read row by row; `length` of its lines in the font's size."""
+        # matplotlib fills columns first, so the handles are dealt out to its columns
+        handles = [handle for column in range(columns) for handle in handles[column::columns]]
+        phone = self.width_in <= style.NARROW_WIDTH_IN
+        place = self._place(0.04 if phone else 0.1, self.height_in - 0.02)
+        self.figure.legend(
+            handles=handles,
+            loc="upper left",
+            bbox_to_anchor=place,
+            ncols=columns,
+            handlelength=min(length, 1.2) if phone else length,
+            handletextpad=0.5 if phone else 0.8,
+            columnspacing=0.8 if phone else 1.4,
+            borderpad=0,
+        )
+
+
+def _with_thousands() -> ScalarFormatter:
+    """Return the usual labels of a linear axis, with thousands separated as in texts and tables."""
+    from matplotlib.ticker import ScalarFormatter
+
+    class WithThousands(ScalarFormatter):
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return f"{x:,.0f}" if abs(x) >= 1000 else super().__call__(x, pos)
+
+    return WithThousands(useOffset=False)
