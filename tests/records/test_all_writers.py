@@ -106,7 +106,7 @@ REMOVERS = {
     "report/__init__.py:write_report:path.unlink": "pictures of ddpbench's names in a run's figures/ and slides/",
     "report/allocation/__init__.py:_write_all:path.unlink": "files that it has just written",
     "cli/baseline.py:_remove:path.unlink": "the baseline that its user names, in .benchmarks",
-    "cli/bisect.py:_run:out.rmdir": "a folder that it has made, if empty",
+    "cli/bisect.py:_removed_if_refused:out.rmdir": "a folder that it has made, if empty",
     "cli/merge.py:_run:shutil.rmtree": "a merged run that it has just made, at a name that was free",
     "cli/submit.py:_report:shutil.rmtree": "a submission's .merged-new and .merged-old",
     "launch/merge/merge.py:merge:shutil.rmtree": "a folder that it has made, under a temporary name",
