@@ -123,13 +123,9 @@ def _plan_case(
     world_size, nodes = layout
     trainers = max(1, strategy.trainers(world_size))  # at world size 1 a server has none: its check says so
     batch = _batch(experiment, setting, workload, world_size=world_size, trainers=trainers, problems=problems)
-    if batch is None:
-        return None
-    options = _options_json(experiment, setting, strategy, workload, problems)
-    if options is None:
-        return None
-    fabric = _links(setting, strategy, world_size, nodes, problems)
-    if fabric is None:
+    options = None if batch is None else _options_json(experiment, setting, strategy, workload, problems)
+    fabric = None if options is None else _links(setting, strategy, world_size, nodes, problems)
+    if batch is None or options is None or fabric is None:
         return None
     device, backend = _device_and_backend(setting, devices)
     if fabric and (found := [*_against_fabric(setting, backend)]):
