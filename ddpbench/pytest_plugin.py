@@ -203,6 +203,8 @@ _Key: Any = getattr(pytest, "StashKey", object)
 _GATE: pytest.StashKey[_Gate] = _Key()
 _BENCH: pytest.StashKey[_Bench] = _Key()
 _STACK: pytest.StashKey[contextlib.ExitStack] = _Key()
+_WITH_BENCHMARK: pytest.StashKey[bool] = _Key()
+"""Of a test that asks for pytest-benchmark's own fixture, too."""
 
 
 def _stash(config: pytest.Config) -> pytest.Stash:
@@ -229,6 +231,25 @@ class MeasuredTimer:
     def advance(self, seconds: float) -> None:
         """Lets this much measured time pass."""
         self.now += seconds
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Lets pytest-benchmark see a test of `ddp_benchmark` as one of its own, for --benchmark-only and --benchmark-skip.
+
+    It looks for its fixture's name, which comes last here: `ddp_benchmark` gives it the timer.
+    """
+    names = list(getattr(item, "fixturenames", ()))
+    if _too_old() or not _has_pytest_benchmark(item.config) or "ddp_benchmark" not in names:
+        return
+    if "benchmark" in names:
+        item.stash[_WITH_BENCHMARK] = True
+    else:
+        item.fixturenames = [*names, "benchmark"]  # type: ignore[attr-defined]
+
+
+def _has_pytest_benchmark(config: pytest.Config) -> bool:
+    # by an option: its name is that by which it was loaded
+    return config.getoption("benchmark_disable", None) is not None
 
 
 def _bench(config: pytest.Config) -> _Bench:
@@ -264,8 +285,10 @@ def ddp_benchmark(request: pytest.FixtureRequest) -> DdpBenchmark:
     """Measures a training step with settings of an experiment's `[base]`; see `DdpBenchmark.__call__`."""
     if _too_old():
         _fail(f"ddp_benchmark {_too_old()}")
-    if request.config.getoption("benchmark_disable", None) is None:  # its name is that by which it was loaded
+    if not _has_pytest_benchmark(request.config):
         _fail('ddp_benchmark needs pytest-benchmark, and not -p no:benchmark: pip install "ddpbench[pytest]"')
+    if _WITH_BENCHMARK in request.node.stash:
+        _fail("a test takes either ddp_benchmark or benchmark: write a test for each")
     timer = MeasuredTimer()
     given = request.node.get_closest_marker("benchmark")
     more = dict(given.kwargs) if given is not None else {}
@@ -310,12 +333,12 @@ class DdpBenchmark:
             count = 1 if disabled else config.getoption("--ddpbench-rounds")
         if seconds is None:
             seconds = 0.05 if disabled else config.getoption("--ddpbench-measured")
-        if disabled:
-            self._request.node.user_properties.append((_NOT_MEASURED, True))
         bench = _bench(config)
         bench.count += 1
         wanted = _Wanted(settings=self._located(settings), rounds=count, measured_s=seconds)
         found = self._measure(bench, wanted)
+        if disabled:
+            self._request.node.user_properties.append((_NOT_MEASURED, True))
         steps_s, columns = found.steps_s, self._columns(found)
         ranks = found.side.cases[0].case.world_size
         self._benchmark.group = f"step at {ranks} rank{'s' if ranks != 1 else ''}"

@@ -326,6 +326,28 @@ def test_disabled_it_only_sees_that_it_works(suite: Path) -> None:
     shown = re.findall(r"^.*ddpbench: .*$", done.stdout, re.MULTILINE)
     assert any(re.search(r"ddp .*: proof ok$", line) for line in shown), "progress, as -s asks for output"
     assert any(re.search(r"ddp .*: round 1 ok, [\d.,]+ samples/s$", line) for line in shown)
+    assert "ddpbench: 1 test ran once and measured nothing" in done.stdout
+    refused = run_pytest(suite, "--benchmark-disable", "-k", "test_typo")
+    assert "1 failed" in refused.stdout
+    assert "ran once" not in refused.stdout
+
+
+def test_pytest_benchmark_counts_it_among_its_own(suite: Path) -> None:
+    (suite / "tests" / "test_own.py").write_text("def test_own():\n    pass\n")
+    only = run_pytest(suite, "--benchmark-only", "-k", "own or typo")
+    assert "1 failed, 1 skipped, 2 deselected" in only.stdout, only.stdout
+    skipped = run_pytest(suite, "--benchmark-skip", "-k", "own or typo")
+    assert "1 passed, 1 skipped, 2 deselected" in skipped.stdout, skipped.stdout
+
+
+@pytest.mark.parametrize("fixtures", ["ddp_benchmark, benchmark", "benchmark, ddp_benchmark"])
+def test_a_test_that_takes_both_fixtures_is_refused(suite: Path, fixtures: str) -> None:
+    (suite / "tests" / "test_steps.py").write_text(
+        f"def test_both({fixtures}):\n    benchmark(int)\n    ddp_benchmark(workload='mlp:small')\n"
+    )
+    done = run_pytest(suite)
+    assert "a test takes either ddp_benchmark or benchmark: write a test for each" in done.stdout
+    assert "1 error in" in done.stdout
 
 
 @pytest.mark.thorough
