@@ -6,7 +6,7 @@
         def dataset(self): ...                              # or loader(self, rank, world_size, batch)
         def loss(self, model, batch): ...                   # the scalar a step's backward starts from
         def optimizer(self, parameters): ...                # optional; SGD with momentum otherwise
-        def before_update(self, model): ...                 # optional; clips gradients, say
+        def before_update(self, model): ...                 # optional, with loss; clips gradients, say
         def collate(self, samples): ...                     # optional; makes a batch of samples
         def samples(self, batch): ...                       # optional; how many a loader's batch holds, if packed
         def step(self, model, batch, optimizer): ...        # instead of loss: the whole step; returns its loss
@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, create_model
@@ -63,6 +64,31 @@ def batch_of(found: type[Any]) -> int | None:
     return batch
 
 
+def check_updates(found: type[Any]) -> None:
+    """Refuses a class whose `before_update` nothing would call: its `step` updates, and none of its methods names it.
+
+    Raises:
+        ValueError: it is one.
+    """
+    if not all(callable(getattr(found, name, None)) for name in ("step", "before_update")):
+        return
+    own = [value for each in found.__mro__ for value in vars(each).values()]
+    if not any(_names(getattr(each, "__code__", None), "before_update") for each in own):
+        raise ValueError(
+            "before_update() is never called where step() makes the updates: do in step(), between backward() and the "
+            "update, what it does, and leave it out"
+        )
+
+
+def _names(code: CodeType | None, name: str) -> bool:
+    """Return whether a function's code, or that of one within it, reads an attribute or a global of this name."""
+    if code is None:
+        return False
+    return name in code.co_names or any(
+        _names(each, name) for each in code.co_consts if isinstance(each, CodeType)
+    )
+
+
 class PlainWorkload(Workload[BaseModel]):
     """The adapter. The loss is computed inside the model's forward, so that any strategy can carry it."""
 
@@ -71,6 +97,7 @@ class PlainWorkload(Workload[BaseModel]):
 
     def __init__(self, own: type[Any]) -> None:
         super().__init__()
+        check_updates(own)
         self._own = own
         self.options = options_of(own)
         self.owns_step = callable(getattr(own, "step", None))

@@ -344,7 +344,7 @@ def test_a_state_that_a_batch_leaves_to_the_next_one_is_kept(
     torch.manual_seed(0)
     measured = module["Measured"]()
     model = measured.model()
-    optimizer = measured.optimizer(model.parameters())
+    optimizer = measured.optimizer(model)
     x, y = torch.ones(8, 6), torch.ones(8, 2)
     by_hand, state = copy.deepcopy(model), torch.zeros(8, 4)
     own = torch.optim.SGD(by_hand.parameters(), lr=0.1)
@@ -356,6 +356,25 @@ def test_a_state_that_a_batch_leaves_to_the_next_one_is_kept(
         own.step()
         assert measured.step(model, (x, y), optimizer).item() == expected.item()
     assert any("`state` is kept from one batch to the next" in note for note in found.notes)
+
+
+def test_a_step_that_keeps_a_state_clips_and_takes_its_schedule_itself(tmp_path: Path) -> None:
+    source = STATEFUL.replace("BEGIN", "None").replace("BEFORE", "if state is not None: " + DETACH)
+    clips = "nn.utils.clip_grad_norm_(network.parameters(), 1.0)"
+    source = source.replace("optimizer.step()", f"{clips}; optimizer.step(); sched.step()")
+    source = source.replace("seen = 0", "sched = torch.optim.lr_scheduler.StepLR(optimizer, 2)")
+    found = methods(written(tmp_path, source.replace("AFTER", "pass")))
+    assert "before_update" not in found
+    assert "clip_grad_norm_(model.parameters(), 1.0)" in found["step"]
+    assert "optimizer, sched = optimizer" in found["step"]
+
+
+def test_what_a_step_clips_beside_the_model_is_not_asked_for_twice(tmp_path: Path) -> None:
+    source = STATEFUL.replace("BEGIN", "None").replace("BEFORE", "if state is not None: " + DETACH)
+    source = source.replace("optimizer.step()", "nn.utils.clip_grad_norm_([other], 1); optimizer.step()")
+    found = written(tmp_path, source.replace("AFTER", "pass"))
+    assert "before_update" not in methods(found)
+    assert not any("before_update" in each for each in found.left)
 
 
 def test_a_state_that_only_the_model_can_begin_is_for_a_person_to_say(tmp_path: Path) -> None:

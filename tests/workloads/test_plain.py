@@ -296,6 +296,26 @@ def test_a_batch_that_is_no_number_of_samples_is_refused(batch: object) -> None:
         PlainWorkload(with_batch(batch=batch))
 
 
+class UpdatesAnyhow(Mine):
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> Any: ...
+    def before_update(self, model: nn.Module) -> None: ...
+
+
+class CallingItself(UpdatesAnyhow):
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> Any:
+        def clip() -> None:
+            self.before_update(model)
+
+        clip()
+
+
+def test_a_before_update_that_nothing_would_call_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ValueError, match=r"never called where step.. makes the updates: do in step"):
+        PlainWorkload(UpdatesAnyhow)
+    assert PlainWorkload(CallingItself).owns_step  # its step calls it
+    assert PlainWorkload(type("Without", (UpdatesAnyhow,), {"before_update": None})).owns_step
+
+
 def test_a_file_that_changes_directory_is_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,8 +38,10 @@ class LoopMethods(Reading):
             self.left.append(
                 "The training loop goes through no loader that can be seen: say what a batch is."
             )
-        found = None if self.updates.owns else self._loss(loop)
-        return [found or self._step(loop)]
+        if not self.updates.owns and (found := self._loss(loop)) is not None:
+            return [found]
+        self.updates.owns = self.updates.owns or "what a loss() cannot have"
+        return [self._step(loop)]
 
     def _loss(self, loop: TrainingLoop) -> Method | None:
         statements = without_moves(self.body, loop.body_scope, self.tracer, self.batch.drawn)
