@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
@@ -31,6 +32,14 @@ class ThreadedModule(nn.Module):
         super().__init__()
         self.module = module
         self.count, self.on_all, self.replicate = count, on_all, replicate
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ThreadedModule:
+        """Return a copy that computes in the same threads, as for an average of the weights."""
+        memo |= {id(each): each for each in (self.on_all, self.replicate)}
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return made
 
     def forward(self, *arguments: Any, **settings: Any) -> Any:
         trained = [each for each in self.module.parameters() if each.requires_grad]

@@ -57,6 +57,29 @@ def test_outputs_and_gradients_are_those_of_the_module() -> None:
         assert own is None or slope is None or torch.allclose(own, slope, rtol=1e-12)
 
 
+class Owner:
+    """What has the threads, and cannot be copied."""
+
+    def on_all(self, *given: Any) -> list[Any]:
+        return on_all(*given)
+
+    def __deepcopy__(self, _: Any) -> None:
+        raise TypeError("this cannot be copied")
+
+
+def test_a_copy_computes_with_weights_of_its_own_in_the_same_threads() -> None:
+    module = Pair().double()
+    whole = ThreadedModule(module, 2, Owner().on_all, replicate)
+    copied = torch.optim.swa_utils.AveragedModel(whole)
+    expected, _ = gradients(module, module)
+    with torch.no_grad():
+        for each in module.parameters():
+            each.zero_()
+    out, _ = gradients(copied.module.module, copied)
+    assert torch.allclose(out["hidden"], expected["hidden"])
+    assert not whole(torch.ones(4, 3).double(), scale=torch.ones(3).double())["hidden"].any()
+
+
 def test_without_gradients_no_graph_is_kept() -> None:
     module = nn.Linear(3, 2)
     with torch.no_grad():
