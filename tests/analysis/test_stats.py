@@ -178,6 +178,16 @@ def test_only_rounds_that_both_have_are_paired() -> None:
     assert found.time_ratio().value == pytest.approx(math.sqrt(2.0 / 1.0 * 2.0 / 3.0))
 
 
+def test_one_shared_round_gives_its_ratio_and_no_interval() -> None:
+    """Other launches of either side, of other rounds or sessions, add nothing to it."""
+    found = compare(timings([2.0, 9.0, 9.0]), timings([7.0, 7.0, 3.0], first=-2))
+    assert found is not None
+    assert (found.paired, found.rounds, found.half_width(), found.p_value) == (True, 1, None, None)
+    assert found.time_ratio().value == pytest.approx(2.0 / 3.0)
+    told = judge(found)
+    assert (told.verdict, told.rounds, told.ratio.low) == ("too few", 1, None)
+
+
 def test_without_shared_rounds_the_interval_is_welch_s() -> None:
     a, b = [1.02, 1.10, 0.99, 1.21], [2.00, 2.05, 1.93, 2.20, 2.01]
     found = compare(timings(a), timings(b, first=10))

@@ -319,18 +319,18 @@ def pairs(a: Sequence[Timing], b: Sequence[Timing]) -> list[tuple[Timing, Timing
 
 
 def compare(a: Sequence[Timing], b: Sequence[Timing]) -> Comparison | None:
-    """Return a against B, in `pairs`; by Welch's interval where there are not two. None without data.
+    """Return a against B, in `pairs`; by Welch's interval where there are none. None without data.
 
-    The point is the geometric mean of the ratios within pairs. A ratio of totals would weigh a launch by its steps,
-    of which a fast one has more: drift that the two share would no longer cancel. Without pairs the launches'
-    geometric means are compared.
+    The point is the geometric mean of the ratios within pairs, of a single one too, which gives no interval. A ratio of
+    totals would weigh a launch by its steps, of which a fast one has more: drift that the two share would no longer
+    cancel. Without pairs the launches' geometric means are compared.
     """
     if not a or not b:
         return None
     found = pairs(a, b)
-    if len(found) < 2 <= min(len(a), len(b)):
-        return _welch(a, b)
     if not found:
+        if min(len(a), len(b)) >= 2:
+            return _welch(a, b)
         return Comparison(log=_mean_log(a) - _mean_log(b), standard_error=None, df=0, rounds=0)
     ratios = [math.log(mine.sample_s / other.sample_s) for mine, other in found]
     count = len(ratios)
@@ -365,8 +365,7 @@ class Judgement:
     `ratio` is A's step time over B's with the interval the verdict was taken from, Bonferroni's where there
     were several. `small`: resolved, and the whole interval lies inside the margin. `beyond`: resolved, and
     the whole interval lies outside it. `bound`: the largest difference, as a fraction, that the interval
-    does not rule out. `rounds` are those shared by both, and 0 where there are not two. `comparisons` share the
-    error, this one included.
+    does not rule out. `rounds` are those shared by both. `comparisons` share the error, this one included.
     """
 
     verdict: Verdict
