@@ -87,26 +87,3 @@ class CudaClock:
 
     def now(self) -> int:
         return time.perf_counter_ns()
-
-
-class FakeClock:
-    """A clock that moves only when told to, for exact tests of timing logic."""
-
-    def __init__(self, start_ns: int = 0) -> None:
-        self.time_ns = start_ns
-
-    def anchor(self) -> None:
-        pass
-
-    def advance(self, nanoseconds: int) -> None:
-        """Lets this much time pass."""
-        self.time_ns += nanoseconds
-
-    def mark(self) -> Mark:
-        return self.time_ns
-
-    def resolve(self, marks: Sequence[Mark]) -> list[int]:
-        return list(marks)
-
-    def now(self) -> int:
-        return self.time_ns

@@ -19,7 +19,7 @@ from ddpbench.analysis.aa_test import noise_of
 from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.regression import Change, Changes, Side, changes_of, read_side, unlike
 from ddpbench.analysis.regression.apart import across, shown_drift, within
-from ddpbench.analysis.regression.changes import _apart, _parts, verdict_in_turn, wider_in_turn
+from ddpbench.analysis.regression.changes import _apart, _parts, wider_in_turn
 from ddpbench.analysis.regression.gate import decided
 from ddpbench.analysis.regression.told import (
     failing,
@@ -41,6 +41,7 @@ from ddpbench.launch.interleave.told import _decided
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case
 from ddpbench.units import format_about, parse_seconds
+from tests.in_turn import verdict_in_turn
 from tests.synthetic import (
     MS,
     Outcome,

@@ -17,7 +17,6 @@ from unittest import mock
 from scipy.special import stdtrit
 
 from ddpbench.analysis.regression import changes
-from ddpbench.analysis.regression.changes import verdict_in_turn
 from ddpbench.analysis.statistics import correlation
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.identity import check_identity, machine_record
@@ -25,6 +24,7 @@ from ddpbench.records.files import write_atomically
 from ddpbench.strategies.frameworks.installed import versions
 from ddpbench.worker.probe import describe
 from tests.benchmarks.ratio import Ratio, middle_ratio, paired_ratio
+from tests.in_turn import verdict_in_turn
 from tests.kept import REPORTS
 
 COLUMNS = ("launch", "pair", "steps", "first_s", "second_s")

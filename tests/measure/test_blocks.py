@@ -21,7 +21,7 @@ from ddpbench.measure.blocks import (
     timed_blocks,
     warm_up,
 )
-from ddpbench.measure.clock import FakeClock
+from tests.fake_clock import FakeClock
 
 
 class CountingControl(AloneControl):

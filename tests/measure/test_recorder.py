@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
-from ddpbench.measure.clock import FakeClock
 from ddpbench.measure.recorder import NullRecorder, StepRecorder
 from ddpbench.records import CommRecord, StepRecord
+from tests.fake_clock import FakeClock
 
 
 def test_spans_and_transfers_belong_to_their_step() -> None:

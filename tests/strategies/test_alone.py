@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from ddpbench.measure.clock import FakeClock
 from ddpbench.measure.recorder import StepRecorder
 from ddpbench.records import StepRecord
 from ddpbench.strategies.base import Replica
 from ddpbench.strategies.data_parallel import core_shares, replicate
+from tests.fake_clock import FakeClock
 from tests.strategies.training import (
     STEPS,
     bit_equal,

@@ -15,13 +15,14 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from ddpbench.formulas import bubble_share
-from ddpbench.measure.clock import FakeClock, HostClock
+from ddpbench.measure.clock import HostClock
 from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
 from ddpbench.records import CommRecord, StepRecord
 from ddpbench.spec import Case
 from ddpbench.strategies import Job, Replica, load_strategy
 from ddpbench.strategies.messages import Message
 from ddpbench.strategies.pipeline.replica import NotedStage, TimedSends, dealt, sends_are_timed
+from tests.fake_clock import FakeClock
 from tests.ranks import run_ranks
 from tests.strategies.training import bit_equal, relative_error
 

@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from ddpbench.measure.blocks import AloneControl, Stepper
-from ddpbench.measure.clock import FakeClock, HostClock
+from ddpbench.measure.clock import HostClock
 from ddpbench.measure.recorder import NullRecorder
 from ddpbench.spec import Case
 from ddpbench.strategies import Job, Replica, load_strategy
 from ddpbench.worker.rank.evaluation import evaluate, evaluation_blocks
+from tests.fake_clock import FakeClock
 
 
 class Net(nn.Module):

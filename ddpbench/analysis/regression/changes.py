@@ -456,11 +456,6 @@ def rounds_in_turn(base: Sequence[Timing], new: Sequence[Timing]) -> list[tuple[
     return [(mine[number], other[number]) for number in other if number in mine]
 
 
-def verdict_in_turn(logs: Sequence[float]) -> ChangeVerdict:
-    """Return what rounds in turn say of a single case, by the logarithms of new over base time per sample."""
-    return _told_in_turn(logs, MARGIN, ALPHA, wider_in_turn([dict(enumerate(logs))])).verdict
-
-
 def correlation_in_turn(cases: Sequence[Mapping[int, float]]) -> Correlation:
     """Return the lag-1 correlation of rounds in turn, by what the rounds of all cases show; 0 of few.
 

@@ -1,0 +1,30 @@
+"""A clock for exact tests of timing logic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpbench.measure.clock import Mark
+
+
+class FakeClock:
+    """A clock that moves only when told to, for exact tests of timing logic."""
+
+    def __init__(self, start_ns: int = 0) -> None:
+        self.time_ns = start_ns
+
+    def anchor(self) -> None:
+        pass
+
+    def advance(self, nanoseconds: int) -> None:
+        """Lets this much time pass."""
+        self.time_ns += nanoseconds
+
+    def mark(self) -> Mark:
+        return self.time_ns
+
+    def resolve(self, marks: Sequence[Mark]) -> list[int]:
+        return list(marks)
+
+    def now(self) -> int:
+        return self.time_ns
