@@ -24,20 +24,16 @@ def is_planted(path: Path) -> bool:
         return False
     folder = os.open(path.absolute().parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return bool(os.fstat(folder).st_mode & stat.S_IWOTH) and owner != _shown_as(folder)
+        return is_planted_in(folder, owner)
     finally:
         os.close(folder)
 
 
-def planted_above(path: Path) -> Path | None:
-    """Return the folder above another user's path, links resolved before, that was planted; None where none was.
-
-    Raises:
-        OSError: it is not there, or cannot be reached.
-    """
-    if path.lstat().st_uid in (os.geteuid(), 0):
-        return None
-    return next((folder for folder in reversed(path.parents) if is_planted(folder)), None)
+def is_planted_in(folder: int, owner: int) -> bool:
+    """Return whether what belongs to this user (id) in an open folder is another's in one that everybody can write."""
+    if owner in (os.geteuid(), 0):
+        return False
+    return bool(os.fstat(folder).st_mode & stat.S_IWOTH) and owner != _shown_as(folder)
 
 
 def other_owner(folder: int) -> str:

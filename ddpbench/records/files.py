@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ddpbench.errors import IdentityError, OutputError, UnreadableError
-from ddpbench.planted import is_planted, planted_above
+from ddpbench.planted import is_planted
 from ddpbench.texts import on_one_line
 
 MIB = 1 << 20
@@ -86,10 +86,6 @@ def open_file(path: Path, most: int | None) -> int:
     return descriptor
 
 
-_MOST_LINKS = 40
-"""Symbolic links that are followed, as in the kernel."""
-
-
 def check_default(folder: Path, advice: str) -> Path:
     """Return a folder of the working directory that no user has named, unless another one has planted it.
 
@@ -105,69 +101,6 @@ def check_default(folder: Path, advice: str) -> Path:
     if planted:
         raise OutputError(f"{folder} is another user's, in a folder that everybody can write: {advice}")
     return folder
-
-
-def check_links(path: Path) -> None:
-    """Refuse a path that leads through another user's link in a folder like /tmp, at its end or before it.
-
-    Links below a folder that the other user has created there are refused, too.
-
-    The kernel refuses such a link too, unless `fs.protected_symlinks` is off, but only at the end of a path and in
-    folders with the sticky bit.
-
-    Raises:
-        OutputError: it does.
-        OSError: links lead in a circle, or a folder cannot be reached.
-    """
-    here, left, links = Path("/"), [*reversed(path.absolute().parts[1:])], 0
-    while left:
-        part = left.pop()
-        if part == "..":
-            here = here.parent
-            continue
-        link = here / part
-        try:
-            found = link.lstat()
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        if not stat.S_ISLNK(found.st_mode):
-            here = link
-            continue
-        links += 1
-        if is_planted(link):
-            raise OutputError(
-                f"{link} is another user's link in a folder that everybody can write: give another name"
-            )
-        if (folder := planted_above(link)) is not None:
-            raise OutputError(
-                f"{link} is another user's link, below {folder}, which they have put into a folder that everybody can "
-                "write: give another name"
-            )
-        if links > _MOST_LINKS:
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-        target = link.readlink()
-        here = Path("/") if target.is_absolute() else here
-        left += reversed([part for part in target.parts if part != "/"])
-
-
-@contextlib.contextmanager
-def new_folder(folder: Path) -> Iterator[None]:
-    """Create a folder and those above it; those that are new and empty are removed where the body raises an OSError.
-
-    Raises:
-        OutputError: another user's link in a folder like /tmp leads there.
-        OSError: it cannot be created, or is not a folder.
-    """
-    check_links(folder)
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
-    except OSError:
-        for path in missing:
-            with contextlib.suppress(OSError):
-                path.rmdir()
-        raise
 
 
 def create_file(path: Path, mode: int = 0o666) -> BinaryIO:

@@ -11,11 +11,14 @@ import os
 import re
 import stat
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from ddpbench.errors import OutputError, UnreadableError
-from ddpbench.planted import is_planted
-from ddpbench.records.files import MOST_PLAN, check_links, kind_of, parse_json, read_bytes, replacing
+from ddpbench.planted import is_planted_in
+from ddpbench.records.files import MOST_PLAN, kind_of, parse_json, read_bytes, replacing
+from ddpbench.records.held import held_folder, told_of
 from ddpbench.records.rundir import explain_os_error
 
 STANDARD_OUTPUT = Path("-")
@@ -56,16 +59,16 @@ def write_output(path: Path, content: str | bytes) -> None:
             raise
         return
     try:
-        target = _checked(path)
-        if isinstance(target, int):
-            sys.stdout.flush()
-            sys.stderr.flush()
-            descriptor = os.dup(target)
-        elif (found := _mode_of(target)) is None or stat.S_ISREG(found):
-            _replace(target, data)
-            return
-        else:
-            descriptor = os.open(target, os.O_WRONLY | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with _checked(path) as target:
+            if isinstance(target, int):
+                sys.stdout.flush()
+                sys.stderr.flush()
+                descriptor = os.dup(target)
+            elif target.is_replaced:
+                _replace(target, data)
+                return
+            else:
+                descriptor = _opened_stream(target)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
     except BrokenPipeError:
@@ -83,7 +86,8 @@ def check_output(path: Path) -> None:
     if path == STANDARD_OUTPUT:
         return
     try:
-        _checked(path)
+        with _checked(path):
+            pass
     except OSError as error:
         raise OutputError(f"{path} cannot be written: {explain_os_error(error)}") from None
 
@@ -93,11 +97,10 @@ def is_stream(path: Path) -> bool:
     if path == STANDARD_OUTPUT:
         return True
     try:
-        target = _target(path)
-        found = None if isinstance(target, int) else _mode_of(target)
+        with _target(path) as target:
+            return isinstance(target, int) or _is_stream(target.mode)
     except OSError:
         return False
-    return isinstance(target, int) or (found is not None and (stat.S_ISFIFO(found) or stat.S_ISCHR(found)))
 
 
 def replace_user_file(path: Path, content: bytes) -> None:
@@ -107,44 +110,92 @@ def replace_user_file(path: Path, content: bytes) -> None:
         OutputError: it is not a regular file, or cannot be written; it is then as it was.
     """
     try:
-        target = _checked(path)
-        if isinstance(target, int) or not stat.S_ISREG(_mode_of(target) or 0):
-            raise OutputError(f"{path} is not a regular file: give the path of one")
-        _replace(target, content)
+        with _checked(path) as target:
+            if isinstance(target, int) or not stat.S_ISREG(target.mode or 0):
+                raise OutputError(f"{path} is not a regular file: give the path of one")
+            _replace(target, content)
     except OSError as error:
         raise OutputError(f"{path} cannot be written: {explain_os_error(error)}; it is unchanged") from None
 
 
-def _checked(path: Path) -> Path | int:
-    """Return where an output goes: an open descriptor of this process, or a path that is not a symbolic link.
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A name in a folder that is held open: nothing put in the folder's place is written in."""
+
+    folder: int
+    itself: Path
+    """The folder, by a path that leads nowhere else."""
+    path: Path
+    """Of what has the name, without links: for messages."""
+    found: os.stat_result | None
+    """What has the name, no link; None where nothing has."""
+
+    @property
+    def mode(self) -> int | None:
+        return None if self.found is None else self.found.st_mode
+
+    @property
+    def is_replaced(self) -> bool:
+        """Return whether a file takes the name, of no other or of another file."""
+        return self.found is None or stat.S_ISREG(self.found.st_mode)
+
+
+def _is_stream(mode: int | None) -> bool:
+    return mode is not None and (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode))
+
+
+@contextlib.contextmanager
+def _checked(path: Path) -> Iterator[_Target | int]:
+    """Yield where an output goes: an open descriptor of this process, or a name in a folder that is held open.
 
     Raises:
         OutputError: what is there cannot be an output.
         OSError: it cannot be reached or written.
     """
-    target = _target(path)
-    if isinstance(target, int):
-        return target
-    found = _mode_of(target)
-    if found is not None and not (stat.S_ISREG(found) or stat.S_ISFIFO(found) or stat.S_ISCHR(found)):
-        what = "a block device" if stat.S_ISBLK(found) else kind_of(found)
-        raise OutputError(f"{path} is {what}: name a file, a pipe or - for standard output")
-    if (found is None or stat.S_ISREG(found)) and (run := _run_read_from(target)) is not None:
-        what = "is what" if found is not None else "would be what"
-        raise OutputError(f"{path} {what} the run {run} is read from: name another file")
-    if found is not None and (stat.S_ISREG(found) or stat.S_ISFIFO(found)):
-        _check_planted(target, target.lstat())
-    if found is not None and not os.access(target, os.W_OK):
-        raise PermissionError(13, "Permission denied", str(target))
-    if found is None or stat.S_ISREG(found):
-        if not target.parent.is_dir():
-            raise OutputError(f"{path} cannot be written: there is no directory {target.parent}")
-        if not os.access(target.parent, os.W_OK | os.X_OK):
+    with contextlib.ExitStack() as stack:
+        try:
+            target = stack.enter_context(_target(path))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise OutputError(f"{path} cannot be written: there is no directory {error.filename}") from None
+        if isinstance(target, int):
+            yield target
+            return
+        if not target.is_replaced and not _is_stream(mode := target.mode or 0):
+            what = "a block device" if stat.S_ISBLK(mode) else kind_of(mode)
+            raise OutputError(f"{path} is {what}: name a file, a pipe or - for standard output")
+        if target.is_replaced and (run := _run_read_from(target.path)) is not None:
+            what = "is what" if target.found is not None else "would be what"
+            raise OutputError(f"{path} {what} the run {run} is read from: name another file")
+        if target.found is not None:
+            _check_planted(target, target.found)
+            if not os.access(target.itself / target.path.name, os.W_OK):
+                raise PermissionError(13, "Permission denied", str(target.path))
+        if target.is_replaced and not os.access(target.itself, os.W_OK | os.X_OK):
             raise OutputError(
-                f"{path} cannot be written: the directory {target.parent} may not be written; a file is written next "
-                "to it first and then renamed"
+                f"{path} cannot be written: the directory {target.path.parent} may not be written; a file is written "
+                "next to it first and then renamed"
             )
-    return target
+        with told_of(target.itself, target.path.parent):
+            yield target
+
+
+def _opened_stream(target: _Target) -> int:
+    """Return a pipe or a device, open to write.
+
+    Raises:
+        OutputError: it has become something else.
+        OSError: it cannot be opened.
+    """
+    flags = os.O_WRONLY | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(target.path.name, flags, dir_fd=target.folder)
+    if not _is_stream(mode := os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _has_become(target, mode)
+    return descriptor
+
+
+def _has_become(target: _Target, mode: int) -> OutputError:
+    return OutputError(f"{target.path} has just become {kind_of(mode)}: give another name")
 
 
 def _run_read_from(file: Path) -> Path | None:
@@ -166,29 +217,39 @@ def _has(mark: Path, key: str) -> bool:
     return isinstance(data, dict) and key in data and "schema_version" in data
 
 
-def _target(path: Path) -> Path | int:
-    """Return the descriptor that a path means, such as /dev/fd/63, or where its symbolic links lead.
+@contextlib.contextmanager
+def _target(path: Path) -> Iterator[_Target | int]:
+    """Yield the descriptor that a path means, such as /dev/fd/63, or where its symbolic links lead, held open.
 
     Raises:
-        OutputError: the descriptor is not open, or a link is another user's in a folder that all can write.
+        OutputError: the descriptor is not open, a folder is missing, or a link is another user's in a folder that all
+            can write.
         OSError: links lead in a circle, or a folder cannot be reached.
     """
     here = (
         path.absolute()
     )  # with its `..`, which may come behind a link; resolve() would follow /proc/self/fd/1
-    if _descriptor(here) is None:
-        check_links(here.parent)
     for _ in range(_MOST_LINKS):
         if (number := _descriptor(here)) is not None:
-            return number
-        here = here.parent.resolve() / here.name
-        if (number := _descriptor(here)) is not None:
-            return number
-        if not here.is_symlink():
-            return here
-        check_links(here)
-        here = here.parent / here.readlink()
+            yield number
+            return
+        with held_folder(here.parent) as folder:
+            here = folder.path / (here.name or ".")
+            if (number := _descriptor(here)) is not None:
+                yield number
+                return
+            if (link := folder.target(here.name)) is None:
+                yield _Target(folder.descriptor, folder.itself, here, _found(here.name, folder.descriptor))
+                return
+            here = here.parent / link
     raise OSError(40, "Too many levels of symbolic links", str(path))
+
+
+def _found(name: str, folder: int) -> os.stat_result | None:
+    try:
+        return os.lstat(name, dir_fd=folder)
+    except FileNotFoundError:
+        return None
 
 
 def _descriptor(path: Path) -> int | None:
@@ -208,7 +269,7 @@ def _descriptor(path: Path) -> int | None:
     return number
 
 
-def _check_planted(path: Path, found: os.stat_result) -> None:
+def _check_planted(target: _Target, found: os.stat_result) -> None:
     """Refuse what shells cannot open either where `fs.protected_regular` and `fs.protected_fifos` are on.
 
     It may lie in wait: what is written to it would be its owner's to read and to change.
@@ -216,40 +277,29 @@ def _check_planted(path: Path, found: os.stat_result) -> None:
     Raises:
         OutputError: it is somebody else's file or pipe in a folder like /tmp.
     """
-    if is_planted(path):
+    if not stat.S_ISCHR(found.st_mode) and is_planted_in(target.folder, found.st_uid):
         raise OutputError(
-            f"{path} is another user's {kind_of(found.st_mode).removeprefix('a ')} in a folder that everybody can "
-            "write: give another name"
+            f"{target.path} is another user's {kind_of(found.st_mode).removeprefix('a ')} in a folder that everybody "
+            "can write: give another name"
         )
 
 
-def _mode_of(path: Path) -> int | None:
-    try:
-        return path.lstat().st_mode
-    except FileNotFoundError:
-        return None
-
-
-def _replace(target: Path, data: bytes) -> None:
+def _replace(target: _Target, data: bytes) -> None:
     """Write a new file next to the target, flush it to the disk and rename it over the target.
 
     Raises:
         OSError: it cannot be written; the target is then as it was.
     """
-    try:
-        before = target.lstat()
-    except FileNotFoundError:
-        before = None
-    with replacing(target, 0o666 if before is None else 0o600) as file:
-        if before is not None:
-            _keep_attributes(file.fileno(), target, before)
+    name = target.path.name
+    with replacing(target.itself / name, 0o666 if target.found is None else 0o600) as file:
+        if target.found is not None:
+            _keep_attributes(file.fileno(), target.itself / name, target.found)
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-        if not stat.S_ISREG(_mode_of(target) or stat.S_IFREG):
-            raise OutputError(
-                f"{target} has just become {kind_of(target.lstat().st_mode)}: give another name"
-            )
+        now = _found(name, target.folder)
+        if now is not None and not stat.S_ISREG(now.st_mode):
+            raise _has_become(target, now.st_mode)
 
 
 def _keep_attributes(descriptor: int, target: Path, before: os.stat_result) -> None:
@@ -266,6 +316,6 @@ def _keep_attributes(descriptor: int, target: Path, before: os.stat_result) -> N
                 mode &= ~0o070  # meant for the members of another group
     os.fchmod(descriptor, mode)
     with contextlib.suppress(OSError):  # a file system without them
-        for name in os.listxattr(target):
+        for name in os.listxattr(target, follow_symlinks=False):
             if name.startswith(_KEPT_ATTRIBUTES):
-                os.setxattr(descriptor, name, os.getxattr(target, name))
+                os.setxattr(descriptor, name, os.getxattr(target, name, follow_symlinks=False))

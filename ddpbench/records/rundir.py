@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from ddpbench.errors import (
-    DdpbenchError,
     IdentityError,
     OutputError,
     RequestError,
@@ -34,7 +33,6 @@ from ddpbench.records.files import (
     MOST_NOTES,
     MOST_PLAN,
     check_default,
-    check_links,
     check_room,
     copy_file,
     is_unfinished,
@@ -45,6 +43,7 @@ from ddpbench.records.files import (
     read_text,
     write_atomically,
 )
+from ddpbench.records.held import check_links, told_of
 from ddpbench.texts import command, on_one_line, shortened
 
 Purpose = Literal["proof", "measure"]
@@ -579,14 +578,11 @@ class RunDir:
             raise OutputError(f"{self.path} cannot be written: {explain_os_error(error)}") from None
         itself = RunDir(Path(f"/proc/self/fd/{folder}"))
         try:
-            _check_held(self.path, folder)
-            if planned and not itself.plan.exists():
-                raise self._is_none()
-            yield itself
-        except DdpbenchError as error:
-            if str(itself.path) not in str(error):
-                raise
-            raise error.reworded(str(error).replace(str(itself.path), str(self.path))) from None
+            with told_of(itself.path, self.path):
+                _check_held(self.path, folder)
+                if planned and not itself.plan.exists():
+                    raise self._is_none()
+                yield itself
         finally:
             os.close(folder)
 

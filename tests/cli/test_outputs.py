@@ -16,14 +16,16 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
+from ddpbench.analysis.regression.baselines import Baselines
 from ddpbench.cli import flags, make_parser, run
 from ddpbench.errors import OutputError
 from ddpbench.launch import profiling
-from ddpbench.records.files import new_folder
+from ddpbench.records.files import create_file, write_atomically
+from ddpbench.records.held import new_folder
 from ddpbench.records.outputs import check_output, replace_user_file, write_output
 from ddpbench.records.rundir import checked_name
 from tests.campaign.classes import SOUND
@@ -721,3 +723,69 @@ def test_two_dots_behind_a_link_mean_what_they_mean_to_the_kernel(tmp_path: Path
         assert (tmp_path / name).read_text(encoding="utf-8") == "another file"
         assert (tmp_path / "real" / name).read_text(encoding="utf-8") == "x"
     assert (tmp_path / "out").is_symlink()
+
+
+def _written_in(folder: Path) -> None:
+    with new_folder(folder / "new") as held:
+        write_atomically(held / "precious", "x")
+
+
+WAYS: dict[str, Callable[[Path], object]] = {
+    "an output": lambda folder: write_output(folder / "precious", "x"),
+    "a script": lambda folder: replace_user_file(folder / "precious", b"x"),
+    "a baseline": lambda folder: Baselines(folder).save("main", b"x"),
+    "several files": _written_in,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_link_put_in_a_folders_place_after_the_look_is_not_followed(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exchanges the folder in the last moment: what was looked at is what is written in."""
+    mine, folder, away = tmp_path / "mine", tmp_path / "shared/folder", tmp_path / "shared/away"
+    for one in (mine, mine / "new", folder):
+        one.mkdir(parents=True)
+        (one / "precious").write_text("mine", encoding="utf-8")
+    before = sorted(mine.rglob("*"))
+
+    def exchanged(path: Path, mode: int = 0o666) -> BinaryIO:
+        if not away.exists():
+            folder.rename(away)
+            folder.symlink_to(mine)
+        return create_file(path, mode)
+
+    monkeypatch.setattr("ddpbench.records.files.create_file", exchanged)
+    WAYS[way](folder)
+    assert away.exists()
+    assert sorted(mine.rglob("*")) == before
+    assert {path.read_text(encoding="utf-8") for path in mine.rglob("precious")} == {"mine"}
+    assert "x" in {path.read_text(encoding="utf-8") for path in away.rglob("*") if path.is_file()}
+
+
+def test_a_pipe_that_becomes_another_file_after_the_look_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "precious").write_text("mine", encoding="utf-8")
+    os.mkfifo(tmp_path / "pipe")
+    access = os.access
+
+    def exchanged(*words: Any) -> bool:
+        (tmp_path / "pipe").unlink()
+        (tmp_path / "pipe").hardlink_to(tmp_path / "precious")
+        return access(*words)
+
+    monkeypatch.setattr(os, "access", exchanged)
+    with pytest.raises(OutputError, match="pipe has just become a file: give another name"):
+        write_output(tmp_path / "pipe", "x")
+    assert (tmp_path / "precious").read_text(encoding="utf-8") == "mine"
+
+
+def test_errors_in_a_held_folder_name_the_path_that_was_given(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught, new_folder(tmp_path / "new") as held:
+        (held / "no/there").mkdir()
+    assert caught.value.filename == str(tmp_path / "new/no/there")
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(OutputError) as refused, new_folder(tmp_path / "new") as held:
+        raise OutputError(f"{held / 'file'} is it")
+    assert str(refused.value) == f"{tmp_path}/new/file is it"

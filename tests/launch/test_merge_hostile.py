@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import ddpbench
 from ddpbench.cli import run as cli
 from ddpbench.errors import IdentityError, OutputError
+from ddpbench.launch.merge.launches import copy_proofs
 from ddpbench.launch.merge.merge import merge
 from ddpbench.records import RankStart, RunDir, read_launch
 from ddpbench.records.plan import read_plan
@@ -170,6 +172,25 @@ def test_a_merge_that_fails_leaves_no_folder(
         patch.setattr("ddpbench.report_on", refuses)
         assert cli(["merge", *paths, "--out", str(out)]) == 2
     assert not out.exists()
+
+
+def test_a_merge_writes_in_the_folder_that_it_has_looked_at(
+    runs: tuple[RunDir, RunDir], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link that takes its place meanwhile is not followed."""
+    mine, folder = tmp_path / "mine", tmp_path / "shared/folder"
+    mine.mkdir()
+    folder.mkdir(parents=True)
+
+    def exchanged(*words: Any) -> None:
+        folder.rename(tmp_path / "shared/away")
+        folder.symlink_to(mine)
+        copy_proofs(*words)
+
+    monkeypatch.setattr("ddpbench.launch.merge.merge.copy_proofs", exchanged)
+    merge([run.path for run in runs], folder / "out")
+    assert list(mine.iterdir()) == []
+    assert [path.name for path in (tmp_path / "shared/away").iterdir()] == ["out"]
 
 
 def test_what_somebody_has_put_where_a_merge_writes_first_is_not_used(

@@ -22,7 +22,8 @@ from ddpbench.analysis.regression.saved import read_saved
 from ddpbench.analysis.regression.sides import Side, read_side
 from ddpbench.errors import OutputError, RequestError, meant, meant_path
 from ddpbench.planted import is_decoy
-from ddpbench.records.files import check_default, new_folder, write_numbered
+from ddpbench.records.files import check_default, write_numbered
+from ddpbench.records.held import new_folder
 from ddpbench.records.rundir import explain_os_error, is_run
 from ddpbench.records.submission_dir import run_at
 from ddpbench.texts import on_one_line, shortened
@@ -92,10 +93,10 @@ class Baselines:
         first = 1 + max((_number(path) for path in self.entries()), default=0)
         path = folder / f"{first:04d}_{name}.json"
         try:
-            with new_folder(folder):
+            with new_folder(folder) as held:
                 for number in itertools.count(first):  # another save may have taken it since
                     path = folder / f"{number:04d}_{name}.json"
-                    if write_numbered(path, number, content, partial(self._has, number)):
+                    if write_numbered(held / path.name, number, content, partial(self._has, number)):
                         break
         except OSError as error:
             raise OutputError(f"{path} cannot be written: {explain_os_error(error)}") from None

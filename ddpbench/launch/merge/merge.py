@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import shlex
@@ -18,7 +17,8 @@ from ddpbench.launch.merge.launches import Merged, all_cases, copy_case, copy_pr
 from ddpbench.launch.merge.sources import Source, check_alike, check_different, devices_of, read
 from ddpbench.machine.identity import setup_of
 from ddpbench.records import SCHEMA_VERSION, RunDir, explain_os_error
-from ddpbench.records.files import check_links, write_anew
+from ddpbench.records.files import write_anew
+from ddpbench.records.held import new_folder
 from ddpbench.records.machine import read_merged
 from ddpbench.records.plan import claims_json, read_plan
 from ddpbench.spec.claims import Past, PlannedClaim
@@ -43,34 +43,26 @@ def merge(paths: Sequence[Path], out: Path) -> Merged:
     check_alike(sources)
     if out.exists() or out.is_symlink():
         raise OutputError(f"{out} exists already; a merge makes a new directory: choose another --out")
-    temporary = out.with_name(f".{out.name}.merging-{os.getpid()}")
-    made = [path for path in out.parents if not path.exists()]
     try:
-        check_links(out.parent)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        temporary.mkdir()  # not one that somebody else has made
-    except OSError as error:
-        _remove_empty(made)
-        raise OutputError(f"{out} cannot be written: {explain_os_error(error)}") from None
-    try:
-        (temporary / "cases").mkdir()
-        merged = _write(sources, RunDir(temporary), out)
-        read_plan(RunDir(temporary))  # what was made is a run directory
-        temporary.rename(out)
-        made = []
+        with new_folder(out.parent) as parent:
+            merged = _made(sources, parent / f".{out.name}.merging-{os.getpid()}", out)
     except OSError as error:
         raise OutputError(f"{out} cannot be written: {explain_os_error(error)}") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        _remove_empty(made)
     merged.run = RunDir(out)
     return merged
 
 
-def _remove_empty(folders: Sequence[Path]) -> None:
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            folder.rmdir()
+def _made(sources: Sequence[Source], temporary: Path, out: Path) -> Merged:
+    """Make a run directory under a temporary name, and give it that of `out` once it is whole; raises as `merge`."""
+    temporary.mkdir()  # not one that somebody else has made
+    try:
+        (temporary / "cases").mkdir()
+        merged = _write(sources, RunDir(temporary), out)
+        read_plan(RunDir(temporary))  # what was made is a run directory
+        temporary.rename(temporary.with_name(out.name))
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return merged
 
 
 def refuse_merged(run: RunDir) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from ddpbench.analysis.scaling.allocation import Allocation
 from ddpbench.errors import OutputError, UnreadableError
 from ddpbench.records import explain_os_error, write_atomically
-from ddpbench.records.files import MOST_NOTES, new_folder, read_bytes
+from ddpbench.records.files import MOST_NOTES, read_bytes
+from ddpbench.records.held import new_folder
 from ddpbench.report.allocation.figure import picture
 from ddpbench.report.allocation.latex_page import latex
 from ddpbench.report.allocation.markdown_page import markdown
@@ -27,14 +28,14 @@ def write_allocation(allocation: Allocation, folder: Path) -> list[Path]:
     """
     from ddpbench.report.draw.canvas import draw
 
-    paths = [folder / f"allocation.{ending}" for ending in ("md", "tex", "png")]
+    names = [f"allocation.{ending}" for ending in ("md", "tex", "png")]
     contents: list[str | bytes] = [markdown(allocation), latex(allocation), draw(picture(allocation)).png]
     try:
-        with new_folder(folder):
-            _write_all(folder, dict(zip(paths, map(_bytes, contents), strict=True)))
+        with new_folder(folder) as held:
+            _write_all(held, {held / name: _bytes(one) for name, one in zip(names, contents, strict=True)})
     except OSError as error:
         raise OutputError(f"{folder} cannot be written: {explain_os_error(error)}") from None
-    return paths
+    return [folder / name for name in names]
 
 
 def _bytes(content: str | bytes) -> bytes:

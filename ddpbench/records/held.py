@@ -1,0 +1,217 @@
+"""Folders that are reached part by part, each held open: what was looked at is what is then used.
+
+Whoever looks at a path and then uses it can be led elsewhere in between, by a link put in a folder's place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from ddpbench.errors import DdpbenchError, OutputError
+from ddpbench.planted import is_planted_in
+
+_MOST_LINKS = 40
+"""Symbolic links that are followed, as in the kernel."""
+
+
+class HeldFolder:
+    """A folder that stays the same one whatever is put in its place, and those above it."""
+
+    def __init__(self) -> None:
+        self._folders = [os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
+        self._names: list[str] = []
+        self._left: list[int] = []
+        """Folders that `..` has led out of."""
+        self._made: list[tuple[int, str]] = []
+
+    @property
+    def path(self) -> Path:
+        """Its path without links, as it was reached: for messages."""
+        return Path("/", *self._names)
+
+    @property
+    def descriptor(self) -> int:
+        """The folder, open as a place alone."""
+        return self._folders[-1]
+
+    @property
+    def itself(self) -> Path:
+        """A path of it that leads nowhere else while it is held."""
+        return Path(f"/proc/self/fd/{self.descriptor}")
+
+    def close(self) -> None:
+        """Lets go of the folder and of those above it."""
+        for folder in (*self._folders, *self._left):
+            os.close(folder)
+
+    def enter(self, path: Path, *, make: bool = False) -> None:
+        """Goes along an absolute path, with its `..`; folders that are missing are made if so asked.
+
+        Raises:
+            OutputError: a link is another user's, in a folder like /tmp or below one of theirs there.
+            OSError: a part is missing, is no folder or cannot be reached; or links lead in a circle.
+        """
+        parts, links = [*reversed(path.parts[1:])], 0
+        while parts:
+            part = parts.pop()
+            if part == "..":
+                if self._names:
+                    self._names.pop()
+                    self._left.append(self._folders.pop())
+                continue
+            target = self._enter(part, make=make)
+            if target is None:
+                continue
+            links += 1
+            if links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+            if target.is_absolute():
+                self._left += self._folders[1:]
+                del self._folders[1:], self._names[:]
+            parts += reversed([one for one in target.parts if one != "/"])
+
+    def _enter(self, name: str, *, make: bool) -> Path | None:
+        """Enter a folder of this one, or return where the link of that name leads; raises as `enter`."""
+        with self._named(name):
+            try:
+                folder = self._open(name)
+            except FileNotFoundError:
+                if not make:
+                    raise
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=self.descriptor)
+                    self._made.append((self.descriptor, name))
+                folder = self._open(name)
+            except OSError as error:
+                if error.errno not in (errno.ENOTDIR, errno.ELOOP) or (target := self.target(name)) is None:
+                    raise
+                return target
+        self._folders.append(folder)
+        self._names.append(name)
+        return None
+
+    def _open(self, name: str) -> int:
+        # O_DIRECTORY: else what is mounted on demand is not.
+        return os.open(
+            name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.descriptor
+        )
+
+    def target(self, name: str) -> Path | None:
+        """Return where a link in this folder leads; None where the name is not there or no link's.
+
+        Raises:
+            OutputError: it is another user's, in a folder like /tmp or below one of theirs there.
+            OSError: it cannot be read.
+        """
+        try:
+            with self._named(name):
+                link = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.descriptor)
+        except FileNotFoundError:
+            return None
+        try:
+            found = os.fstat(link)
+            if not stat.S_ISLNK(found.st_mode):
+                return None
+            self._check_owner(self.path / name, found.st_uid)
+            return Path(os.readlink("", dir_fd=link))
+        finally:
+            os.close(link)
+
+    def _check_owner(self, link: Path, owner: int) -> None:
+        if is_planted_in(self.descriptor, owner):
+            raise OutputError(
+                f"{link} is another user's link in a folder that everybody can write: give another name"
+            )
+        if owner in (os.geteuid(), 0):
+            return
+        for depth, (above, folder) in enumerate(zip(self._folders, self._folders[1:], strict=False), 1):
+            if is_planted_in(above, os.fstat(folder).st_uid):
+                raise OutputError(
+                    f"{link} is another user's link, below {Path('/', *self._names[:depth])}, which they have put into "
+                    "a folder that everybody can write: give another name"
+                )
+
+    def remove_made(self) -> None:
+        """Removes the folders that were made on the way, as far as they are empty."""
+        for folder, name in reversed(self._made):
+            with contextlib.suppress(OSError):
+                os.rmdir(name, dir_fd=folder)
+
+    @contextlib.contextmanager
+    def _named(self, name: str) -> Iterator[None]:
+        """Give an error the whole path of what is called so in this folder."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = str(self.path / name)
+            raise
+
+
+@contextlib.contextmanager
+def held_folder(path: Path) -> Iterator[HeldFolder]:
+    """Holds a folder open.
+
+    Raises:
+        OutputError: another user's link in a folder like /tmp leads there, or one below a folder of theirs there.
+        OSError: it is missing, is no folder or cannot be reached; or links lead in a circle.
+    """
+    with contextlib.closing(HeldFolder()) as folder:
+        folder.enter(path.absolute())
+        yield folder
+
+
+def check_links(path: Path) -> None:
+    """Refuse a path that leads through another user's link in a folder like /tmp, at its end or before it.
+
+    Links below a folder that the other user has created there are refused, too.
+
+    The kernel refuses such a link too, unless `fs.protected_symlinks` is off, but only at the end of a path and in
+    folders with the sticky bit. What is written there is written by `held_folder` or `new_folder`: this looks alone.
+
+    Raises:
+        OutputError: it does.
+        OSError: links lead in a circle, or a folder cannot be reached.
+    """
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), held_folder(path):
+        pass
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Create a folder and those above it, and yield it by a path that leads nowhere else; messages name its own.
+
+    Folders that are new and empty are removed where the body fails.
+
+    Raises:
+        OutputError: another user's link in a folder like /tmp leads there, or one below a folder of theirs there.
+        OSError: it cannot be created, or is not a folder.
+    """
+    with contextlib.closing(HeldFolder()) as held:
+        try:
+            held.enter(folder.absolute(), make=True)
+            with told_of(held.itself, folder):
+                yield held.itself
+        except BaseException:
+            held.remove_made()
+            raise
+
+
+@contextlib.contextmanager
+def told_of(itself: Path, path: Path) -> Iterator[None]:
+    """Has errors of the body name a held folder by the path that its user knows."""
+    try:
+        yield
+    except OSError as error:
+        for name in ("filename", "filename2"):
+            if isinstance(said := getattr(error, name), str):
+                setattr(error, name, said.replace(str(itself), str(path)))
+        raise
+    except DdpbenchError as error:
+        if str(itself) not in str(error):
+            raise
+        raise error.reworded(str(error).replace(str(itself), str(path))) from None
