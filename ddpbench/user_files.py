@@ -59,7 +59,10 @@ def load_class(name: str, able: Callable[[object, ModuleType], bool], *, first: 
         advice = 'what a script does when it is started belongs under if __name__ == "__main__":'
         raise ImportError(f"{head} cannot be imported: it ends the process; {advice}") from error
     except Exception as error:
-        raise ImportError(f"{head} cannot be imported: {type(error).__name__}: {error}") from error
+        relative = head.endswith(".py") and "relative import" in str(error)
+        package = ".".join(Path(head).resolve().with_suffix("").parts[-2:])
+        advice = f"; name it in its package, from the folder above: {package}:{attribute}" if relative else ""
+        raise ImportError(f"{head} cannot be imported: {type(error).__name__}: {error}{advice}") from error
     finally:
         if not first:
             sys.path[:] = [*before, *(place for place in sys.path if place not in before)]

@@ -165,6 +165,17 @@ def test_a_broken_file_is_named_with_its_fault(tmp_path: Path, text: str, said: 
     assert load_workload(f"{path}:Mine").name == "mine"
 
 
+def test_relative_imports_are_told_to_come_with_their_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "own_parts"
+    package.mkdir()
+    (package / "inner.py").write_text("from .other import Net\n")
+    monkeypatch.chdir(package)
+    with pytest.raises(ImportError, match=r"from the folder above: own_parts\.inner:Mine$"):
+        load_workload("inner.py:Mine")
+
+
 @pytest.mark.parametrize(
     ("attribute", "said"),
     [
