@@ -12,7 +12,7 @@ from ddpbench.machine.equal_caps import Gradients, replayed_gradients
 from ddpbench.machine.estimate import Tried
 from ddpbench.machine.server import ServerProcess
 from ddpbench.spec import Case, PlannedCase
-from ddpbench.strategies import ModelFound, found_reason, load_strategy, own_step_reason
+from ddpbench.strategies import ModelFound, found_reason, load_strategy, own_step_reason, stream_reason
 from ddpbench.units import counted, series_of
 from ddpbench.workloads import is_import_path
 
@@ -139,6 +139,7 @@ def skipped_by_trial(before: Sequence[PlannedCase], after: Sequence[PlannedCase]
 def _own_reason(case: Case, facts: Mapping[str, Any]) -> str | None:
     closure, sparse = str(facts.get("closure", "")), bool(facts.get("sparse"))
     reason = own_step_reason(case) if facts.get("step") else None
+    reason = reason or (stream_reason(case) if facts.get("stream") else None)
     if facts.get("group") and load_strategy(case.strategy).trainers(case.world_size) < case.world_size:
         reason = reason or (
             f"the loss asks for the process group, and a rank of {case.strategy} that serves computes none: ranks that "
@@ -151,6 +152,7 @@ def _own_reason(case: Case, facts: Mapping[str, Any]) -> str | None:
         dropped_blocks=tuple(facts.get("dropped_blocks", ())),
         updates_in_backward=bool(facts.get("in_backward")),
         unreached=() if facts.get("group") else tuple(facts.get("unreached", ())),
+        empty=tuple(facts.get("empty", ())),
     )
     return reason or found_reason(case, found)
 
@@ -163,6 +165,8 @@ _NOT_IDENTIFYING = (
     "mixed_blocks",
     "dropped",
     "dropped_blocks",
+    "empty",
+    "stream",
 )
 
 

@@ -124,6 +124,18 @@ def own_step_reason(case: Case) -> str | None:
     return load_strategy(case.strategy).step_reason(case)
 
 
+def stream_reason(case: Case) -> str | None:
+    """Return why the case cannot train on an iterable dataset, which deals samples out to processes, or None."""
+    strategy = load_strategy(case.strategy)
+    processes = 1 if strategy.one_process else case.world_size
+    if processes == 1 or all(strategy.dealt(case, rank) == (rank, processes) for rank in range(processes)):
+        return None
+    return (
+        f"the dataset deals its samples out to {processes} ranks itself, and {case.strategy} wants them otherwise: "
+        "give a map-style dataset, or a loader(rank, world_size, batch)"
+    )
+
+
 def found_reason(case: Case, found: ModelFound) -> str | None:
     """Return why a class of whose model this was found cannot be trained in this case, or None."""
     narrow = {"fp16": "float16", "bf16": "bfloat16"}.get(case.precision)
@@ -170,6 +182,7 @@ __all__ = [
     "is_import_path",
     "load_strategy",
     "own_step_reason",
+    "stream_reason",
 ]
 
 

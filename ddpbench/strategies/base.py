@@ -81,6 +81,8 @@ class ModelFound:
     """True if optimizers step while a backward is under way, as from hooks of parameters."""
     unreached: tuple[str, ...] = ()
     """Parameters whose gradients no backward makes and the class does not average itself, by name."""
+    empty: tuple[str, ...] = ()
+    """Trained parameters without an element, by name."""
 
     @property
     def are_mixed(self) -> bool:

@@ -9,7 +9,7 @@ import torch
 import torch.utils.checkpoint
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 
 def build() -> nn.Module:
@@ -34,6 +34,33 @@ class Functions:
     model = build
     dataset = data
     loss = loss_of
+
+
+class Hollow(Functions):
+    """A parameter without an element, as a mask of no classes."""
+
+    def model(self) -> nn.Module:
+        model = build()
+        model.register_parameter("none", nn.Parameter(torch.empty(0, 4)))
+        return model
+
+
+class Streams(Functions):
+    """An iterable dataset that each rank takes its share of."""
+
+    def dataset(self, rank: int, world_size: int) -> Any:
+        return Every(rank, world_size)
+
+
+class Every(IterableDataset[Any]):
+    """Every sample whose number is the rank's, and again from the first."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank, self.world_size = rank, world_size
+
+    def __iter__(self) -> Any:
+        samples = data()
+        return (samples[number] for number in range(self.rank, len(samples), self.world_size))
 
 
 class TakesOut(Functions):

@@ -304,12 +304,18 @@ REFUSED = [
     ),
     ("SparseLoop", "master", "master sends gradients whole, and some of this model's are sparse"),
     ("Sparse", "async_server", "async_server sends gradients whole"),
+    ("Hollow", "fsdp", "the trained parameter none has no elements, and FSDP cannot reduce its gradient"),
+    (
+        "Streams",
+        "async_server",
+        "the dataset deals its samples out to 2 ranks itself, and async_server wants them otherwise: give a map-style",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("name", "strategy", "said"), REFUSED)
 @pytest.mark.usefixtures("alone")
-def test_a_strategy_that_cannot_have_an_optimizer_or_sparse_gradients_is_skipped_with_a_sentence(
+def test_a_strategy_that_cannot_train_a_class_is_skipped_with_a_sentence(
     name: str, strategy: str, said: str
 ) -> None:
     entries = [PlannedCase(case=case_of(name, each, 2)) for each in (strategy, "ddp")]

@@ -81,6 +81,12 @@ class Fsdp(Strategy[FsdpOptions]):
                 "block, and reduce its gradients, together: those that leave out different blocks would hang, or train "
                 "wrong weights: use master, or ddp with options.ddp.find_unused_parameters = true"
             )
+        if found.empty:
+            name = found.empty[0].removeprefix("network.")
+            return (
+                f"the trained parameter {name} has no elements, and FSDP cannot reduce its gradient: set its "
+                "requires_grad = False, or use ddp or master"
+            )
         if not found.are_mixed or not (whole or found.mixed_within_blocks):
             return None
         return (

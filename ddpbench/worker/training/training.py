@@ -19,7 +19,7 @@ from ddpbench.measure.pacer import Pacer
 from ddpbench.measure.recorder import Recorder
 from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.spec import Case
-from ddpbench.strategies import Job, Replica, Strategy, load_strategy, own_step_reason
+from ddpbench.strategies import Job, Replica, Strategy, load_strategy, own_step_reason, stream_reason
 from ddpbench.strategies.own_step import Optimizers
 from ddpbench.strategies.trees import samples
 from ddpbench.worker.place import Place
@@ -73,11 +73,8 @@ class Training:
         """Its dataset has no length that tells how many samples each rank gets."""
         self.shards_itself = own is not None or self.is_stream
         """Which samples per rank gets is the workload's choice, not ours."""
-        if self.is_stream and dealt != (place.rank, place.processes):
-            raise ValueError(
-                f"the dataset deals its samples out to {place.processes} ranks itself, and {case.strategy} wants them "
-                "otherwise: give a map-style dataset, or a loader(rank, world_size, batch)"
-            )
+        if self.is_stream and place.processes > 1 and (reason := stream_reason(case)):
+            raise ValueError(reason)
         self.loader = own if own is not None else self._made_loader(dataset, *dealt)
         self._own_loader = own is not None
         self.dataset_samples = (

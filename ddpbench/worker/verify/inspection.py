@@ -281,6 +281,7 @@ def _facts(
     training: Training, model: torch.nn.Module, *, batch: Any, loss: torch.Tensor, autocast: str
 ) -> dict[str, Any]:
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    empty = [name for name, each in model.named_parameters() if each.requires_grad and not each.numel()]
     return {
         "local_batch": training.case.local_batch,
         "types": names_of(types_in(model.parameters())),
@@ -293,6 +294,8 @@ def _facts(
         "batch": describe(batch),
         "loss": loss.item(),
         **({"autocast": autocast} if autocast else {}),
+        **({"empty": empty} if empty else {}),
+        **({"stream": True} if training.is_stream else {}),
         **({"evaluation_mode": True} if _is_in_evaluation(model) else {}),
     }
 
