@@ -401,6 +401,44 @@ class ByRankInStep(ByRank):
         return loss
 
 
+class ByAskedRank(Sound):
+    """Its loss is another one on each rank, which it asks for."""
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        return Sound.loss(self, model, batch) * (1 + dist.get_rank())
+
+
+class CompiledByRank(Compiled, ByRank):
+    """Compiles its model, for which torch asks for the group."""
+
+
+class ByAskedRankInStep(ByAskedRank, ByRankInStep):
+    """Makes its steps itself."""
+
+
+class Logs(Sound):
+    """Its first rank alone logs, and the others wait for it."""
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        loss = Sound.loss(self, model, batch)
+        if dist.is_initialized() and dist.get_rank() == 0:
+            self.logged = loss.item()
+        if dist.is_initialized():
+            dist.barrier()
+        return loss
+
+
+class LogsInStep(Logs, ByRankInStep):
+    """Makes its steps itself."""
+
+
+class CompiledInStep(Compiled, ByRankInStep):
+    """Makes its steps itself."""
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        return Sound.loss(self, model, batch)
+
+
 class FrozenByRank(Sound):
     """Trains other parameters on each rank."""
 

@@ -195,6 +195,10 @@ def test_what_wraps_ddp_takes_the_switches_that_its_messages_name() -> None:
         ("Thaws", "fsdp", "the model trains other parameters after some forwards"),
         ("ByRank", "ddp", "gives other gradients on each rank"),
         ("ByRank", "fsdp", "gives other gradients on each rank"),
+        ("ByAskedRank", "ddp", "gives other gradients on each rank"),
+        ("ByAskedRank", "post_local_sgd", "gives other gradients on each rank"),
+        ("CompiledByRank", "ddp", "gives other gradients on each rank"),
+        ("ByAskedRankInStep", "ddp", "gives other parameters on each rank"),
         ("ByRankInStep", "ddp", "gives other parameters on each rank"),
         ("ByRankInStep", "fsdp", "gives other parameters on each rank"),
     ],
@@ -204,6 +208,21 @@ def test_what_the_class_does_is_not_held_against_the_strategy(name: str, strateg
         assert not unexplained
         assert bool(failed) == (name == "Thaws")  # which no such strategy averages from then on
         assert any(said in note for note in notes), notes
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("name", "strategy"),
+    [
+        ("Logs", "ddp"),
+        ("Logs", "post_local_sgd"),
+        ("LogsInStep", "ddp"),
+        ("Compiled", "post_local_sgd"),
+        ("CompiledInStep", "master"),
+    ],
+)
+def test_who_asks_for_its_rank_or_waits_for_others_exchanges_nothing(name: str, strategy: str) -> None:
+    assert run_ranks(noted, 2, name, strategy) == [(set(), set(), set())] * 2
 
 
 @pytest.mark.ranks

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
 
 from ddpbench.machine.trial import within_own
 from ddpbench.spec import Case, PlannedCase
 from ddpbench.worker.place import Place
 from ddpbench.worker.server import _found
-from ddpbench.worker.training.asked_group import formed_when_asked, noticing
+from ddpbench.worker.training.asked_group import formed_when_asked
+from ddpbench.worker.training.exchanges import noticing_exchanges
 from ddpbench.worker.variables import STORE_AT, complete, slots_store
 from tests.ranks import run_ranks
 from tests.worker.test_refusals import FILE, case_of
@@ -182,16 +185,42 @@ def formed(_rank: int, _processes: int) -> tuple[bool, int, bool, list[float]]:
 
 
 @pytest.mark.ranks
-def test_only_a_loss_that_asks_is_noticed() -> None:
-    assert run_ranks(noticed, 2) == [(False, True)] * 2
+def test_exchanges_are_noticed_and_questions_and_waits_are_not() -> None:
+    expected = {
+        "questions": False,
+        "waits": False,
+        "a group of one": False,
+        "a sum": True,
+        "another group's": True,
+        "objects": True,
+        "a message": True,
+        "compiled": True,
+    }
+    assert run_ranks(noticed, 2) == [expected] * 2
 
 
-def noticed(_rank: int, _processes: int) -> tuple[bool, bool]:
-    with noticing() as first:
-        dist.is_initialized()
-    with noticing() as second:
-        dist.all_reduce(torch.zeros(1))
-    return first.found, second.found
+def noticed(rank: int, _processes: int) -> dict[str, bool]:
+    both = dist.new_group([0, 1])
+    alone = [dist.new_group([each]) for each in (0, 1)][rank]
+    values = torch.zeros(1)
+    compiled = torch.compile(lambda given: funcol.all_reduce(given, "sum", both) + 1, backend="aot_eager")
+    forms: dict[str, Callable[[], Any]] = {
+        "questions": lambda: (dist.is_initialized(), dist.get_rank(), dist.get_world_size(both)),
+        "waits": lambda: (dist.barrier(), dist.monitored_barrier(both)),
+        "a group of one": lambda: dist.all_reduce(values, group=alone),
+        "a sum": lambda: dist.all_reduce(values),
+        "another group's": lambda: dist.broadcast(values, 0, group=both),
+        "objects": lambda: dist.all_gather_object([None, None], rank),
+        "a message": lambda: dist.recv(values, 0) if rank else dist.send(values, 1),
+        "compiled": lambda: compiled(values),
+    }
+    found = {}
+    for name, form in forms.items():
+        with noticing_exchanges() as seen:
+            form()
+        found[name] = seen.found
+    dist.all_reduce(values)  # as before
+    return found
 
 
 def test_a_loss_that_asks_for_the_group_is_tried_and_skipped_where_a_rank_only_serves(

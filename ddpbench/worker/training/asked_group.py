@@ -1,4 +1,4 @@
-"""The default process group where a user's loss asks for one: seen, and formed of one rank where there is none."""
+"""The default process group where a user's loss asks for one and there is none: formed of one rank."""
 
 from __future__ import annotations
 
@@ -22,18 +22,6 @@ class Asked:
     """True once the default process group was asked for."""
 
     found: bool = False
-
-
-@contextmanager
-def noticing() -> Iterator[Asked]:
-    """Notice whether what runs within asks for the default process group."""
-    asked = Asked()
-
-    def before() -> None:
-        asked.found = True
-
-    with _calling(before):
-        yield asked
 
 
 @contextmanager

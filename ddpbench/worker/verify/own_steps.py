@@ -23,7 +23,7 @@ from ddpbench.strategies.own_step import OwnStep, around_backward, each_part
 from ddpbench.strategies.threaded_module import ThreadedModule
 from ddpbench.strategies.trees import cast, copied
 from ddpbench.units import counted, series_of
-from ddpbench.worker.training.asked_group import noticing
+from ddpbench.worker.training.exchanges import noticing_exchanges
 from ddpbench.worker.training.precision import FULL, entered_autocasts, widest
 from ddpbench.worker.training.randomness import have_drawn, random_state, seed_all, set_random_state
 from ddpbench.worker.training.training import Training, all_equal, checksum
@@ -117,9 +117,11 @@ def _compared(
 ) -> Iterator[Proof]:
     """`parts` are what all ranks or replicas take, where `shards` are the reference's."""
     training = prover.training
-    with entered_autocasts() as autocasts, noticing() as asked:
+    with entered_autocasts() as autocasts:
         lockstep = _lockstep(prover, numbers, shards)
-    gathers = prover.processes > 1 and bool(prover.agreed(float(asked.found)))
+    exchanges = prover.processes > 1 and bool(
+        prover.agreed(float(lockstep is not None and lockstep.exchanges))
+    )
     expected = lockstep.parameters if lockstep is not None else None
     own = widest(autocasts) if not numbers.is_double else ""
     comparer = Comparer(prover, numbers, FULL, shards, own)
@@ -147,8 +149,8 @@ def _compared(
     after = replica.own_parameters()
     around = _is_gone_around(prover, called, first, model)
     late = late_sentence([name.removeprefix("network.") for name in after if name not in before])
-    note = "the step exchanges values between ranks: replicas in one process cannot" if gathers else ""
-    apart = _apart(prover, numbers, shards, lockstep) if not gathers else ""
+    note = "the step exchanges values between ranks: replicas in one process cannot" if exchanges else ""
+    apart = _apart(prover, numbers, shards, lockstep) if not exchanges else ""
     note = note or apart or _why_not(prover, model, numbers, shards, expected)
     if around:
         fault = _AROUND.format(strategy=training.case.strategy)
@@ -488,6 +490,8 @@ class Lockstep:
                 one.register_step_post_hook(partial(_stepped, self._waits_for[number], index))
         self.made = 0
         """Steps."""
+        self.exchanges = False
+        """True if a step has exchanged values between ranks."""
         kept = random_state()
         self._random = []
         for number in range(len(shards)):
@@ -539,7 +543,7 @@ class Lockstep:
             backward()
             self._pass_on(numbers[threading.get_ident()])
 
-        with around_backward(meet, numbers):
+        with around_backward(meet, numbers), noticing_exchanges() as seen:
             for number, thread in enumerate(threads):
                 thread.start()
                 numbers[thread.ident or 0] = number
@@ -549,6 +553,7 @@ class Lockstep:
                 self._changed.notify_all()
             for thread in threads:
                 thread.join()
+        self.exchanges = seen.found
         set_random_state(kept)
         if self._error is not None:
             raise self._error

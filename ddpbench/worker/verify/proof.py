@@ -15,7 +15,7 @@ from ddpbench.records import Costs, Proof
 from ddpbench.strategies.base import CannotTrainError
 from ddpbench.strategies.trees import cast, chunk, copied, map_tensors, tensors
 from ddpbench.units import series_of
-from ddpbench.worker.training.asked_group import noticing
+from ddpbench.worker.training.exchanges import noticing_exchanges
 from ddpbench.worker.training.precision import FULL, Precision, entered_autocasts, widest
 from ddpbench.worker.training.training import Training
 from ddpbench.worker.training.types import compared_numbers, names_of
@@ -37,6 +37,8 @@ class Prover:
         self.processes = training.place.processes
         self.group = getattr(control, "group", None)
         self.gathers = self.packed = False
+        self._waits = False
+        """True if the loss waits for the other ranks, which have to compute theirs then."""
         self.proves_double = True
         """True while the case is compared in float64, in which some models cannot compute."""
         self.unrepeatable = ""
@@ -62,7 +64,7 @@ class Prover:
         inputs, targets = copied(next(batches))
         self.packed = self.training.is_packed((inputs, targets))
         shards = self._shards((inputs, targets))
-        self.gathers = self._asks_for_group(shards[0])
+        self.gathers = self._exchanges(shards[0])
         if self.training.workload.owns_step:
             yield from prove_own_steps(self, inputs, [shard[0] for shard in shards])
             # Its steps may differ, as of two networks in turn: one step's operations stand for no other.
@@ -199,16 +201,15 @@ class Prover:
         found = ("", "fp16", "bf16")  # by what they round
         return found[round(self.agreed(float(found.index(widest(seen)))))]
 
-    def _asks_for_group(self, shard: Any) -> bool:
-        """Return whether a user's own loss asks for the process group on any rank: it may exchange values there."""
+    def _exchanges(self, shard: Any) -> bool:
+        """Return whether a user's own loss, or its backward, exchanges values between ranks, on any of them."""
         training = self.training
         if self.processes == 1 or not is_import_path(training.case.workload) or training.workload.owns_step:
             return False
-        inputs, targets = copied(cast(shard, training.dtype))
-        with noticing() as asked:
-            training.workload.loss(training.fresh_model(precision=FULL)(inputs), targets)
-        self.on_step()
-        return bool(self.agreed(float(asked.found)))
+        with noticing_exchanges() as seen:
+            self.gradient(training.fresh_model(precision=FULL), cast(shard, training.dtype), FULL)
+        self._waits = bool(self.agreed(float(seen.waited)))
+        return bool(self.agreed(float(seen.found)))
 
     def gradient(self, model: torch.nn.Module, shard: Any, precision: Precision, parts: int = 1) -> Tensors:
         """Return the gradient of one process's step by parameter, zero for those that took no part.
@@ -254,7 +255,7 @@ class Prover:
 
         Of a whole batch, divided: BatchNorm refuses a single sample. None where torch cannot count them.
         """
-        if self.rank != 0 and not self.gathers:
+        if self.rank != 0 and not (self.gathers or self._waits):
             return None
         try:
             return self._count_flops(inputs, targets) / self.training.samples or None

@@ -1,0 +1,94 @@
+"""What a user's code exchanges between ranks: collectives and messages, not a question for the rank or the size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import ProcessGroup
+from torch.distributed import distributed_c10d
+
+_EXCHANGE = (
+    "all",
+    "_allgather",
+    "broadcast",
+    "gather",
+    "recv",
+    "reduce",
+    "_reduce_scatter",
+    "scatter",
+    "send",
+)
+"""How the names begin of a process group's methods that put values through it."""
+_WAIT = ("barrier", "monitored_barrier")
+"""Those that wait for the other ranks and tell nothing of them."""
+
+
+@dataclass(slots=True)
+class Exchanges:
+    """What went through process groups while it was noticed."""
+
+    largest: int = 0
+    """Number of ranks in the largest group that did; 0 if none did."""
+    waited: bool = False
+    """True if a barrier was called."""
+    _waits: dict[str, int] = field(default_factory=dict)
+    """What barriers count for in each group's sequence numbers, by the group's name."""
+
+    @property
+    def found(self) -> bool:
+        """True if a value may have come from another rank."""
+        return self.largest > 1
+
+
+@contextmanager
+def noticing_exchanges() -> Iterator[Exchanges]:
+    """Notice whether what runs within puts values through a process group, also in its threads.
+
+    What Python calls is seen there; what compiled code calls, in the groups' sequence numbers.
+    """
+    seen = Exchanges()
+    before = {group.group_name: (group, _sequence(group)) for group in _groups()}
+    originals = {
+        name: method for name, method in vars(ProcessGroup).items() if name.startswith((*_EXCHANGE, *_WAIT))
+    }
+    for name, method in originals.items():
+        setattr(ProcessGroup, name, _noted(method, seen, waits=name in _WAIT))
+    try:
+        yield seen
+    finally:
+        for name, method in originals.items():
+            setattr(ProcessGroup, name, method)
+        for name, (group, number) in before.items():
+            if _sequence(group) - number > seen._waits.get(name, 0):
+                seen.largest = max(seen.largest, group.size())
+
+
+def _noted(method: Any, seen: Exchanges, *, waits: bool) -> Any:
+    def called(group: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
+        before = _sequence(group)
+        result = method.__get__(group, type(group))(*args, **kwargs)
+        if waits:
+            seen.waited = True
+            name = group.group_name
+            seen._waits[name] = seen._waits.get(name, 0) + _sequence(group) - before
+        else:
+            seen.largest = max(seen.largest, group.size())
+        return result
+
+    return called
+
+
+def _groups() -> list[ProcessGroup]:
+    return list(distributed_c10d._world.pg_map) if dist.is_initialized() else []
+
+
+def _sequence(group: ProcessGroup) -> int:
+    """Return how many exchanges a group has begun; 0 where its backend does not count them."""
+    counting: Any = group  # torch's stubs lack the method
+    with suppress(RuntimeError):
+        return int(counting._get_sequence_number_for_group())
+    return 0
