@@ -23,6 +23,7 @@ from tests.processes import python_path
 
 README = PROSE
 """With the pages of docs/."""
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 
 
 def block(language: str, containing: str) -> str:
@@ -156,7 +157,7 @@ def test_the_readme_names_every_subcommand_and_package() -> None:
         assert f"ddpbench {name}" in README, name
     for path in sorted((ROOT / "ddpbench").iterdir()):
         if path.is_dir() and (path / "__init__.py").is_file():
-            assert f"  {path.name}/" in README, path.name
+            assert f"`{path.name}`" in ARCHITECTURE, path.name
 
 
 def test_the_makefile_has_the_readmes_targets() -> None:
