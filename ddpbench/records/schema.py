@@ -378,11 +378,18 @@ def was_made(tolerance: float) -> bool:
 
 
 def why_unproved(proofs: Iterable[Proof]) -> str:
-    """Return why no comparison shows what a strategy trained; empty where one does, or where it aggregates nothing."""
+    """Return why no comparison shows what a strategy trained; empty where one does, or where it aggregates nothing.
+
+    A type in which the class cannot compute is left out before its initial states are compared: what holds in the
+    others is the reason.
+    """
+    proofs = list(proofs)
     training = [each for each in proofs if each.compared.startswith(("gradients", "sums", "parameters"))]
     if any(each.was_made for each in training):
         return ""
-    return next((each.note for each in training if each.note), "")
+    types = {each.dtype for each in proofs if each.compared == "initial state"}
+    noted = sorted((each for each in training if each.note), key=lambda each: each.dtype not in types)
+    return noted[0].note if noted else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -209,3 +209,17 @@ def test_a_case_that_could_not_be_compared_is_unproved_and_says_why() -> None:
     assert replace(verdict(""), proofs=()).result == "ok", (
         "of ranks that exchange nothing there is nothing to prove"
     )
+
+
+def test_a_type_that_was_left_out_is_not_why_another_proves_nothing() -> None:
+    unfit = replace(
+        verdict("").proofs[0],
+        compared="parameters, same samples",
+        dtype="float64",
+        tolerance=math.inf,
+        note="the step computes in float32 only, so float64 is not compared",
+    )
+    initial = replace(unfit, compared="initial state", dtype="float32", tolerance=0.0, note="")
+    draws = replace(unfit, dtype="float32", note="the step draws random numbers")
+    assert replace(verdict(""), proofs=(unfit, initial, draws)).unproved == draws.note
+    assert replace(verdict(""), proofs=(unfit,)).unproved == unfit.note
