@@ -11,15 +11,17 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from ddpbench.errors import OutputError, UnreadableError
 from ddpbench.planted import is_planted_in
 from ddpbench.records.files import MOST_PLAN, kind_of, parse_json, read_bytes, replacing
 from ddpbench.records.held import held_folder, told_of
-from ddpbench.records.rundir import explain_os_error
+from ddpbench.records.rundir import explain_os_error, is_marked, is_of_run
+from ddpbench.records.submission_dir import is_of_submission
 
 STANDARD_OUTPUT = Path("-")
 _STREAMS = {"/dev/stdout": 1, "/dev/stderr": 2}
@@ -30,6 +32,8 @@ _MOST_LINKS = 40
 """Symbolic links that are followed, as in the kernel."""
 _MARKS = {"plan.json": "cases", "comparison.json": "order", "submission.json": "sizes"}
 """Files that make a directory one of ddpbench's, each with a key that it has with `schema_version`."""
+_SIDES = frozenset({"base", "new"})
+"""Run directories in a comparison's."""
 _READ = frozenset(
     {*_MARKS, "experiment.toml", "machine.json", "fabric.json", "sessions.json", "merged.json", "job.key"}
     | {"records.tar.xz", "cases"}
@@ -206,6 +210,24 @@ def _run_read_from(file: Path) -> Path | None:
         ):
             return folder
     return None
+
+
+def without_own(files: Iterable[Path]) -> list[Path]:
+    """Return the files but for what ddpbench has written into directories of runs, comparisons and submissions."""
+
+    @cache
+    def is_own(folder: Path) -> bool:
+        return is_marked(folder) or any(_has(folder / mark, key) for mark, key in _MARKS.items())
+
+    def written(file: Path) -> bool:
+        named = (folder for folder in file.parents if _is_own_name(file.relative_to(folder).parts[0]))
+        return any(map(is_own, named))
+
+    return [file for file in files if not written(file)]
+
+
+def _is_own_name(name: str) -> bool:
+    return name in _MARKS or name in _SIDES or is_of_run(name) or is_of_submission(name)
 
 
 def _has(mark: Path, key: str) -> bool:

@@ -147,7 +147,7 @@ class Made:
         Raises:
             OSError: it cannot be written.
         """
-        if not _is_marked(self.path):
+        if not is_marked(self.path):
             write_atomically(self.path / MARK, _MARK_TEXT)
 
     def begin(self) -> None:
@@ -208,7 +208,7 @@ def check_free(path: Path, own: Callable[[str], bool]) -> None:
     """
     # A call may have been killed while it wrote the mark.
     names = {name for name, _ in _entries(path) if not is_unfinished(name)}
-    if names and not (_is_marked(path) and all(map(own, names))):
+    if names and not (is_marked(path) and all(map(own, names))):
         raise OutputError(f"{path} holds other files and is not a run directory; choose another --out")
 
 
@@ -247,7 +247,8 @@ def _copy(path: Path) -> str:
     return f"copy it, and give the copy: {command('cp', '-r', whole, f'{whole.name}-copy')}"
 
 
-def _is_marked(path: Path) -> bool:
+def is_marked(path: Path) -> bool:
+    """Return whether a folder holds `MARK`."""
     try:
         return read_text(path / MARK, MOST_NOTES) == _MARK_TEXT
     except (OSError, UnreadableError):
@@ -295,6 +296,11 @@ _FILES = re.compile(
     re.ASCII,
 )
 _FOLDERS = frozenset({"cases", "figures", "slides", "traces", ".torchinductor"})
+
+
+def is_of_run(name: str) -> bool:
+    """Return whether a file or folder in a run directory may have this name."""
+    return name in _FOLDERS or _FILES.fullmatch(name) is not None
 
 
 def rank_file(name: str) -> bool:

@@ -316,7 +316,7 @@ def test_settings_are_sides_too_and_uncommitted_changes_are_said(repository: Pat
     assert code == 0, told + said
     (case,) = json.loads(told)["cases"]
     assert case["verdict"] == "faster"  # a sample of twice as many takes half the time
-    assert "has uncommitted changes, and is measured as it is" in said
+    assert "has uncommitted changes or new files, and is measured as it is" in said
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_a_change_that_is_slower_than_its_commit_fails_its_test(repository: Path
     assert f"base (ref=fast) against new (path={repository}), in turn" in said
     assert "test_steps.py::test_step: slower by more than 3 %: +" in said
     assert "rounds)" in said
-    assert f"new: {repository} has uncommitted changes, and is measured as it is" in said
+    assert f"new: {repository} has uncommitted changes or new files, and is measured as it is" in said
     (one,) = json.loads(saved.read_text())["benchmarks"]
     assert one["stats"]["rounds"] >= 5
     assert one["stats"]["median"] == pytest.approx(
@@ -87,7 +87,7 @@ def test_a_faster_checkout_of_the_same_case_passes_from_a_folder_below(repositor
     (checkout / "tests" / "train.py").write_text(TRAIN.format(sleep=0.03))
     said = gate(repository / "tests", f"--ddpbench-baseline={checkout}", code=0)
     assert "test_step: faster: " in said
-    assert f"base: {checkout} has uncommitted changes, and is measured as it is" in said
+    assert f"base: {checkout} has uncommitted changes or new files, and is measured as it is" in said
 
 
 SAYS_TURNS = """

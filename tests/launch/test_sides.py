@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -25,6 +26,8 @@ from ddpbench.launch.interleave.sides import (
 )
 from ddpbench.launch.interleave.told import differing
 from ddpbench.machine.identity import git_commit
+from ddpbench.records import rundir
+from ddpbench.records.rundir import MARK
 from tests.repositories import begin_repository, git
 
 
@@ -51,6 +54,38 @@ def test_what_a_comparison_writes_is_no_change(tmp_path: Path) -> None:
     assert _commit_of(spec, folder, out) == commit
     (folder / "reports" / "mine.py").touch()
     assert _commit_of(spec, folder, out) == f"{commit}+"
+
+
+def test_what_ddpbench_has_written_before_is_no_change(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    begin_repository(folder, sleep=0.0)
+    spec = SideSpec(name="new", path=str(folder))
+    commit = git(folder, "rev-parse", "--short=12", "HEAD")
+    run, earlier = folder / "reports" / "run", folder / "reports" / "compare-1"
+    for where, mark, key in ((run, "plan.json", "cases"), (earlier, "comparison.json", "order")):
+        where.mkdir(parents=True)
+        (where / mark).write_text(json.dumps({"schema_version": 1, key: []}))
+    (run / "report.html").touch()
+    killed = earlier / "new"
+    killed.mkdir()
+    (killed / MARK).write_text(rundir._MARK_TEXT)
+    (killed / "cases").mkdir()
+    (killed / "cases" / "launch.json").touch()
+    assert _commit_of(spec, folder, tmp_path) == commit
+    for own in (run / "mine.py", folder / "cases" / "mine.py", folder / "plan.json"):
+        own.parent.mkdir(exist_ok=True)
+        own.touch()
+        assert _commit_of(spec, folder, tmp_path) == f"{commit}+"
+        own.unlink()
+
+
+def test_a_bare_repository_is_said_to_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(tmp_path, "init", "-q", "--bare", "bare.git")
+    monkeypatch.chdir(tmp_path / "bare.git")
+    with pytest.raises(
+        RequestError, match="is in a bare repository, which git does not use here: work in a clone"
+    ):
+        check_there(SideSpec(name="base", ref="main"))
 
 
 def test_a_repository_is_that_of_the_folder_in_a_hook_of_another_one_too(

@@ -19,6 +19,7 @@ from ddpbench.helper_process import child_environment
 from ddpbench.machine.identity import GIT, git_environment
 from ddpbench.planted import is_decoy
 from ddpbench.records import RunDir, write_atomically
+from ddpbench.records.outputs import without_own
 from ddpbench.records.rundir import explain_os_error
 from ddpbench.spec import documents
 from ddpbench.spec.overrides import contradiction, sure_keys
@@ -200,7 +201,7 @@ class Placed:
     python: str
     folder: Path | None
     commit: str
-    """The commit of its code, with `+` where the folder has changes; empty where it is in no repository."""
+    """The commit of its code, with `+` where the folder has changes or new files; empty outside a repository."""
     experiment: Path
 
     @property
@@ -208,7 +209,9 @@ class Placed:
         """Sentences on what is measured that a reader might not expect."""
         found = []
         if self.folder is not None and self.commit.endswith("+"):
-            found.append(f"{self.spec.name}: {self.folder} has uncommitted changes, and is measured as it is")
+            found.append(
+                f"{self.spec.name}: {self.folder} has uncommitted changes or new files, and is measured as it is"
+            )
         if self.spec.ref and self.folder is not None and (self.folder / ".gitmodules").is_file():
             found.append(f"{self.spec.words}: submodules are not part of a commit's files, and are left out")
         return found
@@ -350,11 +353,13 @@ def _commit_of(spec: SideSpec, folder: Path | None, out: Path) -> str:
     if top is None:
         return ""
     # What Python keeps beside a module that it imports, as it does when the side is measured, is no change; nor is
-    # what this comparison writes.
+    # what this comparison writes, or what ddpbench has written before.
     own = [":(exclude,top,glob)**/__pycache__/**"]
     if out.resolve().is_relative_to(top):
         own.append(f":(exclude,top,literal){out.resolve().relative_to(top)}")
-    changed = git(where, "status", "--porcelain", "--untracked-files=all", "--", ":/", *own)
+    status = git(where, "status", "--porcelain", "--untracked-files=no", "--", ":/", *own)
+    new = git(top, "ls-files", "-z", "--others", "--exclude-standard", "--", ":/", *own).split("\0")
+    changed = status or without_own(top / name for name in new if name)
     return git(where, "rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
 
 
@@ -469,6 +474,8 @@ def why_no_repository(folder: Path) -> str:
             f"git does not use the repository {place}, which another user owns; if you trust them: "
             f"git config --global --add safe.directory {shlex.quote(str(place))}"
         )
+    if "safe.bareRepository" in said:
+        return f"{folder} is in a bare repository, which git does not use here: work in a clone or a worktree of it"
     return f"{folder} is in no git repository"
 
 
