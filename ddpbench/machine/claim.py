@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import secrets
 import socket
-import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from ddpbench.errors import MachineError
+from ddpbench.machine.names import Holder, holder, holders
 
 CLAIMS = "DDPBENCH_CLAIMS"
 """A variable of the environment: `own` respects only the claims of this user's processes."""
+
+
+_WAITING = 4096
+"""Others that may wait at a claim's name, where nobody is let in: each look by another user leaves one."""
 
 
 @contextlib.contextmanager
@@ -21,62 +25,53 @@ def claimed(cores: Sequence[int] = (), gpus: Sequence[str] = ()) -> Iterator[Non
     """Holds them while the context lasts, and however the process ends: the kernel lets go. GPUs go by their UUIDs.
 
     A claim is the name of an abstract Unix socket: no file is left behind, and all users of the host see it. Any user
-    can take such a name, for no sweep at all. With DDPBENCH_CLAIMS=own what another user holds, or a process that does
-    not say whose it is, is passed over; for this a second name has the user's id in it.
+    can take such a name, for no sweep at all. With DDPBENCH_CLAIMS=own what another user holds is passed over. A second
+    name has the user's id in it and a drawn number, so that nobody can take it first: by those a user's sweeps see each
+    other, whoever holds the first names. Whose a socket is says the kernel.
 
     Raises:
         MachineError: another sweep holds one of them; its process is named.
     """
     own_alone = os.environ.get(CLAIMS, "") == "own"
-    held: list[socket.socket] = []
-    try:
-        for what in (*(f"core {core}" for core in cores), *(f"GPU {gpu}" for gpu in gpus if gpu)):
-            for name in (_name(what), f"{_name(what)}-of-{os.getuid()}"):
-                claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-                held.append(claim)
-                try:
-                    claim.bind(name)
-                except OSError:
-                    holder = _holder(name)
-                    if own_alone and (holder is None or holder.user != os.getuid()):
-                        continue
-                    raise MachineError(_explain(what, holder)) from None
-                claim.listen(1)
+    names = {
+        f"\0ddpbench-{what.lower().replace(' ', '-')}": what
+        for what in (*(f"core {core}" for core in cores), *(f"GPU {gpu}" for gpu in gpus if gpu))
+    }
+    with contextlib.ExitStack() as held:
+        for name, what in names.items():
+            if not _bound(name, held):
+                by = holder(name)
+                if not own_alone or by.may_be_own:
+                    raise MachineError(_explain(what, by, own_alone=own_alone))
+        ours = {f"{name}-of-{os.geteuid()}-": what for name, what in names.items()}
+        drawn = {f"{name}{secrets.token_hex(8)}" for name in ours}
+        for name in drawn:  # before the look at others': of two at once both see each other
+            _bound(name, held)
+        for name, by in holders(tuple(ours), but=drawn).items():
+            if by.may_be_own:
+                what = next(what for ours_of, what in ours.items() if name.startswith(ours_of))
+                raise MachineError(_explain(what, by, own_alone=own_alone))
         yield
-    finally:
-        for claim in held:
-            claim.close()
 
 
-def _name(what: str) -> str:
-    return f"\0ddpbench-{what.lower().replace(' ', '-')}"
+def _bound(name: str, held: contextlib.ExitStack) -> bool:
+    """Return whether a name was free, and is held now."""
+    claim = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    try:
+        claim.bind(name)
+    except OSError:
+        return False
+    claim.listen(_WAITING)
+    return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Holder:
-    """The process that listens at a claim's name, and its user's id."""
-
-    process: int
-    user: int
-
-
-def _holder(name: str) -> _Holder | None:
-    """Return who holds a name; None where nobody listens there."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
-        other.settimeout(1)
-        other.connect(name)
-        process, user, _ = struct.unpack(
-            "3i", other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        )
-        return _Holder(process=process, user=user)
-    return None
-
-
-def _explain(what: str, holder: _Holder | None) -> str:
+def _explain(what: str, by: Holder, *, own_alone: bool) -> str:
     elsewhere = "cores with taskset" if what.startswith("core") else "GPUs with CUDA_VISIBLE_DEVICES"
-    own = holder is not None and holder.user == os.getuid()
-    found = f" (process {holder.process}{'' if own else f' of {_called(holder.user)}'})" if holder else ""
-    pass_over = "" if own else f", set {CLAIMS}=own if it measures nothing"
+    others = by.user is not None and by.user != os.geteuid()
+    words = [f"process {by.process}"] if by.process else []
+    words += [f"of {_called(by.user)}"] if others and by.user is not None else []
+    found = f" ({' '.join(words)})" if words else ""
+    pass_over = f", set {CLAIMS}=own if it measures nothing" if not own_alone and not by.may_be_own else ""
     return (
         f"another sweep{found} is measuring on {what} of this machine: the two would measure each other. "
         f"Wait for it, give this one other {elsewhere}{pass_over}, or set DDPBENCH_SHARED_MACHINE=1 to continue "

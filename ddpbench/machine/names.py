@@ -1,0 +1,154 @@
+"""Who holds the name of an abstract Unix socket, as the kernel says it: nothing that a holder does can hide it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import Path
+
+_DIAG, _BY_FAMILY, _REQUEST_DUMP, _DONE, _ERROR = 4, 20, 0x301, 3, 2
+_SHOW_NAME_AND_USER = 0x1 | 0x40
+_NAME, _USER = 0, 7
+_UNCONNECTED = 1 << 10 | 1 << 7
+"""States of sockets that listen, or are bound alone: those that a listener has accepted bear its name too."""
+_MOST_BYTES = 1 << 17
+_LISTED = re.compile(r"^\S+: \S+ \S+ \S+ 0001 01 +(\d+) @(.+)$", re.MULTILINE)
+"""In /proc/net/unix: a stream socket without a peer."""
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """What holds a name: its user's id and its process, each None where nothing tells."""
+
+    user: int | None
+    process: int | None
+    listens: bool = True
+
+    @property
+    def may_be_own(self) -> bool:
+        """Return whether it may be a sweep of this user: those listen."""
+        return self.listens if self.user is None else self.user == os.geteuid()
+
+
+@dataclass(frozen=True, slots=True)
+class _Socket:
+    inode: int
+    user: int | None
+
+
+def holders(prefix: str | tuple[str, ...], but: AbstractSet[str] = frozenset()) -> dict[str, Holder]:
+    """Return who holds the names of stream sockets that begin so, `but` some, by name, each with its leading NUL."""
+    try:
+        told = dict(_asked())
+    except (OSError, struct.error):  # a kernel without the answer, or a sandbox
+        told = _listed()
+    found = {name: each for name, each in told.items() if name.startswith(prefix) and name not in but}
+    processes = _processes({each.inode for each in found.values()}) if found else {}
+    return {name: _holder(name, each, processes.get(each.inode)) for name, each in found.items()}
+
+
+def holder(name: str) -> Holder:
+    """Return who holds a name that is taken."""
+    return holders(name).get(name) or _peer(name)
+
+
+def _holder(name: str, found: _Socket, process: tuple[int, int] | None) -> Holder:
+    if process is not None:
+        return Holder(user=process[1] if found.user is None else found.user, process=process[0])
+    peer = _peer(name)  # another user's processes show what they hold to root alone
+    if found.user is None:
+        return peer
+    return Holder(user=found.user, process=peer.process if peer.user == found.user else None)
+
+
+def _peer(name: str) -> Holder:
+    """Return who listens at a name; who lets nobody in, or has many others wait, is not told."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+        other.setblocking(False)
+        try:
+            other.connect(name)
+            process, user, _ = struct.unpack(
+                "3i", other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            )
+        except OSError as error:
+            return Holder(user=None, process=None, listens=error.errno != errno.ECONNREFUSED)
+    return Holder(user=user, process=process or None)
+
+
+def _asked() -> Iterator[tuple[str, _Socket]]:
+    """Yield the sockets of the kernel's answer.
+
+    Raises:
+        OSError: it gives none.
+        struct.error: it is none.
+    """
+    request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, _UNCONNECTED, 0, _SHOW_NAME_AND_USER, 0, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _DIAG) as kernel:
+        kernel.settimeout(1)
+        kernel.send(struct.pack("=IHHII", 16 + len(request), _BY_FAMILY, _REQUEST_DUMP, 1, 0) + request)
+        while True:
+            answer = kernel.recv(_MOST_BYTES)
+            place = 0
+            while place < len(answer):
+                size, kind = struct.unpack_from("=IH", answer, place)
+                if kind == _DONE:
+                    return
+                if kind == _ERROR or size < 16:
+                    raise OSError("no answer")
+                _, of_kind, _, _, inode = struct.unpack_from("=BBBBI", answer, place + 16)
+                told = dict(_attributes(answer[place + 32 : place + size]))
+                name = told.get(_NAME, b"").decode("utf-8", "surrogateescape")
+                if of_kind == socket.SOCK_STREAM:
+                    user = struct.unpack("=I", told[_USER])[0] if _USER in told else None
+                    yield name, _Socket(inode, user)
+                place += (size + 3) & ~3
+
+
+def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    place = 0
+    while place + 4 <= len(data):
+        size, kind = struct.unpack_from("=HH", data, place)
+        if size < 4:
+            return
+        yield kind, data[place + 4 : place + size]
+        place += (size + 3) & ~3
+
+
+def _listed() -> dict[str, _Socket]:
+    """Return the sockets as every kernel lists them, without their users."""
+    try:
+        text = (_PROC / "net/unix").read_text("utf-8", "surrogateescape")
+    except OSError:
+        return {}
+    return {f"\0{name}": _Socket(int(inode), None) for inode, name in _LISTED.findall(text)}
+
+
+def _processes(inodes: AbstractSet[int]) -> dict[int, tuple[int, int]]:
+    """Return which process has opened each of these sockets, and its user, as far as this user may see it.
+
+    Children that have inherited one come after the process that they have it from.
+    """
+    wanted = {f"socket:[{inode}]": inode for inode in inodes}
+    found: dict[int, dict[int, tuple[int, int]]] = {}
+    for folder in _PROC.glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            for file in os.listdir(folder / "fd"):  # noqa: PTH208 - half of a glob's time
+                with contextlib.suppress(OSError):
+                    if (inode := wanted.get(os.readlink(folder / "fd" / file))) is not None:  # noqa: PTH115
+                        parent = (folder / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()[1]
+                        found.setdefault(inode, {})[int(folder.name)] = (int(parent), folder.stat().st_uid)
+    return {inode: _first(of) for inode, of in found.items()}
+
+
+def _first(opened: Mapping[int, tuple[int, int]]) -> tuple[int, int]:
+    """Return the process whose parent is none of the others, and its user."""
+    process = min(opened, key=lambda one: (opened[one][0] in opened, one))
+    return process, opened[process][1]
