@@ -281,6 +281,21 @@ class Gan:
         return loss
 
 
+class LeavesOut(Functions):
+    """A step that leaves out an update where its loss is low, which it is from the first."""
+
+    def optimizer(self, model: nn.Module) -> Any:
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(model, batch)
+        loss.backward()
+        if loss > 100:
+            optimizer.step()
+        return loss
+
+
 class Loop(Functions):
     """One network: gradients of two halves added up, clipped, and a schedule, all in its own hand."""
 

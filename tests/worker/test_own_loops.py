@@ -197,6 +197,14 @@ def test_replicas_in_threads_train_as_one_process_does(name: str) -> None:
     assert compared[4].startswith(SPOKEN[name]) if name in SPOKEN else not compared[4]
 
 
+@pytest.mark.ranks
+def test_a_step_that_leaves_out_its_updates_is_told_so() -> None:
+    told = run_ranks(proofs, 1, "LeavesOut", "data_parallel", 2)[0]
+    assert [note for compared, *_, note in told if compared == "parameters, same samples"] == [
+        "in 64 steps the step called no optimizer: does a condition of it leave out the updates?"
+    ] * 2
+
+
 def training_of(name: str, **changes: Any) -> Any:
     from ddpbench.worker.place import Place
     from ddpbench.worker.training.training import Training

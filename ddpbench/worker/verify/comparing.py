@@ -62,6 +62,7 @@ DRAWS_IN_UPDATE = (
     "seeded alike on all ranks"
 )
 """Reason why ranks that make the same update end otherwise."""
+UNCHANGED = "no update changed a parameter: is the learning rate 0?"
 _NOT_FINITE = (
     "parameters are not finite after these updates in one process either: is the learning rate too large?"
 )
@@ -282,8 +283,19 @@ class Comparer:
             return proof
         return replace(proof, note=f"on rank {self.prover.rank} the most in {name}")
 
-    def change(self, compared: Compared, before: Tensors, own: Tensors, expected: Tensors) -> Proof:
-        """Return what updates made of this rank's parameters, held against what they made of one process's."""
+    def change(
+        self,
+        compared: Compared,
+        before: Tensors,
+        own: Tensors,
+        expected: Tensors,
+        *,
+        unchanged: str = UNCHANGED,
+    ) -> Proof:
+        """Return what updates made of this rank's parameters, held against what they made of one process's.
+
+        `unchanged` is the note where no parameter changed.
+        """
         allowed = CHANGE_TOLERANCES.get(self.numbers.narrowest)
         if allowed is None and not self.prover.proves_double and compared == "update, same gradients":
             allowed = NARROW_CHANGE_TOLERANCE
@@ -301,7 +313,7 @@ class Comparer:
             changed = bool(scale) or bool(gaps)
             error = float(gaps / scale) if changed else 0.0  # infinite for what should not have changed
         if not self.prover.agreed(float(changed)):
-            return not_compared(compared, self.name, "no update changed a parameter: is the learning rate 0?")
+            return not_compared(compared, self.name, unchanged)
         if compared == "parameters, same samples":
             allowed = max(allowed, COMPRESSED_CHANGE_ROOTS * math.sqrt(self._sent_roundoff))
         proof = self.proof(compared, error if math.isfinite(error) else math.inf, allowed)

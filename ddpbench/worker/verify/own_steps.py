@@ -30,6 +30,7 @@ from ddpbench.worker.training.training import Training, all_equal, checksum
 from ddpbench.worker.training.types import Numbers, compared_numbers, names_of
 from ddpbench.worker.verify.comparing import (
     CHANGE_TOLERANCES,
+    UNCHANGED,
     UNSEEDED,
     Comparer,
     Rank,
@@ -185,9 +186,13 @@ def _same_samples(
 
     def held(expected: Tensors) -> Proof:
         found = []
-        for names in lockstep.updated_together:  # of two networks one may be wrong, and the other large
-            each = [{name: one[name] for name in names & one.keys()} for one in (before, after, expected)]
-            found.append(comparer.change("parameters, same samples", *each))
+        # Of two networks one may be wrong, and the other large.
+        for names, stepped in zip(lockstep.updated_together, lockstep.stepped, strict=True):
+            first, own, wanted = (
+                {name: one[name] for name in names & one.keys()} for one in (before, after, expected)
+            )
+            why = UNCHANGED if stepped else _NO_UPDATES.format(made=lockstep.made)
+            found.append(comparer.change("parameters, same samples", first, own, wanted, unchanged=why))
         return max(found, key=_how_bad)
 
     expected = lockstep.parameters
@@ -238,6 +243,7 @@ def _apart(prover: Rank, numbers: Numbers, shards: Sequence[Any], lockstep: Lock
     return _UNSEEDED_AFTER_BACKWARD
 
 
+_NO_UPDATES = "in {made} steps the step called no optimizer: does a condition of it leave out the updates?"
 _AROUND = (
     "step() trains without a call of the module that it is given: `model.module`, or a module that was kept from "
     "model() or optimizer(), goes around {strategy}"
@@ -510,6 +516,11 @@ class Lockstep:
     def parameters(self) -> Tensors:
         """The first replica's, which all have; also what its steps froze."""
         return self._parameters_of(self._models[0])
+
+    @property
+    def stepped(self) -> list[bool]:
+        """Of each optimizer: whether a replica's has made an update."""
+        return [min(waits) < UPDATES for waits in zip(*self._waits_for, strict=True)]
 
     @property
     def drew(self) -> bool:
