@@ -10,7 +10,10 @@ FORMATS = ("png", "svg", "pdf")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """The files that are wanted of each picture beside the page's own: formats of its figure, and of its slide."""
+    """The files that are wanted of each picture beside the page's own: formats of its figure, and of its slide.
+
+    What is written at all is written as png, too.
+    """
 
     figures: frozenset[str] = frozenset({"png"})
     slides: frozenset[str] = frozenset()

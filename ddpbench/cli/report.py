@@ -32,7 +32,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--slides",
         action="store_true",
-        help="write each figure as a slide too, into slides/: 16:9, large type, no caption",
+        help="write each figure as a slide too, into slides/, in the same formats: 16:9, large type, no caption",
     )
     parser.set_defaults(run=_run)
 

@@ -135,6 +135,13 @@ def test_files_are_those_wanted_and_equal_each_time(
     assert width / height == pytest.approx(16 / 9, rel=1e-3)
 
 
+def test_a_png_is_written_beside_other_formats(summary: RunSummary, tmp_path: Path, figure_one: None) -> None:
+    run = RunDir(tmp_path)
+    write_report(summary, run, wanted=Wanted(figures=frozenset({"svg"}), slides=frozenset({"svg"})))
+    for folder in (run.figures, run.slides):
+        assert {path.name for path in folder.iterdir()} == {"scaling.png", "scaling.svg"}
+
+
 def test_no_file_is_older_than_the_page(summary: RunSummary, tmp_path: Path, figure_one: None) -> None:
     run_dir = RunDir(tmp_path)
     run_dir.figures.mkdir()

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import socket
+import time
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -246,6 +247,13 @@ def test_a_taken_port_is_said_in_a_sentence() -> None:
             LaunchError, match=rf"127\.0\.0\.1:{port} cannot be served here: is the port free"
         ):
             Meeting(place(0, port), lives, KEY)
+
+
+def test_a_slot_waits_for_no_longer_than_it_says() -> None:
+    began = time.monotonic()
+    with pytest.raises(LaunchError, match=r"was not reached within 1 s: "):
+        Meeting(place(1, free_port()), lives, KEY, join_s=1)
+    assert time.monotonic() - began < meetings._TRY_S
 
 
 def test_how_long_slots_wait_for_each_other_is_set_within_bounds() -> None:

@@ -101,6 +101,8 @@ def _drawn(picture: Picture) -> Drawn:
         return drawn
     from ddpbench.report.draw.slide import draw_slide
 
-    slides = draw_slide(picture, sorted(picture.wanted.slides))
+    slides = draw_slide(
+        picture, sorted(picture.wanted.slides | {"png"})
+    )  # of a figure, too, png is always written
     files = {f"slides/{picture.file_name}.{kind}": content for kind, content in slides.items()}
     return replace(drawn, files={**drawn.files, **files})

@@ -32,6 +32,7 @@ JOIN_S = 300.0
 MOST_JOIN_S = 86_400
 """How long slots wait for each other at the start, seconds: imports from a slow file system take minutes."""
 _TRY_S = 5.0
+_LEAST_TRY_S = 0.5
 CHUNK_BYTES = 1 << 20  # the store takes no value above 8 MiB
 _BACKLOG = 2048
 _LONGEST_WHY = 4096
@@ -89,7 +90,7 @@ class Meeting:
                     place.master_addr,
                     place.master_port,
                     is_master=self.serves,
-                    timeout=timedelta(seconds=_TRY_S),
+                    timeout=timedelta(seconds=self._try_s(deadline)),
                     wait_for_workers=False,
                     master_listen_fd=None if listener is None else listener.detach(),
                 )
@@ -105,6 +106,10 @@ class Meeting:
                     f"slot {place.rank}: MASTER_ADDR:MASTER_PORT {place.master_addr}:{place.master_port} {what}: "
                     f"is the port free and open, and the address the first node's? ({_first_line(error)})"
                 ) from None
+
+    def _try_s(self, deadline: float) -> float:
+        """Return how long one attempt may take: the launcher is looked after in between, and the wait ends in time."""
+        return _TRY_S if self.serves else min(_TRY_S, max(deadline - time.monotonic(), _LEAST_TRY_S))
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
