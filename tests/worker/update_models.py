@@ -627,6 +627,20 @@ class HooksInStep(StepsPlainly):
         return made
 
 
+class HooksForOneStep(StepsPlainly):
+    """Hooks of its parameters that each step makes, and removes."""
+
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+        hooks: list[Any] = [
+            each.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))  # type: ignore[no-untyped-call]
+            for each in model.parameters()
+        ]
+        loss = super().step(model, batch, optimizer)
+        for each in hooks:
+            each.remove()
+        return loss
+
+
 class LooksOn(HooksInStep):
     """Hooks that change nothing, as those that log."""
 

@@ -10,6 +10,8 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from ddpbench.strategies.trees import tensors
+
 _MOST_NAMES = 2
 
 
@@ -18,7 +20,7 @@ class LostParts:
 
     def __init__(self, model: nn.Module, hooked: list[str], *, in_blocks: bool) -> None:
         """`hooked` are the parameters with hooks when they were sharded."""
-        self._hooked, self._in_blocks = hooked, in_blocks
+        self._model, self._hooked, self._in_blocks = model, dict.fromkeys(hooked), in_blocks
         self._gathered: dict[str, nn.Parameter] = {}
         """Parameters that forwards compute with in the place of shards."""
         self._before: dict[str, torch.Tensor] = {}
@@ -50,7 +52,7 @@ class LostParts:
         if self._hooked:
             return (
                 f"FSDP exchanges parameters for shards without their hooks, so that those of {_named(self._hooked)} "
-                "are not called: change gradients after backward() or in before_update(), or use ddp"
+                "are not called: change gradients after backward(), with loss() in before_update(), or use ddp"
             )
         return ""
 
@@ -60,11 +62,19 @@ class LostParts:
             self._gathered[name] = each
             self._before[name] = each.detach().clone()
 
-    def _end(self, prefix: str, module: nn.Module, _inputs: Any, _output: Any) -> None:
+    def _end(self, prefix: str, module: nn.Module, _inputs: Any, output: Any) -> None:
+        for each in tensors(output):
+            if each.requires_grad:
+                each.register_hook(self._find_hooked)  # type: ignore[no-untyped-call]
         for name, each in _whole_ones(prefix, module):
             before = self._before.pop(name, None)
             if before is not None and not torch.equal(before, each.detach()):
                 self._written[name] = None
+
+    def _find_hooked(self, _gradient: torch.Tensor) -> None:
+        """Notes, within a backward, shards with hooks, as of a step that makes them anew: FSDP calls none of these."""
+        shards = (each for each in self._model.named_parameters() if isinstance(each[1], DTensor))
+        self._hooked |= {name: None for name, each in shards if each._backward_hooks}
 
     def _find_late(self) -> None:
         """Notes gradients that are still whole: FSDP takes them in a backward, and begins no forward with any."""
