@@ -184,6 +184,19 @@ def test_a_model_that_seeds_by_rank_is_named() -> None:
 
 
 @pytest.mark.ranks
+def test_steps_in_which_ranks_would_wait_for_one_another_are_named() -> None:
+    said = {
+        "UpdatesOnFirstRank": "more often on one rank than on another",
+        "PenalizesOnFirstRank": "more often on one rank than on another",
+        "SkipsByItsLoss": "computes with the samples of its rank after backward()",
+    }
+    for found in run_ranks(each_noted, 2, list(said), ["ddp", "zero1", "fsdp", "master"]):
+        for (name, strategy), (passed, failed, fault) in found.items():
+            assert (passed, failed) == ({"initial state"}, {"parameters, same samples"}), (name, strategy)
+            assert said[name] in fault, (name, strategy, fault)
+
+
+@pytest.mark.ranks
 def test_hooks_that_see_the_whole_batch_are_held_against_one_process() -> None:
     (found,) = run_ranks(each_noted, 1, ["Clamped"], ["data_parallel"])
     passed, failed, _ = found["Clamped", "data_parallel"]

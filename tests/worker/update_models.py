@@ -674,3 +674,38 @@ class ClipsWeights(StepsPlainly):
         for each in model.parameters():
             each.data.clamp_(-0.1, 0.1)
         return loss
+
+
+class UpdatesOnFirstRank(StepsPlainly):
+    """Has the first rank alone update, as one that saves checkpoints does."""
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(batch[0]), batch[1])
+        loss.backward()  # type: ignore[no-untyped-call]
+        if os.environ["RANK"] == "0":
+            optimizer.step()
+        return loss.detach()
+
+
+class PenalizesOnFirstRank(StepsPlainly):
+    """Has a second backward on the first rank alone."""
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        def penalize(model: Any) -> None:
+            if os.environ["RANK"] == "0":
+                model(batch[0]).square().mean().backward()
+
+        return plain_step(model, batch, optimizer, penalize)
+
+
+class SkipsByItsLoss(StepsPlainly):
+    """Leaves out the updates of a rank whose samples have a small loss."""
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(batch[0]), batch[1])
+        loss.backward()  # type: ignore[no-untyped-call]
+        if float(batch[1].sum()) > 0:
+            optimizer.step()
+        return loss.detach()

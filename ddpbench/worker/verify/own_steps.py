@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import threading
 import traceback
@@ -134,6 +135,9 @@ def _compared(
     if not initial.passed and initial.note:
         return
     before = trained(model)
+    if lockstep is not None and (unequal := _of_counts(prover, numbers, shards, lockstep, before)):
+        yield _explained(prover, comparer.proof("parameters, same samples", math.inf), unequal)
+        return
     distributed = dist.is_initialized() and training.strategy.uses_backend
     replica = training.replica(model, NullRecorder(), distributed=distributed, precision=FULL)
     comparer.allow_for(replica)
@@ -224,7 +228,26 @@ _OF_ITS_SAMPLES = (
     "the step makes other updates on each rank from the same gradients: it computes with the samples of its rank after "
     "backward(), which no strategy averages"
 )
+_UNEQUAL_COUNTS = (
+    "the step calls backward() or an optimizer more often on one rank than on another, from the same state, batch and "
+    "seeds: it reads RANK, or another thing that differs, and ranks would wait for one another"
+)
 _UNSEEDED_AFTER_BACKWARD = f"the step makes other updates on each rank from the same gradients: it {UNSEEDED}"
+
+
+def _of_counts(
+    prover: Rank, numbers: Numbers, shards: Sequence[Any], lockstep: Lockstep, before: Tensors
+) -> str:
+    """Return why ranks would not make equally many backwards and updates, and wait for one another.
+
+    Empty if they make as many. All ranks call it together.
+    """
+    if not all_equal(lockstep.counts, prover.control, prover.processes):
+        fault = _unrepeatable(prover, numbers, shards, before, lockstep.parameters)
+        return fault if UNSEEDED in fault else _UNEQUAL_COUNTS
+    if prover.agreed(float(not lockstep.updates_alike)):
+        return _apart(prover, numbers, shards, lockstep)
+    return ""
 
 
 def _apart(prover: Rank, numbers: Numbers, shards: Sequence[Any], lockstep: Lockstep | None) -> str:
@@ -533,6 +556,17 @@ class Lockstep:
         first, *others = map(self._parameters_of, self._models)
         return all(torch.equal(other[name], value) for other in others for name, value in first.items())
 
+    @property
+    def updates_alike(self) -> bool:
+        """Return whether all replicas made as many updates."""
+        return all(each == self._waits_for[0] for each in self._waits_for)
+
+    @property
+    def counts(self) -> str:
+        """Return a digest of how many steps, backwards and updates they made."""
+        found = (self.made, self._backwards, self._waits_for)
+        return hashlib.sha256(repr(found).encode()).hexdigest()
+
     def _parameters_of(self, model: torch.nn.Module) -> Tensors:
         thaw(model, self._trained)
         return trained(model)
@@ -577,12 +611,11 @@ class Lockstep:
         try:
             self._wait(number)
             made = 0
-            while made < STEPS or (max(self._waits_for[number]) > 0 and made < MOST_STEPS):
+            while self._makes_more(number, made):
                 shard = copied(self._shards[number])
                 training.workload.step(model, network, shard, self._optimizers[number].given)
                 self._on_step()
                 made += 1
-            self.made = max(made, self.made)
         except _StoppedError:
             pass
         except BaseException as error:
@@ -592,6 +625,12 @@ class Lockstep:
                 self._ended.add(number)
                 self._random[number] = random_state()
                 self._next(number)
+
+    def _makes_more(self, number: int, made: int) -> bool:
+        """Return whether a replica that made so many steps makes another: as many as the first one, which is ahead."""
+        if number == 0 and (made < STEPS or (max(self._waits_for[0]) > 0 and made < MOST_STEPS)):
+            self.made = made + 1
+        return made < self.made
 
     def _pass_on(self, number: int) -> None:
         """Ends a replica's turn at the end of its backward; the last one's averages all gradients."""
