@@ -197,6 +197,36 @@ def test_steps_in_which_ranks_would_wait_for_one_another_are_named() -> None:
 
 
 @pytest.mark.ranks
+def test_updates_that_follow_the_rank_are_named() -> None:
+    names = ["RateByRank", "ScheduleByRank", "ScalesByRank", "ScalesInStepByRank"]
+    for found in run_ranks(each_noted, 2, names, ["ddp", "master"]):
+        for (name, strategy), (_, failed, fault) in found.items():
+            assert failed == {"final replicas"}, (name, strategy)
+            what = "the step" if name == "ScalesInStepByRank" else "the update"
+            assert fault.startswith(f"{what} gives other parameters on each rank"), (name, strategy, fault)
+    for found in run_ranks(each_unproved, 2, names[:3], ["zero1", "fsdp", "post_local_sgd"]):
+        for (name, strategy), notes in found.items():
+            assert any("the update gives other parameters on each rank" in each for each in notes), (
+                name,
+                strategy,
+                notes,
+            )
+
+
+def each_unproved(
+    rank: int, processes: int, names: list[str], strategies: list[str]
+) -> dict[tuple[str, str], list[str]]:
+    """The notes on each class's comparisons under each strategy."""
+    found = {}
+    for name in names:
+        for strategy in strategies:
+            records, _ = proved(own_case(FILE, name, strategy, 2), rank, processes)
+            found[name, strategy] = [each.note for each in records]
+            assert {each.compared for each in records if not each.passed and not each.note} == set()
+    return found
+
+
+@pytest.mark.ranks
 def test_hooks_that_see_the_whole_batch_are_held_against_one_process() -> None:
     (found,) = run_ranks(each_noted, 1, ["Clamped"], ["data_parallel"])
     passed, failed, _ = found["Clamped", "data_parallel"]

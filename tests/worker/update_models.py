@@ -709,3 +709,40 @@ class SkipsByItsLoss(StepsPlainly):
         if float(batch[1].sum()) > 0:
             optimizer.step()
         return loss.detach()
+
+
+class RateByRank(Sound):
+    """Each rank has a learning rate of its own."""
+
+    def optimizer(self, parameters: Any) -> Any:
+        return torch.optim.SGD(parameters, lr=0.01 * (1 + int(os.environ["RANK"])))
+
+
+class ScheduleByRank(Sound):
+    """The learning rate falls on one rank alone."""
+
+    def optimizer(self, parameters: Any) -> Any:
+        optimizer = torch.optim.SGD(parameters, lr=0.01)
+        return optimizer, torch.optim.lr_scheduler.StepLR(
+            optimizer, 1, 0.5 if os.environ["RANK"] == "0" else 1
+        )
+
+
+class ScalesByRank(Sound):
+    """Scales gradients by the rank's number once they are averaged."""
+
+    def before_update(self, model: nn.Module) -> None:
+        for each in model.parameters():
+            if each.grad is not None:
+                each.grad.mul_(1 + int(os.environ["RANK"]))
+
+
+class ScalesInStepByRank(StepsPlainly):
+    """Does so in a step."""
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        def scale(model: Any) -> None:
+            for each in model.parameters():
+                each.grad.mul_(1 + int(os.environ["RANK"]))
+
+        return plain_step(model, batch, optimizer, scale)

@@ -18,7 +18,7 @@ from ddpbench.strategies.base import CannotTrainError, hooked_parameters
 from ddpbench.strategies.trees import cast
 from ddpbench.worker.training.precision import Precision, roundoff_of
 from ddpbench.worker.training.randomness import have_drawn, random_state, seed_all, set_random_state
-from ddpbench.worker.training.training import Training, all_equal
+from ddpbench.worker.training.training import Training, all_equal, checksum
 from ddpbench.worker.training.types import Numbers
 from ddpbench.worker.verify.written import changed_since, writes_sentence
 from ddpbench.workloads import is_import_path
@@ -216,6 +216,7 @@ class Comparer:
         """Models, and the names of what each trained at first."""
         self._fault: str | None = None
         self._fault_of_updates: str | None = None
+        self._gap_of_updates = 0.0
         self.tolerance = AUTOCAST_ROUNDOFFS * roundoff or TOLERANCES[dtype]
         self._small = AUTOCAST_SMALL_GRADIENT if roundoff else SMALL_GRADIENT
 
@@ -395,7 +396,7 @@ class Comparer:
         elif proof.compared == "final replicas":
             fault = writes_sentence(self.writes) if self.writes else ""
             fault = fault if self.prover.agreed(float(bool(fault))) else ""
-            fault = fault or self.fault_of_updates()
+            fault = fault or self.fault_of_updates(exactly=True)
         else:
             fault = self.fault_of_gradients()
             if not fault and proof.compared.startswith(("update", "parameters")):
@@ -486,28 +487,59 @@ class Comparer:
     def _seed_update(self, rank: int) -> None:
         seed_all(self.training.case.seed + 1 + self.training.case.world_size + rank)
 
-    def fault_of_updates(self) -> str:
+    def unless_by_rank(self, proof: Proof, reference: torch.nn.Module) -> Proof:
+        """Return a proof that passed, unless updates made another reference on each rank. All ranks call it together.
+
+        Where each rank updates a part of the parameters, its own reference has them as it made them.
+        """
+        if (
+            not proof.passed
+            or proof.note
+            or all_equal(checksum(reference), self.prover.control, self.prover.processes)
+        ):
+            return proof
+        fault = self.fault_of_updates()
+        is_by_rank = bool(fault) and fault == self._updates_by_rank()
+        return not_compared(proof.compared, self.name, fault) if is_by_rank else proof
+
+    def fault_of_updates(self, *, exactly: bool = False) -> str:
         """Return what an update does that no strategy can be held to; empty where one process repeats it.
 
-        All ranks call it together; the answer is found once.
+        Updates of two ranks may differ by what a comparison allows, or not at all. All ranks call it together; the
+        answer is found once.
         """
         if self._fault_of_updates is None:
             self._fault_of_updates = self._found_fault_of_updates()
-        return self._fault_of_updates
+        return self._fault_of_updates or self._updates_by_rank(exactly=exactly)
+
+    def _updates_by_rank(self, *, exactly: bool = False) -> str:
+        """Return that updates differ by rank; empty where none was found to."""
+        allowed = CHANGE_TOLERANCES.get(self.numbers.narrowest, NARROW_CHANGE_TOLERANCE)
+        differ = self._gap_of_updates > (0.0 if exactly else allowed)
+        return f"the update {by_rank('parameters')}" if differ else ""
 
     def _found_fault_of_updates(self) -> str:
-        gradient = self._seeded_gradient(self.fresh())
-        made = []
+        """Return that updates differ from time to time, or by seed; note how far they do by rank."""
+        gradient = self.prover.average(self._seeded_gradient(self.fresh()))
+        before = trained(self.fresh())
+        made, digests = [], []
         for rank in (0, 0, 1):
             model = self.fresh()
             optimizer = self.training.make_optimizer(model.parameters())
             for _ in range(3):  # a schedule may begin at a learning rate of zero
                 self.update(model, gradient, optimizer, rank)
             made.append(trained(model))
+            digests.append(checksum(model))
         differs = [any(not torch.equal(each[name], made[0][name]) for name in each) for each in made[1:]]
         again, elsewhere = (bool(self.prover.agreed(float(each))) for each in differs)
         if again:
             return f"the update gives other parameters from the same gradients and seeds: it {UNSEEDED}"
+        if not all_equal(digests[0], self.prover.control, self.prover.processes):
+            average = self.prover.average(made[0])
+            gap, whole = (
+                float(norm([made[0][name] - other[name] for name in other])) for other in (average, before)
+            )
+            self._gap_of_updates = self.prover.agreed(gap / whole if whole else math.inf)
         return DRAWS_IN_UPDATE if elsewhere else ""
 
     def average_afresh(self) -> Tensors:

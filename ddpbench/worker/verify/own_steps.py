@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpbench.causes import exception_words
 from ddpbench.measure.recorder import NullRecorder
-from ddpbench.records import Proof
+from ddpbench.records import Compared, Proof
 from ddpbench.strategies import Replica
 from ddpbench.strategies.own_step import OwnStep, around_backward, each_part
 from ddpbench.strategies.threaded_module import ThreadedModule
@@ -129,8 +129,7 @@ def _compared(
     comparer = Comparer(prover, numbers, FULL, shards, own)
     model = training.fresh_model(numbers.cast, FULL)
     check_trained(prover, model)
-    equal = all_equal(checksum(model), prover.control, prover.processes)
-    initial = comparer.explained(comparer.proof("initial state", 0.0 if equal else math.inf, 0.0))
+    initial = comparer.explained(_alike(comparer, "initial state", model))
     yield initial
     if not initial.passed and initial.note:
         return
@@ -168,12 +167,17 @@ def _compared(
         proof = _same_samples(comparer, parts, lockstep, before, after, late=late)
         if not proof.passed and (fault := _repeated(called, backwards)):
             proof = replace(proof, note=fault)
-        yield _explained(prover, proof, late)
+        yield _explained(prover, _unless_by_rank(comparer, proof, lockstep), late)
     if training.strategy.replicas_equal and prover.processes > 1:
-        equal = all_equal(checksum(model), prover.control, prover.processes)
-        final = comparer.proof("final replicas", 0.0 if equal else math.inf, 0.0)
-        yield _explained(prover, final, apart or late)
+        final = _alike(comparer, "final replicas", model)
+        yield _explained(prover, final, apart or late or ("" if exchanges else _differing(prover, lockstep)))
     replica.close()
+
+
+def _alike(comparer: Comparer, compared: Compared, model: torch.nn.Module) -> Proof:
+    """Return whether all ranks' models are equal, bit by bit."""
+    equal = all_equal(checksum(model), comparer.prover.control, comparer.prover.processes)
+    return comparer.proof(compared, 0.0 if equal else math.inf, 0.0)
 
 
 def _same_samples(
@@ -233,6 +237,22 @@ _UNEQUAL_COUNTS = (
     "seeds: it reads RANK, or another thing that differs, and ranks would wait for one another"
 )
 _UNSEEDED_AFTER_BACKWARD = f"the step makes other updates on each rank from the same gradients: it {UNSEEDED}"
+
+
+def _unless_by_rank(comparer: Comparer, proof: Proof, lockstep: Lockstep) -> Proof:
+    """Return a proof that passed, unless each rank holds a part of the parameters and its lockstep ends otherwise."""
+    if not proof.passed or proof.note or comparer.training.strategy.replicas_equal:
+        return proof
+    fault = _differing(comparer.prover, lockstep)
+    return not_compared(proof.compared, comparer.name, fault) if fault else proof
+
+
+def _differing(prover: Rank, lockstep: Lockstep | None) -> str:
+    """Return that each rank's lockstep ends otherwise, of the same samples; empty if it does not. All ranks ask."""
+    if lockstep is None:
+        return ""
+    alike = all_equal(lockstep.checksum, prover.control, prover.processes)
+    return "" if alike else f"the step {by_rank('parameters')}"
 
 
 def _of_counts(
@@ -544,6 +564,11 @@ class Lockstep:
     def stepped(self) -> list[bool]:
         """Of each optimizer: whether a replica's has made an update."""
         return [min(waits) < UPDATES for waits in zip(*self._waits_for, strict=True)]
+
+    @property
+    def checksum(self) -> str:
+        """Return a digest of the first replica's parameters."""
+        return checksum(self._models[0])
 
     @property
     def drew(self) -> bool:
