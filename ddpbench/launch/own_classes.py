@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import cache
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 
 from ddpbench.errors import nearest
@@ -44,6 +46,35 @@ def missing(name: str) -> str:
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     able = [node.name for node in classes if _TELLING & {each.name for each in _functions(node)}]
     return f"{head} has no class {attribute}; {nearest(attribute, able or [node.name for node in classes])}"
+
+
+def missing_module(name: str) -> str:
+    """Return why there is certainly no module of a name such as `package.module:Mine`; empty if only a rank can tell.
+
+    Nothing is imported. Its first part is looked for in the working directory, as a rank does, and among what is
+    installed: there must be such a package.
+    """
+    head, _, attribute = name.rpartition(":")
+    if head.endswith(".py"):
+        return ""
+    first, *_ = head.split(".")
+    file = Path(f"{head.rpartition('.')[0].replace('.', '/')}.py")
+    try:
+        here, installed = PathFinder.find_spec(first, [str(Path.cwd())]), find_spec(first)
+    except (OSError, ValueError):
+        return ""
+    if here is None and installed is None:
+        why = f"there is no module {first} in the working directory or installed"
+    elif here and here.submodule_search_locations is None and here.origin == (installed or here).origin:
+        why = f"{first} is a file, not a package"
+    else:
+        return ""
+    meant = (
+        f"did you mean {f'{file}:{attribute}'!r}?"
+        if file.is_file()
+        else "a class in a file is named like train.py:Measured"
+    )
+    return f"{why}; {meant}"
 
 
 _NAMING = frozenset(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpbench.errors import RequestError, meant_path
-from ddpbench.launch.own_classes import missing
+from ddpbench.launch.own_classes import missing, missing_module
 from ddpbench.planted import is_planted
 from ddpbench.records.rundir import is_run
 from ddpbench.spec import OWN_TYPES, Experiment, PlannedCase
@@ -120,14 +120,16 @@ def check_profile(name: str, own_folder: Path | None) -> None:
 def check_file(name: str, own_folder: Path | None) -> None:
     """Refuses a name such as `mine.py:TopK`, as `located` returns it, of a file that is nowhere, or without the class.
 
+    Of `package.module:TopK` it refuses a package that is nowhere.
+
     Raises:
-        ValueError: there is no such file, which the sentence says where it was looked for; or nothing in it is called
-            so.
+        ValueError: there is no such file, which the sentence says where it was looked for, or package; or nothing in
+            the file is called so.
     """
     head, _, _ = name.rpartition(":")
     if is_import_path(name) and head.endswith(".py") and not Path(head).is_file():
         raise ValueError(_nowhere("file", head, _folders(own_folder), _advice(head, own_folder)))
-    if is_import_path(name) and (why := missing(name)):
+    if is_import_path(name) and (why := missing_module(name) or missing(name)):
         raise ValueError(why)
 
 

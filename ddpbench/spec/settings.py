@@ -33,7 +33,8 @@ class Base(BaseModel, extra="forbid", frozen=True):
 
     workload: str = "gpt:nano"
     """Model, data, loss and optimizer to train: a name from `ddpbench list`, `replay:PROFILE`, or a class in your own
-    file such as `train.py:Measured`."""
+    file such as `train.py:Measured`, or in a package of the working directory or installed:
+    `package.module:Measured`."""
     strategy: str = "ddp"
     """How training is divided among ranks and gradients are aggregated: a name from `ddpbench list`, or a class in your
     own file such as `mine.py:TopK`."""

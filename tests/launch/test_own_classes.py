@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from ddpbench.launch.own_classes import has_own_step, missing
+from ddpbench.launch.own_classes import has_own_step, missing, missing_module
+from ddpbench.launch.own_workloads import check_file
 from tests.failures.conftest import run_cli
 
 TEXT = """
@@ -136,6 +138,33 @@ def test_what_only_a_rank_can_tell_is_left_to_it(tmp_path: Path, text: str) -> N
     assert not missing(f"{tmp_path}/own.py:Mine")
     assert not missing(f"{tmp_path}/none.py:Mine")
     assert not missing("package.module:Mine")
+
+
+def test_a_module_that_is_nowhere_is_said_without_importing_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in ("train.py", "package/__init__.py", "folder/mine.py"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("raise SystemExit")
+    nowhere = "in the working directory or installed; a class in a file is named like train.py:Measured"
+    assert missing_module("nosuch.mod:Mine") == f"there is no module nosuch {nowhere}"
+    assert missing_module("tiny.toml:Mine") == f"there is no module tiny {nowhere}"
+    for search in ([], [""], [str(tmp_path)]):
+        monkeypatch.setattr(sys, "path", [*search, *sys.path])
+        assert (
+            missing_module("train.pt:Mine") == "train is a file, not a package; did you mean 'train.py:Mine'?"
+        )
+    for may_be in (
+        "package.module:Mine",
+        "folder.mine:Mine",
+        "torch.nn:Linear",
+        "os.path:Mine",
+        "none.py:Mine",
+    ):
+        assert not missing_module(may_be)
+    with pytest.raises(ValueError, match="there is no module nosuch"):
+        check_file("nosuch.mod:Mine", None)
 
 
 def test_a_dry_run_tells_a_wrong_class(tmp_path: Path) -> None:
