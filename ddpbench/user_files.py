@@ -147,7 +147,7 @@ def _executed(key: str, path: Path, *, first: bool) -> ModuleType:
     before, words = [*sys.path], sys.argv
     search_beside(path.parent)
     sys.argv = [str(path)]  # a script that parses its command line at the top level finds its defaults
-    # What it prints is for people: standard output may be a table for programs.
+    # Standard output may be a table for programs: prints of the file go to standard error.
     quiet = contextlib.nullcontext() if first else contextlib.redirect_stdout(sys.stderr)
     try:
         with quiet:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypedDict, Unpack, cast
 
 from ddpbench.measure.clock import Clock, Mark
 from ddpbench.records import CommRecord, StepRecord
-from ddpbench.records.operations import OPERATIONS
+from ddpbench.records.operations import operation_of
 
 
 class TransferFacts(TypedDict, total=False):
@@ -184,10 +184,11 @@ class StepRecorder:
         for number, note in later:
             self._step = number
             note()
-        if unknown := {str(known[_OP]) for known, *_ in self._transfers} - OPERATIONS.keys():
+        ops = {str(known[_OP]) for known, *_ in self._transfers}
+        if unknown := sorted(op for op in ops if operation_of(op) is None):
             raise ValueError(
-                f"unknown operation {', '.join(sorted(unknown))!r} of a transfer: say in "
-                "ddpbench/records/operations.py when its data flow"
+                f"unknown operation {', '.join(unknown)!r} of a transfer: say when its data flow, as in "
+                f"{f'{unknown[0]}/together'!r} (ddpbench/records/operations.py lists the ways)"
             )
         marks = [mark for step in self._steps for mark in (step.start, step.end)]
         marks += [mark for _, _, start, end in self._spans for mark in (start, end)]

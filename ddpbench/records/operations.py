@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 Flow = Literal["together", "to_root", "from_root", "through_root", "tree", "pair"]
 """When data flow, and when a rank's part is over:
@@ -27,6 +27,8 @@ class Operation:
     flow: Flow
     threaded: bool = False
     """Whether a rank works off these one after the other in a thread of its own (`collectives/background.py`)."""
+    queued: bool = True
+    """True if these are known to wait for one another in the backend's queue."""
 
 
 OPERATIONS: Mapping[str, Operation] = {
@@ -45,29 +47,39 @@ OPERATIONS: Mapping[str, Operation] = {
     "broadcast": Operation("from_root"),
     "master": Operation("through_root", threaded=True),
     "tree": Operation("tree", threaded=True),
+    "hook": Operation("together", queued=False),
     "send": Operation("pair"),
     "push": Operation("pair"),
     "pull": Operation("pair"),
     "call": Operation("pair"),
 }
-"""By `CommRecord.op`."""
+"""By `CommRecord.op`. Of users' own strategies: `NAME/FLOW`, such as `top_k/together`."""
 
+_OWN: Mapping[str, Operation] = {flow: Operation(flow, queued=False) for flow in get_args(Flow)}
 _AT_ONCE = {"gloo": 2, "nccl": 1, "mpi": 1}  # of UCC it is not known
 """How many collectives of a rank a backend has under way at once, the others waiting in the order in which they were
 handed over: a gloo process group has two threads (torch, ProcessGroupGloo.hpp, `Options.threads`), NCCL one stream, and
 a group of MPI one thread (`worker/mpi/process_group.py`)."""
 
 
+def operation_of(op: str) -> Operation | None:
+    """Return what is known of an operation; None where its data may flow in any way."""
+    flow = op.rpartition("/")[2] if "/" in op else ""
+    return _OWN.get(flow) if flow else OPERATIONS.get(op)
+
+
 def flow_of(op: str) -> Flow:
     """Return how an operation's data flow. What is unknown is taken to need every rank."""
-    return OPERATIONS[op].flow if op in OPERATIONS else "together"
+    found = operation_of(op)
+    return found.flow if found is not None else "together"
 
 
 def slots_of(op: str, backend: str) -> int | None:
     """How many operations of this one's queue are under way at once; None where it has no queue, or none is known."""
-    if op in OPERATIONS and OPERATIONS[op].threaded:
-        return 1
-    return None if flow_of(op) == "pair" or op not in OPERATIONS else _AT_ONCE.get(backend)
+    found = operation_of(op)
+    if found is None or found.flow == "pair" or not found.queued:
+        return None
+    return 1 if found.threaded else _AT_ONCE.get(backend)
 
 
 def tree_parent(rank: int) -> int:

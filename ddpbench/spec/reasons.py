@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from ddpbench.errors import first_reason
 from ddpbench.spec.case import Case
 from ddpbench.spec.catalog import Catalog, StrategyInfo, WorkloadInfo
@@ -144,6 +146,10 @@ def _recovery_reason(case: Case, trainers: int, *, one_process: bool) -> str | N
         (
             case.options.get("compression") == "powersgd",
             "a snapshot does not hold what PowerSGD carries over from step to step: take another compression",
+        ),
+        (
+            bool(case.strategy_traits) and json.loads(case.strategy_traits)["promise"] == "delayed",
+            f"a snapshot does not hold what {case.strategy_name} carries over from step to step",
         ),
         (
             case.world_size % case.agents,

@@ -1,4 +1,4 @@
-"""What a user's own strategy says of itself, as a run's plan holds it: who reads the run imports no file of theirs."""
+"""Traits of a strategy from a user's file, as a run's plan holds them: reading a run imports no such file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddpbench.spec.catalog import Promise
 from ddpbench.texts import unprintable
 
 NAME = r"^\w[\w .,:+()/'-]*$"
-"""What a name in figures and sentences may be made of: nothing that a page, a table or a shell takes for its own."""
+"""Pattern of a name in figures and sentences: no character that acts in a page, a table or a shell."""
 
 
 def _one_line(text: str) -> str:

@@ -12,6 +12,7 @@ from ddpbench.user_files import is_import_path
 if TYPE_CHECKING:
     from ddpbench.spec import Case
     from ddpbench.strategies.base import PROMISES, Job, ModelFound, NoOptions, Promise, Replica, Strategy
+    from ddpbench.strategies.hook import CompensatedHookStrategy, HookOptions, HookStrategy
 
 TABLE: dict[str, Entry] = {
     "single": Entry(
@@ -167,10 +168,14 @@ def found_reason(case: Case, found: ModelFound) -> str | None:
     return strategy.found_reason(case, found)
 
 
+_OF_HOOKS = ("CompensatedHookStrategy", "HookOptions", "HookStrategy")
 __all__ = [
     "PROMISES",
     "TABLE",
+    "CompensatedHookStrategy",
     "Entry",
+    "HookOptions",
+    "HookStrategy",
     "Job",
     "ModelFound",
     "NoOptions",
@@ -187,7 +192,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is of `base` when it is asked for: its models of options take longer than a list of names."""
+    """Import what is of `base` or `hook` when it is asked for: models of options take longer than a list of names."""
+    if name in _OF_HOOKS:
+        return getattr(importlib.import_module("ddpbench.strategies.hook"), name)
     if name in __all__:
         return getattr(importlib.import_module("ddpbench.strategies.base"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

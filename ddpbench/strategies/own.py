@@ -20,7 +20,7 @@ _MADE: dict[str, Strategy[Any]] = {}
 
 
 class _Declared(BaseModel):
-    """What a class may declare. What decides how others are started or drawn is not a user's to say."""
+    """The class attributes that a user's own may declare; a launcher, a framework and an engine it may not."""
 
     model_config = ConfigDict(strict=True, from_attributes=True)
 
@@ -49,7 +49,7 @@ def own_strategy(name: str) -> Strategy[Any]:
     """Return the strategy of an import path such as `mine.py:TopK`; its file is imported.
 
     Raises:
-        StrategyError: it cannot be imported, or is no strategy.
+        StrategyError: it cannot be imported, or is not a strategy.
     """
     try:
         found = load_class(name, _is_strategy, first=False)
@@ -69,7 +69,7 @@ def _made(name: str, found: type) -> Strategy[Any]:
     head, _, attribute = name.rpartition(":")
     if not issubclass(found, Strategy):
         raise StrategyError(
-            f"class {attribute} in {head} is no strategy: derive it from ddpbench.strategies.Strategy, or from "
+            f"class {attribute} in {head} is not a strategy: derive it from ddpbench.strategies.Strategy, or from "
             "HookStrategy there"
         )
     lacking = sorted(getattr(found, "__abstractmethods__", ()))
@@ -160,4 +160,4 @@ _ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "trainers": (lambda value: _is_count(value, 0), "a whole number, 0 or more"),
     "dealt": (_is_share, "two whole numbers: which share, and of how many"),
 }
-"""What is asked of a strategy before and beside its training: what fits as an answer, and that in words."""
+"""By method that planning and ranks call: what fits as an answer, and that in words."""

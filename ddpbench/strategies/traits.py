@@ -180,9 +180,14 @@ def traits_named(strategy: str) -> Traits:
 def rings_among(cases: Iterable[Case]) -> bool:
     """Return whether DDP is to be called the ring that it is: held against other algorithms over emulated links.
 
-    gloo's all-reduce is a ring. Where DDP itself ran with several algorithms, those are named instead.
+    gloo's all-reduce is a ring. Where DDP itself ran with several algorithms, those are named instead. Users' own
+    strategies do not count: of their algorithms nothing is known.
     """
-    linked = [case for case in cases if case.fabric and case.backend == "gloo" and traits_of(case).exchanges]
+    linked = [
+        case
+        for case in cases
+        if case.fabric and case.backend == "gloo" and not case.strategy_traits and traits_of(case).exchanges
+    ]
     of_ddp = {case.algorithm for case in linked if traits_of(case).role == "reference"}
     return of_ddp == {"all_reduce"} and len({case.algorithm for case in linked}) > 1
 

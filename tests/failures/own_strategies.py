@@ -1,4 +1,4 @@
-"""Strategies from a user's own file, beside a workload of the same file: a sound one, and some that go wrong."""
+"""Strategies from a user's own file, with a workload in the same file: a sound one, and some that go wrong."""
 
 from __future__ import annotations
 

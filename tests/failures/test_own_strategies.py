@@ -1,4 +1,4 @@
-"""Strategies from a user's own file on real ranks: proved and measured, or told in a sentence what is wrong."""
+"""Strategies from a user's own file on real ranks: proved and measured, or refused in a sentence."""
 
 from __future__ import annotations
 

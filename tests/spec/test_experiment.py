@@ -251,10 +251,11 @@ def test_every_shipped_experiment_is_valid_and_asks_a_question() -> None:
     paths = sorted(folder.glob("*.toml"))
     assert {path.stem for path in paths} >= {"quick", "bucket_size", "strategies"}
     for path in paths:
-        experiment = load_experiment(path, CATALOG)
+        catalog = TableCatalog(folder)
+        experiment = load_experiment(path, catalog)
         assert experiment.question.endswith("?")
         assert experiment.scope.endswith(".")
-        assert expand(experiment, CATALOG, FOUR_CORES)
+        assert expand(experiment, catalog, FOUR_CORES)
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_it_is_looked_for_beside_the_experiment_wherever_it_is_named() -> None:
         ("gone.py:Sound", "", "there is no file"),
         ("mine.py", "", "names no class: write 'mine.py:Class'"),
         ("mine.py:Soun", SOUND, "mine.py has no class Soun; did you mean 'Sound'?"),
-        ("mine.py:Options", SOUND, "class Options in mine.py is no strategy: derive it from"),
+        ("mine.py:Options", SOUND, "class Options in mine.py is not a strategy: derive it from"),
         ("mine.py:Sound", "x = 1\ndef broken(:\n", "mine.py, line 2: invalid syntax"),
         (
             "mine.py:Sound",
@@ -217,8 +217,8 @@ def test_two_files_with_one_class_name_stay_apart() -> None:
     assert (first.options, second.options) == ({"ratio": 0.5}, {"ratio": 0.6})
     assert first.case_id != second.case_id
     second_alike = replace(second, options_json=first.options_json)
-    told = [*labels([first, second_alike]).values()]
-    assert told == ["Sound · 2 ranks · a/mine.py", "Sound · 2 ranks · b/mine.py"]
+    names = [*labels([first, second_alike]).values()]
+    assert names == ["Sound · 2 ranks · a/mine.py", "Sound · 2 ranks · b/mine.py"]
     apart = [traits_of(case) for case in told_apart([first, second])]
     assert [traits.display for traits in apart] == ["Sound (a mine.py)", "Sound (b mine.py)"]
     assert len({(traits.colour, traits.marker) for traits in apart}) == 2
@@ -243,9 +243,9 @@ def test_a_changed_file_is_imported_again_and_is_another_program() -> None:
 
 
 def test_what_it_imports_from_beside_it_is_found_and_hides_nothing() -> None:
-    write("beside.py", "VALUE = 0.75\n")
+    write("helper.py", "VALUE = 0.75\n")
     write("statistics.py", "raise RuntimeError('not this one')\n")
-    write("mine.py", "    from beside import VALUE\n" + SOUND.replace("0.5", "VALUE"))
+    write("mine.py", "    from helper import VALUE\n" + SOUND.replace("0.5", "VALUE"))
     before = [*sys.path]
     (case,) = cases_of(of("mine.py:Sound"))
     assert case.options == {"ratio": 0.75}

@@ -62,12 +62,8 @@ class DdpReplica(Replica):
 
         self._wrapped = wrap(job.model) if job.step is None else each_part(network_of(job), wrap)
         self._own: OwnStep | None = None
-        plain = (
-            job.case.algorithm not in COLLECTIVES
-            and job.case.schedule != "after_backward"
-            and options.compression == "none"
-        )
-        hook = self._make_hook(job, options) if ddps and (job.recorder.active or not plain) else None
+        needs_hook = job.recorder.active or self._needs_hook(job, options)
+        hook = self._make_hook(job, options) if ddps and needs_hook else None
         if hook is not None:
             self.unit_roundoff = hook.unit_roundoff
         rebuilds = options.static_graph or not options.find_unused_parameters
@@ -87,6 +83,14 @@ class DdpReplica(Replica):
             wrapper,
             bucket_cap_mb=cap / shrink if isinstance(cap, int | float) else None,
             **switches(options),
+        )
+
+    def _needs_hook(self, job: Job, options: DdpOptions) -> bool:
+        """Return whether timed steps have a communication hook too."""
+        return (
+            job.case.algorithm in COLLECTIVES
+            or job.case.schedule == "after_backward"
+            or options.compression != "none"
         )
 
     def _make_hook(self, job: Job, options: DdpOptions) -> BucketHook:

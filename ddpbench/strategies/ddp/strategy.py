@@ -42,11 +42,8 @@ class Ddp(Strategy[DdpOptions]):
 
     def check(self, case: Case) -> str | None:
         options = DdpOptions.model_validate(case.options)
-        parts = options.accumulate
-        if parts > 1 and case.compute != "real":
-            return "a replay's times are those of a whole batch: set accumulate = 1"
-        if case.local_batch % parts:
-            return f"accumulate = {parts} does not divide a local batch of {case.local_batch}"
+        if reason := accumulate_reason(case):
+            return reason
         if case.algorithm in COLLECTIVES and case.device == "cuda":
             return (
                 f"{case.algorithm} is made of point-to-point messages between ranks on the CPU, over gloo: on GPUs "
@@ -88,6 +85,16 @@ class Ddp(Strategy[DdpOptions]):
         from ddpbench.strategies.ddp.replica import DdpReplica
 
         return DdpReplica(job, options)
+
+
+def accumulate_reason(case: Case) -> str | None:
+    """Return why a rank's batch cannot be cut into as many parts as its strategy's options ask for, or None."""
+    parts = int(case.options.get("accumulate", 1))
+    if parts > 1 and case.compute != "real":
+        return "a replay's times are those of a whole batch: set accumulate = 1"
+    if case.local_batch % parts:
+        return f"accumulate = {parts} does not divide a local batch of {case.local_batch}"
+    return None
 
 
 def _powersgd_reason(case: Case) -> str | None:

@@ -1,0 +1,171 @@
+"""A rank's replica under DDP with a user's communication hook, whose transfers are noted on demand. Imports torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import torch
+
+from ddpbench.strategies.base import CompensatedReplica, Job
+from ddpbench.strategies.ddp.hooks import BucketHook, Summed
+from ddpbench.strategies.ddp.options import DdpOptions
+from ddpbench.strategies.ddp.replica import DdpReplica
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import GradBucket
+
+_OF_DDP = (
+    *("gradient_as_bucket_view", "static_graph", "find_unused_parameters", "broadcast_buffers"),
+    "accumulate",
+)
+
+
+class _Hooks(Protocol):
+    """`HookStrategy`, as its replica calls it."""
+
+    name: ClassVar[str]
+    unit_roundoff: ClassVar[float]
+
+    def state(self, job: Job, options: Any) -> Any: ...
+
+    def hook(self, state: Any, bucket: GradBucket) -> Summed: ...
+
+    def sent_bytes(self, state: Any, bucket: GradBucket) -> int: ...
+
+
+class _CompensatedHooks(_Hooks, Protocol):
+    """`CompensatedHookStrategy`, likewise."""
+
+    exact_steps: ClassVar[int]
+
+    def kept(self, state: Any, index: int) -> torch.Tensor: ...
+
+
+def _ddp_options(options: Any) -> DdpOptions:
+    """Return those of a user's options that are DDP's."""
+    own = type(options).model_fields
+    return DdpOptions.model_validate({name: getattr(options, name) for name in _OF_DDP if name in own})
+
+
+class UserHook(BucketHook):
+    """Hands every bucket to a strategy's hook, once the first steps are over that are averaged without it."""
+
+    def __init__(self, job: Job, strategy: _Hooks, state: Any, exact_steps: int) -> None:
+        super().__init__(job)
+        self._strategy, self.state, self._exact_steps = strategy, state, exact_steps
+        self._steps = 0
+        self.parameters: dict[int, list[torch.Tensor]] = {}
+        """Parameters of every bucket that the hook was called with, by the bucket's index."""
+        self._looked_at: set[int] = set()
+        """Numbers of buckets whose average was one."""
+
+    @property
+    def begun(self) -> bool:
+        """Return whether the hook has had a step."""
+        return self._steps > self._exact_steps
+
+    def start_step(self) -> None:
+        super().start_step()
+        self._steps += 1
+
+    def aggregate(self, bucket: GradBucket) -> Summed:
+        if not self.begun:
+            return super().aggregate(bucket)
+        buffer, recorder, number = bucket.buffer(), self._recorder, self._left
+        self.sizes.append(buffer.numel() * buffer.element_size())
+        self.parameters[bucket.index()] = bucket.parameters()
+        self._left += 1
+        start = self.last_start = recorder.mark()
+        averaged: Summed = self._strategy.hook(self.state, bucket)
+        if not isinstance(averaged, torch._C.Future):  # of which torch.futures.Future is one
+            raise TypeError(
+                f"{self._strategy.name}: its hook() returned a {type(averaged).__name__}; it must return a "
+                "torch.futures.Future that will hold the averaged bucket"
+            )
+        if not recorder.active and number in self._looked_at:
+            return averaged
+        self._looked_at.add(number)
+        size = self._strategy.sent_bytes(self.state, bucket)
+
+        def arrived(future: Summed) -> torch.Tensor:
+            value = future.value()
+            recorder.add_transfer(bucket=number, op="hook", size=size, start=start, end=recorder.mark())
+            return self._checked(value, buffer)
+
+        noted: Summed = averaged.then(arrived)
+        return noted
+
+    def _checked(self, value: Any, buffer: torch.Tensor) -> torch.Tensor:
+        """Return what a hook's future holds.
+
+        Raises:
+            TypeError: it is not a tensor like the bucket.
+        """
+        if (
+            isinstance(value, torch.Tensor)
+            and value.dtype == buffer.dtype
+            and value.numel() == buffer.numel()
+        ):
+            return value
+        what = (
+            f"a tensor of {value.numel():,} numbers of type {str(value.dtype).removeprefix('torch.')}"
+            if isinstance(value, torch.Tensor)
+            else f"a {type(value).__name__}"
+        )
+        wanted = f"{buffer.numel():,} of type {str(buffer.dtype).removeprefix('torch.')}"
+        raise TypeError(
+            f"{self._strategy.name}: the future of its hook() holds {what}; the bucket has {wanted}"
+        )
+
+
+class HookReplica(DdpReplica):
+    """A model under DDP with a user's hook, in timed steps too."""
+
+    exact_steps = 0
+
+    def __init__(self, job: Job, strategy: _Hooks, options: Any) -> None:
+        self.strategy, self._options = strategy, options
+        super().__init__(job, _ddp_options(options))
+        self.unit_roundoff = strategy.unit_roundoff
+
+    def _needs_hook(self, job: Job, options: DdpOptions) -> bool:
+        return True
+
+    def _make_hook(self, job: Job, options: DdpOptions) -> BucketHook:
+        state = self.strategy.state(job, self._options)
+        self._hook = UserHook(job, self.strategy, state, self.exact_steps)
+        return self._hook
+
+
+class CompensatedHookReplica(HookReplica, CompensatedReplica):
+    """A model under DDP with a hook that keeps back what it leaves out."""
+
+    strategy: _CompensatedHooks
+
+    def __init__(self, job: Job, strategy: _CompensatedHooks, options: Any) -> None:
+        self.exact_steps = strategy.exact_steps
+        super().__init__(job, strategy, options)
+
+    def ready(self) -> bool:
+        """Return whether buckets are those that they stay, and the hook has them."""
+        return super().ready() and self._hook.begun
+
+    def kept(self) -> dict[str, torch.Tensor]:
+        """Return what this rank has kept back, by the parameters' names.
+
+        Raises:
+            ValueError: of some bucket it is not as long as that.
+        """
+        names: dict[torch.Tensor, str] = {each: name for name, each in self.job.model.named_parameters()}
+        found: dict[str, torch.Tensor] = {}
+        for index, parameters in self._hook.parameters.items():
+            memory = self.strategy.kept(self._hook.state, index)
+            sizes = [parameter.numel() for parameter in parameters]
+            if memory.numel() != sum(sizes):
+                raise ValueError(
+                    f"{self.strategy.name}: kept() gave {memory.numel():,} numbers of bucket {index}, which has "
+                    f"{sum(sizes):,}"
+                )
+            parts = torch.split(memory.reshape(-1), sizes)
+            found |= {names[each]: part.view_as(each) for each, part in zip(parameters, parts, strict=True)}
+        return found

@@ -1,0 +1,84 @@
+"""Communication hooks from a user's own file: two that are right, and some that go wrong in one way each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ddpbench.strategies import CompensatedHookStrategy, HookOptions, HookStrategy, NoOptions
+
+
+class Averages(HookStrategy[HookOptions]):
+    """Average as DDP does without a hook."""
+
+    options = HookOptions
+
+    def hook(self, state: Any, bucket: Any) -> Any:
+        buffer = bucket.buffer().div_(dist.get_world_size())
+        work: Any = dist.all_reduce(buffer, async_op=True)
+        return work.get_future().then(lambda future: future.value()[0])
+
+
+class Waits(HookStrategy[NoOptions]):
+    """Average, and wait for the result within the hook."""
+
+    options = NoOptions
+
+    def hook(self, state: Any, bucket: Any) -> Any:
+        buffer = bucket.buffer().div_(dist.get_world_size())
+        dist.all_reduce(buffer)
+        future: Any = torch.futures.Future()
+        future.set_result(buffer)
+        return future
+
+
+class Halves(Averages):
+    """Sends numbers of half precision, and says so."""
+
+    unit_roundoff = 2.0**-11
+
+    def hook(self, state: Any, bucket: Any) -> Any:
+        whole = bucket.buffer()
+        half = (whole / dist.get_world_size()).half()
+        work: Any = dist.all_reduce(half, async_op=True)
+        return work.get_future().then(lambda future: whole.copy_(future.value()[0]))
+
+    def sent_bytes(self, state: Any, bucket: Any) -> int:
+        return 2 * bucket.buffer().numel()
+
+
+class Sums(Averages):
+    """Forgets to divide."""
+
+    def hook(self, state: Any, bucket: Any) -> Any:
+        work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
+        return work.get_future().then(lambda future: future.value()[0])
+
+
+class NoFuture(Averages):
+    def hook(self, state: Any, bucket: Any) -> Any:
+        return bucket.buffer()
+
+
+class Shorter(Averages):
+    def hook(self, state: Any, bucket: Any) -> Any:
+        return super().hook(state, bucket).then(lambda future: future.value()[1:].clone())
+
+
+class Raises(Averages):
+    def hook(self, state: Any, bucket: Any) -> Any:
+        raise KeyError("of mine")
+
+
+class KeepsNothing(CompensatedHookStrategy[NoOptions]):
+    """Sends all, and keeps nothing; what it says to have kept is too short."""
+
+    options = NoOptions
+
+    def hook(self, state: Any, bucket: Any) -> Any:
+        return Averages().hook(state, bucket)
+
+    def kept(self, state: Any, index: int) -> Any:
+        return torch.zeros(3)

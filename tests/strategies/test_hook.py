@@ -1,0 +1,88 @@
+"""Communication hooks as strategies, on real ranks: proved, or refused in a sentence."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from ddpbench.launch.verify import Verdict, verification_cases, verify
+from ddpbench.records.operations import flow_of, slots_of
+
+pytestmark = pytest.mark.multiprocess
+
+ROOT = Path(__file__).parents[2]
+HOOKS = ROOT / "tests/strategies/own_hooks.py"
+EXAMPLE = ROOT / "experiments/own_strategy/top_k.py"
+
+
+def proved(names: list[str], worlds: tuple[int, ...] = (2,)) -> dict[str, list[Verdict]]:
+    found: dict[str, list[Verdict]] = {}
+    for verdict in verify(verification_cases(names, ["mlp"], worlds, "gloo")):
+        found.setdefault(verdict.strategy.rpartition(":")[2], []).append(verdict)
+    return found
+
+
+@pytest.fixture(scope="module")
+def hooks() -> dict[str, Verdict]:
+    tree = ast.parse(HOOKS.read_text(encoding="utf-8"))
+    names = [f"{HOOKS}:{node.name}" for node in tree.body if isinstance(node, ast.ClassDef)]
+    return {name: verdicts[0] for name, verdicts in proved(names).items()}
+
+
+@pytest.mark.parametrize("name", ["Averages", "Waits", "Halves"])
+def test_a_right_one_is_proved(hooks: dict[str, Verdict], name: str) -> None:
+    assert (hooks[name].result, hooks[name].promise) == ("ok", "gradients"), hooks[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "result", "said"),
+    [
+        ("Sums", "diverged", r"the strategy does not train as one process does: gradients"),
+        (
+            "NoFuture",
+            "failed",
+            r"NoFuture: its hook\(\) returned a Tensor; it must return a torch\.futures\.Future",
+        ),
+        (
+            "Shorter",
+            "failed",
+            r"Shorter: the future of its hook\(\) holds a tensor of [\d,]+ numbers of type float64; ",
+        ),
+        ("Raises", "failed", r"KeyError: 'of mine' \(.*own_hooks\.py:\d+\)"),
+        ("KeepsNothing", "failed", r"KeepsNothing: kept\(\) gave 3 numbers of bucket 0, which has"),
+    ],
+)
+def test_a_wrong_one_is_told(hooks: dict[str, Verdict], name: str, result: str, said: str) -> None:
+    assert hooks[name].result == result, hooks[name]
+    assert re.search(said, hooks[name].reason), hooks[name]
+
+
+def test_the_example_is_short_and_proved_and_without_its_memory_it_is_not(tmp_path: Path) -> None:
+    text = EXAMPLE.read_text(encoding="utf-8")
+    assert sum(bool(line.strip()) for line in text.splitlines()) <= 40
+    forgets = tmp_path / "forgets.py"
+    kept = "rest = whole + left.get(bucket.index(), 0)"
+    assert kept in text
+    forgets.write_text(text.replace("rest[places] = 0\n", "rest.zero_()\n"), encoding="utf-8")
+    stale = tmp_path / "stale.py"
+    stale.write_text(text.replace(kept, "rest = whole.clone()"), encoding="utf-8")
+    every = [f"{EXAMPLE}:TopK", f"{forgets}:TopK", f"{stale}:TopK"]
+    right, without, behind = proved(every, (3,))["TopK"]
+    assert (right.result, right.promise) == ("ok", "delayed"), right
+    for wrong in (without, behind):
+        assert wrong.result == "diverged", wrong
+        assert "sums of gradients, with what is kept" in wrong.reason
+
+
+def test_an_operation_of_ones_own_says_when_its_data_flow() -> None:
+    assert (flow_of("top_k/together"), flow_of("mine/pair"), flow_of("hook")) == (
+        "together",
+        "pair",
+        "together",
+    )
+    assert slots_of("top_k/together", "gloo") is None
+    assert slots_of("hook", "gloo") is None
+    assert slots_of("all_reduce", "gloo") == 2
