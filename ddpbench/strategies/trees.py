@@ -148,6 +148,12 @@ def chunk(batch: Any, count: int) -> list[Any]:
     ]
 
 
+def undivided(parts: Sequence[Any]) -> tuple[int, ...]:
+    """Return the lengths of the tensors that each of a batch's parts, as `chunk` makes them, holds whole."""
+    everywhere = {id(each) for each in tensors(parts[-1])}
+    return tuple(each.size(0) for each in tensors(parts[0]) if each.dim() and id(each) in everywhere)
+
+
 def _around_first(batch: Any) -> set[int]:
     """Return the ids of the lists and tuples that the tensor with the samples is in: they hold columns."""
     found: set[int] = set()

@@ -302,6 +302,29 @@ class PackedLoader(Packed):
         return len(batch["offsets"]) - 1
 
 
+class JoinedTargets(Sound):
+    """Targets of several lengths in one row, as CTC takes them, beside samples along their first dimension."""
+
+    def dataset(self) -> Any:
+        generator = torch.Generator().manual_seed(0)
+        lengths = torch.randint(1, 4, (128,), generator=generator)
+        return [
+            (torch.randn(8, 4), torch.randint(1, 4, (int(each),), generator=generator)) for each in lengths
+        ]
+
+    def collate(self, samples: list[Any]) -> Any:
+        rows, targets = zip(*samples, strict=True)
+        return torch.stack(rows), torch.cat(targets), torch.tensor([len(each) for each in targets])
+
+    def model(self) -> nn.Module:
+        return nn.Linear(4, 4)
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        rows, targets, lengths = batch
+        likely = model(rows).log_softmax(-1).transpose(0, 1)
+        return nn.functional.ctc_loss(likely, targets, torch.full((len(rows),), 8), lengths)
+
+
 class PackedUnsaid(PackedLoader):
     samples: Any = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,25 @@ def test_a_model_that_a_strategy_cannot_train_is_skipped_with_the_reason(
     assert [status for status, _ in found] == ["skipped", "skipped"], found
     assert all(reason.startswith(f"{strategy} cannot train this model") for _, reason in found)
     assert all(said in reason for _, reason in found), found
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("strategy", "options", "advice"),
+    [("data_parallel", {}, "or use ddp"), ("ddp", {"accumulate": 2}, "or leave out accumulate")],
+)
+def test_a_tensor_that_parts_of_a_batch_have_whole_is_named(
+    strategy: str, options: dict[str, Any], advice: str
+) -> None:
+    said = (
+        r"its batches hold a tensor of length \d+ beside their \d+ samples, which each part of a batch is given whole "
+        rf".*{advice} \(RuntimeError: .*targets"
+    )
+    for status, reason in run_ranks(
+        ended, 1 if strategy == "data_parallel" else 2, "JoinedTargets", strategy, options
+    ):
+        assert status == "skipped", reason
+        assert re.search(said, reason), reason
 
 
 @pytest.mark.ranks

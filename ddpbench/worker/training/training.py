@@ -83,6 +83,8 @@ class Training:
         """Samples of the whole dataset; None for one that is endless, made up, or does not tell."""
         self.trained_names: tuple[str, ...] = ()
         self.sparse_buffers: tuple[str, ...] = ()
+        self.undivided: tuple[int, ...] = ()
+        """Lengths of a batch's tensors that are whole in each part of it; set by a proof whose strategy makes some."""
         self.hooks_see_outputs = False
         """True if the model has forward hooks."""
         """The parameters to be trained of the last `fresh_model`, as their module names them, in its order."""

@@ -13,7 +13,7 @@ from ddpbench.causes import exception_words
 from ddpbench.measure.blocks import Control
 from ddpbench.records import Costs, Proof
 from ddpbench.strategies.base import CannotTrainError
-from ddpbench.strategies.trees import cast, chunk, copied, map_tensors, tensors
+from ddpbench.strategies.trees import cast, chunk, copied, map_tensors, tensors, undivided
 from ddpbench.units import series_of
 from ddpbench.worker.training.exchanges import noticing_exchanges
 from ddpbench.worker.training.precision import FULL, Precision, entered_autocasts, widest
@@ -121,6 +121,9 @@ class Prover:
                 "its batches do not have their samples along the first dimension of their first tensor (several are "
                 f"packed in a row?), so that {who} cannot divide them among its {parts}"
             )
+        count = each * strategy.accumulated(self.training.options)
+        if count > 1 and not self.training.workload.owns_step:
+            self.training.undivided = undivided(chunk(shares[0], count))
         if self.processes > 1 and not strategy.whole_batches:
             return shares
         return [part for share in shares for part in chunk(share, each)]

@@ -79,11 +79,23 @@ def refusal(error: BaseException, training: Training) -> str:
         for words, meaning in _SHARDED:
             if words in text:
                 return _of_shards(training, meaning, error)
+    if not reason and training.undivided and _may_be_of_samples(error):
+        other = "use ddp" if training.strategy.one_process else "leave out accumulate"
+        reason = (
+            f"its batches hold a tensor of length {training.undivided[0]} beside their {training.samples} samples, "
+            "which each part of a batch is given whole (samples of several lengths, joined?): pad it, with a row for "
+            f"each sample, or {other} ({exception_words(error)})"
+        )
     if not reason and training.strategy.one_process and _FUNCTIONAL in text:
         reason = "torch.func cannot differentiate what its replicas exchange"
     if not reason and isinstance(error, _KINDS) and _raised_in_torch(error) and _WAITS not in text:
         reason = exception_words(error)
     return f"{name} cannot train this model: {reason}" if reason else ""
+
+
+def _may_be_of_samples(error: BaseException) -> bool:
+    """Return whether a kernel may raise this where the parts of a batch do not fit together, and no network does."""
+    return isinstance(error, (*_KINDS, IndexError)) and not isinstance(error, torch.distributed.DistError)
 
 
 def _reason(error: BaseException, text: str, training: Training) -> str:
