@@ -10,6 +10,7 @@ from ddpbench.records.rundir import LaunchDir, RunDir, explain_os_error, explain
 from ddpbench.records.schema import (
     COMPUTE_SPANS,
     SCHEMA_VERSION,
+    UPDATE_EXCHANGES,
     WORST_FIRST,
     Block,
     Buckets,
@@ -44,6 +45,7 @@ from ddpbench.records.writer import RecordWriteError, RecordWriter
 __all__ = [
     "COMPUTE_SPANS",
     "SCHEMA_VERSION",
+    "UPDATE_EXCHANGES",
     "WORST_FIRST",
     "Address",
     "Block",

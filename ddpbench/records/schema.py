@@ -377,6 +377,10 @@ def was_made(tolerance: float) -> bool:
     return not math.isinf(tolerance)
 
 
+UPDATE_EXCHANGES = "the update exchanges values between ranks"
+"""How the note begins on updates that one process would make otherwise: gradients alone do not show what is trained."""
+
+
 def why_unproved(proofs: Iterable[Proof]) -> str:
     """Return why no comparison shows what a strategy trained; empty where one does, or where it aggregates nothing.
 
@@ -386,7 +390,7 @@ def why_unproved(proofs: Iterable[Proof]) -> str:
     proofs = list(proofs)
     training = [each for each in proofs if each.compared.startswith(("gradients", "sums", "parameters"))]
     if any(each.was_made for each in training):
-        return ""
+        return next((each.note for each in proofs if each.note.startswith(UPDATE_EXCHANGES)), "")
     types = {each.dtype for each in proofs if each.compared == "initial state"}
     noted = sorted((each for each in training if each.note), key=lambda each: each.dtype not in types)
     return noted[0].note if noted else ""

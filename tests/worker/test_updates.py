@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from ddpbench.machine.trial import _own_reason, summary_of
+from ddpbench.records import why_unproved
 from ddpbench.worker.verify.inspection import inspect_workload
 from ddpbench.workloads import plain_state
 from tests.ranks import run_ranks
@@ -165,6 +166,38 @@ def each_noted(
     return found
 
 
+def each_reason(
+    rank: int, processes: int, names: list[str], strategies: list[str]
+) -> dict[tuple[str, str], tuple[bool, str]]:
+    """Return if each class's comparisons passed under each strategy, and why it is unproved; empty where it is not."""
+    found = {}
+    for name in names:
+        for strategy in strategies:
+            records, _ = proved(own_case(FILE, name, strategy, 2), rank, processes)
+            found[name, strategy] = (all(each.passed for each in records), why_unproved(records))
+    return found
+
+
+@pytest.mark.ranks
+def test_an_update_that_sums_what_is_averaged_already_is_unproved() -> None:
+    for found in run_ranks(each_reason, 2, ["SumsAgain", "SumsInGroup"], ["ddp", "master"]):
+        for key, (passed, why) in found.items():
+            assert passed, key
+            assert why.startswith(
+                "the update exchanges values between ranks, and one process makes another one"
+            ), key
+    for found in run_ranks(each_reason, 2, ["SumsAgain"], ["post_local_sgd"]):
+        assert [why for _, why in found.values()] == [
+            "the update exchanges values between ranks that train apart: one process cannot redo their steps"
+        ]
+
+
+@pytest.mark.ranks
+def test_an_update_that_exchanges_and_is_as_one_process_makes_it_is_proved() -> None:
+    for found in run_ranks(each_reason, 2, ["MeansAgain", "Shares"], ["ddp", "master"]):
+        assert set(found.values()) == {(True, "")}, found
+
+
 @pytest.mark.parametrize("name", ["DrawsInOptimizer", "DrawsBeforeUpdate", "DrawsInStep", "DropsOut"])
 def test_what_updates_draw_is_drawn_alike_in_one_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
@@ -204,7 +237,7 @@ def test_updates_that_follow_the_rank_are_named() -> None:
             assert failed == {"final replicas"}, (name, strategy)
             what = "the step" if name == "ScalesInStepByRank" else "the update"
             assert fault.startswith(f"{what} gives other parameters on each rank"), (name, strategy, fault)
-    for found in run_ranks(each_unproved, 2, names[:3], ["zero1", "fsdp", "post_local_sgd"]):
+    for found in run_ranks(each_reason, 2, names[:3], ["zero1", "fsdp", "post_local_sgd"]):
         for (name, strategy), notes in found.items():
             assert any("the update gives other parameters on each rank" in each for each in notes), (
                 name,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -746,3 +747,55 @@ class ScalesInStepByRank(StepsPlainly):
                 each.grad.mul_(1 + int(os.environ["RANK"]))
 
         return plain_step(model, batch, optimizer, scale)
+
+
+class SumsAgain(Sound):
+    """Sums over ranks what is averaged already."""
+
+    group: Any = None
+
+    def before_update(self, model: nn.Module) -> None:
+        if dist.is_initialized():
+            for each in model.parameters():
+                dist.all_reduce(each.grad, group=self.group)
+
+
+class SumsInGroup(SumsAgain):
+    """Does so in another group than the default one."""
+
+    def optimizer(self, parameters: Any) -> Any:
+        self.group = dist.new_group() if dist.is_initialized() else None
+        return super().optimizer(parameters)
+
+
+class MeansAgain(SumsAgain):
+    """Means over ranks what is the same on all; its rate follows the number of ranks."""
+
+    def optimizer(self, parameters: Any) -> Any:
+        return torch.optim.SGD(parameters, lr=0.01 * int(os.environ["WORLD_SIZE"]))
+
+    def before_update(self, model: nn.Module) -> None:
+        super().before_update(model)
+        for each in model.parameters():
+            assert each.grad is not None
+            each.grad /= dist.get_world_size() if dist.is_initialized() else 1
+
+
+class SharesUpdates(torch.optim.SGD):
+    """Updates each parameter on one rank, which sends it to the others."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        together = dist.is_initialized()
+        rank, ranks = (dist.get_rank(), dist.get_world_size()) if together else (0, 1)
+        for group in self.param_groups:
+            for number, each in enumerate(group["params"]):
+                if number % ranks == rank:
+                    each.sub_(each.grad, alpha=group["lr"])
+                if together:
+                    dist.broadcast(each, number % ranks)
+
+
+class Shares(Sound):
+    def optimizer(self, parameters: Any) -> Any:
+        return SharesUpdates(parameters, lr=0.01)

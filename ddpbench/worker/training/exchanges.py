@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroup
 from torch.distributed import distributed_c10d
@@ -65,6 +67,31 @@ def noticing_exchanges() -> Iterator[Exchanges]:
         for name, (group, number) in before.items():
             if _sequence(group) - number > seen._waits.get(name, 0):
                 seen.largest = max(seen.largest, group.size())
+
+
+@contextmanager
+def alone(device: torch.device, *, says_so: bool) -> Iterator[None]:
+    """Within, the default process group is one of this rank alone; all ranks enter it together.
+
+    With `says_so`, `RANK` and `WORLD_SIZE` are those of it, too.
+    """
+    default = distributed_c10d._get_default_group()
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    one = dist.new_group([default.rank()], backend=backend, use_local_synchronization=True)
+    kept = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
+    distributed_c10d._update_default_pg(one)
+    if says_so:
+        os.environ.update(RANK="0", WORLD_SIZE="1")
+    try:
+        yield
+    finally:
+        distributed_c10d._update_default_pg(default)
+        for name, value in kept.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        dist.destroy_process_group(one)
 
 
 def _noted(method: Any, seen: Exchanges, *, waits: bool) -> Any:

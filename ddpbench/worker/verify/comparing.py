@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import math
+import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 
 from ddpbench.measure.blocks import Control
-from ddpbench.records import Compared, Proof
+from ddpbench.records import UPDATE_EXCHANGES, Compared, Proof
 from ddpbench.strategies import Replica
 from ddpbench.strategies.base import CannotTrainError, hooked_parameters
 from ddpbench.strategies.trees import cast
+from ddpbench.worker.training.exchanges import alone, noticing_exchanges
 from ddpbench.worker.training.precision import Precision, roundoff_of
 from ddpbench.worker.training.randomness import have_drawn, random_state, seed_all, set_random_state
 from ddpbench.worker.training.training import Training, all_equal, checksum
@@ -82,6 +86,10 @@ _TRAINS_OTHERS = (
 _TRAINS_MORE = (
     "the model trains other parameters after some forwards than before, and strategies average those that it trains "
     "when they are given it: have model() set requires_grad as it is to stay"
+)
+_EXCHANGED = (
+    f"{UPDATE_EXCHANGES}, and one process makes another one of the same gradients: these are averaged before it "
+    "begins, and a sum of them over ranks multiplies them by the number of ranks"
 )
 MOST_HALVINGS = 40
 """fp16: so often is the loss's scale halved until gradients are finite."""
@@ -217,6 +225,8 @@ class Comparer:
         self._fault: str | None = None
         self._fault_of_updates: str | None = None
         self._gap_of_updates = 0.0
+        self._update_exchanges = False
+        self._fault_of_exchange: str | None = None
         self.tolerance = AUTOCAST_ROUNDOFFS * roundoff or TOLERANCES[dtype]
         self._small = AUTOCAST_SMALL_GRADIENT if roundoff else SMALL_GRADIENT
 
@@ -305,6 +315,8 @@ class Comparer:
             note += ": float64 proves it" if self.prover.proves_double else ""
             return not_compared(compared, self.name, note)
         own = {name: value for name, value in own.items() if name not in self.writes}
+        if note := self.fault_of_exchange():
+            return not_compared(compared, self.name, note)
         if note := self._cannot_compare(before, own, expected):
             return not_compared(compared, self.name, note)
         error, changed = math.inf, True
@@ -481,7 +493,9 @@ class Comparer:
         for name, parameter in model.named_parameters():
             parameter.grad = gradient[name].clone() if name in gradient else None
         self._seed_update(self.prover.rank if rank is None else rank)
-        optimizer.step()
+        with noticing_exchanges() as seen:
+            optimizer.step()
+        self._update_exchanges |= seen.found
         optimizer.zero_grad(set_to_none=True)
 
     def _seed_update(self, rank: int) -> None:
@@ -541,6 +555,63 @@ class Comparer:
             )
             self._gap_of_updates = self.prover.agreed(gap / whole if whole else math.inf)
         return DRAWS_IN_UPDATE if elsewhere else ""
+
+    def update_exchanges(self) -> bool:
+        """Return whether an update has exchanged values between ranks. All ranks call it together."""
+        return bool(self.prover.agreed(float(self._update_exchanges)))
+
+    def fault_of_exchange(self) -> str:
+        """Return that updates exchange values, and that one process alone makes others; empty where they do not.
+
+        All ranks call it together; the answer is found once.
+        """
+        if self._fault_of_exchange is None and self.update_exchanges():
+            self._fault_of_exchange = self._found_fault_of_exchange()
+        return self._fault_of_exchange or ""
+
+    def _found_fault_of_exchange(self) -> str:
+        gradient, before = self._seeded_gradient(self.fresh()), trained(self.fresh())
+        among = self._updated(gradient)
+        moved = norm([value - before[name] for name, value in among.items()])
+        allowed = CHANGE_TOLERANCES.get(self.numbers.narrowest, CHANGE_TOLERANCES[torch.float32])
+        # Whether one process is to know that it is alone: what multiplies a rate by the number of ranks is not to, and
+        # what divides a sum by it is to.
+        for made_alone, says_so in itertools.product((False, True), repeat=2):
+            gap = math.inf
+            try:
+                lone = self._updated(gradient, made_alone=made_alone, says_so=says_so)
+                gaps = norm([lone[name] - value for name, value in among.items()])
+                gap = float(gaps / moved) if gaps else 0.0
+            except (MemoryError, torch.OutOfMemoryError):
+                raise
+            except Exception:  # what is made for several ranks may fail in one
+                traceback.print_exc()
+            if self.prover.agreed(gap if math.isfinite(gap) else math.inf) <= allowed:
+                return ""
+        return _EXCHANGED
+
+    def _updated(
+        self, gradient: Tensors, *, made_alone: bool | None = None, says_so: bool = False
+    ) -> Tensors:
+        """Return what updates from this gradient make of a fresh model: among all ranks if `made_alone` is None.
+
+        Else each rank makes them alone, also the optimizer if `made_alone`, and `RANK` says so if `says_so`.
+
+        Raises:
+            RuntimeError: they exchange values over another group, so that no rank makes them alone.
+        """
+        model, device = self.fresh(), self.training.device
+        with alone(device, says_so=says_so) if made_alone else nullcontext():
+            optimizer = self.training.make_optimizer(model.parameters())
+        with (
+            nullcontext() if made_alone is None else alone(device, says_so=says_so),
+            noticing_exchanges() as seen,
+        ):
+            for _ in range(3):  # a schedule may begin at a learning rate of zero
+                self.update(model, gradient, optimizer)
+        if made_alone is not None and seen.found:
+            raise RuntimeError("the update exchanges values over a group that is not the default one")
+        return trained(model)
 
     def average_afresh(self) -> Tensors:
         """Return `average`, each shard's gradient of a model that no forward has changed."""

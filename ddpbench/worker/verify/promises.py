@@ -387,8 +387,11 @@ def _averaged(
     else:
         raise ValueError(f"no two averagings within {MOST_STEPS_APART} steps: give a shorter period")
     after = replica.own_parameters()
-    if prover.gathers:
-        note = "the loss exchanges values between ranks that train apart: one process cannot redo their steps"
+    if prover.gathers or comparer.update_exchanges():
+        what = "loss" if prover.gathers else "update"
+        note = (
+            f"the {what} exchanges values between ranks that train apart: one process cannot redo their steps"
+        )
         yield not_compared("parameters, averaged", comparer.name, note)
     else:
         yield comparer.change("parameters, averaged", before, after, trained(models[prover.rank]))
