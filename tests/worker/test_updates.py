@@ -237,7 +237,7 @@ def test_updates_that_follow_the_rank_are_named() -> None:
             assert failed == {"final replicas"}, (name, strategy)
             what = "the step" if name == "ScalesInStepByRank" else "the update"
             assert fault.startswith(f"{what} gives other parameters on each rank"), (name, strategy, fault)
-    for found in run_ranks(each_reason, 2, names[:3], ["zero1", "fsdp", "post_local_sgd"]):
+    for found in run_ranks(each_unproved, 2, names[:3], ["zero1", "fsdp", "post_local_sgd"]):
         for (name, strategy), notes in found.items():
             assert any("the update gives other parameters on each rank" in each for each in notes), (
                 name,
@@ -317,7 +317,7 @@ def test_hooks_of_replicas_in_threads_are_named_where_one_fails() -> None:
 
     for name, ranks, hooks in (("data_parallel", 2, True), ("data_parallel", 2, False), ("ddp", 2, True)):
         training: Any = SimpleNamespace(strategy=load_strategy(name), hooks_see_outputs=hooks)
-        training.case = SimpleNamespace(world_size=ranks)
+        training.case = SimpleNamespace(world_size=ranks, strategy=name)
         training.options = load_strategy(name).options()
         said = failure(IndexError("list index out of range"), training)
         assert ("forward hooks" in said) is (name == "data_parallel" and hooks), said
