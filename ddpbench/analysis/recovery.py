@@ -11,10 +11,8 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from ddpbench.analysis.statistics.stats import Interval, median_launch
 from ddpbench.records import Failure, Gang, Snapshot, Trained
@@ -195,18 +193,26 @@ def _places(
     ranks: Sequence[RankTold], kept: Mapping[int, tuple[int, float]], local_batch: int
 ) -> tuple[int, int, int]:
     """Return how many samples the steps that count were made with, how many different ones, and the last's place."""
-    taken: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
-    for rank in ranks:
-        for each in rank.trained:
-            _, until = kept.get(each.gang, (0, 0))
-            steps = min(len(each.ends_ns), max(0, until - each.first))
-            runs = [np.arange(first, first + count, dtype=np.int64) for first, count in each.samples]
-            if runs:
-                taken.append(np.concatenate(runs)[: int(steps) * local_batch])
-    places = np.concatenate(taken) if taken else np.empty(0, dtype=np.int64)
-    if not places.size:
-        return 0, 0, -1
-    return int(places.size), int(np.unique(places).size), int(places.max())
+    places = distinct = end = 0
+    for first, until in sorted(_runs(ranks, kept, local_batch)):
+        places += until - first
+        distinct += max(0, until - max(first, end))
+        end = max(end, until)
+    return places, distinct, end - 1
+
+
+def _runs(
+    ranks: Sequence[RankTold], kept: Mapping[int, tuple[int, float]], local_batch: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the runs of samples, from the first to before the last, that the steps that count were made with."""
+    for each in (each for rank in ranks for each in rank.trained):
+        _, until = kept.get(each.gang, (0, 0))
+        left = int(min(len(each.ends_ns), max(0, until - each.first))) * local_batch
+        for first, count in each.samples:
+            taken = min(count, left)
+            if taken:
+                yield first, first + taken
+            left -= taken
 
 
 def _snapshots(ranks: Sequence[RankTold]) -> list[list[Snapshot]]:

@@ -33,6 +33,8 @@ Size = Annotated[int, Field(ge=0, le=2**43)]
 Count = Annotated[int, Field(gt=0)]
 Steps = Annotated[int, Field(gt=0, lt=2**31)]
 """Of a block: so many that those of all launches together are still a number of 64 bits."""
+Place = Annotated[int, Field(ge=0, le=2**53)]
+"""Of a sample in a job's order, or how many follow one another: sums over ranks and launches are 64 bits at most."""
 Number = int
 """A time on a clock whose zero is anywhere, or a number of something."""
 
@@ -319,7 +321,7 @@ class Trained:
     """The end of each step."""
     losses: Many[float]
     """This rank's, in seven digits; empty where it knows none."""
-    samples: Many[Annotated[tuple[Whole, Whole], _AT_ONCE]]
+    samples: Many[Annotated[tuple[Place, Place], _AT_ONCE]]
     """What this rank trained on, by place in the job's order of samples: runs, each its first and how many."""
 
 

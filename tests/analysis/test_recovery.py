@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +12,9 @@ import pandas as pd
 import pytest
 
 from ddpbench.analysis import load, summarize
-from ddpbench.analysis.recovery import PARTS, RankTold, loss_difference, recovered_of, recovery_cost
-from ddpbench.records import RunDir
+from ddpbench.analysis.recovery import PARTS, RankTold, _places, loss_difference, recovered_of, recovery_cost
+from ddpbench.records import RunDir, Trained
+from ddpbench.records.schema import as_json, record_from_json
 from ddpbench.report.rows import rows_of
 from ddpbench.report.sections.recovery import section
 from ddpbench.spec import Budget, Case
@@ -260,3 +264,46 @@ def test_a_cases_row_has_the_median_launch_with_its_interval(tmp_path: Path) -> 
     assert (killed["samples_lost"], killed["samples_repeated"]) == (0, 0)
     assert pd.isna(whole["failures"])
     assert whole["recovery_snapshot_s"] == pytest.approx(0.02)
+
+
+def test_samples_are_counted_by_their_runs_as_one_by_one() -> None:
+    """At random, and where a record says that it holds more of them than any memory."""
+    dice = random.Random(0)
+    kept = {0: (0, 6), 1: (4, math.inf)}
+    for _ in range(300):
+        ranks, places = [], list[int]()
+        for _ in range(2):
+            trained = []
+            for gang in kept:
+                first, steps = dice.randrange(6), dice.randrange(1, 4)
+                runs = [(dice.randrange(30), dice.randrange(6)) for _ in range(3)]
+                trained.append(_trained(gang, first, steps, runs))
+                counted = min(steps, max(0, kept[gang][1] - first))
+                places += [place for start, count in runs for place in range(start, start + count)][
+                    : int(counted) * 3
+                ]
+            ranks.append(RankTold((), (), trained, ()))
+        expected = (len(places), len(set(places)), max(places, default=-1))
+        assert _places(ranks, kept, 3) == expected
+    vast = RankTold((), (), [_trained(1, 4, 1, [(0, 2**53)])], ())
+    assert _places([vast], kept, 8) == (8, 8, 7)
+    assert _places([vast], kept, 10**6) == (10**6, 10**6, 10**6 - 1)
+
+
+def _trained(gang: int, first: int, steps: int, runs: list[tuple[int, int]]) -> Trained:
+    return Trained(
+        gang=gang,
+        first=first,
+        start_ns=0,
+        ends_ns=tuple(range(1, steps + 1)),
+        losses=(),
+        samples=tuple(runs),
+    )
+
+
+def test_a_record_of_more_samples_than_any_job_has_is_none() -> None:
+    line = json.dumps(as_json(_trained(0, 0, 1, [(0, 2**53)])))
+    assert record_from_json(line.encode())
+    for pair in ("[0, 9007199254740993]", "[4611686018427387904, 1]"):
+        with pytest.raises(ValueError, match="less than or equal to 9007199254740992"):
+            record_from_json(line.replace("[0, 9007199254740992]", pair).encode())
