@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -246,6 +247,45 @@ def test_a_plan_of_very_many_options_is_refused(tmp_path: Path, field: str) -> N
         read_plan(planned(600, 401))
     with pytest.raises(IdentityError, match=r"has 1,001 keys; must be 1,000 at most"):
         read_plan(planned(1_001))
+
+
+LINKED: dict[str, Any] = {"fabric": "10 Gbit/s", "compute": "synthetic"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"nodes": 2**53}, "nodes: value error, must be a whole number, 1 to 4,096"),
+        ({"nodes": 129, **LINKED}, "a network of 129 nodes; one on a machine has 128 at most"),
+        ({"ranks_per_node": 4097}, "ranks_per_node: .* 1 to 4,096"),
+        ({"threads_per_rank": 2**53}, "threads_per_rank: .* 1 to 4,096"),
+        ({"loader_workers": 129}, "loader_workers: .* 0 to 128"),
+        ({"local_batch": 10**9 + 1}, "local_batch: .* 1 to 1,000,000,000"),
+        ({"global_batch": 2**53}, "global_batch: .* 1 to 4,096,000,000,000"),
+        ({"replicate": 1000}, "replicate: .* 0 to 999"),
+        ({"agents": 2**53}, "agents: .* 1 to 4,096"),
+        ({"snapshot_every": 2**53}, "snapshot_every: .* 1 to 100,000"),
+        ({"dilation": 1e8}, "dilation: value error, must be 1 to 1,000"),
+        ({"collective_timeout": 1e8}, "collective_timeout: .* 1 s to 1 day"),
+        ({"collective_timeout": "10 s"}, "collective_timeout: .* 1 s to 1 day"),
+        ({"fabric": "10 Gbit/s; 129 racks"}, "racks out of range: must be a whole number, 1 to 128"),
+        ({"fabric": f"10 Gbit/s; {10**400} racks"}, "racks out of range: must be a whole number, 1 to 128"),
+        ({"fabric": "10 Gbit/s; latency 1e9 µs"}, "a latency out of range: must be from 0 s and below 10 s"),
+        ({"fabric": "10 Gbit/s; loss 100 %"}, "losses out of range: must be from 0 and below 1"),
+    ],
+    ids=str,
+)
+def test_a_plan_of_numbers_that_no_sweep_has_is_refused(
+    tmp_path: Path, fields: dict[str, Any], said: str
+) -> None:
+    """Nodes are gone through one by one, and a step is divided by the dilation."""
+    usual = {"nodes": 2, "dilation": 1000.0, "global_batch": 10**9, **LINKED}
+    run = RunDir(tmp_path / "run")
+    write_plan(run, [case_of("ddp", 2, **usual)])
+    assert len(read_plan(run).cases) == 1
+    write_plan(run, [case_of("ddp", 2, **fields)])
+    with pytest.raises(IdentityError, match=said):
+        read_plan(run)
 
 
 def test_options_are_read_once_for_each_case(monkeypatch: pytest.MonkeyPatch) -> None:

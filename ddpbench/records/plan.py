@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
@@ -15,10 +15,10 @@ from ddpbench.records.checked import first_problem
 from ddpbench.records.files import damaged, parse_json
 from ddpbench.records.request import LaunchRequest
 from ddpbench.records.rundir import CASE_ID, RUN_ID, Purpose, RunDir
-from ddpbench.spec import Budget, Case, Links, PlannedCase, StatedTraits, environment
+from ddpbench.spec import Budget, Case, Links, PlannedCase, StatedTraits, environment, limits
 from ddpbench.spec.claims import Kind, Of, Past, PlannedClaim
 from ddpbench.spec.documents import MAX_CHARACTERS, MAX_KEYS, odd_parts
-from ddpbench.spec.limits import MAX_CLAIMS, MAX_HISTORY, MAX_PAIRS, MAX_RANKS, MAX_RATE
+from ddpbench.spec.limits import MAX_CLAIMS, MAX_HISTORY, MAX_NODES, MAX_PAIRS, MAX_RANKS, MAX_RATE
 from ddpbench.spec.settings import BucketSetting, Recovery
 from ddpbench.texts import shortened, unprintable
 
@@ -150,13 +150,24 @@ def _links(text: str) -> str:
         rates = [*links.bandwidth, links.uplink, links.local_bandwidth]
         if not all(rate is None or 0 < rate <= MAX_RATE for rate in rates) or links.racks < 1:
             raise ValueError(f"{text!r} names links that carry nothing, or more than any does")
+        for what, number, limit in (
+            ("racks", links.racks, limits.RACKS),
+            ("a latency", links.latency_s, limits.LATENCY_S),
+            ("losses", links.loss, limits.LOSS),
+        ):
+            try:
+                limit.checked(number)
+            except ValueError as error:
+                raise ValueError(f"{shortened(text)} names links with {what} out of range: {error}") from None
     return text
 
 
 _LARGEST = 2**53
 """Whole numbers up to it are exact as floats too."""
 _Positive = Annotated[int, Field(ge=1, le=_LARGEST)]
-_Natural = Annotated[int, Field(ge=0, le=_LARGEST)]
+_SAMPLES = limits.Range(low=1, high=limits.GLOBAL_BATCH.high * MAX_RANKS, whole=True)
+"""Of a step of the whole job: more than `limits.GLOBAL_BATCH` where each rank's are set, and ranks are many."""
+_TIMEOUT_S = replace(limits.COLLECTIVE_TIMEOUT_S, reads=None)
 MOST_SHRINK = 10**6
 """Times the largest transfer that a record may have, it is still a number of 64 bits."""
 _Cap = BucketSetting | None
@@ -182,20 +193,20 @@ class _Entry(BaseModel, strict=True, frozen=True):
     device: Literal["cpu", "cuda"] = "cpu"
     launcher: _Text = "local"
     world_size: Annotated[int, Field(ge=1, le=MAX_RANKS)] = 1
-    nodes: _Positive = 1
-    ranks_per_node: _Positive = 1
-    threads_per_rank: _Positive = 1
-    loader_workers: _Natural = 0
+    nodes: Annotated[int, limits.NODES] = 1
+    ranks_per_node: Annotated[int, limits.RANKS_PER_NODE] = 1
+    threads_per_rank: Annotated[int, limits.THREADS] = 1
+    loader_workers: Annotated[int, limits.LOADER_WORKERS] = 0
     bucket_cap_mb: _Cap = None
-    local_batch: _Positive = 8
-    global_batch: _Positive = 8
+    local_batch: Annotated[int, limits.GLOBAL_BATCH] = 8
+    global_batch: Annotated[int, _SAMPLES] = 8
     scaling: Literal["weak", "strong"] = "weak"
     dtype: _Text = "float32"
     fabric: Annotated[_Text, AfterValidator(_links)] = ""
     compute: Literal["real", "replayed", "synthetic"] = "real"
-    dilation: Annotated[float, Field(ge=1, lt=1e9, strict=True)] = 1.0
+    dilation: Annotated[float, limits.DILATION] = 1.0
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 0
-    replicate: _Natural = 0
+    replicate: Annotated[int, limits.REPLICATE] = 0
     precision: Literal["full", "bf16", "fp16"] = "full"
     data: Literal["loader", "memory"] = "loader"
     evaluation: bool = False
@@ -204,9 +215,9 @@ class _Entry(BaseModel, strict=True, frozen=True):
     shrink: Annotated[int, Field(ge=1, le=MOST_SHRINK)] = 1
     env_json: Annotated[str, AfterValidator(_env)] = "{}"
     recovery: Recovery = "off"
-    snapshot_every: _Positive = 50
-    agents: _Positive = 1
-    collective_timeout: Annotated[float, Field(gt=0, lt=1e9, strict=True)] = 10.0
+    snapshot_every: Annotated[int, limits.SNAPSHOT_STEPS] = 50
+    agents: Annotated[int, limits.NODES] = 1
+    collective_timeout: Annotated[float, _TIMEOUT_S] = 10.0
     strategy_traits: Annotated[_Text, AfterValidator(_stated)] = ""
     skip_reason: str | None
     added_as_baseline: bool
@@ -384,6 +395,10 @@ def _planned(run: RunDir, entry: _Entry, raw: Mapping[str, Any]) -> PlannedCase:
         IdentityError: its id is none, or not that of its contents.
     """
     case = Case.from_json(dict(raw))
+    if case.fabric and case.nodes > MAX_NODES:
+        raise damaged(
+            run.plan, f"a network of {case.nodes:,} nodes; one on a machine has {MAX_NODES} at most"
+        )
     if case.fabric and len(Links.parse(case.fabric).bandwidth) not in (1, case.nodes):
         raise damaged(run.plan, f"{shortened(case.fabric)} has not a rate for each of {case.nodes} nodes")
     if case.case_id != entry.case_id:
