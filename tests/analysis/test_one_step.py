@@ -9,6 +9,7 @@ import pytest
 
 from ddpbench.analysis import RunSummary, summarize
 from ddpbench.analysis.steps.one_step import OneStep, merged, without
+from ddpbench.cli import run as run_command
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case, PlannedCase
 from tests.synthetic import (
@@ -197,6 +198,16 @@ def test_without_transfers_or_cores_there_is_no_step(tmp_path: Path) -> None:
     assert "no step to draw" in summary_of(tmp_path / "1", [bare]).one_step_absent
     crowded = summary_of(tmp_path / "2", [[rank((20,), 12), rank((20,), 10)]], crowded=True)
     assert "cores of its own" in crowded.one_step_absent
+
+
+def test_a_step_that_took_no_time_is_not_drawn(tmp_path: Path) -> None:
+    """As a stranger's records may have it."""
+    at = ORIGIN_NS + 10**9
+    none = (at, at, [("backward", at, at)], [(0, "all_reduce", 1024, at, at)])
+    summary = summary_of(tmp_path, [[RankLaunch(blocks=[[20 * MS] * 10], steps=[none])] * 2])
+    assert summary.one_step is None
+    assert "took no time, as its records have it" in summary.one_step_absent
+    assert run_command(["report", str(tmp_path / "run")]) == 0
 
 
 def test_unions_and_what_is_left_of_them() -> None:

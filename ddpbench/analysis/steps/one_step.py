@@ -115,6 +115,8 @@ def one_step(run: RunDir, cases: Sequence[CaseRun]) -> tuple[OneStep | None, str
     }
     median = statistics.median(length.values())
     step = min(whole, key=lambda one: (abs(length[one] - median), one))
+    if length[step] <= 0:
+        return None, f"The median instrumented step of {label} took no time, as its records have it."
     chosen = {rank: noted[step] for rank, noted in steps.items()}
     origin = min(one.start_ns for one in chosen.values())
     transfers = _transfers(launch, step, origin, case.case.backend)

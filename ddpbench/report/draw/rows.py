@@ -32,6 +32,11 @@ def block(axes: Axes, fill: style.Fill, when: tuple[float, float], *, centre: fl
     axes.barh(centre, end - start, left=start, height=height, color=fill.colour, **outline, zorder=2)
 
 
+def axis_end(longest: float) -> float:
+    """Return where an axis of bars ends: of bars without any length, as a stranger's records may have them, at 1."""
+    return longest if longest > 0 else 1.0
+
+
 def whiskers(axes: Axes, place: float, estimate: Estimate) -> None:
     """An interval across the end of a bar, with a rim in the ground's colour that shows it on any fill."""
     from matplotlib.patheffects import Normal, Stroke

@@ -13,7 +13,7 @@ from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import grey_ground, label_of, not_shown, setting_of
 from ddpbench.report.draw import style
-from ddpbench.report.draw.rows import block, over_bar
+from ddpbench.report.draw.rows import axis_end, block, over_bar
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import full_names, panels_of, variant_words
@@ -361,7 +361,7 @@ def _paint_narrow(sheet: Sheet, *, bars: Sequence[Bar]) -> None:
 
 
 def _longest_ms(bars: Sequence[Bar]) -> float:
-    return max(max(bar.total_s, sum(max(v, 0) for v in bar.parts.values())) for bar in bars) * 1e3
+    return axis_end(max(max(bar.total_s, sum(max(v, 0) for v in bar.parts.values())) for bar in bars) * 1e3)
 
 
 def _finish(axes: Axes) -> None:

@@ -13,7 +13,7 @@ from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import grey_ground, label_of, setting_of
 from ddpbench.report.draw import style
-from ddpbench.report.draw.rows import block, over_bar, whiskers
+from ddpbench.report.draw.rows import axis_end, block, over_bar, whiskers
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.words import Estimate, launches_each, milliseconds, percent, series_of
@@ -272,7 +272,8 @@ def _paint_narrow(sheet: Sheet, *, groups: Sequence[Sequence[Bar]]) -> None:
 def _longest_ms(groups: Sequence[Sequence[Bar]]) -> float:
     """Return the end of the longest whisker, unless that is more than twice as long as all bars."""
     steps = [bar.row.step_time_s for group in groups for bar in group if bar.row.step_time_s is not None]
-    return min(max(step.high or step.value for step in steps), 2 * max(step.value for step in steps)) * 1e3
+    longest = min(max(step.high or step.value for step in steps), 2 * max(step.value for step in steps))
+    return axis_end(longest * 1e3)
 
 
 def _head(axes: Axes, place: float, group: Sequence[Bar], aside: float) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ddpbench.report.draw import style
-from ddpbench.report.draw.rows import whiskers
+from ddpbench.report.draw.rows import axis_end, whiskers
 from ddpbench.report.words import Estimate
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def whiskered(
 def right_end(estimates: Sequence[Estimate]) -> float:
     """Room for all bars, and for whiskers as long as they leave the bars to be seen."""
     longest = max(estimate.value for estimate in estimates)
-    return 1.04 * min(max(estimate.high or estimate.value for estimate in estimates), 2 * longest)
+    return 1.04 * axis_end(min(max(estimate.high or estimate.value for estimate in estimates), 2 * longest))
 
 
 def finish(axes: Axes, names: Sequence[str], unit: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddpbench.report.captions import label_of, setting_of
 from ddpbench.report.draw import style
-from ddpbench.report.draw.rows import block, over_bar
+from ddpbench.report.draw.rows import axis_end, block, over_bar
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.sections.recovery.costs import PARTS, Cost
 
@@ -154,7 +154,7 @@ def _paint_narrow(sheet: Sheet, *, groups: Sequence[Sequence[Cost]]) -> None:
 
 
 def _bars(axes: Axes, group: Sequence[Cost], height: float, *, above: float) -> None:
-    axes.set_xlim(0, 1.02 * max(sum(cost.parts) for cost in group))
+    axes.set_xlim(0, 1.02 * axis_end(max(sum(cost.parts) for cost in group)))
     axes.set_ylim(len(group) - 0.5, -0.5)
     for place, cost in enumerate(group):
         at = 0.0
