@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import dis
+import os
 import sys
 import textwrap
 import types
@@ -77,6 +78,12 @@ def _bindings(statement: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
 
 def test_there_are_ten_shapes_and_more() -> None:
     assert len(SCRIPTS) >= 12
+
+
+@pytest.mark.parametrize(("path", "kind"), [(Path(), "a folder"), (Path(os.devnull), "a device")])
+def test_what_is_no_regular_file_is_called_what_it_is(path: Path, kind: str) -> None:
+    with pytest.raises(RequestError, match=f"{path} is {kind}, not a script: give the path of one"):
+        read_script(path)
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")

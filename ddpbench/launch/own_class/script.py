@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddpbench.errors import RequestError, meant_path
+from ddpbench.records.files import kind_of
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -50,8 +51,10 @@ def read_script(path: Path) -> Script:
     """Return a script's tree.
 
     Raises:
-        RequestError: there is no such file, or it is no Python.
+        RequestError: there is no such file, or it is no regular one or no Python.
     """
+    if path.exists() and not path.is_file():
+        raise RequestError(f"{path} is {kind_of(path.stat().st_mode)}, not a script: give the path of one")
     if not path.is_file():
         near = meant_path(path, Path.is_file)
         raise RequestError(f"there is no file {path}{near or '; give the path of the script'}")
