@@ -184,18 +184,26 @@ class Made:
 def make_dir(path: Path, own: Callable[[str], bool]) -> Made:
     """Makes a directory and those above it, or takes one that `check_free` lets pass.
 
+    What it has made is gone again where it raises, as where the umask lets nobody into a new folder.
+
     Raises:
         OutputError: it holds something else; or another user could exchange it.
         OSError: it cannot be made.
     """
     missing = [one for one in (path, *path.parents) if not one.exists()]
-    make_parents(path)
     try:
-        path.mkdir()
-    except FileExistsError:
-        missing = [one for one in missing if one != path]
-        check_own(path)
-    check_free(path, own)
+        make_parents(path)
+        try:
+            path.mkdir()
+        except FileExistsError:
+            missing = [one for one in missing if one != path]
+            check_own(path)
+        check_free(path, own)
+    except (OSError, OutputError):
+        for one in missing:
+            with contextlib.suppress(OSError):
+                one.rmdir()
+        raise
     return Made(path, own, tuple(missing), {name for name, _ in _entries(path)})
 
 
@@ -622,6 +630,19 @@ class RunDir:
             OSError: it cannot be read.
         """
         check_free(self.path, is_before_plan)
+
+    def check_begun(self) -> None:
+        """Refuses a directory that no sweep has begun: without a plan, and with files that are made later.
+
+        Raises:
+            IdentityError: it is one.
+            OSError: it cannot be read.
+        """
+        try:
+            if not self.plan.is_file():
+                self.check_free()
+        except OutputError:
+            raise self._is_none() from None
 
     def create(self) -> Made:
         """Makes the directory and proves that it can be written; returns what was made of it.

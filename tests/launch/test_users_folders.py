@@ -13,13 +13,13 @@ import pytest
 
 import ddpbench.launch.sweep.sweep as module
 from ddpbench.cli import run as command
-from ddpbench.errors import FabricError, LaunchError, MachineError, OutputError, WorkloadError
+from ddpbench.errors import FabricError, IdentityError, LaunchError, MachineError, OutputError, WorkloadError
 from ddpbench.launch import elsewhere
 from ddpbench.launch.interleave import told
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.sweep.preparation import Prepared, SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
-from ddpbench.records import RunDir
+from ddpbench.records import RunDir, rundir
 from ddpbench.records.rundir import MARK
 
 TEXT = '[base]\nworkload = "mlp:small"\nstrategy = "single"\nworld_size = 1\ndevice = "cpu"\n'
@@ -79,6 +79,28 @@ def test_a_mark_is_one_that_was_written_here(experiment: Path, tmp_path: Path) -
     (folder / MARK).touch()
     with pytest.raises(OutputError, match="holds other files"):
         prepare(SweepRequest(experiment=experiment, out=folder))
+
+
+def test_a_run_without_its_plan_is_said_to_lack_it_where_no_other_folder_was_named(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for name in ("experiment.toml", "cases/single/launch.json", "report.html"):
+        users_own(run, name)
+    with pytest.raises(IdentityError, match=r"run is not a run directory: plan\.json is missing$"):
+        prepare(SweepRequest(experiment=run))
+
+
+def test_folders_that_nobody_may_enter_do_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under umask 777, which does not keep root out."""
+
+    def barred(_: Path) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    (tmp_path / "own").mkdir()
+    monkeypatch.setattr(rundir, "_entries", barred)
+    for path in (tmp_path / "new" / "run", tmp_path / "own"):
+        with pytest.raises(PermissionError):
+            rundir.make_dir(path, rundir.is_before_plan)
+    assert [path.name for path in tmp_path.iterdir()] == ["own"]
 
 
 def test_a_call_that_was_killed_while_it_wrote_the_mark_is_in_nobodys_way(

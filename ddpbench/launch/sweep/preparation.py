@@ -78,6 +78,7 @@ def _places(request: SweepRequest) -> tuple[Path, Path | None]:
 
     Raises:
         RequestError: they are no such, or the run is not to be resumed.
+        IdentityError: a directory is given that is no run's.
     """
     source, out = request.experiment, request.out
     if source.is_dir():
@@ -89,6 +90,8 @@ def _places(request: SweepRequest) -> tuple[Path, Path | None]:
     for directory in {request.experiment, out} if request.experiment.is_dir() else {out}:
         if directory is not None:
             RunDir(checked_name(directory)).check()
+    if out == request.experiment:
+        RunDir(out).check_begun()
     if out is not None:
         RunDir(out).check_resumable()
         refuse_merged(RunDir(out))
