@@ -34,7 +34,7 @@ def add_parser(commands: Any) -> None:
         type=flags.number("--efficiency-cut", "EFFICIENCY"),
         default=0.7,
         metavar="FRACTION",
-        help="do not ask for job sizes that are less efficient than this (default: 0.7)",
+        help="do not ask for job sizes that are less efficient than this, such as 70%% (default: 0.7)",
     )
     parser.add_argument(
         "--samples-per-epoch",

@@ -78,15 +78,15 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _head(planned: Planned) -> list[str]:
     from ddpbench.machine.estimate import about
-    from ddpbench.units import format_seconds
+    from ddpbench.units import counted, format_seconds
 
     plan, nodes, budget = planned.plan, planned.nodes, planned.plan.experiment.budget
     cases = len(plan.runnable)
     seconds = plan.estimate_s(budget.rounds_min)
     shape = f"{len(nodes.names)} x {nodes.ranks_per_node} (nodes x ranks)"
     first = plan.runnable[0].case.device
-    took = f"{about(budget)} {format_seconds(round(seconds))} for {budget.rounds_min} rounds"
-    lines = [f"{planned.run.path}: {cases} cases on up to {shape}, device {first}, {took}"]
+    took = f"{about(budget)} {format_seconds(round(seconds))} for {counted(budget.rounds_min, 'round')}"
+    lines = [f"{planned.run.path}: {counted(cases, 'case')} on up to {shape}, device {first}, {took}"]
     lines += [f"  {note}" for note in planned.notes]
     names = plan.labels()
     for entry in plan.cases:

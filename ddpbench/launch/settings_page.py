@@ -44,7 +44,8 @@ of bit/s or a string such as `"10 Gbit/s"`.
 
 What a number may be stands in one table, `ddpbench/spec/limits.py`, which flags use too; *less* and *more* say why
 there is nothing beyond. Axes make at most {combinations:,} combinations, and cases times `rounds_max` at most
-{launches:,} launches: both are counted before anything is made of them. Texts have no control characters.
+{launches:,} launches: both are counted before anything is made of them. Texts have no control characters but
+line breaks and tabs.
 """
 _HEAD = "| key | type | default | unit | allowed | meaning |\n|---|---|---|---|---|---|"
 

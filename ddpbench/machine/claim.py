@@ -9,8 +9,9 @@ import secrets
 import socket
 from collections.abc import Iterator, Sequence
 
-from ddpbench.errors import MachineError
+from ddpbench.errors import MachineError, RequestError
 from ddpbench.machine.names import Holder, holder, holders
+from ddpbench.texts import shortened
 
 CLAIMS = "DDPBENCH_CLAIMS"
 """A variable of the environment: `own` respects only the claims of this user's processes."""
@@ -31,8 +32,12 @@ def claimed(cores: Sequence[int] = (), gpus: Sequence[str] = ()) -> Iterator[Non
 
     Raises:
         MachineError: another sweep holds one of them; its process is named.
+        RequestError: DDPBENCH_CLAIMS is set to anything else.
     """
-    own_alone = os.environ.get(CLAIMS, "") == "own"
+    given = os.environ.get(CLAIMS, "")
+    if given not in ("", "own"):
+        raise RequestError(f"{CLAIMS}={shortened(given)}: set it to own, or unset it")
+    own_alone = given == "own"
     names = {
         f"\0ddpbench-{what.lower().replace(' ', '-')}": what
         for what in (*(f"core {core}" for core in cores), *(f"GPU {gpu}" for gpu in gpus if gpu))

@@ -112,6 +112,7 @@ def test_an_empty_text_is_no_value(
             ["allocation", ".", "--efficiency-cut", "nan"],
             "--efficiency-cut: nan given; must be above 0 and up to 1",
         ),
+        (["allocation", ".", "--efficiency-cut", "70%"], "is not a run directory"),
         (
             ["allocation", ".", "--queue-wait", f"{TOO_MANY}=1h"],
             "--queue-wait: a whole number of about 5,000 digits",

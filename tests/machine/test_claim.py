@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.errors import MachineError
+from ddpbench.errors import MachineError, RequestError
 from ddpbench.machine import claim, names
 from ddpbench.machine.claim import claimed
 
@@ -53,6 +53,12 @@ def stranger(request: pytest.FixtureRequest) -> Iterator[str]:
     """Another user's process that holds a core's name."""
     with stranger_with(f"ddpbench-core-{CORE}", how=request.param):
         yield request.param
+
+
+def test_a_word_that_means_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DDPBENCH_CLAIMS", "mine")
+    with pytest.raises(RequestError, match="DDPBENCH_CLAIMS='mine': set it to own, or unset it"), claimed():
+        pass
 
 
 @needs_root

@@ -56,6 +56,12 @@ def test_a_script_is_as_it_is_kept(name: str, request_: Request) -> None:
     assert script(request_) == (GOLDEN / f"{name}.sbatch").read_text(encoding="utf-8")
 
 
+def test_one_node_of_one_rank_is_said_in_the_singular() -> None:
+    slots = Slots(python="python", again="ddpbench submit run")
+    told = job_script(Path("run"), "x", Shape(1, 1), PLAIN, cpus=1, time_s=60.0, slots=slots)
+    assert "what this run directory plans for 1 node of 1 rank. To follow it:" in told
+
+
 def test_a_script_is_a_script(tmp_path: Path) -> None:
     path = tmp_path / "job.sbatch"
     path.write_text(script(FULL, '/a b/it\'s "100 %"', retry_failed=True))

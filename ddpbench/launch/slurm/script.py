@@ -10,6 +10,7 @@ from ddpbench.launch.layout import SLURM_PLACE, srun
 from ddpbench.launch.slurm.disks import MARK, unpacking
 from ddpbench.launch.slurm.request import Request, slurm_time
 from ddpbench.launch.slurm.words import for_sbatch, for_shell, job_output, one_line
+from ddpbench.units import counted
 
 FIRST_PORT, PORTS = 20_000, 12_000
 """Ports of jobs: below those that Linux gives to connections, from 32,768."""
@@ -51,10 +52,10 @@ def job_script(
     flag = " --retry-failed" if slots.retry_failed else ""
     own = for_shell("the submission's directory", str(run_dir))
     worker = f"{for_shell('the Python', slots.python)} -m ddpbench.worker {local or own}{flag}"
-    nodes = "1 node" if shape.nodes == 1 else f"{shape.nodes} nodes"
+    nodes = f"{counted(shape.nodes, 'node')} of {counted(shape.ranks_per_node, 'rank')}"
     lines = [
         "#!/bin/bash",
-        f"# Measures what this run directory plans for {nodes} of {shape.ranks_per_node} ranks. To follow it:",
+        f"# Measures what this run directory plans for {nodes}. To follow it:",
         f"#   {one_line('the command', slots.again)}",
         "# Submitted again, after whatever ended it, it goes on with the launches that are left.",
         *(_directive(key, value) for key, value in options),

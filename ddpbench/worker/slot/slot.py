@@ -127,7 +127,8 @@ class Slot:
             self.check_stop()
             if time.monotonic() > deadline:
                 late = ", ".join(str(keys[key]) for key in missing)
-                self.meeting.put("verdict", {"refusal": f"slots {late} of {len(keys)} did not come"})
+                slots = "slot" if len(missing) == 1 else "slots"
+                self.meeting.put("verdict", {"refusal": f"{slots} {late} (of {len(keys)}) did not come"})
                 return
             time.sleep(POLL_S)
         cards = [Card.from_json(self._card_at(key)) for key in keys]
