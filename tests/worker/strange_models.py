@@ -302,6 +302,34 @@ class PackedLoader(Packed):
         return len(batch["offsets"]) - 1
 
 
+class OneLength(torch.optim.Optimizer):
+    """Moves all parameters together by a vector of one length."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        held = [each for group in self.param_groups for each in group["params"] if each.grad is not None]
+        length = torch.stack([each.grad.norm() for each in held]).norm()
+        for each in held:
+            each.sub_(0.1 * each.grad / length)
+
+
+class MovesTogether(Sound):
+    def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+        return OneLength(parameters)
+
+
+class StepsTogether(MovesTogether):
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss: torch.Tensor = self.loss(model, batch)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+
 class JoinedTargets(Sound):
     """Targets of several lengths in one row, as CTC takes them, beside samples along their first dimension."""
 

@@ -89,6 +89,16 @@ REFUSED = [
     ("Decay", "fsdp", "a parameter was used outside its module's forward"),
     ("Hooked", "fsdp", "FSDP exchanges parameters for shards without their hooks"),
     ("GathersHooked", "fsdp", "FSDP exchanges parameters for shards without their hooks"),
+    (
+        "MovesTogether",
+        "zero1",
+        "zero1 divides the update among ranks, and OneLength computes one of all parameters",
+    ),
+    (
+        "StepsTogether",
+        "zero1",
+        "zero1 divides the update among ranks, and OneLength computes one of all parameters",
+    ),
 ]
 
 
@@ -155,6 +165,8 @@ def test_replicas_in_threads_refuse_a_model_whose_copies_compute_with_the_first_
         ("Gathers", "post_local_sgd", {}, "ok", ""),
         ("GathersHooked", "ddp", {}, "ok", ""),
         ("AsksInStep", "ddp", {}, "ok", ""),
+        ("MovesTogether", "ddp", {}, "ok", ""),
+        ("MovesTogether", "fsdp", {}, "ok", ""),
         ("Packed", "ddp", {}, "ok", ""),
         ("PackedLoader", "ddp", {}, "ok", ""),
         ("Images", "ddp", {}, "ok", ""),

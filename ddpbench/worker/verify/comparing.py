@@ -17,13 +17,14 @@ import torch
 from ddpbench.measure.blocks import Control
 from ddpbench.records import UPDATE_EXCHANGES, Compared, Proof
 from ddpbench.strategies import Replica
-from ddpbench.strategies.base import CannotTrainError, hooked_parameters
+from ddpbench.strategies.base import CannotTrainError, hooked_parameters, parts_reason
 from ddpbench.strategies.trees import cast
 from ddpbench.worker.training.exchanges import alone, noticing_exchanges
 from ddpbench.worker.training.precision import Precision, roundoff_of
 from ddpbench.worker.training.randomness import have_drawn, random_state, seed_all, set_random_state
 from ddpbench.worker.training.training import Training, all_equal, checksum
 from ddpbench.worker.training.types import Numbers
+from ddpbench.worker.verify.optimizers import computed_together
 from ddpbench.worker.verify.written import changed_since, writes_sentence
 from ddpbench.workloads import is_import_path
 
@@ -389,6 +390,18 @@ class Comparer:
         lost = "" if proof.passed else self._lost()
         if not proof.passed and self.prover.agreed(float(bool(lost))):
             raise CannotTrainError(lost or "see the other ranks")
+        strategy, changed = self.training.strategy, proof.compared.startswith(("update", "parameters"))
+        if proof.passed or not strategy.sends_parameters or not changed:
+            return
+        together = self._computed_together()
+        if self.prover.agreed(float(bool(together))):
+            raise CannotTrainError(parts_reason(strategy.name, together or "its optimizer"))
+
+    def _computed_together(self) -> str:
+        kept = random_state()
+        found = computed_together(self.fresh, self.training.make_optimizer)
+        set_random_state(kept)
+        return found
 
     def explained(self, proof: Proof) -> Proof:
         """Return a comparison as it is recorded: one that failed because of the model does not fail the strategy.

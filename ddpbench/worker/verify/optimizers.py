@@ -11,6 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from ddpbench.worker.training.randomness import have_drawn, random_state
+
+_APART = 0.01
+"""A share of what updates change: below it they are equal but for rounding."""
 UPDATES = 3
 """A schedule may begin with a learning rate of zero."""
 MOST_STEPS = 64
@@ -53,6 +57,63 @@ def closure_name(optimizers: Sequence[torch.optim.Optimizer]) -> str:
         and closure.default is closure.empty
     )
     return next(wanting, "")
+
+
+def computed_together(fresh: Callable[[], nn.Module], make: Callable[[Any], Any]) -> str:
+    """Return the class of an optimizer that updates some parameters otherwise where it has not all; empty for others.
+
+    As one that divides by the norm of all gradients. `fresh` gives a model in its initial state, `make` what it is
+    trained with. None is found where an update draws random numbers, or fails.
+    """
+    ends: list[list[dict[str, torch.Tensor]]] = []
+    began = dict(fresh().named_parameters())
+    try:
+        for whole in (True, False):
+            model = fresh()
+            made = make(model.parameters())
+            optimizers: list[torch.optim.Optimizer] = getattr(made, "all", [made])
+            if not whole:
+                for one in optimizers:
+                    _leave_out_largest(one)
+            kept = random_state()
+            for number in range(UPDATES):
+                _set_gradients(model, number)
+                for one in optimizers:
+                    one.step()
+            if have_drawn(kept, random_state()):
+                return ""
+            names = {id(each): name for name, each in model.named_parameters()}
+            ends.append([{names[id(each)]: each.detach() for each in _held(one)} for one in optimizers])
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception:  # as of an optimizer of sparse gradients alone
+        return ""
+    for one, together, alone in zip(optimizers, *ends, strict=True):
+        gaps, moved = (
+            sum(float((each - other[name]).abs().square().sum()) for name, each in alone.items())
+            for other in (together, began)
+        )
+        if gaps > _APART**2 * moved:
+            return type(one).__name__
+    return ""
+
+
+def _held(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def _leave_out_largest(optimizer: torch.optim.Optimizer) -> None:
+    largest = max(_held(optimizer), key=lambda each: each.numel())
+    for group in optimizer.param_groups:
+        group["params"] = [each for each in group["params"] if each is not largest]
+
+
+def _set_gradients(model: nn.Module, seed: int) -> None:
+    """Gives a model's parameters gradients of random numbers, which leave the state of torch's generator."""
+    generator = torch.Generator().manual_seed(seed)
+    for each in model.parameters():
+        if each.requires_grad:
+            each.grad = torch.randn(each.shape, generator=generator).to(each)
 
 
 @contextmanager
