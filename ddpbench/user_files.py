@@ -1,7 +1,7 @@
 """Classes in users' own files, named by `train.py:Mine` or `package.module:Mine`: which names are such, and importing.
 
-Only who runs an experiment imports a file that it names: planning does for strategies and algorithms, ranks do for
-workloads too. Who reads a run imports nothing that stands in it.
+Commands that run an experiment import the files that it names: planning those of strategies, ranks all. Commands that
+read a run import none.
 """
 
 from __future__ import annotations

@@ -8,9 +8,13 @@ Importing this imports no torch.
 
 from __future__ import annotations
 
+import inspect
+from types import ModuleType
 from typing import TYPE_CHECKING
 
+from ddpbench.errors import StrategyError
 from ddpbench.table import Entry
+from ddpbench.user_files import is_import_path, load_class, sentence_of
 
 if TYPE_CHECKING:
     from ddpbench.collectives.base import Collective
@@ -48,11 +52,44 @@ TABLE: dict[str, Entry] = {
 """By name, in the order of lists and legends. The library's own is `all_reduce`, and not in it."""
 
 
+def is_collective(name: str) -> bool:
+    """Return whether an algorithm is made of point-to-point messages: one of the table, or a user's own class."""
+    return name in TABLE or is_import_path(name)
+
+
 def load_collective(name: str) -> type[Collective]:
-    """Return the algorithm of that name.
+    """Return the algorithm of that name, or of an import path such as `mine.py:MyRing`, whose file is imported.
 
     Raises:
         KeyError: there is none.
+        StrategyError: the user's file cannot be imported, or the class there is not an algorithm.
     """
+    if is_import_path(name):
+        return _own(name)
     found: type[Collective] = TABLE[name].load()
     return found
+
+
+def _own(name: str) -> type[Collective]:
+    from ddpbench.collectives.base import Collective
+
+    head, _, attribute = name.rpartition(":")
+    try:
+        found = load_class(name, _is_algorithm, first=False)
+    except ImportError as error:
+        raise StrategyError(sentence_of(error)) from error
+    if not issubclass(found, Collective):
+        raise StrategyError(
+            f"class {attribute} in {head} is not an algorithm: derive it from ddpbench.collectives.base.Collective"
+        )
+    if inspect.isabstract(found):
+        raise StrategyError(f"class {attribute} in {head} lacks _all_reduce()")
+    if not isinstance(getattr(found, "name", None), str):
+        found.name = attribute
+    return found
+
+
+def _is_algorithm(value: object, module: ModuleType) -> bool:
+    from ddpbench.collectives.base import Collective
+
+    return inspect.isclass(value) and issubclass(value, Collective) and value.__module__ == module.__name__

@@ -61,6 +61,9 @@ class TableCatalog:
             self._strategies[name] = replace(_info(path, found), traits=partial(stated_traits, found))
         return self._strategies[name]
 
+    def check_algorithm(self, name: str) -> None:
+        check_file(located(name, self._beside), self._beside)
+
     def workload(self, name: str) -> WorkloadInfo:
         if is_import_path(name):  # imported only in a rank
             batch = self._batches.get(name)
@@ -94,6 +97,7 @@ def _info(name: str, found: Strategy[Any]) -> StrategyInfo:
         check=found.check,
         algorithms=found.algorithms,
         schedules=found.schedules,
+        own_algorithms=found.own_algorithms,
         trainers=found.trainers,
         pieces=found.pieces,
         piece_count=found.piece_count,

@@ -137,7 +137,7 @@ def _folders(own_folder: Path | None) -> list[Path]:
     return [*([own_folder.resolve()] if own_folder is not None else []), Path.cwd()]
 
 
-_NAMED_BY_PATH = ("workload", "strategy")
+_NAMED_BY_PATH = ("workload", "strategy", "algorithm")
 """Settings whose values may be the names of users' own classes."""
 
 

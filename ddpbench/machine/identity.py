@@ -210,9 +210,9 @@ def _difference(key: str, before: Mapping[str, Any], now: Mapping[str, Any], apa
 
 
 def sources_named(cases: Iterable[Case]) -> list[str]:
-    """Return what `sources_digest` is made of: the cases' workloads, and users' own strategies."""
+    """Return what `sources_digest` is made of: the cases' workloads, and users' own strategies and algorithms."""
     cases = list(cases)
-    own = (case.strategy for case in cases if is_own(case.strategy))
+    own = (name for case in cases for name in (case.strategy, case.algorithm) if is_own(name))
     return list(dict.fromkeys([*(case.workload for case in cases), *own]))
 
 

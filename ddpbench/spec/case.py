@@ -206,18 +206,18 @@ class Case:
 
     @property
     def known_algorithm(self) -> str:
-        """The algorithm by which bytes and times are foretold; empty where the backend chooses one by itself.
+        """The algorithm by which bytes and times are foretold; empty for a user's own, and where the backend chooses.
 
         gloo's all-reduce is a ring at every size; MPI, NCCL and UCC choose by size and by how ranks stand.
         """
         chooses = self.algorithm == "all_reduce" and self.backend != "gloo"
-        return "" if chooses else self.algorithm
+        return "" if chooses or is_import_path(self.algorithm) else self.algorithm
 
     @property
     def chosen(self) -> list[str]:
         """What was chosen of algorithm and schedule, in words, where it is not what the strategy does unasked."""
         usual = _USUAL.get(self.strategy)
-        asked = zip((self.algorithm, self.schedule), usual, strict=True) if usual else ()
+        asked = zip((short_name(self.algorithm), self.schedule), usual, strict=True) if usual else ()
         return [word.replace("_", " ") for word, own in asked if word not in ("", own)]
 
     @property

@@ -49,6 +49,8 @@ class StrategyInfo:
     """Why the strategy cannot run a case, or None."""
     algorithms: tuple[str, ...] = ()
     schedules: tuple[str, ...] = ()
+    own_algorithms: bool = False
+    """True if a user's own algorithm may be asked for too."""
     trainers: Callable[[int], int] = _all
     """Of a world size: how many ranks train on samples of their own."""
     pieces: Pieces = ""
@@ -98,6 +100,13 @@ class Catalog(Protocol):
         Raises:
             KeyError: there is none.
             ValueError: a user's own cannot be used; the sentence says why.
+        """
+
+    def check_algorithm(self, name: str) -> None:
+        """See that the file of a user's own algorithm such as `mine.py:MyRing` is there; nothing is imported.
+
+        Raises:
+            ValueError: it is not, or has no such class; the sentence says which.
         """
 
     def workload(self, name: str) -> WorkloadInfo:

@@ -18,6 +18,7 @@ from ddpbench.spec import environment
 from ddpbench.spec.case import BASE, OF_FRAMEWORKS, OWN_TYPES, Case
 from ddpbench.spec.links import link_words, short_links
 from ddpbench.units import counted, series_of
+from ddpbench.user_files import short_name
 
 Role = Literal["panel", "variant", "scale", "bookkeeping"]
 Decided = Literal["loss", "state", "compute"]
@@ -110,6 +111,10 @@ def _plain(name: str) -> Callable[[Case], str]:
     return lambda case: str(getattr(case, name)).replace("_", " ")
 
 
+def _algorithm(case: Case) -> str:
+    return short_name(case.algorithm).replace("_", " ")
+
+
 def _batch_cell(case: Case) -> str:
     return f"{batch(case):,} {'local' if case.scaling == 'weak' else 'global'}"
 
@@ -150,7 +155,7 @@ FACETS: dict[str, Facet] = {
     "experiment": Facet("bookkeeping", "Experiment", lambda case: case.experiment),
     "workload": Facet("panel", "Workload", lambda case: case.workload, _ALL, in_label=True),
     "strategy": Facet("variant", "Strategy", lambda case: case.strategy_name, in_label=True),
-    "algorithm": Facet("variant", "Algorithm", _plain("algorithm"), cell=_plain("algorithm"), in_label=True),
+    "algorithm": Facet("variant", "Algorithm", _algorithm, cell=_algorithm, in_label=True),
     "schedule": Facet("variant", "Schedule", _plain("schedule"), cell=_plain("schedule"), in_label=True),
     "options_json": Facet(
         "variant", "Options", lambda case: ", ".join(options_words(case.options)), in_label=True
@@ -426,6 +431,8 @@ def wording(names: Iterable[str], among: Iterable[Case]) -> Callable[[Case], lis
             tellers.append(
                 partial(_option_words, owner, frozenset(_varied(every, name, owner)) if every else None)
             )
+        elif name in _OF_CLASSES:
+            tellers.append(partial(_class_word, name, _clashing(name, every)))
         else:
             tellers.append(partial(_word, FACETS[name]))
 
@@ -438,6 +445,23 @@ def wording(names: Iterable[str], among: Iterable[Case]) -> Callable[[Case], lis
 
 def _word(facet: Facet, case: Case) -> list[str]:
     return [facet.word(case)]
+
+
+_OF_CLASSES = ("strategy", "algorithm")
+"""Fields that may name a class in a user's own file, of which the words tell the class alone."""
+
+
+def _clashing(name: str, every: Iterable[Case]) -> set[str]:
+    """Return the words that different values of a field share."""
+    values: dict[str, set[str]] = {}
+    for case in every:
+        values.setdefault(FACETS[name].word(case), set()).add(getattr(case, name))
+    return {word for word, of in values.items() if len(of) > 1}
+
+
+def _class_word(name: str, clashing: Collection[str], case: Case) -> list[str]:
+    word = FACETS[name].word(case)
+    return [f"{word} ({getattr(case, name).rpartition(':')[0]})" if word in clashing else word]
 
 
 def _option_words(

@@ -32,7 +32,8 @@ def _labels(cases: tuple[Case, ...]) -> dict[str, str]:
 def _apart(cases: Sequence[Case]) -> Iterator[tuple[Case, list[str]]]:
     """Yield each with the words for what is not the same in all of them; settings are compared within a workload."""
     workloads = _grouped(cases, lambda case: case.workload)
-    files = len({case.strategy for case in cases}) > 1  # users' own, of one class name
+    # of one class name in several files
+    named = [name for name in ("strategy", "algorithm") if len({getattr(case, name) for case in cases}) > 1]
     for name, members in workloads.items():
         told = [name.removeprefix("replay:")] if len(workloads) > 1 else []
         settings = [_settings(case) for case in members]
@@ -41,15 +42,9 @@ def _apart(cases: Sequence[Case]) -> Iterator[tuple[Case, list[str]]]:
         if ("", "local_batch") in differing and ("", "global_batch") in differing:
             differing.remove(("", "global_batch"))  # which follows from the other
         for case, mine in zip(members, settings, strict=True):
-            path = case.strategy.rpartition(":")[0]
-            yield (
-                case,
-                [
-                    *([path] if files else []),
-                    *told,
-                    *(_word(*key, mine[key]) for key in differing if key in mine),
-                ],
-            )
+            files = filter(None, (getattr(case, name).rpartition(":")[0] for name in named))
+            words = (_word(*key, mine[key]) for key in differing if key in mine)
+            yield case, [*files, *told, *words]
 
 
 def _grouped(cases: Iterable[Case], key: Callable[[Case], str]) -> dict[str, list[Case]]:

@@ -23,6 +23,7 @@ from ddpbench.spec.fabric import FabricSettings, Links
 from ddpbench.spec.limits import MAX_COMBINATIONS, MAX_NODES, MAX_RANKS
 from ddpbench.spec.reasons import skip_reason
 from ddpbench.spec.settings import Base, Experiment
+from ddpbench.user_files import is_import_path
 
 
 def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[PlannedCase]:
@@ -198,7 +199,9 @@ def _case(
         "experiment": experiment.name,
         "workload": workload.name,
         "strategy": strategy.name,
-        "algorithm": _chosen(setting["algorithm"], strategy.algorithm, strategy.algorithms),
+        "algorithm": _chosen(
+            setting["algorithm"], strategy.algorithm, strategy.algorithms, own=strategy.own_algorithms
+        ),
         "schedule": _chosen(setting["schedule"], strategy.schedule, strategy.schedules),
         "options_json": options[0],
         "workload_options_json": options[1],
@@ -295,9 +298,12 @@ def _env_json(setting: Mapping[str, Any], *, uses_backend: bool) -> str:
     return environment.to_json(found if uses_backend else environment.without_transport(found))
 
 
-def _chosen(asked: str, own: str, choice: Sequence[str]) -> str:
-    """Return what a case does: what was asked for where its strategy leaves the choice, else the strategy's own."""
-    return asked if asked in choice else own
+def _chosen(asked: str, usual: str, choice: Sequence[str], *, own: bool = False) -> str:
+    """Return what a case does: what was asked for where its strategy leaves the choice, else what that does unasked.
+
+    With `own` a user's own class may be asked for too.
+    """
+    return asked if asked in choice or (own and is_import_path(asked)) else usual
 
 
 def _dtype(asked: str, workload: WorkloadInfo) -> str:
@@ -316,12 +322,24 @@ def _unknown_choices(experiment: Experiment, catalog: Catalog) -> Iterable[Probl
         choices = {info.name: getattr(info, f"{setting}s") for info in infos if getattr(info, f"{setting}s")}
         known = sorted({value for choice in choices.values() for value in choice})
         where = f"axes.{setting}" if setting in experiment.axes else f"base.{setting}"
+        if setting == "algorithm" and any(info.own_algorithms for info in infos):
+            own = {value for value in asked if is_import_path(value)}
+            yield from _missing_algorithms(own, catalog, where)
+            asked -= own
         for value in sorted(asked - set(known)):
             if known:
                 message = f'{" and ".join(choices)} has no "{value}"; {nearest(value, known)}'
             else:
                 message = f'{" and ".join(names)} leaves no choice of it; set strategy = "ddp"'
             yield Problem(path=where, message=message)
+
+
+def _missing_algorithms(names: Iterable[str], catalog: Catalog, where: str) -> Iterator[Problem]:
+    for name in sorted(names):
+        try:
+            catalog.check_algorithm(name)
+        except ValueError as error:
+            yield Problem(path=where, message=str(error))
 
 
 def _options(experiment: Experiment, setting: Mapping[str, Any], owner: str) -> dict[str, Any]:

@@ -39,7 +39,8 @@ class Base(BaseModel, extra="forbid", frozen=True):
     """How training is divided among ranks and gradients are aggregated: a name from `ddpbench list`, or a class in your
     own file such as `mine.py:TopK`."""
     algorithm: str = "default"
-    """Collective algorithm for gradients, if the strategy leaves a choice; `default` is the strategy's own."""
+    """Collective algorithm for gradients, if the strategy leaves a choice; `default` is the strategy's own. For `ddp`
+    also a class in your own file such as `mine.py:MyRing`."""
     schedule: Literal["default", "overlapped", "after_backward"] = "default"
     """When gradients are sent, if the strategy leaves a choice: during backward or after it; `default` is the
     strategy's own."""

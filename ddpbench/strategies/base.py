@@ -316,6 +316,8 @@ class Strategy(ABC, Generic[OptionsT]):
     schedule: ClassVar[Literal["", "overlapped", "after_backward"]] = ""
     algorithms: ClassVar[tuple[str, ...]] = ()
     """All that a case may ask for with the setting `algorithm`; empty: there is no choice."""
+    own_algorithms: ClassVar[bool] = False
+    """True if a case may also ask for a user's own class that derives from `Collective`."""
     schedules: ClassVar[tuple[str, ...]] = ()
     """All that a case may ask for with the setting `schedule`; empty: there is no choice."""
     uses_buckets: ClassVar[bool] = False

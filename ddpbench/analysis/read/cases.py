@@ -198,7 +198,8 @@ def _status(
         folder = RunDir(path).launch(worst.case_id, "measure", worst.round)
         logs = f"logs in {folder.path}; " if folder.log_files() else ""  # a run that is kept has none
         advice = f"after fixing this, measure again with: {resume_command(path, '--retry-failed')}"
-        own = [name for name in (planned.case.workload, planned.case.strategy) if is_import_path(name)]
+        named = (planned.case.workload, planned.case.strategy, planned.case.algorithm)
+        own = [name for name in named if is_import_path(name)]
         if own:  # numbers of two programs do not belong in one run
             files = dict.fromkeys(name.rpartition(":")[0] for name in own)
             advice += f", or with another --out where {' or '.join(files)} had to change"

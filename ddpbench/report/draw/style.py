@@ -12,6 +12,7 @@ from typing import Any, Literal
 from ddpbench.spec import Case
 from ddpbench.spec.case import BASE
 from ddpbench.strategies.traits import Traits, traits_named, traits_of
+from ddpbench.user_files import is_import_path
 
 INK = "#1F2328"
 MUTED = "#59636E"
@@ -73,6 +74,8 @@ ALGORITHMS: dict[str, Look] = {
 }
 """Of algorithms other than a strategy's own: they are the subject where they stand side by side."""
 
+_OWN_MARKERS = "PpH8"
+"""Markers of users' own algorithms, chosen by the name."""
 _VARIANT_MARKERS = "*X<>dH8h"
 
 
@@ -95,6 +98,8 @@ def _look(own: Traits, algorithm: str, variant: int) -> Look:
     first = Look(own.display, colour, marker, OUTLINE if _light(colour) else None)
     if own.role == "reference" and algorithm in ALGORITHMS:
         first = replace(ALGORITHMS[algorithm], name=first.name)
+    elif own.role == "reference" and is_import_path(algorithm):
+        first = Look(first.name, OTHER_COLOUR, _OWN_MARKERS[sum(algorithm.encode()) % len(_OWN_MARKERS)])
     if not variant:
         return first
     return replace(first, marker=_VARIANT_MARKERS[(variant - 1) % len(_VARIANT_MARKERS)])

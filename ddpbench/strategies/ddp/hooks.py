@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from ddpbench.collectives import TABLE as COLLECTIVES
+from ddpbench.collectives import is_collective
 from ddpbench.strategies.base import Job
+from ddpbench.user_files import is_import_path, short_name
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
@@ -55,10 +56,10 @@ class BucketHook:
         self._waits = job.case.schedule == "after_backward"
         self._waiting: list[tuple[GradBucket, torch.Tensor, Summed]] = []
         self._group: dist.ProcessGroup | None = None
-        if job.case.algorithm in COLLECTIVES and job.distributed:
+        if is_collective(job.case.algorithm) and job.distributed:
             self._group = dist.new_group(timeout=NEVER)  # DDP's own messages shall not meet the collectives'
         self._background = _background(job, self._group)
-        self._op = job.case.algorithm if job.case.algorithm in COLLECTIVES else "all_reduce"
+        self._op = _operation(job.case.algorithm)
         self.sizes: list[int] = []
         self._left = 0
         self.last_start: Mark = None
@@ -136,6 +137,13 @@ class BucketHook:
         return _library_all_reduce(buffer, done, self._among)
 
 
+def _operation(algorithm: str) -> str:
+    """Return what transfers by an algorithm are noted as."""
+    if is_import_path(algorithm):
+        return f"{short_name(algorithm)}/together"
+    return algorithm if is_collective(algorithm) else "all_reduce"
+
+
 def _library_all_reduce(
     buffer: torch.Tensor, done: Callable[[None], None], among: dist.ProcessGroup | None
 ) -> Summed:
@@ -152,7 +160,7 @@ def _library_all_reduce(
 
 def _background(job: Job, group: dist.ProcessGroup | None) -> Background | None:
     """Return the thread that sends by an algorithm of our own; None for the library's."""
-    if job.case.algorithm not in COLLECTIVES:
+    if not is_collective(job.case.algorithm):
         return None
     from ddpbench.collectives import load_collective
     from ddpbench.collectives.background import Background

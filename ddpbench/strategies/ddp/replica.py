@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ddpbench.collectives import TABLE as COLLECTIVES
+from ddpbench.collectives import is_collective
 from ddpbench.strategies.base import Job, Replica
 from ddpbench.strategies.ddp.options import DdpOptions
 from ddpbench.strategies.ddp.reducers import Reducers
@@ -88,7 +88,7 @@ class DdpReplica(Replica):
     def _needs_hook(self, job: Job, options: DdpOptions) -> bool:
         """Return whether timed steps have a communication hook too."""
         return (
-            job.case.algorithm in COLLECTIVES
+            is_collective(job.case.algorithm)
             or job.case.schedule == "after_backward"
             or options.compression != "none"
         )

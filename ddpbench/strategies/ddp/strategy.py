@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ddpbench.collectives import TABLE as COLLECTIVES
+from ddpbench.collectives import is_collective
 from ddpbench.spec import Case
 from ddpbench.strategies.base import Job, ModelFound, Promise, Replica, Strategy, dense_reason
 from ddpbench.strategies.ddp.options import DdpOptions
@@ -28,6 +29,7 @@ class Ddp(Strategy[DdpOptions]):
     schedule = "overlapped"
     uses_buckets = True
     algorithms = ("all_reduce", *COLLECTIVES)
+    own_algorithms = True
     schedules = ("overlapped", "after_backward")
     variants = (
         {"gradient_as_bucket_view": True},
@@ -44,7 +46,7 @@ class Ddp(Strategy[DdpOptions]):
         options = DdpOptions.model_validate(case.options)
         if reason := accumulate_reason(case):
             return reason
-        if case.algorithm in COLLECTIVES and case.device == "cuda":
+        if is_collective(case.algorithm) and case.device == "cuda":
             return (
                 f"{case.algorithm} is made of point-to-point messages between ranks on the CPU, over gloo: on GPUs "
                 'set algorithm = "all_reduce"'
@@ -60,7 +62,7 @@ class Ddp(Strategy[DdpOptions]):
         return super().step_reason(case) if options.compression == "powersgd" else None
 
     def model_reason(self, case: Case, *, closure: str, sparse: bool) -> str | None:
-        if sparse and case.algorithm in COLLECTIVES:
+        if sparse and is_collective(case.algorithm):
             return dense_reason(case.algorithm)
         compression = DdpOptions.model_validate(case.options).compression
         return dense_reason(f"compression = {compression!r}") if sparse and compression != "none" else None
@@ -109,6 +111,6 @@ def _powersgd_reason(case: Case) -> str | None:
             "under fp16 autocast gradients may be infinite, and PowerSGD would keep the infinity for ever: set "
             'precision = "bf16" or "full"'
         )
-    if case.algorithm in COLLECTIVES:
+    if is_collective(case.algorithm):
         return f'PowerSGD has all-reduces of its own and no {case.algorithm}: set algorithm = "all_reduce"'
     return None

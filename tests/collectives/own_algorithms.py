@@ -1,0 +1,33 @@
+"""All-reduces from a user's own file: a right one, and some that go wrong."""
+
+from __future__ import annotations
+
+import torch
+
+from ddpbench.collectives.base import Collective
+
+
+class ToEach(Collective):
+    """Every rank sends its gradient to every other, and adds all up in the order of ranks."""
+
+    def _all_reduce(self, tensor: torch.Tensor) -> None:
+        n, rank, transport = self.size, self.rank, self.transport
+        kept = self.scratch(tensor, n * tensor.numel()).view(n, tensor.numel())
+        kept[rank].copy_(tensor)
+        for t in range(1, n):
+            arrival = transport.receive(kept[(rank - t) % n], (rank - t) % n)
+            transport.send(kept[rank], (rank + t) % n)
+            arrival.wait()
+        tensor.copy_(kept[0])
+        for other in kept[1:]:
+            tensor.add_(other)
+
+
+class Twice(ToEach):
+    def _all_reduce(self, tensor: torch.Tensor) -> None:
+        super()._all_reduce(tensor)
+        tensor.mul_(2)
+
+
+class Other:
+    pass

@@ -1,0 +1,98 @@
+"""Algorithms from users' own files: planned without being imported, and proved on real ranks under DDP."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ddpbench.collectives import load_collective
+from ddpbench.errors import ExperimentError, StrategyError
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.own_workloads import with_located
+from ddpbench.launch.verify import verification_cases, verify
+from ddpbench.machine.identity import sources_named
+from ddpbench.report.draw import style
+from ddpbench.spec import Case, Devices, expand, grouping, labels, parse_experiment
+
+OWN = Path(__file__).with_name("own_algorithms.py")
+DEVICES = Devices(kind="cpu", gpus=0, cores=4)
+
+
+def cases_of(text: str, folder: Path) -> list[Case]:
+    found = with_located(parse_experiment(text, TableCatalog(folder), name="own"), folder)
+    planned = expand(found, TableCatalog(folder), DEVICES)
+    return [one.case for one in planned if not one.added_as_baseline]
+
+
+def of(*algorithms: str, strategy: str = "ddp") -> str:
+    listed = ", ".join(f'"{name}"' for name in algorithms)
+    return (
+        f'[base]\nworld_size = 2\nworkload = "mlp"\nstrategy = "{strategy}"\n[axes]\nalgorithm = [{listed}]\n'
+    )
+
+
+def test_it_is_a_case_that_no_formula_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside/mine.py").write_text("raise RuntimeError('planning imports it')\nclass ToEach: ...\n")
+    monkeypatch.chdir(tmp_path)
+    usual, own = cases_of(of("all_reduce", "mine.py:ToEach"), tmp_path / "beside")
+    assert own.algorithm == "beside/mine.py:ToEach"
+    assert own.label == "ddp · ToEach · 2 ranks · default buckets"
+    assert own.known_algorithm == ""
+    assert own.case_id != usual.case_id
+    assert sources_named([usual, own]) == ["mlp:small", "beside/mine.py:ToEach"]
+    assert style.look(own) != style.look(usual)
+
+
+def test_two_files_with_one_class_name_stay_apart(tmp_path: Path) -> None:
+    own = [
+        Case(workload="mlp", strategy="ddp", algorithm=f"{name}.py:Mine", schedule="overlapped", world_size=2)
+        for name in ("a", "b")
+    ]
+    assert [text.rpartition(" · ")[2] for text in labels(own).values()] == ["a.py", "b.py"]
+    words = grouping.wording(["algorithm"], own)
+    assert [words(case) for case in own] == [["Mine (a.py)"], ["Mine (b.py)"]]
+    assert grouping.wording(["algorithm"], own[:1])(own[0]) == ["Mine"]
+    assert words(replace(own[0], algorithm="naive_ring")) == ["naive ring"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (of("gone.py:ToEach"), "there is no file"),
+        (of("mine.py:ToEech"), "mine.py has no class ToEech; did you mean 'ToEach'?"),
+        (of("mine.py:ToEach", strategy="master"), "master leaves no choice of it"),
+    ],
+)
+def test_what_cannot_be_used_is_told_before_anything_is_launched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    (tmp_path / "mine.py").write_text(OWN.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    found = parse_experiment(text, TableCatalog(), name="own")
+    with pytest.raises(ExperimentError) as error:
+        expand(found, TableCatalog(), DEVICES)
+    assert said in str(error.value)
+
+
+def test_a_rank_takes_no_other_class_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert load_collective(f"{OWN}:ToEach").name == "ToEach"
+    with pytest.raises(StrategyError, match=r"class Other in .* is not an algorithm: derive it from"):
+        load_collective(f"{OWN}:Other")
+
+
+@pytest.mark.multiprocess
+def test_a_right_one_is_proved_and_a_wrong_one_diverges(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/extending.md").read_text(encoding="utf-8")
+    (text,) = (one for one in re.findall(r"(?ms)^```python\n(.*?)^```", page) if "class ToEach" in one)
+    (tmp_path / "mine.py").write_text(text, encoding="utf-8")
+    names = [f"{tmp_path / 'mine.py'}:ToEach", f"{OWN}:Twice"]
+    cases = verification_cases(["ddp"], ["mlp"], [3], "gloo", algorithms=names, schedules=["overlapped"])
+    found = {verdict.chosen: verdict for verdict in verify(cases)}
+    assert found["ToEach",].result == "ok", found
+    assert found["Twice",].result == "diverged", found
