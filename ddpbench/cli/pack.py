@@ -32,11 +32,12 @@ def _run(arguments: argparse.Namespace) -> int:
     import ddpbench
     from ddpbench.errors import RequestError
     from ddpbench.records import pack
+    from ddpbench.records.archive import unpackable
     from ddpbench.records.machine import is_dirty, read_machine, read_merged
     from ddpbench.records.plan import read_plan
     from ddpbench.records.sessions import read_sessions
     from ddpbench.records.submission_dir import run_at
-    from ddpbench.texts import on_one_line
+    from ddpbench.texts import on_one_line, shortened
     from ddpbench.units import format_bytes
 
     run = run_at(arguments.run_dir)
@@ -50,8 +51,12 @@ def _run(arguments: argparse.Namespace) -> int:
                 "it again. Commit them and measure again, or give --dirty"
             )
         with own.locked("ddpbench pack"):
-            size = pack(own).stat().st_size
+            size, left = pack(own).stat().st_size, unpackable(own)
     show(f"packed {format_bytes(size)} of records", file=sys.stderr)
+    if left:
+        files = "1 file is" if len(left) == 1 else f"{len(left):,} files are"
+        said = f"{files} left out, called unlike a record: {shortened(left[0])}"
+        show(f"{said}{' and others' if len(left) > 1 else ''}", file=sys.stderr)
     ddpbench.write_report(run.path)
     show("to keep it in git, add its folder to those that .gitignore lists", file=sys.stderr)
     show(run.packed)

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from ddpbench.errors import OutputError, RequestError, UnreadableError
 from ddpbench.records.files import MIB, create_file, most_of, read_bytes, write_anew, write_atomically
-from ddpbench.records.rundir import CASE_ID, RunDir, explain_os_error
+from ddpbench.records.rundir import CASE_ID, RunDir, explain_os_error, is_record
+from ddpbench.texts import shortened
 
 if TYPE_CHECKING:
     import tarfile
@@ -29,7 +30,7 @@ _NAME = re.compile(
     r"/(launch\.json|outcome\.json|rank-\d+\.attempt-\d+\.jsonl)",
     re.ASCII,
 )
-"""What an archive may hold. Nothing that this matches lies outside the run directory."""
+"""What an archive may hold: more than is packed now. Nothing that this matches lies outside the run directory."""
 MOST_BYTES = 2**30
 """Records are packed up to this size, and no archive is unpacked that holds more: a few KB of xz can hold TB."""
 _MOST_ON_DISK = 2 * MOST_BYTES
@@ -45,8 +46,10 @@ _STAMP = ".unpacked"
 def pack(run: RunDir) -> Path:
     """Write `records.tar.xz` from `cases/` and return its path; `cases/` stays as it is.
 
+    What is called unlike a record, as `unpackable` tells, is left out.
+
     Raises:
-        RequestError: there are no records to pack, or more than `MOST_BYTES`.
+        RequestError: there are no records to pack, or more than `MOST_BYTES`, or their names are too long.
         OutputError: the archive cannot be written.
     """
     import lzma
@@ -65,7 +68,12 @@ def pack(run: RunDir) -> Path:
             data = read_bytes(run.path / name, most_of(name))
             member = tarfile.TarInfo(name)  # time 0, owner 0, mode 0644: nothing of this machine
             member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
+            try:
+                archive.addfile(member, io.BytesIO(data))
+            except ValueError:  # of the folder of a case that no sweep has planned
+                raise RequestError(
+                    f"{shortened(name)} cannot be packed: its name is too long; remove the folder"
+                ) from None
             if content.tell() > MOST_BYTES:  # files have grown, or there are very many
                 raise _too_many(run)
     packed = lzma.compress(content.getvalue(), preset=9 | lzma.PRESET_EXTREME)
@@ -279,9 +287,14 @@ def _check_members(path: Path, content: _Content) -> None:
 def _record_files(root: Path) -> Iterator[str]:
     """Yield the names of what is packed. `read_plan` has seen to it that no folder on the way is a link."""
     for path in (root / "cases").glob("*/*/*"):
-        name = path.relative_to(root).as_posix()
-        if _NAME.fullmatch(name) and path.is_file() and not path.is_symlink():
-            yield name
+        if is_record(*path.parts[-3:]) and path.is_file() and not path.is_symlink():
+            yield path.relative_to(root).as_posix()
+
+
+def unpackable(run: RunDir) -> list[str]:
+    """Return the names of files that look like records and are not packed, as a report leaves them out."""
+    found = (path for path in run.cases.glob("*/*/*") if path.suffix in (".json", ".jsonl"))
+    return sorted(path.relative_to(run.path).as_posix() for path in found if not is_record(*path.parts[-3:]))
 
 
 def _check_stamp(run: RunDir) -> None:

@@ -295,7 +295,7 @@ CASE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{0,64}")
 """Pattern of a run's id; runs of older versions have an empty one."""
 _LAUNCH = re.compile(r"launch-(\d{2}|[1-9]\d{2,8})", re.ASCII)
-_ASIDE = re.compile(r"(launch-\d+|proof)\.aside-\d+", re.ASCII)
+_ASIDE = re.compile(rf"({_LAUNCH.pattern}|proof)\.aside-\d{{1,9}}", re.ASCII)
 _RANK_FILE = re.compile(r"rank-(\d{5,9})\.attempt-(0|[1-9]\d{0,8})\.(jsonl|log)", re.ASCII)
 _FILES = re.compile(
     r"(experiment\.toml|(machine|plan|fabric|sessions|merged)\.json|cases\.(csv|parquet)|report\.html|records\.tar\.xz"
@@ -309,6 +309,13 @@ _FOLDERS = frozenset({"cases", "figures", "slides", "traces", ".torchinductor"})
 def is_of_run(name: str) -> bool:
     """Return whether a file or folder in a run directory may have this name."""
     return name in _FOLDERS or _FILES.fullmatch(name) is not None
+
+
+def is_record(case_id: str, launch: str, name: str) -> bool:
+    """Return whether a file of such a folder of a case is called as what a launch records, set aside or not."""
+    folder = launch == "proof" or any(one.fullmatch(launch) for one in (_LAUNCH, _ASIDE))
+    file = name in ("launch.json", "outcome.json") or (rank_file(name) and name.endswith(".jsonl"))
+    return folder and file and CASE_ID.fullmatch(case_id) is not None
 
 
 def rank_file(name: str) -> bool:

@@ -92,6 +92,38 @@ def test_launches_set_aside_are_packed_too(run: RunDir) -> None:
     assert any(".aside-0/" in name for name in before)
 
 
+def test_what_is_called_unlike_a_record_is_left_out_and_said(
+    run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a report leaves it out; its name may be longer than an archive holds."""
+    launch = run.launches(next(path.name for path in sorted(run.cases.iterdir())))[0].path
+    digits = "9" * 180
+    odd = [
+        *(launch.with_name(name) for name in (f"launch-{digits}", "launch-007", f"launch-00.aside-{digits}")),
+        launch / f"rank-{digits}.attempt-0.jsonl",
+        launch / "rank-0.attempt-0.jsonl",
+    ]
+    before = contents(run)
+    for path in odd[:3]:
+        shutil.copytree(launch, path)
+    for path in odd[3:]:
+        shutil.copy(launch / "rank-00000.attempt-0.jsonl", path)
+    left = sum(1 if path.is_file() else len(list(path.glob("*.json*"))) for path in odd)
+    assert command(["pack", str(run.path)]) == 0
+    assert f"{left} files are left out, called unlike a record: " in capsys.readouterr().err
+    assert contents(kept(run)) == {}
+    unpack(run)
+    assert contents(run) == before
+
+
+def test_a_folder_whose_name_is_too_long_for_an_archive_is_named(run: RunDir) -> None:
+    launch = run.launches(next(path.name for path in sorted(run.cases.iterdir())))[0].path
+    shutil.copytree(launch, run.cases / ("x" * 190) / launch.name)
+    with pytest.raises(RequestError, match="cannot be packed: its name is too long"):
+        pack(run)
+    assert not run.packed.exists()
+
+
 @pytest.mark.parametrize(
     "member",
     [
