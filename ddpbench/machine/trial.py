@@ -140,10 +140,11 @@ def _own_reason(case: Case, facts: Mapping[str, Any]) -> str | None:
     closure, sparse = str(facts.get("closure", "")), bool(facts.get("sparse"))
     reason = own_step_reason(case) if facts.get("step") else None
     reason = reason or (stream_reason(case) if facts.get("stream") else None)
-    if facts.get("group") and load_strategy(case.strategy).trainers(case.world_size) < case.world_size:
+    meets = facts.get("exchanges") or facts.get("waits")
+    if meets and load_strategy(case.strategy).trainers(case.world_size) < case.world_size:
         reason = reason or (
-            f"the loss asks for the process group, and a rank of {case.strategy} that serves computes none: ranks that "
-            "gather would wait for it"
+            f"the class exchanges values or waits at a barrier, and a rank of {case.strategy} that serves computes no "
+            "loss: the others would wait for it"
         )
     reason = reason or load_strategy(case.strategy).model_reason(case, closure=closure, sparse=sparse)
     found = ModelFound(
@@ -151,7 +152,7 @@ def _own_reason(case: Case, facts: Mapping[str, Any]) -> str | None:
         mixed_within_blocks=bool(facts.get("mixed_blocks")),
         dropped_blocks=tuple(facts.get("dropped_blocks", ())),
         updates_in_backward=bool(facts.get("in_backward")),
-        unreached=() if facts.get("group") else tuple(facts.get("unreached", ())),
+        unreached=() if facts.get("exchanges") else tuple(facts.get("unreached", ())),
         empty=tuple(facts.get("empty", ())),
     )
     return reason or found_reason(case, found)

@@ -483,6 +483,39 @@ class LogsInStep(Logs, ByRankInStep):
     """Makes its steps itself."""
 
 
+class LogsUnguarded(Sound):
+    """Its first rank alone logs, without a look whether there is a group."""
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        loss = super().loss(model, batch)
+        if dist.get_rank() == 0:
+            self.logged = loss.item()
+        return loss
+
+
+class SetsGradients(LogsUnguarded):
+    """Sets gradients that no backward() made, each rank its own."""
+
+    def step(self, model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+        loss = self.loss(model, batch)
+        trained = list(model.parameters())
+        for each, gradient in zip(trained, torch.autograd.grad(loss, trained), strict=True):
+            each.grad = self.of_all(gradient)
+        optimizer.step()
+        return loss
+
+    def of_all(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+class SetsAveragedGradients(SetsGradients):
+    """Sets the mean over ranks."""
+
+    def of_all(self, gradient: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(gradient)
+        return gradient / dist.get_world_size()
+
+
 class CompiledInStep(Compiled, ByRankInStep):
     """Makes its steps itself."""
 

@@ -32,6 +32,7 @@ from ddpbench.worker.device import device_of
 from ddpbench.worker.place import Place
 from ddpbench.worker.training.asked_group import formed_when_asked
 from ddpbench.worker.training.batches import TooFewSamplesError
+from ddpbench.worker.training.exchanges import noticing_exchanges
 from ddpbench.worker.training.kept_settings import settings_kept
 from ddpbench.worker.training.precision import entered_autocasts, widest
 from ddpbench.worker.training.training import Training
@@ -98,12 +99,13 @@ def _inspect(case: Case, largest: Case | None) -> dict[str, Any]:
     if largest is not None and training.is_stream:
         _refuse(too_short(largest))
     # Its loss alone finds one: a dataset is divided among ranks that are not here, and models are given bare.
-    with formed_when_asked(device) as asked:
+    with formed_when_asked(device) as asked, noticing_exchanges() as seen:
         found = _inspect_steps(training, model, batch, batches, made_s)
     with _doing("its model's train()"):
         _refuse(_never_set(model))
     found |= _changes(undone, training)
-    return {**found, "group": True} if asked.found else found
+    in_group = {"group": asked.found, "exchanges": seen.largest > 0, "waits": seen.waited}
+    return {**found, **{name: True for name, holds in in_group.items() if holds}}
 
 
 def _inspect_steps(
