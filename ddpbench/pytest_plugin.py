@@ -204,7 +204,7 @@ _GATE: pytest.StashKey[_Gate] = _Key()
 _BENCH: pytest.StashKey[_Bench] = _Key()
 _STACK: pytest.StashKey[contextlib.ExitStack] = _Key()
 _WITH_BENCHMARK: pytest.StashKey[bool] = _Key()
-"""Of a test that asks for pytest-benchmark's own fixture, too."""
+"""Set for a test that asks for pytest-benchmark's own fixture, too."""
 
 
 def _stash(config: pytest.Config) -> pytest.Stash:
@@ -234,7 +234,7 @@ class MeasuredTimer:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Lets pytest-benchmark see a test of `ddp_benchmark` as one of its own, for --benchmark-only and --benchmark-skip.
+    """Have --benchmark-only and --benchmark-skip of pytest-benchmark take a test of `ddp_benchmark` for a benchmark.
 
     It looks for its fixture's name, which comes last here: `ddp_benchmark` gives it the timer.
     """

@@ -10,7 +10,7 @@ FORMATS = ("png", "svg", "pdf")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """The files that are wanted of each picture beside the page's own: formats of its figure, and of its slide.
+    """The files that are wanted of each picture, next to the page's own: formats of its figure, and of its slide.
 
     What is written at all is written as png, too.
     """

@@ -64,7 +64,7 @@ def missing_module(name: str) -> str:
     except (OSError, ValueError):
         return ""
     if here is None and installed is None:
-        why = f"there is no module {first} in the working directory or installed"
+        why = f"module {first} is neither in the working directory nor installed"
     elif here and here.submodule_search_locations is None and here.origin == (installed or here).origin:
         why = f"{first} is a file, not a package"
     else:

@@ -123,8 +123,8 @@ def check_file(name: str, own_folder: Path | None) -> None:
     Of `package.module:TopK` it refuses a package that is nowhere.
 
     Raises:
-        ValueError: there is no such file, which the sentence says where it was looked for, or package; or nothing in
-            the file is called so.
+        ValueError: the file or package does not exist, and of a file the sentence says where it was looked for; or
+            nothing in the file is called so.
     """
     head, _, _ = name.rpartition(":")
     if is_import_path(name) and head.endswith(".py") and not Path(head).is_file():

@@ -147,9 +147,11 @@ def test_a_module_that_is_nowhere_is_said_without_importing_any(
     for file in ("train.py", "package/__init__.py", "folder/mine.py"):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text("raise SystemExit")
-    nowhere = "in the working directory or installed; a class in a file is named like train.py:Measured"
-    assert missing_module("nosuch.mod:Mine") == f"there is no module nosuch {nowhere}"
-    assert missing_module("tiny.toml:Mine") == f"there is no module tiny {nowhere}"
+    nowhere = (
+        "is neither in the working directory nor installed; a class in a file is named like train.py:Measured"
+    )
+    assert missing_module("nosuch.mod:Mine") == f"module nosuch {nowhere}"
+    assert missing_module("tiny.toml:Mine") == f"module tiny {nowhere}"
     for search in ([], [""], [str(tmp_path)]):
         monkeypatch.setattr(sys, "path", [*search, *sys.path])
         assert (
@@ -163,7 +165,7 @@ def test_a_module_that_is_nowhere_is_said_without_importing_any(
         "none.py:Mine",
     ):
         assert not missing_module(may_be)
-    with pytest.raises(ValueError, match="there is no module nosuch"):
+    with pytest.raises(ValueError, match="module nosuch is neither"):
         check_file("nosuch.mod:Mine", None)
 
 

@@ -72,6 +72,7 @@ REMOVERS = {
     "records/rundir.py:Made.remove_files:path.unlink": "the same: a file that was not there",
     "records/rundir.py:RunDir.locked:path.unlink": "the file of a lock that it has made and holds",
     "records/rundir.py:RunDir.create:path.rmdir": "folders that it has just made, if empty",
+    "records/rundir.py:make_dir:one.rmdir": "the same",
     "records/held.py:HeldFolder.remove_made:os.rmdir": "folders that it has just made, if empty",
     "records/files.py:check_room:path.unlink": "the file that it has just written",
     "records/files.py:write_anew:path.unlink": "a file of a run directory that is written again",

@@ -51,7 +51,7 @@ def read_script(path: Path) -> Script:
     """Return a script's tree.
 
     Raises:
-        RequestError: there is no such file, or it is no regular one or no Python.
+        RequestError: the file does not exist, is not a regular file, or is not Python.
     """
     if path.exists() and not path.is_file():
         raise RequestError(f"{path} is {kind_of(path.stat().st_mode)}, not a script: give the path of one")

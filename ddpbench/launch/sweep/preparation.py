@@ -78,7 +78,7 @@ def _places(request: SweepRequest) -> tuple[Path, Path | None]:
 
     Raises:
         RequestError: they are no such, or the run is not to be resumed.
-        IdentityError: a directory is given that is no run's.
+        IdentityError: the given directory is not a run's.
     """
     source, out = request.experiment, request.out
     if source.is_dir():
