@@ -29,6 +29,17 @@ def ends(record: pd.Series, name: str, low: str, high: str) -> Interval:
     return Interval(value=record[name], low=record[low], high=record[high])
 
 
+def of_comparisons(summary: RunSummary) -> Iterator[Said]:
+    # Of other topics the ends are bounds of a case over the best of the others, and are called that.
+    for held in summary.comparisons:
+        if held.topic in ("data", "precision"):
+            yield from of_pair(held.case_id, held.best_case_id, f"comparison {held.topic}", held.ratio)
+    memory = {one.group: one.case_id for one in summary.inputs if one.data == "memory"}
+    for one in summary.inputs:
+        if one.group in memory and one.ratio is not None:
+            yield from of_pair(one.case_id, memory[one.group], "inputs", one.ratio)
+
+
 def said(summary: RunSummary) -> Iterator[Said]:
     """What a page says of the throughput of two cases, wherever it does."""
     cases = summary.cases.set_index("case_id")
@@ -40,23 +51,17 @@ def said(summary: RunSummary) -> Iterator[Said]:
     for finding in summary.findings:
         if len(finding.cases) == 2 and finding.ratio is not None:
             yield from of_pair(*finding.cases, f"finding {finding.kind}", finding.ratio)
-    # Of other topics the ends are bounds of a case over the best of the others, and are called that.
-    of_pairs = summary.comparisons["topic"].isin(["data", "precision"])
-    for _, record in summary.comparisons[of_pairs].iterrows():
-        ratio = ends(record, "ratio", "ratio_ci_low", "ratio_ci_high")
-        yield from of_pair(record["case_id"], record["best_case_id"], f"comparison {record['topic']}", ratio)
-    memory = summary.inputs[summary.inputs["data"] == "memory"].set_index("group")["case_id"]
-    for _, record in summary.inputs[summary.inputs["group"].isin(memory.index)].iterrows():
-        ratio = ends(record, "ratio", "ratio_ci_low", "ratio_ci_high")
-        yield from of_pair(record["case_id"], memory[record["group"]], "inputs", ratio)
+    yield from of_comparisons(summary)
     for case_id, record in cases.iterrows():
         base, speedup = record["baseline_case_id"], ends(record, *columns("speedup"))
         if not pd.isna(base):
             yield from of_pair(base, str(case_id), "speed-up", speedup)
-    for _, record in summary.waterfall[summary.waterfall["item"] == "efficiency"].iterrows():
-        own = cases.loc[record["case_id"]]
-        speedup = ends(record, "share", "share_ci_low", "share_ci_high").scaled(own["world_size"])
-        yield from of_pair(own["baseline_case_id"], record["case_id"], "waterfall", speedup)
+    for loss in summary.waterfall:
+        if loss.item == "efficiency":
+            own = cases.loc[loss.case_id]
+            yield from of_pair(
+                own["baseline_case_id"], loss.case_id, "waterfall", loss.share.scaled(own["world_size"])
+            )
     for curve in summary.laws:
         for point in curve.laws.points:
             case_id = curve.case_ids[point.world_size]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ddpbench.analysis.statistics.stats import Interval, mean_step_s, step_time
 from ddpbench.analysis.statistics.timings import Timing
@@ -88,6 +89,7 @@ class CheckpointCost:
     `cost` and `step_s` are those of the median launch, `mean_s` and `step_mean_s` the means over launches.
     """
 
+    case_id: str
     method: str
     cost: Interval
     mean_s: float
@@ -109,13 +111,35 @@ class CheckpointCost:
         """The interval in steps at which the share is `SMALL_SHARE`."""
         return steps_for_share(self.mean_s, self.step_mean_s)
 
+    def columns(self) -> dict[str, Any]:
+        """Return it as plain columns."""
+        return {
+            "case_id": self.case_id,
+            "method": self.method,
+            "cost_s": self.cost.value,
+            "cost_ci_low_s": self.cost.low,
+            "cost_ci_high_s": self.cost.high,
+            "first_s": self.first_s,
+            "write_s": self.write_s,
+            "bytes": self.bytes,
+            "writers": self.writers,
+            "checkpoints": self.checkpoints,
+            "launches": self.launches,
+            "step_time_s": self.step_s,
+            **{f"share_{steps}": self.share(steps) for steps in INTERVALS},
+            "steps_for_1_percent": self.steps_for_small_share,
+            "cost_mean_s": self.mean_s,
+            "step_time_mean_s": self.step_mean_s,
+        }
+
 
 def checkpoint_costs(
-    launches: Sequence[Mapping[str, CheckpointRun]], training: Sequence[Timing]
+    case_id: str, launches: Sequence[Mapping[str, CheckpointRun]], training: Sequence[Timing]
 ) -> list[CheckpointCost]:
     """Return what a case's launches say of each method; none for a method that none of them has.
 
     Args:
+        case_id: the case's.
         launches: checkpoints of each, by method.
         training: timings of the same case's steps.
     """
@@ -126,6 +150,7 @@ def checkpoint_costs(
             continue
         costs.append(
             CheckpointCost(
+                case_id=case_id,
                 method=method,
                 cost=step_time([run.timing for run in runs]),
                 mean_s=mean_step_s([run.timing for run in runs]),

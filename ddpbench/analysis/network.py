@@ -9,13 +9,11 @@ node each.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
-
-import pandas as pd
 
 from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.results import NetworkResult
 from ddpbench.analysis.statistics.stats import Interval, median_launch
 from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.formulas import PAYLOAD, TIMES, busiest_node_bytes, busiest_rank_bytes, lower_bound_s
@@ -32,21 +30,13 @@ _BURSTS = {"master": 2, "tree": 2, "halving_doubling": 4}
 """How many times the busiest link restarts, in one direction after the other, for one transfer."""
 NUMBER_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
 """Of a gradient's number, by the case's type."""
-COLUMNS = (
-    *("case_id", "network_s", "network_ci_low_s", "network_ci_high_s", "rounds"),
-    *("formula", "formula_s", "bound_s", "gradient_bytes", "sent_bytes", "formula_bytes"),
-)
 
 
-def network_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
-    """Return one row a case that exchanges gradients over emulated links and was instrumented; seconds.
+def network_results(cases: Sequence[CaseRun]) -> Iterator[NetworkResult]:
+    """Yield every case that exchanges gradients over emulated links and was instrumented.
 
-    `formula` names the textbook's algorithm and `formula_s` its time; empty and NaN where there is none. `bound_s` is
-    the least that any algorithm needs where all links are alike: at their whole rate, less a burst a transfer.
-    `sent_bytes` is what the rank that sent most handed to the network, counted, and `formula_bytes` what its algorithm
-    should; NaN where the library sent.
+    `bound_s` is at the links' whole rate, less a burst a transfer; `sent_bytes` is counted.
     """
-    rows: list[tuple[Any, ...]] = []
     for run in cases:
         if (
             run.status != "ok"
@@ -71,15 +61,17 @@ def network_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
         expected = (
             busiest_rank_bytes(run.case.known_algorithm, n, size) if size and sent is not None else None
         )
-        rows.append(
-            (
-                *(run.case_id, found.value, found.low, found.high, len(times)),
-                *(name, formula_s, bound_s, size, sent, expected),
-            )
+        yield NetworkResult(
+            case_id=run.case_id,
+            network_s=found,
+            rounds=len(times),
+            formula=name,
+            formula_s=formula_s,
+            bound_s=bound_s,
+            gradient_bytes=size,
+            sent_bytes=sent,
+            formula_bytes=expected,
         )
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    numbers = [name for name in COLUMNS if name not in ("case_id", "rounds", "formula")]
-    return frame.astype(dict.fromkeys(numbers, "float64"))
 
 
 def formula_of(case: Case, size: float | None) -> tuple[str, float | None]:

@@ -9,14 +9,14 @@ That is a duration, phases between ranks included: the loss is reached when the 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from ddpbench.analysis.read.loss_curves import LossCurveRun
+from ddpbench.analysis.results import LossPoint, TrainedToLoss
 from ddpbench.analysis.statistics.stats import Comparison, Interval, compare, step_time
 from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.spec import grouping
@@ -31,11 +31,6 @@ FIRST_STEPS = 20
 """Over so many steps a curve is held against one device's: rounding grows into another path later on."""
 MOST_POINTS = 200
 """Of a curve so many points are kept for drawing."""
-LOSS_CURVE_COLUMNS = ("case_id", "step", "samples", "time_s", "loss")
-TIME_TO_LOSS_COLUMNS = (
-    *("case_id", "target", "window", "batch", "launches", "reached", "lowest_loss", "steps_trained"),
-    *("one_device_case_id", "apart"),
-)
 
 
 def loss_curves_of(run: CaseRun) -> list[LossCurveRun]:
@@ -96,12 +91,11 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def loss_curves_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
-    """Points of each case's curve, means over launches: `LOSS_CURVE_COLUMNS`; the loss is that over `window` steps.
+def loss_points(cases: Sequence[CaseRun]) -> Iterator[LossPoint]:
+    """Yield the points of each case's curve, in their order.
 
     A curve ends where its first launch ended, and where all reached the loss, with the step after which they had.
     """
-    rows: list[tuple[Any, ...]] = []
     for run in cases:
         curves = loss_curves_of(run)
         if not curves:
@@ -117,43 +111,35 @@ def loss_curves_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
         chosen = np.unique(
             np.linspace(window, length, min(MOST_POINTS, length - window + 1)).round().astype(int)
         )
-        rows += [
-            (run.case_id, int(step), int(step) * batch, float(times[step - 1]), float(means[step - window]))
-            for step in chosen
-        ]
-    return pd.DataFrame(rows, columns=list(LOSS_CURVE_COLUMNS))
+        for step in map(int, chosen):
+            yield LossPoint(
+                case_id=run.case_id,
+                step=step,
+                samples=step * batch,
+                time_s=float(times[step - 1]),
+                loss=float(means[step - window]),
+            )
 
 
-def time_to_loss_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
-    """Return one row for each case that was trained to a loss: `TIME_TO_LOSS_COLUMNS`.
-
-    `reached` counts launches; `one_device_case_id` is the case `single` with the same batch, whose losses over the
-    first `FIRST_STEPS` steps its own are `apart` from by so much at most, relative.
-    """
-    rows: list[tuple[Any, ...]] = []
+def trained_to_loss(cases: Sequence[CaseRun]) -> Iterator[TrainedToLoss]:
+    """Yield each case that was trained to a loss; `apart` is of the first `FIRST_STEPS` steps."""
     for run in cases:
-        curves = loss_curves_of(run)
-        if not curves:
+        curves, cost = loss_curves_of(run), cost_of(run)
+        if not curves or cost is None:
             continue
         twin = one_device(run, cases)
-        cost = cost_of(run)
-        assert cost is not None
-        rows.append(
-            (
-                run.case_id,
-                cost.target,
-                curves[0].window,
-                curves[0].batch,
-                len(curves),
-                sum(curve.steps is not None for curve in curves),
-                cost.lowest,
-                max(len(curve.losses) for curve in curves),
-                twin.case_id if twin is not None else None,
-                apart(curves, loss_curves_of(twin)) if twin is not None else None,
-            )
+        yield TrainedToLoss(
+            case_id=run.case_id,
+            target=cost.target,
+            window=curves[0].window,
+            batch=curves[0].batch,
+            launches=len(curves),
+            reached=sum(curve.steps is not None for curve in curves),
+            lowest_loss=cost.lowest,
+            steps_trained=max(len(curve.losses) for curve in curves),
+            one_device_case_id=twin.case_id if twin is not None else None,
+            apart=apart(curves, loss_curves_of(twin)) if twin is not None else None,
         )
-    frame = pd.DataFrame(rows, columns=list(TIME_TO_LOSS_COLUMNS))
-    return frame.astype({"lowest_loss": "float64", "apart": "float64", "one_device_case_id": "string"})
 
 
 def one_device(run: CaseRun, cases: Sequence[CaseRun]) -> CaseRun | None:

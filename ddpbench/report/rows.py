@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -191,18 +191,15 @@ def _row(record: Mapping[Any, Any], case: Case) -> Row:
     )
 
 
-def raw_launches(summary: RunSummary, column: str) -> dict[str, list[float]]:
-    """Return the ok launches' values of a column, by case and in order of their rounds."""
+def raw_launches(
+    summary: RunSummary, of: Literal["step_time_s", "samples_per_s"] = "step_time_s"
+) -> dict[str, list[float]]:
+    """Return what the ok launches measured, by case and in order of their rounds."""
     values: dict[str, list[float]] = {}
-    frame = summary.launches
-    if frame.empty:
-        return values
-    ordered = frame.loc[frame["status"] == "ok", ["case_id", "round", column]].sort_values(
-        ["case_id", "round"]
-    )
-    for case_id, value in zip(ordered["case_id"].tolist(), ordered[column].tolist(), strict=True):
-        if not _missing(value):
-            values.setdefault(str(case_id), []).append(float(value))
+    for one in sorted(summary.launches, key=lambda one: (one.case_id, one.round)):
+        value = one.step_time_s if of == "step_time_s" else one.samples_per_s
+        if one.status == "ok" and value is not None:
+            values.setdefault(one.case_id, []).append(value)
     return values
 
 

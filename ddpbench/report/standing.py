@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from ddpbench.analysis.statistics.stats import MARGIN
 from ddpbench.analysis.summary import RunSummary
@@ -56,18 +54,11 @@ class Stand:
 
 def stands(summary: RunSummary, topic: str) -> dict[str, Stand]:
     """Return how each case of a topic stands, by its id."""
-    found = summary.comparisons
     return {
-        str(record["case_id"]): Stand(
-            verdict=str(record["verdict"]), against=str(record["best_case_id"]), ratio=_estimate(record)
-        )
-        for record in (found if found.empty else found[found["topic"] == topic]).to_dict("records")
+        one.case_id: Stand(verdict=one.verdict, against=one.best_case_id, ratio=Estimate.of(one.ratio))
+        for one in summary.comparisons
+        if one.topic == topic
     }
-
-
-def _estimate(record: Mapping[Any, Any]) -> Estimate:
-    value, low, high = (float(record[name]) for name in ("ratio", "ratio_ci_low", "ratio_ci_high"))
-    return Estimate(value, None if math.isnan(low) else low, None if math.isnan(high) else high)
 
 
 def widest(found: Iterable[Stand]) -> str:

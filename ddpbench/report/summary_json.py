@@ -9,16 +9,17 @@ from typing import Any
 
 import pandas as pd
 
+from ddpbench.analysis.results import columns_of
 from ddpbench.analysis.scaling.curves import CurveLaws
 from ddpbench.analysis.summary import RunSummary
 
 
 def embedded_json(summary: RunSummary) -> str:
     """Return the whole summary as JSON: every number of the page, and those it has no room for."""
-    frames = {
-        name: json.loads(_json(getattr(summary, name)))
+    results = {
+        name: columns_of(getattr(summary, name))
         for name in (
-            *("cases", "launches", "breakdown", "phases", "proofs", "comparisons"),
+            *("launches", "breakdown", "phases", "proofs", "comparisons"),
             *("inputs", "checkpoints", "waterfall", "transfers", "network", "loss_curves", "time_to_loss"),
         )
     }
@@ -54,7 +55,8 @@ def embedded_json(summary: RunSummary) -> str:
         "experiment_toml": summary.experiment_toml,
         "laws": [_curve(curve) for curve in summary.laws],
         "one_step": asdict(summary.one_step) if summary.one_step is not None else None,
-        **frames,
+        "cases": json.loads(_json(summary.cases)),
+        **results,
     }
     return json.dumps(data, default=str, separators=(",", ":"))
 

@@ -37,6 +37,11 @@ class Estimate:
         """Return a ratio, such as of two step times."""
         return cls(interval.value, interval.low, interval.high, null=1.0)
 
+    @classmethod
+    def of(cls, interval: Interval) -> Estimate:
+        """Return any other value."""
+        return cls(interval.value, interval.low, interval.high)
+
     @property
     def has_interval(self) -> bool:
         """Whether both ends are known."""

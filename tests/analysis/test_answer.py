@@ -11,6 +11,7 @@ from ddpbench.analysis.findings.answer import answer_of
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case
 from tests.analysis.test_findings import DDP, MASTER, SINGLE, summary_of
+from tests.frames import framed
 from tests.synthetic import (
     MS,
     Outcome,
@@ -131,7 +132,7 @@ def test_a_number_that_cannot_be_right_is_no_answer_and_no_finding(
     lines = [one.line for one in found.findings]
     assert [line for line in lines if "DDP" in line] == []
     assert lines, "those on other cases stay"
-    assert set(found.comparisons["verdict"]) == {"cannot tell"}
+    assert set(framed(found.comparisons)["verdict"]) == {"cannot tell"}
 
 
 def test_a_panel_with_a_wrong_number_is_not_judged_and_the_others_are(tmp_path: Path) -> None:

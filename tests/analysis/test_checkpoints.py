@@ -11,6 +11,7 @@ from ddpbench.analysis import load, summarize
 from ddpbench.analysis.checkpoints import checkpoint_runs, share, steps_for_share
 from ddpbench.records import Checkpoint, RunDir
 from ddpbench.spec import Budget
+from tests.frames import framed
 from tests.synthetic import MS, ORIGIN_NS, RankLaunch, case_of, write_launch, write_plan, write_sessions
 
 DDP = case_of("ddp", 2)
@@ -108,7 +109,7 @@ def test_the_columns_of_a_case(tmp_path: Path) -> None:
     told = summary.answer[0].text
     assert told.startswith("A checkpoint of DDP at 2 ranks takes 25.0 ms by rank 0: ")
     assert told.endswith(" ms by rank 0: 1 % of the time every 347 steps.")  # 99 * 35 / 10, rounded up
-    (costs,) = summary.checkpoints.to_dict("records")
+    (costs,) = framed(summary.checkpoints).to_dict("records")
     assert (costs["method"], costs["bytes"], costs["writers"]) == ("plain", 900, 1)
     assert (costs["checkpoints"], costs["launches"]) == (6, 3)
     assert costs["first_s"] == pytest.approx((100 + 20 + 30) / 3 / 1e3)
@@ -134,4 +135,4 @@ def test_a_run_that_asked_for_neither_has_empty_columns(tmp_path: Path) -> None:
     ]
     assert len(names) == 13
     assert frame[names].isna().all().all()
-    assert summarize(run).checkpoints.empty
+    assert not summarize(run).checkpoints

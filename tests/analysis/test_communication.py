@@ -15,6 +15,7 @@ from ddpbench.report.method import TERMS
 from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import communication
 from ddpbench.spec import Budget, Case, PlannedCase
+from tests.frames import framed
 from tests.synthetic import (
     MS,
     ORIGIN_NS,
@@ -48,7 +49,7 @@ def table_of(
         write_proof(run, case)
         for number, ranks in enumerate(found):
             write_launch(run, case, number, ranks)
-    return summarize(run).transfers
+    return framed(summarize(run).transfers)
 
 
 def test_times_run_from_the_last_start_to_the_last_end(tmp_path: Path) -> None:

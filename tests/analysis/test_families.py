@@ -18,6 +18,7 @@ from ddpbench.records.plan import read_plan
 from ddpbench.report.standing import stands
 from ddpbench.units import format_at_most
 from tests.analysis.test_findings import DDP, MASTER, SINGLE, summary_of
+from tests.frames import framed
 from tests.synthetic import case_of
 
 CAP, BOUND = case_of("ddp", 2, bucket_cap_mb=1.0), case_of("independent", 2)
@@ -28,7 +29,7 @@ def told(summary: RunSummary, topic: str, case_id: str) -> Ends:
     """A case over the best of its group, as the tables and figures have it."""
     (row,) = [
         row
-        for row in summary.comparisons.to_dict("records")
+        for row in framed(summary.comparisons).to_dict("records")
         if (row["topic"], row["case_id"]) == (topic, case_id)
     ]
     return row["ratio_ci_low"], row["ratio"], row["ratio_ci_high"]
@@ -91,7 +92,7 @@ def test_panels_share_the_error_in_every_topic(tmp_path: Path) -> None:
     mlp = {"workload": "mlp:small"}
     beside = {case_of(name, 2, **mlp): step for name, step in (("ddp", 12.0), ("master", 30.0))}
     summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 12.1, **beside}, noise=0.02)
-    frame = summary.launches.pivot(index="round", columns="case_id", values="step_time_s")
+    frame = framed(summary.launches).pivot(index="round", columns="case_id", values="step_time_s")
     logs = np.log(frame[MASTER.case_id] / frame[DDP.case_id])
     run = RunDir(tmp_path / "run")
     reckoned = max(one.correlation for case in read_cases(run, read_plan(run)) for one in case.timings)

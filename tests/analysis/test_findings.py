@@ -20,6 +20,7 @@ from ddpbench.analysis.read.cases import read_cases
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Budget, Case, PlannedCase
+from tests.frames import framed
 from tests.synthetic import (
     MS,
     WORKLOADS,
@@ -157,7 +158,7 @@ def test_oversubscribed_cases_make_no_headline(tmp_path: Path) -> None:
     assert summary.findings == ()
     assert any("2 cases ran with more ranks than cores" in text for text in summary.validity)
     # they are still compared with each other in the table
-    table = summary.comparisons.set_index("case_id")["verdict"]
+    table = framed(summary.comparisons).set_index("case_id")["verdict"]
     assert table.to_dict() == {crowd.case_id: "best", crowd_master.case_id: "slower"}
 
 
@@ -180,7 +181,7 @@ def test_buckets_are_held_against_the_default_and_corrected(tmp_path: Path) -> N
     assert "1 MiB buckets are 25." in found[0].line
     assert "25 MiB buckets are 9." in found[1].line
     assert all("corrected for 6 comparisons" in finding.line for finding in found)
-    table = summary.comparisons
+    table = framed(summary.comparisons)
     assert set(table["topic"]) == {"buckets", "ranks"}
     best = case_of("ddp", 2, bucket_cap_mb=25.0).case_id
     table = table[table["topic"] == "buckets"].set_index("case_id")
@@ -197,7 +198,7 @@ def test_the_upper_bound_is_called_one(tmp_path: Path) -> None:
     assert (found.verdict, found.badge) == ("slower", "cost")  # to be behind it is no news
     assert "A step of DDP takes 14." in found.line
     assert "independent ranks, which exchange nothing" in found.line
-    assert summary.comparisons.empty  # a bound is not ranked
+    assert not summary.comparisons  # a bound is not ranked
 
 
 def test_at_most_seven_and_every_panel_named(tmp_path: Path) -> None:
@@ -232,7 +233,7 @@ def test_a_diverged_case_is_never_ranked(tmp_path: Path) -> None:
     write_sessions(run)
     summary = summarize(run)
     assert "master" not in texts(summary).lower()
-    assert summary.comparisons.empty
+    assert not summary.comparisons
 
 
 def test_a_strategy_that_is_inexact_by_design_is_called_so(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from ddpbench.analysis.table.frame import DTYPES
 from ddpbench.errors import IdentityError
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case, PlannedCase
+from tests.frames import framed
 from tests.synthetic import (
     MS,
     ORIGIN_NS,
@@ -392,7 +393,7 @@ def test_numbers_do_not_depend_on_the_order_in_which_files_are_found(tmp_path: P
     run = write_run(tmp_path / "run", 5, rounds=11, blocks=1, steps=1)
     frame = load(run)
     assert frame["launches"].tolist() == [11] * 5
-    rounds = summarize(run).launches.groupby("case_id")["round"].agg(list)
+    rounds = framed(summarize(run).launches).groupby("case_id")["round"].agg(list)
     assert all(list(found) == list(range(11)) for found in rounds)
 
 

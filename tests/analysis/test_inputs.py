@@ -13,6 +13,7 @@ from ddpbench.analysis import RunSummary, summarize
 from ddpbench.analysis.inputs import WAITED_LIMIT, input_key
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case, PlannedCase
+from tests.frames import framed
 from tests.synthetic import MS, ORIGIN_NS, RankLaunch, case_of, write_launch, write_plan, write_sessions
 
 BASE = case_of("ddp", 2)
@@ -56,7 +57,7 @@ def summary_of(
 
 
 def verdicts(summary: RunSummary) -> dict[str, str]:
-    frame = summary.inputs
+    frame = framed(summary.inputs)
     return {
         "memory" if data == "memory" else str(workers): verdict
         for data, workers, verdict in zip(
@@ -89,8 +90,8 @@ def test_a_step_longer_than_from_memory_is_input_bound_and_the_fewest_workers_th
         "2": "not input-bound",
         "4": "not input-bound",
     }
-    frame = summary.inputs.set_index("loader_workers")
-    plain = summary.inputs[summary.inputs["data"] == "loader"].set_index("loader_workers")
+    frame = framed(summary.inputs).set_index("loader_workers")
+    plain = framed(summary.inputs)[framed(summary.inputs)["data"] == "loader"].set_index("loader_workers")
     assert plain.loc[0, "ratio"] == pytest.approx(1.4, rel=0.01)
     assert plain.loc[0, "waited_share"] == pytest.approx(4 / 14)
     assert len(set(frame["group"])) == 1
@@ -163,7 +164,7 @@ def test_a_sentence_is_of_the_family_that_the_figure_is_of(tmp_path: Path) -> No
     summary = summary_of(
         tmp_path, {**steps, **{case: steps[of] for case, of in more.items()}}, oversubscribed=more
     )
-    assert len(summary.inputs.dropna(subset=["ratio"])) == 2
+    assert len(framed(summary.inputs).dropna(subset=["ratio"])) == 2
     assert "corrected for 2 comparisons" in texts(summary)
 
 
@@ -173,12 +174,12 @@ def test_only_the_source_of_data_may_differ(tmp_path: Path) -> None:
     assert input_key(MEMORY) != input_key(other)
     summary = summary_of(tmp_path, {other: (10, 0), loaded(0): (14, 4)})
     assert verdicts(summary) == {"memory": "memory", "0": "looks input-bound"}
-    assert summary.inputs["group"].nunique() == 2
+    assert framed(summary.inputs)["group"].nunique() == 2
 
 
 def test_each_setting_is_compared_with_memory_in_the_table(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, {MEMORY: (10, 0), loaded(0): (14, 4), loaded(1): (9, 0)})
-    frame = summary.comparisons
+    frame = framed(summary.comparisons)
     frame = frame[frame["topic"] == "data"].set_index("case_id")
     assert set(frame["best_case_id"]) == {MEMORY.case_id}
     assert frame.loc[loaded(0).case_id, "verdict"] == "slower"

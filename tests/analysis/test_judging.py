@@ -16,7 +16,7 @@ from ddpbench.analysis.findings.compared import findings
 from ddpbench.analysis.findings.families import Families
 from ddpbench.analysis.findings.inputs import input_findings
 from ddpbench.analysis.findings.precision import precision_findings
-from ddpbench.analysis.findings.table import comparisons_table
+from ddpbench.analysis.findings.table import compared
 from ddpbench.analysis.inputs import WAITED_LIMIT, input_groups
 from ddpbench.analysis.precisions import precision_groups
 from ddpbench.analysis.read.launches import CaseRun
@@ -72,10 +72,9 @@ def page(cases: Sequence[CaseRun], claims: Sequence[Decided]) -> Iterator[_Said]
     for choice in choices_of(cases):
         if choice.gain is not None:
             yield from said_of(choice.chosen.baseline_id, choice.chosen.case_id, choice.gain)
-    for row in comparisons_table(cases).to_dict("records"):
-        if row["topic"] in ("data", "precision"):
-            ends = Interval(value=row["ratio"], low=row["ratio_ci_low"], high=row["ratio_ci_high"])
-            yield from said_of(row["case_id"], row["best_case_id"], ends)
+    for held in compared(cases):
+        if held.topic in ("data", "precision"):
+            yield from said_of(held.case_id, held.best_case_id, held.ratio)
 
 
 def differing(pages: Sequence[Sequence[_Said]]) -> int:

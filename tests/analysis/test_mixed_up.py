@@ -19,6 +19,7 @@ from ddpbench.machine.finished import finished_launches
 from ddpbench.records import LaunchRequest, RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Budget, Case
+from tests.frames import framed
 from tests.synthetic import (
     MS,
     RUN_ID,
@@ -213,7 +214,7 @@ def test_a_proof_may_be_of_a_case_that_trains_alike(tmp_path: Path) -> None:
         write_launch(run, case, 0, [RankLaunch(samples_per_step=case.local_batch)] * 2)
     write_launch(run, fast, 0, [RankLaunch()] * 2)
     summary = summarize(run)
-    assert set(summary.proofs["case_id"]) == {slow.case_id, fast.case_id}
+    assert set(framed(summary.proofs)["case_id"]) == {slow.case_id, fast.case_id}
     assert len(summary.left_out) == 1
     assert f"cases/{other.case_id}/proof: it is of case {fast.case_id!r}" in summary.left_out[0]
 

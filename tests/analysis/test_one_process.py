@@ -16,6 +16,7 @@ from ddpbench.cli.results import table
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from tests.analysis.test_findings import DDP, MASTER, SINGLE, summary_of
+from tests.frames import framed
 from tests.synthetic import case_of
 
 THREADS = case_of("single", 1, threads_per_rank=2)
@@ -77,7 +78,7 @@ def test_one_that_another_launcher_started_is_not_compared(tmp_path: Path) -> No
 
 def test_its_comparison_shares_the_error_of_the_family(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, {SINGLE: 10, THREADS: 7, DDP: 12, MASTER: 12.1}, noise=0.02)
-    frame = summary.launches.pivot(index="round", columns="case_id", values="step_time_s")
+    frame = framed(summary.launches).pivot(index="round", columns="case_id", values="step_time_s")
     run = RunDir(tmp_path / "run")
     reckoned = max(one.correlation for case in read_cases(run, read_plan(run)) for one in case.timings)
 
@@ -86,8 +87,10 @@ def test_its_comparison_shares_the_error_of_the_family(tmp_path: Path) -> None:
         half = widening_of(6, reckoned) * scipy_stats.t.ppf(1 - 0.025 / 2, 5) * logs.std() / math.sqrt(6)
         return math.exp(logs.mean() - half), math.exp(logs.mean() + half)
 
-    (row,) = summary.comparisons.query(f"topic == 'strategies' and case_id == '{MASTER.case_id}'").to_dict(
-        "records"
+    (row,) = (
+        framed(summary.comparisons)
+        .query(f"topic == 'strategies' and case_id == '{MASTER.case_id}'")
+        .to_dict("records")
     )
     assert (row["ratio_ci_low"], row["ratio_ci_high"]) == pytest.approx(
         ends(MASTER.case_id, DDP.case_id), rel=1e-4

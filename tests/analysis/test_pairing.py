@@ -27,6 +27,7 @@ from ddpbench.records import SCHEMA_VERSION, RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.records.sessions import Sessions
 from ddpbench.spec import Budget, Case
+from tests.frames import framed
 from tests.synthetic import (
     MS,
     ORIGIN_NS,
@@ -192,7 +193,7 @@ def test_validity_tells_what_was_not_run_together(tmp_path: Path) -> None:
         "It counts for its own case, and in comparisons only with launches of the same session and round"
         in told
     )
-    assert summary.launches["session"].tolist() == ["one"] * 4 + ["two"] * 2 + ["one"] * 5 + ["two"]
+    assert framed(summary.launches)["session"].tolist() == ["one"] * 4 + ["two"] * 2 + ["one"] * 5 + ["two"]
     whole = run_of(
         tmp_path / "whole", {case: [(n, f"{n // 3}", 100.0) for n in range(5)] for case in (SINGLE, DDP)}
     )
@@ -212,7 +213,7 @@ def test_findings_say_where_too_few_pairs_are_left(tmp_path: Path) -> None:
 
 
 def test_losses_of_efficiency_are_within_pairs(tmp_path: Path) -> None:
-    table = summarize(resumed(tmp_path / "run")).waterfall.set_index(["case_id", "item"])
+    table = framed(summarize(resumed(tmp_path / "run")).waterfall).set_index(["case_id", "item"])
     assert table.loc[DDP.case_id, "computation"]["rounds"] == 5
 
 

@@ -10,6 +10,7 @@ from ddpbench import write_report
 from ddpbench.analysis import summarize
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case, PlannedCase
+from tests.frames import framed
 from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan, write_proof
 
 STEP_MS = {"full": 10.0, "bf16": 5.0, "fp16": 12.5}
@@ -38,7 +39,7 @@ def write(
 
 def test_each_precision_is_held_against_full(tmp_path: Path) -> None:
     summary = summarize(write(tmp_path))
-    rows = summary.comparisons[summary.comparisons["topic"] == "precision"]
+    rows = framed(summary.comparisons)[framed(summary.comparisons)["topic"] == "precision"]
     by_case = dict(zip(summary.cases["case_id"], summary.cases["precision"], strict=True))
     ratios = {by_case[row["case_id"]]: row for row in rows.to_dict("records")}
     assert set(ratios) == {"bf16", "fp16"}
@@ -68,7 +69,7 @@ def test_crowded_cores_make_no_sentence(tmp_path: Path) -> None:
 
 def test_a_sentence_is_of_the_family_that_the_figure_is_of(tmp_path: Path) -> None:
     summary = summarize(write(tmp_path, beside=(4,)))
-    assert (summary.comparisons["topic"] == "precision").sum() == 4
+    assert (framed(summary.comparisons)["topic"] == "precision").sum() == 4
     (told,) = [finding for finding in summary.findings if finding.evidence == "precision"]
     assert told.text.startswith("DDP at 2 ranks")
     assert "corrected for 4 comparisons" in told.line
@@ -81,7 +82,7 @@ def test_cases_that_differ_in_more_are_not_compared(tmp_path: Path) -> None:
     for case in cases:
         for number in range(6):
             write_launch(run, case, number, [RankLaunch(samples_per_step=case.local_batch)] * 2)
-    assert "precision" not in set(summarize(run).comparisons["topic"])
+    assert "precision" not in {one.topic for one in summarize(run).comparisons}
 
 
 @pytest.mark.usefixtures("painted")

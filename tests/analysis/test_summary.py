@@ -22,6 +22,7 @@ from ddpbench.errors import RecordError
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, PlannedCase
 from ddpbench.units import format_about
+from tests.frames import framed
 from tests.synthetic import (
     MS,
     ORIGIN_NS,
@@ -67,8 +68,8 @@ def test_counts_and_failures_are_told_once(run: RunDir) -> None:
     ]
     assert summary.failures[0].last_log_line == "Killed"
     assert any("interrupted; resume with" in text for text in summary.validity)
-    assert summary.launches["status"].tolist() == ["ok"] * 3 + ["failed"] * 2
-    assert summary.launches["step_time_s"].isna().tolist() == [False] * 3 + [True] * 2
+    assert framed(summary.launches)["status"].tolist() == ["ok"] * 3 + ["failed"] * 2
+    assert framed(summary.launches)["step_time_s"].isna().tolist() == [False] * 3 + [True] * 2
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_a_killed_sweep_without_sessions_is_interrupted(run: RunDir) -> None:
     assert summary.cases["status"].tolist() == ["unfinished"]
     assert (summary.counts.planned, summary.counts.rounds) == (5, 0)  # rounds_min of one case
     assert summary.findings == ()
-    assert [len(frame) for frame in (summary.launches, summary.breakdown, summary.comparisons)] == [0, 0, 0]
+    assert not any((summary.launches, summary.breakdown, summary.comparisons))
 
 
 def test_a_failed_proof_is_a_failure_with_its_numbers(run: RunDir) -> None:
@@ -107,7 +108,7 @@ def test_a_failed_proof_is_a_failure_with_its_numbers(run: RunDir) -> None:
     summary = summarize(run)
     (failure,) = [failure for failure in summary.failures if failure.case_id == DDP.case_id]
     assert (failure.status, failure.phase, failure.reason) == ("diverged", "proof", "gradients differ")
-    (proof,) = summary.proofs.to_dict("records")
+    (proof,) = framed(summary.proofs).to_dict("records")
     assert (proof["case_id"], proof["passed"], proof["error"]) == (DDP.case_id, False, 0.3)
 
 
@@ -142,14 +143,14 @@ def test_the_breakdown_adds_up_and_tells_the_overhead_of_instruments(run: RunDir
     write_launch(run, case_of("data_parallel", 2), 0, [RankLaunch(steps=steps, samples_per_step=16)])
     write_sessions(run)
     summary = summarize(run)
-    (row,) = summary.breakdown.to_dict("records")
+    (row,) = framed(summary.breakdown).to_dict("records")
     assert row["other_compute"] == pytest.approx(0.002)
     assert row["forward"] == pytest.approx(0.004)
     assert row["not_attributed"] == pytest.approx(0.006)
     assert row["step_time_s"] == pytest.approx(0.012)
     assert row["instrumentation_overhead"] == pytest.approx(0.2)  # timed steps take 10 ms
-    assert summary.phases["span"].tolist() == ["scatter", "forward", "reduce"]
-    assert summary.phases["mean_s"].tolist() == pytest.approx([0.001, 0.004, 0.001])
+    assert framed(summary.phases)["span"].tolist() == ["scatter", "forward", "reduce"]
+    assert framed(summary.phases)["mean_s"].tolist() == pytest.approx([0.001, 0.004, 0.001])
     assert any("does not describe its timed steps" in text for text in summary.validity)
 
 
@@ -168,7 +169,7 @@ def test_phases_have_the_mean_and_the_median_of_launches(run: RunDir) -> None:
         ]
         write_launch(run, case_of("data_parallel", 2), number, [RankLaunch(steps=steps, samples_per_step=16)])
     write_sessions(run)
-    phases = summarize(run).phases.set_index("span")
+    phases = framed(summarize(run).phases).set_index("span")
     assert phases.loc["reduce", "mean_s"] == pytest.approx(0.002)
     assert phases.loc["reduce", "median_s"] == pytest.approx(0.001)
     assert phases.loc["forward", "mean_s"] == phases.loc["forward", "median_s"] == pytest.approx(0.001)
@@ -191,7 +192,7 @@ def test_a_synthetic_run_is_whole(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", 17, rounds=5, blocks=2, steps=3, failing=1)
     summary = summarize(run)
     assert summary.cases["status"].tolist() == ["ok"] * 16 + ["failed"]
-    parts = summary.breakdown.set_index("case_id")
+    parts = framed(summary.breakdown).set_index("case_id")
     parts = parts.drop(columns=[name for name in parts if "_ci_" in name])
     total = parts.drop(columns=["step_time_s", "overlapped_comm", "launches", "instrumentation_overhead"])
     assert total.sum(axis=1).to_numpy() == pytest.approx(parts["step_time_s"].to_numpy())

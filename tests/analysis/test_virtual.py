@@ -19,6 +19,7 @@ from ddpbench.records import Block, Held, Pace, RankRecords, RunDir
 from ddpbench.spec import Budget, Case
 from ddpbench.spec.fabric import BURST_S
 from tests.emulated import GRADIENT_BYTES, SLOW_NODE, Emulated, emulated_case, write_emulated
+from tests.frames import framed
 from tests.synthetic import (
     MS,
     RankLaunch,
@@ -63,10 +64,11 @@ def test_a_dilated_and_shrunk_run_gives_its_twins_tables(tmp_path: Path) -> None
     ids = dict(zip(virtual.cases["case_id"], plain.cases["case_id"], strict=True))
     for name in ("cases", "breakdown", "comparisons", "waterfall", "transfers", "network"):
         if len(getattr(plain, name)):
-            same(getattr(virtual, name), getattr(plain, name), ids)
+            pair = (getattr(virtual, name), getattr(plain, name))
+            same(*(pair if name == "cases" else map(framed, pair)), ids)
     # bursts are of the host's time, and take less off the least time of a dilated job: here of two transfers, or of
     # one there and back
-    least = virtual.network["bound_s"].to_numpy() - plain.network["bound_s"].to_numpy()
+    least = framed(virtual.network)["bound_s"].to_numpy() - framed(plain.network)["bound_s"].to_numpy()
     assert np.round(least / (BURST_S - BURST_S / 10.0), 6).tolist() == [2.0] * len(least)
     ddp = plain.cases[plain.cases["strategy"] == "ddp"].iloc[0]
     assert ddp["gradient_bytes"] == GRADIENT_BYTES
@@ -107,7 +109,7 @@ def test_network_time_is_on_any_rank_and_counts_overlap_once(tmp_path: Path) -> 
     for number in range(5):
         write_launch(run, case, number, [rank((5, 35), (30, 55)), rank((10, 40), (20, 60))])
     write_sessions(run)
-    row = summarize(run).network.iloc[0]
+    row = framed(summarize(run).network).iloc[0]
     assert row["network_s"] == pytest.approx(0.050)
     assert row["network_ci_low_s"] == pytest.approx(0.050)
 
@@ -124,7 +126,7 @@ def test_the_formula_has_the_limiting_link_and_the_payload_share(tmp_path: Path)
         emulated_case("ddp", 4, nodes=2, ranks_per_node=2),
     ]
     run = write_run(tmp_path / "run", _planned(cases), rounds=5, blocks=1, steps=2, model=Emulated())
-    frame = summarize(run).network.set_index("case_id")
+    frame = framed(summarize(run).network).set_index("case_id")
     pass_s = GRADIENT_BYTES / (0.95 * 125e6)  # once over a link of 1 Gbit/s
     expected = [1.5 * pass_s, 6 * pass_s, 15 * pass_s, 20 * pass_s, 3 * pass_s, 8 * pass_s]
     for case, seconds in zip(cases, expected, strict=False):

@@ -17,6 +17,7 @@ from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.steps.waterfall import LOSSES, losses
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case, PlannedCase
+from tests.frames import framed
 from tests.synthetic import (
     MS,
     ORIGIN_NS,
@@ -125,11 +126,12 @@ def table_of(path: Path, launches: Mapping[Case, list[RankLaunch]]) -> pd.DataFr
     write_sessions(run)
     summary = summarize(run)
     efficiency = summary.cases.set_index("case_id")["efficiency"]
-    for case_id, rows in summary.waterfall.groupby("case_id"):
+    table = framed(summary.waterfall)
+    for case_id, rows in table.groupby("case_id") if summary.waterfall else ():
         assert rows["share"].sum() == pytest.approx(1), "losses and efficiency"
         last = rows.set_index("item").loc["efficiency", "share"]
         assert last == pytest.approx(efficiency[case_id]), "as in the table of cases"
-    return summary.waterfall
+    return table
 
 
 def test_a_run_of_three_rounds_by_hand(tmp_path: Path) -> None:
@@ -200,7 +202,7 @@ def test_rounds_that_one_side_lacks_say_nothing_of_what_is_lost(tmp_path: Path) 
         for number, one in enumerate(found):
             write_launch(run, case, number, [one] * processes_of(case))
     write_sessions(run)
-    share = items_of(summarize(run).waterfall)
+    share = items_of(framed(summarize(run).waterfall))
     assert share["computation"] == pytest.approx(0, abs=1e-9)
     assert share["timed"] == pytest.approx(0, abs=1e-9)
     assert share["exposed_comm"] == pytest.approx(2 / 12)
@@ -230,7 +232,7 @@ def test_independent_ranks_of_too_few_rounds_do_not_cost_the_others(tmp_path: Pa
         for number in rounds:
             write_launch(run, case, number, [one] * processes_of(case))
     write_sessions(run)
-    table = summarize(run).waterfall
+    table = framed(summarize(run).waterfall)
     assert not table["split"].any()
     assert set(table["rounds"]) == {6}
 
@@ -292,7 +294,7 @@ def test_rounds_that_are_not_shared_make_no_waterfall(tmp_path: Path) -> None:
     summary = summarize(run)
     found = summary.cases.set_index("case_id")["efficiency"]
     assert found.isna()[MASTER.case_id], "MASTER shares no round with the base case"
-    table = summary.waterfall
+    table = framed(summary.waterfall)
     assert set(table["case_id"]) == {DDP.case_id}
     assert not table["split"].any(), "nor do independent ranks"
 

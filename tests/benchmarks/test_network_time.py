@@ -20,6 +20,7 @@ from ddpbench.records import RunDir
 from ddpbench.spec import Links
 from tests.benchmarks.conftest import Say
 from tests.failures.conftest import ROOT, command
+from tests.frames import framed
 from tests.workloads.test_profile import data
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.root, pytest.mark.links]
@@ -103,7 +104,7 @@ def _of_round(run: Path, number: int) -> pd.DataFrame:
 
     alone = run.with_name(f"{run.name}-{number}")
     shutil.copytree(run, alone, ignore=others)
-    network = summarize(RunDir(alone)).network.set_index("case_id")["network_s"]
+    network = framed(summarize(RunDir(alone)).network).set_index("case_id")["network_s"]
     frame = ddpbench.load(alone).join(network, on="case_id")
     return frame[frame["nodes"] == NODES].set_index("algorithm")
 

@@ -13,6 +13,7 @@ from ddpbench.analysis import summarize
 from ddpbench.records import RunDir
 from tests.benchmarks.conftest import Say
 from tests.benchmarks.ratio import paired_ratio
+from tests.frames import framed
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.root, pytest.mark.links]
 if os.geteuid():
@@ -59,7 +60,7 @@ def _holds(full: bool, say: Say, folder: Path, workload: str) -> None:
     frame = ddpbench.load(run)
     assert set(frame["status"]) == {"ok"}
     jobs = frame[frame["strategy"] == "ddp"].set_index("algorithm")
-    launches = summarize(RunDir(run)).launches
+    launches = framed(summarize(RunDir(run)).launches)
     times: pd.DataFrame = launches.pivot_table(index="round", columns="case_id", values="step_time_s")
     ring, library = (times[jobs.loc[name, "case_id"]] for name in ("ring", "all_reduce"))
     assert (ring > 0).all()

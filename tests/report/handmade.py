@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from ddpbench.analysis.finding import Finding
+from ddpbench.analysis.results import Compared, LaunchResult, Phase, Proved, StepParts
+from ddpbench.analysis.statistics.stats import Interval
 from ddpbench.analysis.summary import Counts, Failure, RunSummary
 from ddpbench.analysis.table.columns import COLUMNS
 from ddpbench.spec import Case
@@ -47,35 +50,36 @@ def case_row(case: Case, *, rate: float | None, base: float = 812.0, **given: An
     return row | given
 
 
-def launch_rows(row: dict[str, Any], rounds: int = 5) -> list[dict[str, Any]]:
+def launches_of(row: dict[str, Any], rounds: int = 5) -> tuple[LaunchResult, ...]:
     """The case's launches, scattered around its mean the same way each time."""
     rate = row["samples_per_s"]
     if rate is None:
-        return []
+        return ()
     noise = random.Random(row["case_id"])
     result = []
     for number in range(rounds):
         factor = 1 + noise.uniform(-0.03, 0.03)
         result.append(
-            {
-                "case_id": row["case_id"],
-                "round": number,
-                "status": "ok",
-                "step_time_s": row["step_time_s"] / factor,
-                "samples_per_s": rate * factor,
-                "wall_s": 3.1,
-                "measured_s": 2.3,
-                "server_s": 0.4,
-                "steal_fraction": 0.002,
-                "foreign_fraction": 0.01,
-                "steady": True,
-                "noise_flag": "",
-            }
+            LaunchResult(
+                case_id=row["case_id"],
+                round=number,
+                status="ok",
+                step_time_s=row["step_time_s"] / factor,
+                samples_per_s=rate * factor,
+                wall_s=3.1,
+                measured_s=2.3,
+                server_s=0.4,
+                steal_fraction=0.002,
+                foreign_fraction=0.01,
+                steady=True,
+                noise_flag="",
+                session="",
+            )
         )
-    return result
+    return tuple(result)
 
 
-def breakdown_row(row: dict[str, Any]) -> dict[str, Any]:
+def parts_of(row: dict[str, Any]) -> StepParts:
     """Parts of the case's step that add up."""
     step = row["step_time_s"] * 1.013
     exchanges = row["strategy"] in ("ddp", "master")
@@ -90,15 +94,15 @@ def breakdown_row(row: dict[str, Any]) -> dict[str, Any]:
         "data": 0.02 * step,
         "not_attributed": 0.012 * step,
     }
-    return {
-        "case_id": row["case_id"],
-        **parts,
-        "backward": step - sum(parts.values()),
-        "step_time_s": step,
-        "overlapped_comm": 0.14 * step if row["strategy"] == "ddp" else 0.0,
-        "launches": 5,
-        "instrumentation_overhead": 0.013,
-    }
+    parts["backward"] = step - sum(parts.values())
+    parts["overlapped_comm"] = 0.14 * step if row["strategy"] == "ddp" else 0.0
+    return StepParts(
+        case_id=row["case_id"],
+        parts={name: Interval(value=value) for name, value in parts.items()},
+        step_time_s=step,
+        launches=5,
+        instrumentation_overhead=0.013,
+    )
 
 
 def ddp(world_size: int, cap: Any = "default", **changes: Any) -> Case:
@@ -139,7 +143,6 @@ def handmade_summary(**changes: Any) -> RunSummary:
     skipped = _case(strategy="fsdp", world_size=2)
     why = "fsdp needs torch 2.6 or newer; this is 2.5"
     rows.append(case_row(skipped, rate=None, status="skipped", error=why, launches=0))
-    launches = [launch for row in rows for launch in launch_rows(row)]
     measured = [row for row in rows if row["samples_per_s"]]
     dp = next(row for row in rows if row["strategy"] == "data_parallel")
     spans = ("scatter", "replicate", "forward", "gather", "backward", "reduce", "optimizer")
@@ -172,35 +175,31 @@ def handmade_summary(**changes: Any) -> RunSummary:
         counts=Counts(planned=95, succeeded=90, failed=5, skipped_cases=1, cases=len(rows), rounds=5),
         cases=pd.DataFrame(rows, columns=list(COLUMNS)),
         planned=PLANNED,
-        launches=pd.DataFrame(launches),
-        breakdown=pd.DataFrame([breakdown_row(row) for row in measured]),
-        phases=pd.DataFrame(
-            [
-                {
-                    "case_id": dp["case_id"],
-                    "span": span,
-                    "mean_s": share * dp["step_time_s"],
-                    "order": order,
-                    "median_s": share * dp["step_time_s"],
-                }
-                for order, (span, share) in enumerate(zip(spans, shares, strict=True))
-            ]
+        launches=tuple(launch for row in rows for launch in launches_of(row)),
+        breakdown=tuple(map(parts_of, measured)),
+        phases=tuple(
+            Phase(
+                case_id=dp["case_id"],
+                span=span,
+                mean_s=share * dp["step_time_s"],
+                order=order,
+                median_s=share * dp["step_time_s"],
+            )
+            for order, (span, share) in enumerate(zip(spans, shares, strict=True))
         ),
-        proofs=pd.DataFrame(
-            [
-                {
-                    "case_id": row["case_id"],
-                    "compared": compared,
-                    "dtype": "float64",
-                    "error": 3.1e-16 * (1 + index),
-                    "tolerance": 1e-12,
-                    "passed": True,
-                    "note": "",
-                }
-                for row in rows
-                if row["strategy"] in ("ddp", "master", "data_parallel")
-                for index, compared in enumerate(("gradients, same shards", "gradients, whole batch"))
-            ]
+        proofs=tuple(
+            Proved(
+                case_id=row["case_id"],
+                compared=compared,
+                dtype="float64",
+                error=3.1e-16 * (1 + index),
+                tolerance=1e-12,
+                passed=True,
+                note="",
+            )
+            for row in rows
+            if row["strategy"] in ("ddp", "master", "data_parallel")
+            for index, compared in enumerate(("gradients, same shards", "gradients, whole batch"))
         ),
         findings=(
             Finding(
@@ -266,7 +265,7 @@ def handmade_summary(**changes: Any) -> RunSummary:
     return dataclasses.replace(summary, **changes)
 
 
-def bucket_comparisons(world_size: int = 4) -> pd.DataFrame:
+def bucket_comparisons(world_size: int = 4, verdicts: Sequence[str] = ()) -> tuple[Compared, ...]:
     """The caps at one number of ranks, each held against the fastest of the others."""
     rows = [
         ("default", 1.004, 0.994, 1.014, "as good"),
@@ -274,19 +273,15 @@ def bucket_comparisons(world_size: int = 4) -> pd.DataFrame:
         (5.0, 1.019, 0.99, 1.031, "cannot tell"),
         (25.0, 0.996, 0.985, 1.007, "as good"),
     ]
-    return pd.DataFrame(
-        [
-            {
-                "topic": "buckets",
-                "case_id": ddp(world_size, cap).case_id,
-                "best_case_id": ddp(world_size, "default" if cap == 25.0 else 25.0).case_id,
-                "ratio": ratio,
-                "ratio_ci_low": low,
-                "ratio_ci_high": high,
-                "verdict": verdict,
-            }
-            for cap, ratio, low, high, verdict in rows
-        ]
+    return tuple(
+        Compared(
+            topic="buckets",
+            case_id=ddp(world_size, cap).case_id,
+            best_case_id=ddp(world_size, "default" if cap == 25.0 else 25.0).case_id,
+            ratio=Interval(value=ratio, low=low, high=high),
+            verdict=verdicts[index] if verdicts else verdict,
+        )
+        for index, (cap, ratio, low, high, verdict) in enumerate(rows)
     )
 
 

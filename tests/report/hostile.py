@@ -60,4 +60,12 @@ def _attacked(value: Any) -> Any:
         }
     if isinstance(value, tuple) and all(isinstance(one, str) for one in value):
         return tuple(map(_attacked, value))
+    if isinstance(value, tuple) and all(map(dataclasses.is_dataclass, value)):
+        return tuple(map(_attacked_result, value))
     return value
+
+
+def _attacked_result(value: Any) -> Any:
+    named = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    texts = {name: told for name, told in named.items() if name in _FREE_COLUMNS and isinstance(told, str)}
+    return dataclasses.replace(value, **{name: f"{told}{ATTACK}" for name, told in texts.items()})

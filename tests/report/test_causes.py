@@ -9,6 +9,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from ddpbench.analysis import RunSummary, summarize
+from ddpbench.analysis.results import Loss
+from ddpbench.analysis.statistics.stats import Interval
 from ddpbench.analysis.steps.one_step import LAST, Lane, OneStep, Transfer
 from ddpbench.analysis.table.columns import COLUMNS
 from ddpbench.report.draw import style
@@ -37,11 +39,33 @@ LOSSES = {
 }
 
 
-def falls(case_id: str = DDP4, rounds: int = 5, **changed: tuple[float, float, float]) -> pd.DataFrame:
+def falls(
+    case_id: str = DDP4,
+    rounds: int = 5,
+    *,
+    split: bool = True,
+    outrun: bool = False,
+    **changed: tuple[float, float, float],
+) -> tuple[Loss, ...]:
+    """Losses of a case; without `split` its computation is one."""
     values = LOSSES | changed
-    columns = ("case_id", "item", "share", "share_ci_low", "share_ci_high", "rounds", "split", "outrun")
-    rows = [(case_id, name, *value, rounds, True, False) for name, value in values.items()]
-    return pd.DataFrame(rows, columns=list(columns))
+    if not split:
+        values = {
+            "computation" if name == "contention" else name: value
+            for name, value in values.items()
+            if name != "own_computation"
+        }
+    return tuple(
+        Loss(
+            case_id=case_id,
+            item=name,
+            share=Interval(value=value, low=low, high=high),
+            rounds=rounds,
+            split=split,
+            outrun=outrun,
+        )
+        for name, (value, low, high) in values.items()
+    )
 
 
 def drawn(section: Section) -> Picture:
@@ -50,8 +74,8 @@ def drawn(section: Section) -> Picture:
     return picture
 
 
-def waterfall_of(table: pd.DataFrame) -> Picture:
-    summary = handmade_summary(waterfall=table)
+def waterfall_of(losses: tuple[Loss, ...]) -> Picture:
+    summary = handmade_summary(waterfall=losses)
     return drawn(waterfall.section(summary, rows_of(summary)))
 
 
@@ -95,14 +119,12 @@ def test_no_cause_is_named_where_too_much_is_unexplained_or_unsure_or_unrepeated
 
 
 def test_independent_ranks_that_were_not_run_are_said() -> None:
-    table = falls().replace({"item": {"contention": "computation"}}).assign(split=False)
-    picture = waterfall_of(table[table["item"] != "own_computation"])
+    picture = waterfall_of(falls(split=False))
     assert "without independent ranks at this number of ranks the two cannot be told apart" in picture.caption
 
 
 def test_independent_ranks_that_were_slower_are_said_to_tell_nothing_apart() -> None:
-    table = falls().replace({"item": {"contention": "computation"}}).assign(split=False, outrun=True)
-    picture = waterfall_of(table[table["item"] != "own_computation"])
+    picture = waterfall_of(falls(split=False, outrun=True))
     assert "independent ranks, which tell the two apart, were slower than this case" in picture.caption
 
 
@@ -194,14 +216,13 @@ def cells(summary: RunSummary) -> Picture:
 
 
 def test_caps_that_are_safe_are_so_at_every_number_of_ranks() -> None:
-    both = pd.concat([bucket_comparisons(4), bucket_comparisons(2)])
+    both = bucket_comparisons(4) + bucket_comparisons(2)
     heading = cells(handmade_summary(comparisons=both)).heading
     assert heading == (
         "DDP with default or 25 MiB buckets is best or as good as best at 2 and 4 ranks (at most 1.4 % longer)"
     )
-    worse = bucket_comparisons(2)
-    worse["verdict"] = ["slower", "slower", "slower", "best"]
-    heading = cells(handmade_summary(comparisons=pd.concat([bucket_comparisons(4), worse]))).heading
+    worse = bucket_comparisons(2, ["slower", "slower", "slower", "best"])
+    heading = cells(handmade_summary(comparisons=bucket_comparisons(4) + worse)).heading
     assert (
         heading
         == "DDP with 25 MiB buckets is best or as good as best at 2 and 4 ranks (at most 0.7 % longer)"
@@ -209,8 +230,8 @@ def test_caps_that_are_safe_are_so_at_every_number_of_ranks() -> None:
 
 
 def test_a_cap_that_cannot_be_told_from_the_best_is_not_called_as_good() -> None:
-    both = pd.concat([bucket_comparisons(4), bucket_comparisons(2)])
-    both.loc[both["verdict"] == "as good", "verdict"] = "cannot tell"
+    verdicts = ["cannot tell", "slower", "cannot tell", "cannot tell"]
+    both = bucket_comparisons(4, verdicts) + bucket_comparisons(2, verdicts)
     picture = cells(handmade_summary(comparisons=both))
     assert (
         picture.heading
@@ -392,13 +413,9 @@ def test_caps_are_held_against_each_other_in_pairs_beneath_their_step_times() ->
     lower = [axes for axes in figure.axes if "fastest other" in axes.get_ylabel()]
     assert len(lower) == 1
     at = [column.title for column in picture.table.columns].index("Longer than the fastest other, %")
-    told = {
-        str(one["case_id"]): one
-        for one in summary.comparisons.to_dict("records")
-        if one["topic"] == "buckets"
-    }
+    told = [one.ratio.value for one in summary.comparisons if one.topic == "buckets"]
     shown = [row[at].key for row in picture.table.rows if row[at].text]
-    assert sorted(shown) == pytest.approx(sorted(100 * (one["ratio"] - 1) for one in told.values()))
+    assert sorted(shown) == pytest.approx(sorted(100 * (ratio - 1) for ratio in told))
     bare = buckets.section(handmade_summary(), rows).pictures[0]
     assert not [axes for axes in painted(bare).axes if "fastest other" in axes.get_ylabel()]
 

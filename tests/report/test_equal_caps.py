@@ -14,6 +14,7 @@ from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import buckets
 from ddpbench.report.tables.cases import summary_table
 from ddpbench.spec import Budget, PlannedCase
+from tests.frames import framed
 from tests.synthetic import MS, ORIGIN_NS, RankLaunch, case_of, write_launch, write_plan
 
 SINGLE, DDP = case_of("single", 1), case_of("ddp", 2)
@@ -75,7 +76,7 @@ def test_caps_that_turn_out_equal_are_not_ranked_against_each_other(tmp_path: Pa
             rank = RankLaunch(blocks=[[step] * 10], steps=steps, buckets=sizes[cap])
             write_launch(run, case, number, [rank] * 2)
     summary = summarize(run)
-    held = summary.comparisons
+    held = framed(summary.comparisons)
     assert set(held.loc[held["topic"] == "buckets", "case_id"]) == {
         caps[cap].case_id for cap in ("default", 2.0)
     }

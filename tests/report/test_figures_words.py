@@ -7,6 +7,8 @@ import dataclasses
 import pytest
 from matplotlib.figure import Figure
 
+from ddpbench.analysis.results import StepParts
+from ddpbench.analysis.statistics.stats import Interval
 from ddpbench.report import page
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import drawing, wrapped
@@ -32,6 +34,12 @@ def rows() -> list[Row]:
     return rows_of(handmade_summary())
 
 
+def with_parts(step: StepParts, **changes: float) -> StepParts:
+    """The same step with other times of some parts."""
+    parts = {**step.parts, **{name: Interval(value=value) for name, value in changes.items()}}
+    return dataclasses.replace(step, parts=parts)
+
+
 def test_sizes_that_round_to_the_same_words_are_told_apart_by_their_bytes(rows: list[Row]) -> None:
     row = next(row for row in rows if row.case_id == ddp(4).case_id)
     sizes = (1_059_328, 1_060_352, 2_000_000)
@@ -50,7 +58,7 @@ def test_the_breakdown_explains_the_parts_whose_names_do_not_where_they_are_draw
     (picture,) = breakdown.section(summary, rows_of(summary)).pictures
     assert "Waiting for ranks: a rank's gradients are ready" in picture.caption
     assert "Overlapped, beneath a bar: gradients travel while the rank still computes" in picture.caption
-    none = summary.breakdown.assign(exposed_wait=0.0, overlapped_comm=0.0)
+    none = tuple(with_parts(one, exposed_wait=0.0, overlapped_comm=0.0) for one in summary.breakdown)
     bare = handmade_summary(breakdown=none)
     (picture,) = breakdown.section(bare, rows_of(bare)).pictures
     assert "Waiting for ranks" not in picture.caption
@@ -59,7 +67,7 @@ def test_the_breakdown_explains_the_parts_whose_names_do_not_where_they_are_draw
 
 def test_the_breakdowns_legend_has_no_part_too_thin_to_be_seen() -> None:
     summary = handmade_summary()
-    thin = summary.breakdown.assign(data=1e-9)
+    thin = tuple(with_parts(one, data=1e-9) for one in summary.breakdown)
     summary = handmade_summary(breakdown=thin)
     (picture,) = breakdown.section(summary, rows_of(summary)).pictures
     (legend,) = painted(picture).legends
@@ -140,10 +148,16 @@ def test_a_number_in_a_part_leaves_its_edges_free(narrow: bool) -> None:
 def slowed(*case_ids: str) -> Section:
     """The section of the summary by hand, where steps of these cases are 40 times as long."""
     summary = handmade_summary()
-    found = summary.breakdown.set_index("case_id")
-    times = [name for name in found if name not in ("launches", "instrumentation_overhead")]
-    found.loc[list(case_ids), times] *= 40
-    changed = dataclasses.replace(summary, breakdown=found.reset_index())
+    found = tuple(
+        dataclasses.replace(
+            with_parts(one, **{name: 40 * part.value for name, part in one.parts.items()}),
+            step_time_s=40 * one.step_time_s,
+        )
+        if one.case_id in case_ids
+        else one
+        for one in summary.breakdown
+    )
+    changed = dataclasses.replace(summary, breakdown=found)
     return breakdown.section(changed, rows_of(changed))
 
 

@@ -29,12 +29,12 @@ from ddpbench.report.sections import scaling, strategies
 from ddpbench.report.series import panels_of
 from tests.report.handmade import (
     HOST_ATTACK,
-    breakdown_row,
     bucket_comparisons,
     case_row,
     ddp,
     handmade_summary,
-    launch_rows,
+    launches_of,
+    parts_of,
 )
 from tests.report.reading import Read, read
 from tests.synthetic import write_run
@@ -99,11 +99,11 @@ def test_headings_are_made_of_the_plotted_rows(document: Read) -> None:
 
 
 def test_a_cap_is_called_best_where_all_others_are_shown_to_be_slower(tmp_path: Path) -> None:
-    decided = bucket_comparisons().assign(verdict=["slower", "slower", "slower", "best"])
+    decided = bucket_comparisons(verdicts=["slower", "slower", "slower", "best"])
     document = written(tmp_path, handmade_summary(comparisons=decided))
     start = "DDP at 4 ranks: 25 MiB buckets are best, 14.55 [14.29, 14.81] ms a step"
     assert f"{start}; every other cap is slower#" in texts(document, "h3")
-    open_still = bucket_comparisons().assign(verdict="cannot tell")
+    open_still = bucket_comparisons(verdicts=["cannot tell"] * 4)
     document = written(tmp_path, handmade_summary(comparisons=open_still))
     start = "DDP at 4 ranks: this sweep cannot tell which bucket cap is best; 25 MiB buckets have the shortest step"
     assert any(text.startswith(start) for text in texts(document, "h3"))
@@ -118,7 +118,7 @@ def test_without_comparisons_nothing_is_called_best(tmp_path: Path) -> None:
 
 
 def test_too_few_rounds_make_no_cap_the_best(tmp_path: Path) -> None:
-    few = bucket_comparisons().assign(verdict="too few")
+    few = bucket_comparisons(verdicts=["too few"] * 4)
     document = written(tmp_path, handmade_summary(comparisons=few))
     assert any(text.endswith("14.81] ms; too few rounds to compare#") for text in texts(document, "h3"))
     assert not any("best" in text for text in texts(document, "td"))
@@ -217,14 +217,10 @@ def test_data_parallel_on_cpu_is_named_for_what_it_is(document: Read) -> None:
     assert any("replicate" in text for text in texts(document, "th"))
 
 
-def empty(name: str) -> pd.DataFrame:
-    return getattr(handmade_summary(), name).iloc[:0]
-
-
 def test_a_sweep_without_data_says_why_each_figure_is_missing(tmp_path: Path) -> None:
     summary = handmade_summary()
     cases = summary.cases[summary.cases["status"] != "ok"]
-    nothing = {name: empty(name) for name in ("launches", "breakdown", "phases", "proofs")}
+    nothing: dict[str, tuple[()]] = dict.fromkeys(("launches", "breakdown", "phases", "proofs"), ())
     document = written(tmp_path, handmade_summary(cases=cases, findings=(), validity=(), **nothing))
     absent = " ".join(texts(document, "p", class_="absent") + texts(document, "dd", class_="missing"))
     for reason in (
@@ -280,11 +276,10 @@ def test_a_thousand_cases_fit_a_page(tmp_path: Path) -> None:
                 case_row(ddp(world_size, cap, local_batch=batch), rate=rate)
                 for cap in ("default", 1.0, 5.0, 25.0)
             ]
-    launches = [launch for row in rows for launch in launch_rows(row)]
     summary = handmade_summary(
         cases=pd.DataFrame(rows, columns=list(COLUMNS)),
-        launches=pd.DataFrame(launches),
-        breakdown=pd.DataFrame([breakdown_row(row) for row in rows]),
+        launches=tuple(launch for row in rows for launch in launches_of(row)),
+        breakdown=tuple(map(parts_of, rows)),
     )
     started = time.process_time()
     path = write_report(summary, RunDir(tmp_path))
@@ -312,7 +307,7 @@ def test_variants_of_a_strategy_are_told_apart_by_name_and_marker(tmp_path: Path
     summary = handmade_summary()
     rows = [case_row(ddp(world, options_json=view), rate=700.0 * world) for world in (2, 4) for view in views]
     cases = pd.concat([summary.cases.iloc[:1], pd.DataFrame(rows, columns=list(COLUMNS))])
-    changed = dataclasses.replace(summary, cases=cases, launches=pd.DataFrame(launch_rows(rows[0])))
+    changed = dataclasses.replace(summary, cases=cases, launches=launches_of(rows[0]))
     document = written(tmp_path, changed)
     names = {text for text in texts(document, "th") if text.startswith("DDP")}
     assert {"DDP gradient_as_bucket_view=true", "DDP gradient_as_bucket_view=false"} <= names
@@ -332,7 +327,7 @@ def test_a_bucket_cap_without_numbers_leaves_the_figures_to_the_others(status: s
     summary = handmade_summary()
     base = summary.cases.iloc[: 1 if based else 0]
     cases = pd.concat([base, pd.DataFrame(rows, columns=list(COLUMNS))])
-    changed = dataclasses.replace(summary, cases=cases, launches=pd.DataFrame(launch_rows(rows[-1])))
+    changed = dataclasses.replace(summary, cases=cases, launches=launches_of(rows[-1]))
     scaled, compared = (make(changed, rows_of(changed)) for make in (scaling.section, strategies.section))
     for found in (scaled, compared):
         words = "DDP is shown with 1 MiB buckets; default: see"

@@ -16,6 +16,7 @@ from ddpbench.report.standing import stands
 from ddpbench.report.tables.data_parallel import phases_table
 from ddpbench.report.words import Estimate, decimals_of
 from ddpbench.spec import grouping
+from tests.frames import framed
 from tests.synthetic import case_of, write_run
 
 REPORTS = Path(__file__).parents[2] / "reports"
@@ -89,7 +90,7 @@ def test_an_end_of_a_decided_ratio_is_not_rounded_to_no_difference() -> None:
 def test_the_least_time_is_less_than_any_that_was_measured() -> None:
     """A link passes a burst at once, and frames counted as here hold 95.6 % of payload."""
     for name in ("claim_master_congestion", "ring-vs-master-emulated"):
-        frame = summarize(RunDir(REPORTS / name)).network
+        frame = framed(summarize(RunDir(REPORTS / name)).network)
         assert (frame["network_s"] > frame["bound_s"]).all()
 
 

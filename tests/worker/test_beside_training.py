@@ -15,6 +15,7 @@ from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
 from ddpbench.records import Block, Checkpoint, LaunchDir, RankStart, RunDir, StepRecord, Warmup, read_launch
 from ddpbench.records.plan import read_plan
+from tests.frames import framed
 from tests.processes import nothing_left_behind
 
 __all__ = ["nothing_left_behind"]
@@ -89,7 +90,7 @@ def test_evaluation_and_checkpoints_follow_the_training_of_one_rank_and_of_two(t
             .to_dict("records")
         )
         assert costs["writers"] == processes
-    sizes = summarize(run).checkpoints.query("method == 'dcp'")["bytes"]
+    sizes = framed(summarize(run).checkpoints).query("method == 'dcp'")["bytes"]
     assert max(sizes) < 1.5 * min(sizes)
 
 
@@ -106,7 +107,9 @@ def test_slow_data_is_called_input_bound_and_quick_data_is_not(tmp_path: Path) -
     workloads = f"workload = ['{FILE}:SlowData', '{FILE}:QuickData']"
     rest = f"strategy = 'single'\n[axes]\n{workloads}\ndata = ['memory', 'loader']\n"
     summary = summarize(sweep(tmp_path, "", rest, rounds=5))
-    inputs = summary.inputs.merge(summary.cases[["case_id", "workload"]]).set_index(["workload", "data"])
+    inputs = (
+        framed(summary.inputs).merge(summary.cases[["case_id", "workload"]]).set_index(["workload", "data"])
+    )
     slow, quick = f"{FILE}:SlowData", f"{FILE}:QuickData"
     assert inputs.loc[(slow, "loader"), "verdict"] == "input-bound"
     assert inputs.loc[(slow, "loader"), "waited_s"] > 0.008  # four samples of 2 ms

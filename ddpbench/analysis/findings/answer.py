@@ -411,7 +411,7 @@ def _checkpoint(cases: Sequence[CaseRun]) -> Finding | None:
     if not able:
         return None
     run = max(able, key=lambda one: (one.case.world_size, traits_of(one.case).role == "reference"))
-    costs = checkpoint_costs([one.checkpoints for one in run.good], run.timings)
+    costs = checkpoint_costs(run.case_id, [one.checkpoints for one in run.good], run.timings)
     steps = " and ".join(f"{cost.steps_for_small_share:,}" for cost in costs)
     who = f"a checkpoint of {name_of(run)} at {counted(run.case.world_size, 'rank')}"
     times = [

@@ -1,25 +1,21 @@
-"""The table of comparisons: every case held against the best of the others of its group."""
+"""The comparisons: every case held against the best of the others of its group."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence, Set
-from typing import Any
-
-import pandas as pd
+from collections.abc import Iterator, Sequence, Set
 
 from ddpbench.analysis.findings.families import Families
 from ddpbench.analysis.findings.groups import bucket_groups, layout_groups, rank_groups, strategy_groups
 from ddpbench.analysis.inputs import input_groups
 from ddpbench.analysis.precisions import precision_groups
 from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.results import Compared
 from ddpbench.analysis.statistics.stats import Interval
 
-COMPARISON_COLUMNS = ("topic", "case_id", "best_case_id", "ratio", "ratio_ci_low", "ratio_ci_high", "verdict")
 
-
-def comparisons_table(cases: Sequence[CaseRun], withheld: Set[str] = frozenset()) -> pd.DataFrame:
-    """Every case held against the best of the others of its group, for groups of two or more.
+def compared(cases: Sequence[CaseRun], withheld: Set[str] = frozenset()) -> Iterator[Compared]:
+    """Yield every case held against the best of the others of its group, for groups of two or more.
 
     `buckets`: one strategy's bucket caps at one number of ranks. `strategies`: the strategies that
     aggregate, at one number of ranks, at DDP's default cap (or the smallest there is). `layouts`: one strategy's
@@ -35,7 +31,6 @@ def comparisons_table(cases: Sequence[CaseRun], withheld: Set[str] = frozenset()
     """
     every = Families(cases)
     families = Families([run for run in cases if run.case_id not in withheld])  # as the findings have it
-    rows: list[dict[str, Any]] = []
     for topic, groups in (
         ("buckets", bucket_groups(cases)),
         ("strategies", strategy_groups(cases)),
@@ -48,21 +43,18 @@ def comparisons_table(cases: Sequence[CaseRun], withheld: Set[str] = frozenset()
                 ratio, verdict = (
                     (Interval(value=one.ratio.value), "cannot tell") if wrong else (one.ratio, one.verdict)
                 )
-                rows.append(_compared(topic, case_id, one.against, ratio, verdict))
+                yield _compared(topic, case_id, one.against, ratio, verdict)
     for member in itertools.chain.from_iterable(group.members for group in input_groups(cases)):
         if member.judged is not None and member.twin is not None:
             ids = (member.run.case_id, member.twin.case_id)
             verdict = member.judged.verdict if withheld.isdisjoint(ids) else "unresolved"
-            rows.append(_compared("data", *ids, member.judged.ratio, verdict))
+            yield _compared("data", *ids, member.judged.ratio, verdict)
     for held in precision_groups(cases):
         for run, judged in held.others:
             ids = (run.case_id, held.full.case_id)
             verdict = judged.verdict if withheld.isdisjoint(ids) else "unresolved"
-            rows.append(_compared("precision", *ids, judged.ratio, verdict))
-    frame = pd.DataFrame(rows, columns=list(COMPARISON_COLUMNS))
-    return frame.astype(dict.fromkeys(("ratio", "ratio_ci_low", "ratio_ci_high"), "float64"))
+            yield _compared("precision", *ids, judged.ratio, verdict)
 
 
-def _compared(topic: str, case_id: str, other: str, ratio: Interval, verdict: str) -> dict[str, Any]:
-    values = (topic, case_id, other, ratio.value, ratio.low, ratio.high, verdict)
-    return dict(zip(COMPARISON_COLUMNS, values, strict=True))
+def _compared(topic: str, case_id: str, other: str, ratio: Interval, verdict: str) -> Compared:
+    return Compared(topic=topic, case_id=case_id, best_case_id=other, ratio=ratio, verdict=verdict)

@@ -18,19 +18,19 @@ from ddpbench.analysis.findings.one_process import one_process_findings
 from ddpbench.analysis.findings.precision import precision_findings
 from ddpbench.analysis.findings.recovery import recovery_findings
 from ddpbench.analysis.findings.settings import setting_findings
-from ddpbench.analysis.findings.table import comparisons_table
+from ddpbench.analysis.findings.table import compared
 from ddpbench.analysis.findings.virtual import virtual_sentences
-from ddpbench.analysis.network import network_table
+from ddpbench.analysis.network import network_results
 from ddpbench.analysis.overview.failures import failures_of
 from ddpbench.analysis.overview.kept import Kept
 from ddpbench.analysis.overview.provenance import provenance_sentences
 from ddpbench.analysis.overview.tables import (
-    breakdown_table,
-    checkpoints_table,
-    inputs_table,
-    launches_table,
-    phases_table,
-    proofs_table,
+    costs_of_checkpoints,
+    input_results,
+    launch_results,
+    phases_of,
+    proofs_of,
+    step_parts,
 )
 from ddpbench.analysis.overview.validity import merge_sentences, validity_sentences
 from ddpbench.analysis.overview.warnings import warning_sentences
@@ -40,11 +40,11 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.positions import position_spread
 from ddpbench.analysis.read.reading import read_cases_of
 from ddpbench.analysis.scaling.curves import CurveLaws, LawsOf, judged_laws, law_findings
-from ddpbench.analysis.steps.communication import transfers_table
+from ddpbench.analysis.steps.communication import transfer_results
 from ddpbench.analysis.steps.one_step import one_step
-from ddpbench.analysis.steps.waterfall import waterfall_table
+from ddpbench.analysis.steps.waterfall import waterfall_of
 from ddpbench.analysis.summary import Counts, RunSummary
-from ddpbench.analysis.time_to_loss import loss_curves_table, time_to_loss_table
+from ddpbench.analysis.time_to_loss import loss_points, trained_to_loss
 from ddpbench.helper_process import NOBODY, Others
 from ddpbench.records import RunDir, left_out_sentences
 from ddpbench.records.machine import read_machine, read_merged
@@ -122,10 +122,10 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, progress: Told) -
         counts=counts,
         cases=table,
         planned={run.case_id: run.case for run in cases},
-        launches=launches_table(cases),
-        breakdown=breakdown_table(cases),
-        phases=phases_table(cases),
-        proofs=proofs_table(cases),
+        launches=tuple(launch_results(cases)),
+        breakdown=tuple(step_parts(cases)),
+        phases=tuple(phases_of(cases)),
+        proofs=tuple(proofs_of(cases)),
         findings=sentences,
         answer=answer_of(cases, sentences, claims_answer(claims, claimed), withheld),
         warnings=tuple(warning_sentences(cases, checks)),
@@ -134,14 +134,14 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, progress: Told) -
         stop_reason=sweeps.stop_reason,
         measured_share=sweeps.measured_s / sweeps.wall_s if sweeps.wall_s > 0 else None,
         wall_s=sweeps.wall_s,
-        comparisons=comparisons_table(cases, withheld.keys()),
-        inputs=inputs_table(cases),
-        checkpoints=checkpoints_table(cases),
-        waterfall=waterfall_table(cases),
-        transfers=transfers_table(cases),
-        network=network_table(cases),
-        loss_curves=loss_curves_table(cases),
-        time_to_loss=time_to_loss_table(cases),
+        comparisons=tuple(compared(cases, withheld.keys())),
+        inputs=tuple(input_results(cases)),
+        checkpoints=tuple(costs_of_checkpoints(cases)),
+        waterfall=tuple(waterfall_of(cases)),
+        transfers=tuple(transfer_results(cases)),
+        network=tuple(network_results(cases)),
+        loss_curves=tuple(loss_points(cases)),
+        time_to_loss=tuple(trained_to_loss(cases)),
         fabrics=fabrics,
         checks=checks,
         one_step=step,

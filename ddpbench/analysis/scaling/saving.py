@@ -45,7 +45,7 @@ def saving_of(cases: Sequence[CaseRun], workload: str, mtbf_s: float) -> Saving:
             how = f", {RECOVERIES[run.case.recovery]}"
             return _saving(run, mtbf_s, cost.snapshot_mean_s, cost.restored_mean_s, how)
     for run in able:
-        costs = checkpoint_costs([one.checkpoints for one in run.good], run.timings)
+        costs = checkpoint_costs(run.case_id, [one.checkpoints for one in run.good], run.timings)
         if costs:
             return _saving(run, mtbf_s, min(cost.mean_s for cost in costs), None, "")
     raise RequestError(

@@ -11,18 +11,16 @@ each size, over all its transfers of that size, and the result is the median of 
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 
 from ddpbench.analysis.findings.groups import grouped, layouts_of
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.transfers import Moved
+from ddpbench.analysis.results import TransferResult
 from ddpbench.analysis.statistics.stats import Interval, median_launch
 from ddpbench.formulas import TIMES
 from ddpbench.records.operations import flow_of
@@ -31,14 +29,6 @@ from ddpbench.strategies.traits import traits_of
 
 MIN_SIZES = 3
 """With fewer sizes of one operation on one number of ranks a curve says nothing about latency or bandwidth."""
-COLUMNS = (
-    *("group", "case_id", "op", "world_size", "bytes"),
-    *("time_s", "time_ci_low_s", "time_ci_high_s", "busbw", "busbw_ci_low", "busbw_ci_high"),
-    *("call_time_s", "call_time_ci_low_s", "call_time_ci_high_s"),
-    *("call_busbw", "call_busbw_ci_low", "call_busbw_ci_high"),
-    *("factor", "rounds", "transfers"),
-    *("latency_s", "latency_ci_low_s", "latency_ci_high_s", "byte_s", "misfit", "latency_share"),
-)
 OTHER_CLOCK = (
     "nccl-tests' clock is another: each rank's from its call to its result, so that waiting for late ranks is inside, "
     "and the mean over ranks"
@@ -63,14 +53,14 @@ FACTORS: Mapping[str, tuple[str, Callable[[int], float]]] = {
 the whole buffer of a gather or a scatter, n times one rank's, and multiplies by (n-1)/n: the same number."""
 
 
-def transfers_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
-    """Return one row for each strategy, operation, number of ranks and size; busbw in bytes/s.
+def transfer_results(cases: Sequence[CaseRun]) -> list[TransferResult]:
+    """Return one for each strategy, operation, number of ranks and size.
 
     `world_size` is the case's, and of collectives in groups, as of replicas of shards, a group's.
 
     `group` numbers the strategies by how many sizes they have, most first; one that has not `MIN_SIZES` of an
     operation on one number of ranks is left out, and so is what ran oversubscribed. `case_id` is one of the
-    row's cases. busbw is NaN where nccl-tests knows no factor for the operation.
+    row's cases.
     """
     able = [
         run
@@ -81,7 +71,7 @@ def transfers_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
         and traits_of(run.case).exchanges
         and not run.oversubscribed
     ]
-    found: list[list[dict[str, Any]]] = []
+    found: list[list[TransferResult]] = []
     nodes = layouts_of(able)
     for members in grouped(
         able, lambda run: (grouping.panel(run.case), grouping.variant(run.case), nodes[run.case_id])
@@ -93,9 +83,8 @@ def transfers_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
         ]
         if any(_sizes(rows, row) >= MIN_SIZES for row in rows):
             found.append([row for row in rows if _sizes(rows, row) >= 2])
-    found.sort(key=lambda rows: -len({row["bytes"] for row in rows}))
-    numbered = [row | {"group": number} for number, rows in enumerate(found) for row in rows]
-    return pd.DataFrame(numbered, columns=list(COLUMNS))
+    found.sort(key=lambda rows: -len({row.bytes for row in rows}))
+    return [replace(row, group=number) for number, rows in enumerate(found) for row in rows]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,12 +130,12 @@ def _least_squares(times: Mapping[float, float]) -> tuple[float, float]:
     return float(latency), float(slope) / scale
 
 
-def _sizes(rows: Sequence[Mapping[str, Any]], of: Mapping[str, Any]) -> int:
+def _sizes(rows: Sequence[TransferResult], of: TransferResult) -> int:
     """Return how many sizes of a row's operation there are on its number of ranks."""
-    return sum(row["op"] == of["op"] and row["world_size"] == of["world_size"] for row in rows)
+    return sum((row.op, row.world_size) == (of.op, of.world_size) for row in rows)
 
 
-def _rows(world: int, members: Sequence[CaseRun]) -> list[dict[str, Any]]:
+def _rows(world: int, members: Sequence[CaseRun]) -> list[TransferResult]:
     moved: dict[tuple[str, int], dict[int, Moved]] = {}
     case_of: dict[tuple[str, int], str] = {}
     for run in members:
@@ -177,33 +166,28 @@ def _rows(world: int, members: Sequence[CaseRun]) -> list[dict[str, Any]]:
         count = sum(one.count for one in moved[op, size].values() if one.time_ns > 0)
         time = median_launch(times)
         group = world if flow_of(op) == "pair" else max(one.ranks for one in moved[op, size].values())
-        factor = FACTORS[op][1](group) if op in FACTORS else math.nan
+        factor = FACTORS[op][1](group) if op in FACTORS else None
         called = _called([one for one in moved[op, size].values() if one.time_ns > 0])
         line = lines[op]
         rows.append(
-            {
-                "case_id": case_of[op, size],
-                "op": op,
-                "world_size": group,
-                "bytes": size,
-                "time_s": time.value,
-                "time_ci_low_s": time.low,
-                "time_ci_high_s": time.high,
-                **_rate("busbw", factor * size, time),
-                "call_time_s": called.value,
-                "call_time_ci_low_s": called.low,
-                "call_time_ci_high_s": called.high,
-                **_rate("call_busbw", factor * size, called),
-                "factor": factor,
-                "rounds": len(times),
-                "transfers": count,
-                "latency_s": None if line is None else line.latency.value,
-                "latency_ci_low_s": None if line is None else line.latency.low,
-                "latency_ci_high_s": None if line is None else line.latency.high,
-                "byte_s": None if line is None else line.byte_s,
-                "misfit": None if line is None else line.misfit,
-                "latency_share": None if line is None else line.share(size),
-            }
+            TransferResult(
+                group=0,
+                case_id=case_of[op, size],
+                op=op,
+                world_size=group,
+                bytes=size,
+                time_s=time,
+                busbw=_rate(factor, size, time),
+                call_time_s=called,
+                call_busbw=_rate(factor, size, called),
+                factor=factor,
+                rounds=len(times),
+                transfers=count,
+                latency_s=None if line is None else line.latency,
+                byte_s=None if line is None else line.byte_s,
+                misfit=None if line is None else line.misfit,
+                latency_share=None if line is None else line.share(size),
+            )
         )
     return rows
 
@@ -213,10 +197,9 @@ def _called(rounds: Sequence[Moved]) -> Interval:
     return median_launch([one.called_ns / one.count / 1e9 for one in rounds])
 
 
-def _rate(name: str, size: float, time: Interval) -> dict[str, float | None]:
-    """Return bytes over time as a column with its ends."""
-    return {
-        name: size / time.value,
-        f"{name}_ci_low": None if time.high is None else size / time.high,
-        f"{name}_ci_high": None if time.low is None else size / time.low,
-    }
+def _rate(factor: float | None, size: float, time: Interval) -> Interval | None:
+    """Return the bus bandwidth, bytes/s; None where the factor is not known."""
+    if factor is None:
+        return None
+    low, high = (None if end is None else factor * size / end for end in (time.high, time.low))
+    return Interval(value=factor * size / time.value, low=low, high=high)

@@ -25,16 +25,14 @@ stands by itself: `rest`. What befalls few rounds, and makes them much slower, i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
-
-import pandas as pd
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ddpbench.analysis.bound import bounds_of, outrun
 from ddpbench.analysis.findings.groups import compared_panels, grouped, reference_of
 from ddpbench.analysis.judging import speedup_over
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS
+from ddpbench.analysis.results import Loss
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, median_launch, pairs
 from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.spec import grouping
@@ -46,7 +44,6 @@ LOSSES = (
     *("exposed_comm", "waiting", "optimizer", "data", "not_attributed", "timed", "rest"),
 )
 """Names of losses in their order; `computation` stands where the two before it cannot be told apart."""
-COLUMNS = ("case_id", "item", "share", "share_ci_low", "share_ci_high", "rounds", "split", "outrun")
 _COMPUTED = ("forward", "backward", "other_compute")
 _SIMPLE = {
     "exposed_comm": "exposed_comm",
@@ -104,8 +101,8 @@ def _batch(timings: Iterable[Timing]) -> float:
     return sum(one.samples for one in known) / sum(one.steps for one in known)
 
 
-def waterfall_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
-    """Return one row a loss, and one for the efficiency they lead to, of each strategy worth asking about.
+def waterfall_of(cases: Sequence[CaseRun]) -> Iterator[Loss]:
+    """Yield the losses, and then the efficiency they lead to, of each strategy worth asking about.
 
     That is, in each of the largest groups of comparable cases, the reference (see `reference_of`) first and then
     every other strategy that exchanges gradients at the same number of ranks, at DDP's default cap or the
@@ -113,7 +110,6 @@ def waterfall_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
     those that share no round with it, and those whose model another framework computes than their base case's.
     """
     by_id = {run.case_id: run for run in cases}
-    rows: list[tuple[Any, ...]] = []
     for members in compared_panels(cases):
         reference, bounds = reference_of(members), bounds_of(members)
         world = reference.case.world_size
@@ -134,11 +130,12 @@ def waterfall_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
             ),
         ]
         for run in chosen:
-            rows += _rows(run, by_id.get(run.baseline_id), bounds.get(grouping.deciding("compute", run.case)))
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"split": "bool", "outrun": "bool"})
+            yield from _losses(
+                run, by_id.get(run.baseline_id), bounds.get(grouping.deciding("compute", run.case))
+            )
 
 
-def _rows(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterable[tuple[Any, ...]]:
+def _losses(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterator[Loss]:
     if base is None or base.status != "ok" or run.parts is None or base.parts is None:
         return
     found = speedup_over(run, base)
@@ -153,9 +150,10 @@ def _rows(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterable
     rounds = apart if split else rounds
     if not rounds:
         return
-    for name, loss in of_rounds(rounds, reached.value).items():
-        yield (run.case_id, name, loss.value, loss.low, loss.high, len(rounds), split, faster)
-    yield (run.case_id, "efficiency", reached.value, reached.low, reached.high, shared, split, faster)
+    items = {**of_rounds(rounds, reached.value), "efficiency": reached}
+    for name, share in items.items():
+        count = shared if name == "efficiency" else len(rounds)
+        yield Loss(case_id=run.case_id, item=name, share=share, rounds=count, split=split, outrun=faster)
 
 
 def _by_round(run: CaseRun, base: CaseRun, alone: CaseRun | None) -> list[dict[str, float]]:

@@ -229,7 +229,7 @@ def _evaluation(run: CaseRun) -> dict[str, Any]:
 
 def _checkpoints(run: CaseRun) -> dict[str, Any]:
     row: dict[str, Any] = {}
-    for cost in checkpoint_costs([launch.checkpoints for launch in run.good], run.timings):
+    for cost in checkpoint_costs(run.case_id, [launch.checkpoints for launch in run.good], run.timings):
         row |= _with_ends(f"snapshot_{cost.method}{{}}_s", cost.cost)
         row.setdefault("snapshot_bytes", cost.bytes)  # plain's, which comes first
     return row

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.summary import RunSummary
@@ -124,35 +122,24 @@ def _bars(summary: RunSummary, rows: Sequence[Row]) -> dict[str, Bar]:
     words = variant_words(rows)
     apart = {violation.case_id for violation in summary.checks.of("instrumented_as_timed")}
     bars: dict[str, Bar] = {}
-    for record in summary.breakdown.to_dict("records"):
-        row = by_id.get(str(record["case_id"]))
+    for step in summary.breakdown:
+        row = by_id.get(step.case_id)
         if row is None or not row.ok:
             continue
         bars[row.case_id] = Bar(
             row=row,
             name=f"{row.name}, {words[row.case_id]}" if words[row.case_id] else row.name,
-            parts={name: _number(record[name]) for name in style.PHASES},
-            cells={name: _estimate(record, name) for name in (*style.PHASES, "overlapped_comm")},
-            total_s=_number(record["step_time_s"]),
-            overlapped_s=_number(record["overlapped_comm"]),
-            launches=int(_number(record["launches"])),
-            overhead=_optional(record["instrumentation_overhead"]),
+            parts={name: step.parts[name].value for name in style.PHASES},
+            cells={
+                name: Estimate.of(step.parts[name]).scaled(1e3) for name in (*style.PHASES, "overlapped_comm")
+            },
+            total_s=step.step_time_s,
+            overlapped_s=step.parts["overlapped_comm"].value,
+            launches=step.launches,
+            overhead=step.instrumentation_overhead,
             apart=row.case_id in apart,
         )
     return bars
-
-
-def _estimate(record: Mapping[Any, Any], name: str) -> Estimate:
-    ends = (_optional(record.get(f"{name}_ci_{end}")) for end in ("low", "high"))
-    return Estimate(_number(record[name]), *ends).scaled(1e3)
-
-
-def _optional(value: Any) -> float | None:
-    return None if pd.isna(value) else float(value)
-
-
-def _number(value: Any) -> float:
-    return _optional(value) or 0.0
 
 
 def _choose(bars: Sequence[Bar], of: int) -> tuple[list[Bar], list[str]]:

@@ -33,7 +33,7 @@ _ASIDE_IN = 0.12
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     """Return the section on buckets, with a figure for each strategy that was run with several caps."""
-    raw = raw_launches(summary, "step_time_s")
+    raw = raw_launches(summary)
     told = stands(summary, "buckets")
     groups: list[tuple[str, list[Row]]] = []
     for panel in panels_of(rows):

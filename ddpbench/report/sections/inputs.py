@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import grey_ground, label_of, setting_of
@@ -59,25 +57,18 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
 def _groups(summary: RunSummary, rows: Sequence[Row]) -> list[list[Bar]]:
     by_id = {row.case_id: row for row in rows if row.ok and row.step_time_s is not None}
     groups: dict[int, list[Bar]] = {}
-    for record in summary.inputs.to_dict("records"):
-        row = by_id.get(str(record["case_id"]))
-        if row is None:
+    for one in summary.inputs:
+        if (row := by_id.get(one.case_id)) is None:
             continue
-        ratio = _optional(record["ratio"])
-        low, high = _optional(record["ratio_ci_low"]), _optional(record["ratio_ci_high"])
         bar = Bar(
             row=row,
-            waited_s=_optional(record["waited_s"]),
-            waited_share=_optional(record["waited_share"]),
-            ratio=None if ratio is None else Estimate(ratio, low, high),
-            verdict=str(record["verdict"]),
+            waited_s=one.waited_s,
+            waited_share=one.waited_share,
+            ratio=None if one.ratio is None else Estimate.of(one.ratio),
+            verdict=one.verdict,
         )
-        groups.setdefault(int(record["group"]), []).append(bar)
+        groups.setdefault(one.group, []).append(bar)
     return list(groups.values())
-
-
-def _optional(value: Any) -> float | None:
-    return None if pd.isna(value) else float(value)
 
 
 def _waited_sentence(bars: Sequence[Bar]) -> str:

@@ -42,7 +42,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     if not groups:
         return None
     told = stands(summary, "layouts")
-    raw = raw_launches(summary, "step_time_s")
+    raw = raw_launches(summary)
     return Section(
         anchor="layouts",
         title="Layouts on nodes",

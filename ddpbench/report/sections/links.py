@@ -33,7 +33,7 @@ _UNIT = "ms per step"
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     """Return the section on links and replays' options; None where neither varies."""
-    raw = raw_launches(summary, "step_time_s")
+    raw = raw_launches(summary)
     able = [row for row in rows if _has(row) and traits_of(row.case).exchanges and row.case.world_size > 1]
     by_rate = bandwidth.by_rate(able)
     drawn = {row.case_id for lines in by_rate for line in lines for row in line.rows}

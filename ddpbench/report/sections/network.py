@@ -103,29 +103,19 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
 def _points(summary: RunSummary, rows: Sequence[Row]) -> dict[str, Point]:
     by_id = {row.case_id: row for row in rows}
     found: dict[str, Point] = {}
-    for record in summary.network.to_dict("records"):
-        row = by_id.get(str(record["case_id"]))
-        if row is None:
+    for one in summary.network:
+        if (row := by_id.get(one.case_id)) is None:
             continue
-        ends = [
-            None if pd.isna(record[name]) else 1e3 * float(record[name])
-            for name in ("network_s", "network_ci_low_s", "network_ci_high_s", "formula_s", "bound_s")
-        ]
-        counts = [
-            None if pd.isna(record[name]) else float(record[name])
-            for name in ("gradient_bytes", "sent_bytes", "formula_bytes")
-        ]
-        assert ends[0] is not None
         found[row.case_id] = Point(
             row=row,
-            time_ms=Estimate(ends[0], ends[1], ends[2]),
-            formula=str(record["formula"]),
-            formula_ms=ends[3],
-            bound_ms=ends[4],
-            gradient_bytes=counts[0],
-            sent_bytes=counts[1],
-            formula_bytes=counts[2],
-            rounds=int(record["rounds"]),
+            time_ms=Estimate.of(one.network_s).scaled(1e3),
+            formula=one.formula,
+            formula_ms=None if one.formula_s is None else 1e3 * one.formula_s,
+            bound_ms=None if one.bound_s is None else 1e3 * one.bound_s,
+            gradient_bytes=one.gradient_bytes,
+            sent_bytes=one.sent_bytes,
+            formula_bytes=one.formula_bytes,
+            rounds=one.rounds,
         )
     return found
 

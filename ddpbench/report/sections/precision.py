@@ -48,7 +48,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
         anchor="precision",
         title="Precision",
         question="What does computing in bf16 or fp16 buy?",
-        pictures=(_picture(shown, words, raw_launches(summary, "step_time_s"), _costs(summary)),),
+        pictures=(_picture(shown, words, raw_launches(summary), _costs(summary)),),
         notes=notes,
     )
 
@@ -75,13 +75,10 @@ def _groups(rows: Sequence[Row]) -> list[list[Row]]:
 
 def _words(summary: RunSummary) -> _Words:
     found: dict[str, tuple[str, Estimate | None]] = {}
-    for record in summary.comparisons.to_dict("records"):
-        if record["topic"] != "precision":
-            continue
-        verdict = str(record["verdict"])
-        low, high = record["ratio_ci_low"], record["ratio_ci_high"]
-        ratio = None if pd.isna(low) else Estimate(float(record["ratio"]), float(low), float(high))
-        found[str(record["case_id"])] = ("too few rounds" if verdict == "too few" else verdict, ratio)
+    for one in summary.comparisons:
+        if one.topic == "precision":
+            ratio = None if one.ratio.low is None else Estimate.of(one.ratio)
+            found[one.case_id] = ("too few rounds" if one.verdict == "too few" else one.verdict, ratio)
     return found
 
 

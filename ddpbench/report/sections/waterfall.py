@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
+from ddpbench.analysis.results import Loss
 from ddpbench.analysis.statistics.estimands import MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.stats import FEWEST_FOR_MEDIAN, MIN_ROUNDS
 from ddpbench.analysis.steps.waterfall import LOSSES
@@ -178,17 +177,17 @@ def _falls(summary: RunSummary, rows: Sequence[Row]) -> list[Fall]:
     by_id = {row.case_id: row for row in rows}
     words = variant_words(rows)
     panels = {row.case_id: panel.name for panel in panels_of(rows) for row in panel.rows}
-    found: dict[str, list[Mapping[Any, Any]]] = {}
-    for record in summary.waterfall.to_dict("records"):
-        found.setdefault(str(record["case_id"]), []).append(record)
+    found: dict[str, list[Loss]] = {}
+    for loss in summary.waterfall:
+        found.setdefault(loss.case_id, []).append(loss)
     falls: list[Fall] = []
-    for case_id, records in found.items():
+    for case_id, items in found.items():
         row = by_id.get(case_id)
         if row is None or not row.ok:
             continue
-        values = {str(record["item"]): _estimate(record) for record in records}
+        values = {one.item: Estimate.of(one.share) for one in items}
         efficiency = values.pop("efficiency")
-        counts = [int(record["rounds"]) for record in records if record["item"] != "efficiency"]
+        counts = [one.rounds for one in items if one.item != "efficiency"]
         falls.append(
             Fall(
                 row=row,
@@ -200,18 +199,11 @@ def _falls(summary: RunSummary, rows: Sequence[Row]) -> list[Fall]:
                 losses=values,
                 efficiency=efficiency,
                 rounds=min(counts),
-                split=bool(records[0]["split"]),
-                outrun=bool(records[0]["outrun"]),
+                split=items[0].split,
+                outrun=items[0].outrun,
             )
         )
     return falls
-
-
-def _estimate(record: Mapping[Any, Any]) -> Estimate:
-    low, high = (
-        None if pd.isna(record[name]) else float(record[name]) for name in ("share_ci_low", "share_ci_high")
-    )
-    return Estimate(float(record["share"]), low, high)
 
 
 def _added(a: float | None, b: float | None) -> float | None:

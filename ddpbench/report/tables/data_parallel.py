@@ -22,7 +22,7 @@ def data_parallel_section(summary: RunSummary, all_rows: Sequence[Row]) -> Secti
     """Says what data_parallel's phases are; other strategies' own spans go without words. None where there are none."""
     anchor, title = "data-parallel", "DataParallel's phases"
     rows = [row for row in all_rows if is_data_parallel(row.case)]
-    if not rows and not summary.phases.empty:
+    if not rows and summary.phases:
         return Section(anchor=anchor, title="Phases that strategies note themselves")
     if not rows:
         return None
@@ -36,25 +36,23 @@ def data_parallel_section(summary: RunSummary, all_rows: Sequence[Row]) -> Secti
             ),
         )
     absent = ""
-    if summary.phases.empty:
+    if not summary.phases:
         absent = "No data_parallel case has instrumented steps: its phases are not known."
     return Section(anchor=anchor, title=title, notes=notes, absent=absent)
 
 
 def phases_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
     """Time of each named span, one column per case, in the order in which they occur."""
-    frame = summary.phases
-    if frame.empty:
+    phases = summary.phases
+    if not phases:
         return None
     by_id = {row.case_id: row for row in rows}
-    cases = [case for case in dict.fromkeys(map(str, frame["case_id"])) if case in by_id][:8]
+    every = dict.fromkeys(one.case_id for one in phases)
+    cases = [case for case in every if case in by_id][:8]
     names = full_names([by_id[case] for case in cases])
-    spans = list(dict.fromkeys(map(str, frame.sort_values("order", kind="stable")["span"])))
-    medians = {
-        (str(record["case_id"]), str(record["span"])): float(record["median_s"])
-        for record in frame.to_dict("records")
-    }
-    left = frame["case_id"].nunique() - len(cases)
+    spans = list(dict.fromkeys(one.span for one in sorted(phases, key=lambda one: one.order)))
+    medians = {(one.case_id, one.span): one.median_s for one in phases}
+    left = len(every) - len(cases)
     more = f" {left} further cases are in the embedded JSON." if left else ""
     return Table(
         caption=f"Time of each phase of an instrumented step, ms, median over launches.{more}",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Sequence
 
-import pandas as pd
-
+from ddpbench.analysis.results import Proved
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.records import was_made
 from ddpbench.report.parts import Cell, Column, Table
@@ -16,32 +15,28 @@ from ddpbench.units import counted
 
 def proofs_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
     """Return the worst error of each comparison by strategy, what was allowed, and how many cases were held to it."""
-    frame = summary.proofs
-    if frame.empty:
+    if not summary.proofs:
         return None
     names = {row.case_id: row.strategy_name for row in rows}
-    groups: dict[tuple[str, str, str], list[Mapping[Any, Any]]] = {}
-    for record in frame.to_dict("records"):
-        key = (names.get(str(record["case_id"]), str(record["case_id"])), record["compared"], record["dtype"])
-        groups.setdefault(key, []).append(record)
+    groups: dict[tuple[str, str, str], list[Proved]] = {}
+    for one in summary.proofs:
+        key = (names.get(one.case_id, one.case_id), one.compared, one.dtype)
+        groups.setdefault(key, []).append(one)
     lines = []
-    for (strategy, compared, dtype), records in groups.items():
-        worst = max(
-            records,
-            key=lambda record: (not record["passed"], was_made(record["tolerance"]), _error(record["error"])),
-        )
-        failed = sum(not record["passed"] for record in records)
-        made = [record for record in records if was_made(record["tolerance"])]
+    for (strategy, compared, dtype), proofs in groups.items():
+        worst = max(proofs, key=lambda one: (not one.passed, was_made(one.tolerance), _error(one.error)))
+        failed = sum(not one.passed for one in proofs)
+        made = [one for one in proofs if was_made(one.tolerance)]
         lines.append(
             (
                 Cell(text=strategy),
                 Cell(text=compared),
                 Cell(text=dtype),
-                _number(worst["error"] if made else None),
-                _number(worst["tolerance"] if made else None),
+                _number(worst.error if made else None),
+                _number(worst.tolerance if made else None),
                 Cell.count(len(made)),
-                Cell(text=_verdict(failed, len(made), len(records)), strong=failed > 0),
-                Cell(text="; ".join(dict.fromkeys(str(r["note"]) for r in records if r["note"]))),
+                Cell(text=_verdict(failed, len(made), len(proofs)), strong=failed > 0),
+                Cell(text="; ".join(dict.fromkeys(one.note for one in proofs if one.note))),
             )
         )
     columns = (
@@ -59,14 +54,14 @@ def proofs_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
 
 def proofs_line(summary: RunSummary) -> str:
     """Return one line on what was proved: how many comparisons, how many were left out or did not pass."""
-    frame = summary.proofs
-    if frame.empty:
+    proofs = summary.proofs
+    if not proofs:
         return ""
-    made = frame[[was_made(each) for each in frame["tolerance"]]]
-    failed = int((~made["passed"].astype(bool)).sum())
-    left_out = len(frame) - len(made)
-    if made.empty:
-        return f"Proved before timing: nothing; {_comparisons(frame)} {_NOT_MADE}"
+    made = [one for one in proofs if was_made(one.tolerance)]
+    failed = sum(not one.passed for one in made)
+    left_out = len(proofs) - len(made)
+    if not made:
+        return f"Proved before timing: nothing; {_comparisons(proofs)} {_NOT_MADE}"
     share = f"{failed:,} of " if failed else "all "
     found = f"{share if len(made) > 1 else ''}{_comparisons(made)} {'failed' if failed else 'passed'}"
     rest = f"; {counted(left_out, 'other')} {_NOT_MADE}" if left_out else ""
@@ -76,9 +71,9 @@ def proofs_line(summary: RunSummary) -> str:
 _NOT_MADE = "could not be made, for the reasons in the notes"
 
 
-def _comparisons(frame: pd.DataFrame) -> str:
-    cases = counted(frame["case_id"].nunique(), "case")
-    return f"{counted(len(frame), 'comparison')} of {cases} with one process"
+def _comparisons(proofs: Sequence[Proved]) -> str:
+    cases = counted(len({one.case_id for one in proofs}), "case")
+    return f"{counted(len(proofs), 'comparison')} of {cases} with one process"
 
 
 def _verdict(failed: int, made: int, count: int) -> str:
@@ -89,18 +84,18 @@ def _verdict(failed: int, made: int, count: int) -> str:
     return "all passed" if made == count else f"all passed; {count - made} not compared"
 
 
-def _number(value: Any) -> Cell:
+def _number(value: float | None) -> Cell:
     """Return a cell with a number; an empty one for None."""
     if value is None:
         return Cell(text="", number=True)
     return Cell(text=_scientific(value), key=_error(value), number=True)
 
 
-def _error(value: Any) -> float:
-    return float("inf") if pd.isna(value) else float(value)
+def _error(value: float) -> float:
+    return math.inf if math.isnan(value) else value
 
 
-def _scientific(value: Any) -> str:
-    if pd.isna(value):
+def _scientific(value: float) -> str:
+    if math.isnan(value):
         return "not a number"
-    return "0" if value == 0 else f"{float(value):.1e}"
+    return "0" if value == 0 else f"{value:.1e}"

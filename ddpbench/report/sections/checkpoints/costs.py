@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from ddpbench.analysis.checkpoints import INTERVALS, share
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
@@ -56,34 +54,28 @@ def costs_of(summary: RunSummary, rows: Sequence[Row]) -> list[Cost]:
     """Return what checkpoints cost, by case and method: those with cores of their own and the most ranks first."""
     by_id = {row.case_id: row for row in rows if row.ok}
     found: list[Cost] = []
-    for record in summary.checkpoints.to_dict("records"):
-        row = by_id.get(str(record["case_id"]))
-        if row is None:
+    for cost in summary.checkpoints:
+        if (row := by_id.get(cost.case_id)) is None:
             continue
-        low, high = record["cost_ci_low_s"], record["cost_ci_high_s"]
         found.append(
             Cost(
                 row=row,
-                method=str(record["method"]),
-                cost_s=Estimate(float(record["cost_s"]), _optional(low), _optional(high)),
-                mean_s=float(record["cost_mean_s"]),
-                first_s=float(record["first_s"]),
-                write_s=float(record["write_s"]),
-                size_bytes=int(record["bytes"]),
-                writers=int(record["writers"]),
-                checkpoints=int(record["checkpoints"]),
-                launches=int(record["launches"]),
-                step_mean_s=float(record["step_time_mean_s"]),
-                shares=tuple(float(record[f"share_{steps}"]) for steps in INTERVALS),
-                steps_for_1_percent=int(record["steps_for_1_percent"]),
+                method=cost.method,
+                cost_s=Estimate.of(cost.cost),
+                mean_s=cost.mean_s,
+                first_s=cost.first_s,
+                write_s=cost.write_s,
+                size_bytes=cost.bytes,
+                writers=cost.writers,
+                checkpoints=cost.checkpoints,
+                launches=cost.launches,
+                step_mean_s=cost.step_mean_s,
+                shares=tuple(cost.share(steps) for steps in INTERVALS),
+                steps_for_1_percent=cost.steps_for_small_share,
             )
         )
     found.sort(key=lambda cost: (cost.row.oversubscribed, -cost.row.case.world_size, cost.row.strategy_name))
     return found
-
-
-def _optional(value: Any) -> float | None:
-    return None if pd.isna(value) else float(value)
 
 
 def checkpoint_picture(costs: Sequence[Cost]) -> Picture:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from ddpbench.analysis.results import TransferResult
 from ddpbench.analysis.steps.communication import MIN_SIZES
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.drawn import split
@@ -20,16 +20,16 @@ _QUESTION = "Is communication bound by latency or by bandwidth?"
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     """Return the section on transfers, with a figure for each strategy that has enough sizes."""
     by_id = {row.case_id: row for row in rows}
-    groups: dict[int, list[Mapping[Any, Any]]] = {}
-    for record in summary.transfers.to_dict("records"):
-        if str(record["case_id"]) in by_id:
-            groups.setdefault(int(record["group"]), []).append(record)
+    groups: dict[int, list[TransferResult]] = {}
+    for one in summary.transfers:
+        if one.case_id in by_id:
+            groups.setdefault(one.group, []).append(one)
     pictures: list[Picture] = []
     bound: list[str] = []
-    drawn, others = split([(by_id[str(records[0]["case_id"])], records) for records in groups.values()])
-    for row, records in drawn:
-        curves = curves_of(records)
-        cases = [by_id[one] for one in dict.fromkeys(str(record["case_id"]) for record in records)]
+    drawn, others = split([(by_id[found[0].case_id], found) for found in groups.values()])
+    for row, found in drawn:
+        curves = curves_of(found)
+        cases = [by_id[case_id] for case_id in dict.fromkeys(one.case_id for one in found)]
         pictures.append(picture(row, cases, rows, curves, len(pictures)))
         bound += [sentence for curve in curves if (sentence := bound_by(row, curve))]
     absent = ""

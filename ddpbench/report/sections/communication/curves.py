@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import pandas as pd
-
+from ddpbench.analysis.results import TransferResult
 from ddpbench.report.rows import Row
 from ddpbench.report.words import Estimate, number, percent, ranks
 from ddpbench.units import format_bytes
@@ -54,53 +52,39 @@ class TransferCurve:
         return f"{self.op}, {ranks(self.world_size)}"
 
 
-def curves_of(records: Sequence[Mapping[Any, Any]]) -> list[TransferCurve]:
+def curves_of(results: Sequence[TransferResult]) -> list[TransferCurve]:
     """Return the transfers of one strategy as curves, their sizes ascending."""
-    points: dict[tuple[str, int], list[Point]] = {}
-    line_of: dict[tuple[str, int], Mapping[Any, Any]] = {}
-    for record in records:
-        busbw = _estimate(record, "busbw", "busbw_ci_low", "busbw_ci_high")
-        time = _estimate(record, "time_s", "time_ci_low_s", "time_ci_high_s")
-        called = _estimate(record, "call_time_s", "call_time_ci_low_s", "call_time_ci_high_s")
-        call_busbw = _estimate(record, "call_busbw", "call_busbw_ci_low", "call_busbw_ci_high")
-        assert time is not None
-        points.setdefault((str(record["op"]), int(record["world_size"])), []).append(
-            Point(
-                bytes=int(record["bytes"]),
-                time_ms=time.scaled(1e3),
-                busbw=None if busbw is None else busbw.scaled(1e-9),
-                call_ms=None if called is None else called.scaled(1e3),
-                call_busbw=None if call_busbw is None else call_busbw.scaled(1e-9),
-                rounds=int(record["rounds"]),
-                transfers=int(record["transfers"]),
-                latency_share=None if pd.isna(record["latency_share"]) else float(record["latency_share"]),
-            )
-        )
-        line_of[str(record["op"]), int(record["world_size"])] = record
+    found: dict[tuple[str, int], list[TransferResult]] = {}
+    for one in results:
+        found.setdefault((one.op, one.world_size), []).append(one)
     curves = []
-    for index, (key, found) in enumerate(sorted(points.items())):
-        latency = _estimate(line_of[key], "latency_s", "latency_ci_low_s", "latency_ci_high_s")
-        per_byte, misfit = (
-            math.nan if pd.isna(line_of[key][name]) else float(line_of[key][name])
-            for name in ("byte_s", "misfit")
-        )
+    for index, ((op, world_size), sizes) in enumerate(sorted(found.items())):
+        line = sizes[-1]  # the same of each
         curves.append(
             TransferCurve(
-                op=key[0],
-                world_size=key[1],
+                op=op,
+                world_size=world_size,
                 variant=index,
-                points=tuple(sorted(found, key=lambda one: one.bytes)),
-                latency_ms=None if latency is None else latency.scaled(1e3),
-                mib_ms=1e3 * MIB * per_byte,
-                misfit=misfit,
+                points=tuple(map(_point, sorted(sizes, key=lambda one: one.bytes))),
+                latency_ms=None if line.latency_s is None else Estimate.of(line.latency_s).scaled(1e3),
+                mib_ms=math.nan if line.byte_s is None else 1e3 * MIB * line.byte_s,
+                misfit=math.nan if line.misfit is None else line.misfit,
             )
         )
     return curves
 
 
-def _estimate(record: Mapping[Any, Any], value: str, low: str, high: str) -> Estimate | None:
-    found = [None if pd.isna(record[name]) else float(record[name]) for name in (value, low, high)]
-    return None if found[0] is None else Estimate(found[0], found[1], found[2])
+def _point(one: TransferResult) -> Point:
+    return Point(
+        bytes=one.bytes,
+        time_ms=Estimate.of(one.time_s).scaled(1e3),
+        busbw=None if one.busbw is None else Estimate.of(one.busbw).scaled(1e-9),
+        call_ms=Estimate.of(one.call_time_s).scaled(1e3),
+        call_busbw=None if one.call_busbw is None else Estimate.of(one.call_busbw).scaled(1e-9),
+        rounds=one.rounds,
+        transfers=one.transfers,
+        latency_share=one.latency_share,
+    )
 
 
 def answer_of(curve: TransferCurve) -> str:

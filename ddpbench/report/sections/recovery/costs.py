@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
@@ -12,7 +13,7 @@ import pandas as pd
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Cell, Column, Table
-from ddpbench.report.rows import Row
+from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.words import Estimate
 from ddpbench.spec.grouping import RECOVERIES
 from ddpbench.spec.labels import labels
@@ -70,10 +71,9 @@ def costs_of(summary: RunSummary, rows: Sequence[Row]) -> list[Cost]:
         if row is not None:
             failed.append((row, {str(name): value for name, value in record.items()}))
     names = _names([row for row, _ in failed])
-    steps_s = summary.launches[summary.launches["status"] == "ok"].groupby("case_id")["step_time_s"].mean()
+    steps_s = {case_id: fmean(times) for case_id, times in raw_launches(summary).items()}
     found = [
-        _cost(row, record, names[row.case_id], float(steps_s.get(row.case_id, math.nan)))
-        for row, record in failed
+        _cost(row, record, names[row.case_id], steps_s.get(row.case_id, math.nan)) for row, record in failed
     ]
     return sorted(found, key=lambda cost: cost.total.value if cost.total is not None else float("inf"))
 

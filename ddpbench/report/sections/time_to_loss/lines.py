@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from ddpbench.analysis.results import TrainedToLoss
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import fullest, setting_of
 from ddpbench.report.rows import Row
@@ -48,19 +49,17 @@ class Line:
 
 def groups_of(summary: RunSummary, rows: Sequence[Row]) -> list[list[Line]]:
     """Return the cases trained to a loss, those together for which it means the same; the largest groups first."""
-    if summary.time_to_loss.empty:
+    if not summary.time_to_loss:
         return []
     by_id = {row.case_id: row for row in rows if row.ok}
     table = {str(record["case_id"]): record for record in summary.cases.to_dict("records")}
     points: dict[str, list[tuple[int, int, float, float]]] = {}
-    for record in summary.loss_curves.to_dict("records"):
-        point = (int(record["step"]), int(record["samples"]), float(record["time_s"]), float(record["loss"]))
-        points.setdefault(str(record["case_id"]), []).append(point)
-    found: dict[tuple[Any, ...], list[tuple[Row, Mapping[Any, Any]]]] = {}
-    for entry in summary.time_to_loss.to_dict("records"):
-        row = by_id.get(str(entry["case_id"]))
-        if row is not None:
-            found.setdefault((task(row), float(entry["target"])), []).append((row, entry))
+    for one in summary.loss_curves:
+        points.setdefault(one.case_id, []).append((one.step, one.samples, one.time_s, one.loss))
+    found: dict[tuple[Any, ...], list[tuple[Row, TrainedToLoss]]] = {}
+    for entry in summary.time_to_loss:
+        if (row := by_id.get(entry.case_id)) is not None:
+            found.setdefault((task(row), entry.target), []).append((row, entry))
     groups = []
     for members in found.values():
         names = _names([row for row, _ in members])
@@ -81,7 +80,7 @@ def task(row: Row) -> Key:
 def _line(
     row: Row,
     name: str,
-    entry: Mapping[Any, Any],
+    entry: TrainedToLoss,
     record: Mapping[Any, Any],
     points: Sequence[tuple[int, int, float, float]],
 ) -> Line:
@@ -93,14 +92,14 @@ def _line(
     return Line(
         row=row,
         name=name,
-        target=float(entry["target"]),
-        window=int(entry["window"]),
-        batch=int(entry["batch"]),
-        launches=int(entry["launches"]),
-        reached=int(entry["reached"]),
-        lowest=_optional(entry["lowest_loss"]),
-        steps_trained=int(entry["steps_trained"]),
-        apart=_optional(entry["apart"]),
+        target=entry.target,
+        window=entry.window,
+        batch=entry.batch,
+        launches=entry.launches,
+        reached=entry.reached,
+        lowest=entry.lowest_loss,
+        steps_trained=entry.steps_trained,
+        apart=entry.apart,
         time_s=estimate("time_to_loss{}_s"),
         steps=_optional(record["steps_to_loss"]),
         samples=_optional(record["samples_to_loss"]),

@@ -1,0 +1,232 @@
+"""What analysis found of each case and launch, as values.
+
+Times are seconds, sizes bytes, rates bytes or samples per second. A case is named by its id. `columns_of` makes plain
+columns of them, for JSON: the one encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ddpbench.analysis.statistics.stats import Interval
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchResult:
+    """A measuring launch."""
+
+    case_id: str
+    round: int
+    status: str
+    step_time_s: float | None
+    """None where it did not end well, as the rate."""
+    samples_per_s: float | None
+    wall_s: float
+    measured_s: float
+    server_s: float
+    """What starting its fork server took."""
+    steal_fraction: float
+    foreign_fraction: float
+    steady: bool | None
+    noise_flag: str
+    session: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepParts:
+    """A case's instrumented step by its parts: means over ranks and steps, medians over launches.
+
+    Only in each launch do the parts add up to its step.
+    """
+
+    case_id: str
+    parts: Mapping[str, Interval]
+    """By name, as `analysis.read.overlap.PARTS` has them; and `overlapped_comm`, which is no part of it."""
+    step_time_s: float
+    launches: int
+    instrumentation_overhead: float | None
+    """Instrumented over timed step time, minus 1."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Phase:
+    """A span of a case that has others than every strategy has, such as those of data_parallel."""
+
+    case_id: str
+    span: str
+    mean_s: float
+    """Over ranks, steps and launches."""
+    order: int
+    """Its place within the step."""
+    median_s: float
+    """Over launches."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proved:
+    """A comparison that a case's proof made. `tolerance` is of `records.was_made`, too."""
+
+    case_id: str
+    compared: str
+    dtype: str
+    error: float
+    """Relative."""
+    tolerance: float
+    passed: bool
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """A case held against another by step time, paired by round."""
+
+    topic: str
+    """`buckets`, `layouts`, `strategies` or `ranks`: with the fastest of the others of its group. `data`: with the same
+    whose batches are in memory; `precision`: with the same in full precision."""
+    case_id: str
+    best_case_id: str
+    """The other one."""
+    ratio: Interval
+    """Its step time over the other's; ends hold for the whole group."""
+    verdict: str
+    """`best`, `as good`, `slower`, `cannot tell`, `too few` (`statistics/best.py`); of `data` and `precision` a
+    `Finding`'s."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputResult:
+    """A measured case, and whether it waits for its data (`analysis/inputs.py`)."""
+
+    group: int
+    """Its members differ only in where batches come from."""
+    case_id: str
+    data: str
+    loader_workers: int
+    waited_s: float | None
+    """Of an instrumented step, as its share."""
+    waited_share: float | None
+    ratio: Interval | None
+    """Step time over that from memory."""
+    verdict: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loss:
+    """A part of where a case's efficiency went (`steps/waterfall.py`): all losses and the efficiency add up to 1."""
+
+    case_id: str
+    item: str
+    """One of `waterfall.LOSSES`, or `efficiency`."""
+    share: Interval
+    rounds: int
+    split: bool
+    """Whether contention is told apart."""
+    outrun: bool
+    """Whether independent ranks were slower than the case."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransferResult:
+    """Transfers of one operation, number of ranks and size (`steps/communication.py`)."""
+
+    group: int
+    """The strategy, by how many sizes it has."""
+    case_id: str
+    """One of its cases."""
+    op: str
+    world_size: int
+    bytes: int
+    time_s: Interval
+    busbw: Interval | None
+    """None where no factor is known."""
+    call_time_s: Interval
+    """By nccl-tests' clock, as the next."""
+    call_busbw: Interval | None
+    factor: float | None
+    rounds: int
+    transfers: int
+    latency_s: Interval | None
+    """Of the line through the operation's sizes, as what follows; None without one."""
+    byte_s: float | None
+    misfit: float | None
+    latency_share: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NetworkResult:
+    """A case's communication over emulated links (`analysis/network.py`)."""
+
+    case_id: str
+    network_s: Interval
+    rounds: int
+    formula: str
+    """The textbook's name of the algorithm; empty where there is none, and its time None."""
+    formula_s: float | None
+    bound_s: float | None
+    """The least that any algorithm needs, where all links are alike."""
+    gradient_bytes: float | None
+    sent_bytes: float | None
+    """What the rank that sent most handed to the network; None where the library sent."""
+    formula_bytes: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LossPoint:
+    """A point of a training to a loss, mean over launches; the loss is that over the window's steps."""
+
+    case_id: str
+    step: int
+    samples: int
+    time_s: float
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainedToLoss:
+    """A case that was trained to a loss (`analysis/time_to_loss.py`)."""
+
+    case_id: str
+    target: float
+    window: int
+    batch: int
+    launches: int
+    reached: int
+    """Launches that reached it."""
+    lowest_loss: float | None
+    steps_trained: int
+    one_device_case_id: str | None
+    """The case `single` with the same batch."""
+    apart: float | None
+    """How far the losses of the first steps are from that one's, at most, relative."""
+
+
+def columns_of(results: Iterable[Any]) -> dict[str, list[Any]]:
+    """Return dataclasses of one kind as `columns` (their names) and `data` (a row each).
+
+    One that has a method `columns` says them itself. An interval `x_s` becomes `x_s`, `x_ci_low_s` and `x_ci_high_s`;
+    a mapping of intervals the same for each key.
+    """
+    rows = [each.columns() if hasattr(each, "columns") else dict(_cells(each)) for each in results]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return {"columns": names, "data": [[row.get(name) for name in names] for row in rows]}
+
+
+def _cells(result: Any) -> Iterator[tuple[str, Any]]:
+    for field in fields(result):
+        value = getattr(result, field.name)
+        if isinstance(value, Mapping):
+            for name, each in value.items():
+                yield from _ends(name, each)
+        elif isinstance(value, Interval) or "Interval" in str(field.type):
+            yield from _ends(field.name, value)
+        else:
+            yield field.name, value
+
+
+def _ends(name: str, found: Interval | None) -> Iterator[tuple[str, float | None]]:
+    start, unit = (name.removesuffix("_s"), "_s") if name.endswith("_s") else (name, "")
+    yield name, None if found is None else found.value
+    yield f"{start}_ci_low{unit}", None if found is None else found.low
+    yield f"{start}_ci_high{unit}", None if found is None else found.high
