@@ -259,6 +259,68 @@ def each_unproved(
     return found
 
 
+SEARCHING = "ddp find_unused_parameters=true"
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("name", "strategies"),
+    [
+        ("BranchesByData", ["ddp", "zero1", "post_local_sgd", f"{SEARCHING} static_graph=true", SEARCHING]),
+        ("BranchesInStep", ["ddp", "zero1", SEARCHING]),
+        ("DetachesByRank", ["ddp", "zero1"]),
+    ],
+)
+def test_parameters_that_only_some_ranks_use_are_named_with_the_setting(
+    name: str, strategies: list[str]
+) -> None:
+    used = "0.weight and 0.bias" if name == "DetachesByRank" else "more.weight and more.bias"
+    for found in run_ranks(each_ended, 2, [name], strategies):
+        for (_, strategy), (status, reason) in found.items():
+            owner, *given = strategy.split()
+            setting = "static_graph = false" if given else "find_unused_parameters = true"
+            expected = f"do not use {used}: set options.{owner}.{setting}, or"
+            if strategy == SEARCHING:
+                assert (status, reason) == ("ok", "")
+            else:
+                assert (status, expected in reason) == ("failed", True), (strategy, reason)
+
+
+@pytest.mark.ranks
+def test_a_model_of_which_ranks_use_different_parts_is_left_to_other_strategies_than_fsdp() -> None:
+    for found in run_ranks(each_ended, 2, ["BranchesByData"], ["fsdp", "master"]):
+        assert found["BranchesByData", "master"] == ("ok", "")
+        status, reason = found["BranchesByData", "fsdp"]
+        assert (status, "leaves out more.weight and more.bias in some steps" in reason) == (
+            "skipped",
+            True,
+        ), reason
+
+
+@pytest.mark.ranks
+def test_gradients_that_are_not_finite_on_one_rank_are_named() -> None:
+    why = {
+        "SpoiledSamples": "its samples hold NaN or infinite values",
+        "InfiniteByRank": "have loss() give a finite one",
+    }
+    for found in run_ranks(each_noted, 2, list(why), ["ddp", "zero1", "fsdp", "master", "post_local_sgd"]):
+        for (name, strategy), (_, failed, fault) in found.items():
+            assert failed == {"gradients, same shards"}, (name, strategy)
+            assert fault.startswith("on rank 1 the gradient of 0.weight, 0.bias and 2 more is not finite"), (
+                fault
+            )
+            assert fault.endswith(why[name]), (name, strategy, fault)
+    for found in run_ranks(each_unproved, 2, ["SpoiledInStep"], ["ddp", "fsdp"]):
+        for notes in found.values():
+            assert any(each.endswith("Samples of rank 1 hold NaN or infinite values") for each in notes), (
+                notes
+            )
+    (found,) = run_ranks(each_noted, 1, ["SpoiledBehind"], ["data_parallel"])
+    _, failed, fault = found["SpoiledBehind", "data_parallel"]
+    assert "gradients, same shards" in failed
+    assert fault.startswith("on replica 1 the gradient of 0.weight, 0.bias and 2 more is not finite"), fault
+
+
 @pytest.mark.ranks
 def test_hooks_that_see_the_whole_batch_are_held_against_one_process() -> None:
     (found,) = run_ranks(each_noted, 1, ["Clamped"], ["data_parallel"])

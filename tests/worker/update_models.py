@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 
 def data() -> TensorDataset:
@@ -799,3 +799,89 @@ class SharesUpdates(torch.optim.SGD):
 class Shares(Sound):
     def optimizer(self, parameters: Any) -> Any:
         return SharesUpdates(parameters, lr=0.01)
+
+
+class Branches(nn.Module):
+    """Adds a second head where a batch holds a negative target."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head, self.more = nn.Linear(8, 4), nn.Linear(4, 1), nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        hidden = self.stem(x)
+        out: torch.Tensor = self.head(hidden)
+        return out + self.more(hidden) if bool((y < 0).any()) else out
+
+
+class BranchesByData(Sound):
+    """Only the first rank's samples take a branch."""
+
+    dataset = None  # type: ignore[assignment]
+    model = Branches
+
+    def loader(self, rank: int, world_size: int, batch: int) -> Any:
+        x, y = data().tensors
+        return DataLoader(TensorDataset(x, -y.abs() if rank == 0 else y.abs()), batch_size=batch)
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        return nn.functional.mse_loss(model(*batch), batch[1])
+
+
+class BranchesInStep(BranchesByData):
+    """Does so in a step."""
+
+    loss = None  # type: ignore[assignment]
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(*batch), batch[1])
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss.detach()
+
+
+class DetachesByRank(Sound):
+    """The second rank's loss does not reach the first layer."""
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        hidden = model[0](batch[0])
+        hidden = hidden.detach() if os.environ["RANK"] == "1" else hidden
+        return nn.functional.mse_loss(model[2](model[1](hidden)), batch[1])
+
+
+class SpoiledSamples(Sound):
+    """Only the second rank's samples hold NaN."""
+
+    dataset = None  # type: ignore[assignment]
+
+    def loader(self, rank: int, world_size: int, batch: int) -> Any:
+        x, y = data().tensors
+        return DataLoader(TensorDataset(x * float("nan") if rank == 1 else x, y), batch_size=batch)
+
+
+class SpoiledInStep(SpoiledSamples):
+    """Makes its steps itself."""
+
+    loss = None  # type: ignore[assignment]
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        return plain_step(model, batch, optimizer)
+
+
+class SpoiledBehind(SpoiledSamples):
+    """Only the second half of a batch holds NaN."""
+
+    def loader(self, rank: int, world_size: int, batch: int) -> Any:
+        x, y = data().tensors
+        x = torch.stack(
+            [one if number % batch < batch // 2 else one * float("nan") for number, one in enumerate(x)]
+        )
+        return DataLoader(TensorDataset(x, y), batch_size=batch)
+
+
+class InfiniteByRank(Sound):
+    """The second rank's loss is NaN."""
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        return Sound.loss(self, model, batch) * (float("nan") if os.environ["RANK"] == "1" else 1.0)

@@ -9,23 +9,24 @@ import math
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 
 from ddpbench.measure.blocks import Control
 from ddpbench.records import UPDATE_EXCHANGES, Compared, Proof
 from ddpbench.strategies import Replica
 from ddpbench.strategies.base import CannotTrainError, hooked_parameters, parts_reason
-from ddpbench.strategies.trees import cast
+from ddpbench.strategies.trees import cast, tensors
 from ddpbench.worker.training.exchanges import alone, noticing_exchanges
 from ddpbench.worker.training.precision import Precision, roundoff_of
 from ddpbench.worker.training.randomness import have_drawn, random_state, seed_all, set_random_state
 from ddpbench.worker.training.training import Training, all_equal, checksum
 from ddpbench.worker.training.types import Numbers
-from ddpbench.worker.verify.optimizers import computed_together
-from ddpbench.worker.verify.written import changed_since, writes_sentence
+from ddpbench.worker.verify.optimizers import computed_together, in_words
+from ddpbench.worker.verify.written import changed_since, same, writes_sentence
 from ddpbench.workloads import is_import_path
 
 Tensors = dict[str, torch.Tensor]
@@ -141,6 +142,16 @@ def _are_finite(values: Tensors) -> bool:
     return all(bool(torch.isfinite(each).all()) for each in values.values())
 
 
+def _infinite_of(values: Tensors) -> list[str]:
+    """Return the names of those that are not finite."""
+    return [name for name, each in values.items() if not bool(torch.isfinite(each).all())]
+
+
+def _has_numbers(batch: Any) -> bool:
+    """Return whether all floating-point values of a batch are finite."""
+    return all(bool(torch.isfinite(each).all()) for each in tensors(batch) if each.is_floating_point())
+
+
 def not_compared(compared: Compared, dtype: str, note: str) -> Proof:
     """Says that a comparison would mean nothing here, and why."""
     return Proof(compared=compared, dtype=dtype, error=0.0, tolerance=math.inf, passed=True, note=note)
@@ -170,6 +181,20 @@ class Rank(Protocol):
     ) -> Tensors: ...
     def agreed(self, value: float) -> float: ...
     def average(self, values: Tensors) -> Tensors: ...
+
+
+@dataclass(slots=True)
+class _Examined:
+    """Findings about a model from one rank's samples."""
+
+    differs: bool = False
+    """Its gradient depends on the seed."""
+    writes: list[str] = field(default_factory=list)
+    """Parameters that a forward writes into."""
+    reached: list[set[str]] = field(default_factory=list)
+    """Parameters that get a gradient, under each seed."""
+    infinite: list[str] = field(default_factory=list)
+    """Parameters whose gradient is not finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +244,9 @@ class Comparer:
         """True if the strategy's replicas in one process go forward in turn, each with the seed of its shard."""
         self.writes: list[str] = []
         """Parameters that the model's forward writes into; set by `examine`."""
+        self.dropped: list[str] = []
+        """Parameters that the losses of some ranks or seeds reach and others do not; set by `examine`."""
+        self._infinite = ""
         self._sent_roundoff = 0.0
         self._lost: Callable[[], str] = str
         self._watched: list[tuple[torch.nn.Module, set[str]]] = []
@@ -347,7 +375,10 @@ class Comparer:
             shown = f" ({frozen[0].removeprefix('network.')}, ...)" if frozen else ""
             return f"the model freezes parameters{shown} after some forwards, and one process makes more than a rank"
         if agreed(float(not _are_finite(expected))) and agreed(float(not _are_finite(own))):
-            return _NOT_FINITE
+            ranks = ", ".join(map(str, self._spoiled()))
+            return (
+                f"{_NOT_FINITE} Samples of rank {ranks} hold NaN or infinite values" if ranks else _NOT_FINITE
+            )
         return ""
 
     def settle_scale(self, model: torch.nn.Module, batch: Any) -> None:
@@ -362,22 +393,83 @@ class Comparer:
 
     def examine(self, model: torch.nn.Module) -> None:
         """Find out what of a model decides what can be compared: whether it draws random numbers, what it writes."""
-        seen: list[list[torch.Tensor]] = []
-        drew = False
+        number = self._own_shard
+        trials: list[Tensors] = []
+        found = _Examined()
         before = {name: each.detach() for name, each in model.named_parameters()}
-        for seed in (1, 2):
+        for turn in range(2):
             # Of a copy: a forward may change buffers such as running statistics.
             trial = self.copied(model)
-            seed_all(seed)
+            self.seed(number + turn * len(self.shards))
             start = random_state()
-            gradient = self.prover.gradient(trial, self.shards[0], self.precision)
-            drew = drew or have_drawn(start, random_state())
-            seen.append(list(gradient.values()))
-            self.writes += [name for name in changed_since(before, trial) if name not in self.writes]
+            trials.append(self.prover.gradient(trial, self.shards[number], self.precision))
+            found.differs = found.differs or have_drawn(start, random_state())
+            found.reached.append({name for name, each in trial.named_parameters() if each.grad is not None})
+            found.writes += [name for name in changed_since(before, trial) if name not in found.writes]
+        first, second = (list(each.values()) for each in trials)
         # A coin may fall alike under both seeds, and a generator of the model's own does not tell that it draws.
-        differs = drew or relative_error(seen[0], seen[1]) > TOLERANCES[torch.float32]
+        found.differs = found.differs or relative_error(first, second) > TOLERANCES[torch.float32]
+        found.infinite = _infinite_of(trials[0])
         # All ranks must make the same comparisons next.
-        self.draws = bool(self.prover.control.agree(int(differs)))
+        every = self._of_all_ranks(found)
+        self.draws = any(each.differs for each in every)
+        written, reached = (
+            {name for each in every for name in each.writes},
+            [one for each in every for one in each.reached],
+        )
+        used: set[str] = set().union(*reached)
+        self.writes = [name for name in before if name in written]
+        self.dropped = [name for name in before if name in used and any(name not in one for one in reached)]
+        self._infinite = next(
+            (self._on_infinite(rank, each.infinite) for rank, each in enumerate(every) if each.infinite), ""
+        )
+
+    @property
+    def _own_shard(self) -> int:
+        """The number of this rank's shard; 0 for a server and in a pipeline."""
+        return max(self.prover.rank - (self.training.case.world_size - len(self.shards)), 0)
+
+    def _of_all_ranks(self, own: _Examined) -> list[_Examined]:
+        """Return what each rank found, in the order of ranks."""
+        found: list[Any] = [own] * self.prover.processes
+        if self.prover.processes > 1:
+            dist.all_gather_object(found, own, group=self.prover.group)
+        return found
+
+    def _on_infinite(self, number: int, names: Sequence[str]) -> str:
+        """Return that the gradient of these parameters is not finite on a rank or replica, and why that may be."""
+        who = "replica" if self.training.strategy.one_process else "rank"
+        why = (
+            "its samples hold NaN or infinite values"
+            if number in self._spoiled()
+            else "have loss() give a finite one"
+        )
+        return (
+            f"on {who} {number} the gradient of {in_words(names)} is not finite without the strategy either, so that "
+            f"nothing can be compared with it: {why}"
+        )
+
+    def _spoiled(self) -> list[int]:
+        """Return the ranks or replicas whose samples hold values that are not finite."""
+        first = self.training.case.world_size - len(self.shards)
+        shards = [self.shards, *(drawn.shards for drawn in self.later)]
+        return sorted(
+            {number + first for one in shards for number, shard in enumerate(one) if not _has_numbers(shard)}
+        )
+
+    @property
+    def is_infinite(self) -> bool:
+        """Return whether `examine` found a gradient that is not finite, on any rank."""
+        return bool(self._infinite)
+
+    def _fault_of_infinite(self) -> str:
+        """Return on which rank or replica one process's gradient is not finite; empty if it is on all."""
+        if not self._infinite and self.prover.processes == 1:
+            for number, shard in enumerate(self.shards):
+                if names := _infinite_of(self.prover.gradient(self.fresh(), shard, self.precision)):
+                    self._infinite = self._on_infinite(number, names)
+                    break
+        return self._infinite
 
     def check_lost(self, proof: Proof) -> None:
         """Refuses a model of whose steps the strategy leaves something out, where a comparison failed.
@@ -414,7 +506,9 @@ class Comparer:
         if proof.passed or proof.compared == "every parameter has a rank":
             return proof
         self.check_lost(proof)
-        if thawing := self._fault_of_thawing():
+        if infinite := self._fault_of_infinite():
+            fault = infinite
+        elif thawing := self._fault_of_thawing():
             fault = thawing
         elif proof.compared == "initial state":
             fault = self._fault_of_initial_state()
@@ -557,7 +651,7 @@ class Comparer:
                 self.update(model, gradient, optimizer, rank)
             made.append(trained(model))
             digests.append(checksum(model))
-        differs = [any(not torch.equal(each[name], made[0][name]) for name in each) for each in made[1:]]
+        differs = [any(not same(each[name], made[0][name]) for name in each) for each in made[1:]]
         again, elsewhere = (bool(self.prover.agreed(float(each))) for each in differs)
         if again:
             return f"the update gives other parameters from the same gradients and seeds: it {UNSEEDED}"

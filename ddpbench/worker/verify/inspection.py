@@ -151,7 +151,7 @@ def _inspect_steps(
     found = widest(autocasts) if training.case.precision == "full" else ""
     took: dict[str, Any] = {"made_s": made_s, "step_s": step_s, **({"sparse": True} if sparse else {})}
     took |= ({"writes": writes} if writes else {}) | (
-        {"dropped": names, "dropped_blocks": _blocks_of(model, names)} if (names := _dropped(reached)) else {}
+        {"dropped": names, "dropped_blocks": blocks_of(model, names)} if (names := _dropped(reached)) else {}
     )
     whole = inputs if targets is None else (inputs, targets)
     facts = _facts(training, model, batch=whole, loss=loss, autocast=found)
@@ -331,7 +331,7 @@ def _dropped(reached: Sequence[set[str]]) -> list[str]:
     return sorted(name for name in every if any(name not in step for step in reached))
 
 
-def _blocks_of(model: torch.nn.Module, dropped: Sequence[str]) -> list[str]:
+def blocks_of(model: torch.nn.Module, dropped: Sequence[str]) -> list[str]:
     """Return the blocks, as FSDP shards them, all of whose trained parameters are among these."""
     from ddpbench.strategies.fsdp.replica import blocks  # which takes long to import, and few need
 

@@ -44,7 +44,8 @@ from ddpbench.worker.verify.comparing import (
     thaw,
     trained,
 )
-from ddpbench.worker.verify.written import changed_since, late_sentence
+from ddpbench.worker.verify.refusals import waits_for
+from ddpbench.worker.verify.written import changed_since, late_sentence, same
 
 STEPS = 3
 UPDATES = 2
@@ -433,7 +434,7 @@ def _why_not(
     again = Lockstep(training, numbers, shards, prover.on_step, seed=1)
     again.run()
     other = again.parameters
-    if again.drew or any(not torch.equal(other[name], expected[name]) for name in expected):
+    if again.drew or any(not same(other[name], expected[name]) for name in expected):
         return "the step draws random numbers, and its replicas draw them in another order: not comparable"
     return ""
 
@@ -465,7 +466,7 @@ def _with_buffers_sent(prover: Rank, numbers: Numbers, parts: Sequence[Any]) -> 
         raise
     except Exception:  # replicas of parts of a batch may fail where one of the whole does not
         ends.clear()
-    alike = not ends or all(torch.equal(ends[1][name], value) for name, value in ends[0].items())
+    alike = not ends or all(same(ends[1][name], value) for name, value in ends[0].items())
     return None if prover.agreed(float(alike)) else ends[1]
 
 
@@ -579,7 +580,7 @@ class Lockstep:
     def are_equal(self) -> bool:
         """Return whether all replicas have the same parameters."""
         first, *others = map(self._parameters_of, self._models)
-        return all(torch.equal(other[name], value) for other in others for name, value in first.items())
+        return all(same(other[name], value) for other in others for name, value in first.items())
 
     @property
     def updates_alike(self) -> bool:
@@ -686,22 +687,34 @@ class Lockstep:
                 raise _StoppedError
             set_random_state(self._random[number])
 
+    def _reached_by_some(self) -> list[str]:
+        """Return the parameters that have a gradient in some replicas and none in others."""
+        models = [dict(model.named_parameters()) for model in self._models]
+        return [
+            name.removeprefix("network.")
+            for name in models[0]
+            if len({model[name].grad is None for model in models}) > 1
+        ]
+
     def _average(self) -> None:
+        if (missed := self._reached_by_some()) and not self._unused_are_found:
+            self._error = self._error or UnequalRanksError(
+                waits_for(self._training, missed) or _UNLIKE_BACKWARDS
+            )
+            return
         for together in zip(*(model.parameters() for model in self._models), strict=True):
             gradients = [each.grad for each in together if each.grad is not None]
             if not gradients:
                 continue
-            if len(gradients) < len(together) and not self._unused_are_found:
-                self._error = self._error or UnequalRanksError(
-                    "a backward reaches parameters on one rank that it does not reach on another: they would wait for "
-                    "one another; have every rank's loss reach the same"
-                )
-                return
             whole = torch.stack(gradients).sum(0) / len(together)
             for each in together:
                 each.grad = whole.clone()
 
 
+_UNLIKE_BACKWARDS = (
+    "a backward reaches parameters on one rank that it does not reach on another: they would wait for one another; "
+    "have every rank's loss reach the same"
+)
 _UNEVEN = "the ranks' steps did not make equally many backwards: they would wait for one another"
 
 

@@ -14,7 +14,14 @@ from ddpbench.causes import exception_words
 from ddpbench.measure.recorder import NullRecorder
 from ddpbench.records import Proof
 from ddpbench.strategies import Promise, Replica, Strategy
-from ddpbench.strategies.base import CompensatedReplica, OrderedReplica, PeriodicReplica, hooked_parameters
+from ddpbench.strategies.base import (
+    CannotTrainError,
+    CompensatedReplica,
+    ModelFound,
+    OrderedReplica,
+    PeriodicReplica,
+    hooked_parameters,
+)
 from ddpbench.strategies.trees import concatenate, copied
 from ddpbench.worker.training.training import all_equal, checksum
 from ddpbench.worker.verify.comparing import (
@@ -29,6 +36,9 @@ from ddpbench.worker.verify.comparing import (
     trained,
     trained_names,
 )
+from ddpbench.worker.verify.inspection import blocks_of
+from ddpbench.worker.verify.refusals import waits_for
+from ddpbench.worker.verify.written import same
 
 FINAL_STEPS = 3
 COMPRESSED_STEPS = 3
@@ -70,10 +80,33 @@ def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
     batch = own if replica.draws else (None, None)
     if promise != "nothing":
         comparer.examine(reference)
+        _refuse_waiting(comparer, reference)
     if comparer.draws:
         comparer.takes_turns = replica.take_turns(comparer.seed)
-    yield from map(comparer.explained, _CHECKS[promise](comparer, replica, reference, batch))
+    if comparer.is_infinite:
+        yield comparer.explained(comparer.proof("gradients, same shards", math.inf))
+    else:
+        yield from map(comparer.explained, _CHECKS[promise](comparer, replica, reference, batch))
     replica.close()
+
+
+def _refuse_waiting(comparer: Comparer, model: torch.nn.Module) -> None:
+    """Refuses a model of which ranks train different parts in a step, where the strategy's ranks wait for all of it.
+
+    Raises:
+        CannotTrainError: the strategy has no setting for that, on all ranks.
+        RuntimeError: it has one, on all ranks.
+    """
+    training = comparer.training
+    names = [name.removeprefix("network.") for name in comparer.dropped]
+    if not names or comparer.prover.processes == 1:
+        return
+    if waits := waits_for(training, names):
+        raise RuntimeError(waits)
+    parts = blocks_of(model, comparer.dropped) or names
+    found = ModelFound(trained=(), dropped_blocks=tuple(parts))
+    if reason := training.strategy.found_reason(training.case, found):
+        raise CannotTrainError(reason)
 
 
 def _nothing(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
@@ -141,7 +174,7 @@ def _gradients(
 
 def _as_before(model: torch.nn.Module, before: Tensors) -> bool:
     """Return whether all of a model's trained parameters are still these."""
-    return all(torch.equal(value, before[name]) for name, value in trained(model).items())
+    return all(same(value, before[name]) for name, value in trained(model).items())
 
 
 def _final(comparer: Comparer, replica: Replica) -> Iterator[Proof]:

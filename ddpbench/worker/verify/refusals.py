@@ -10,7 +10,7 @@ import linecache
 import os
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import torch
 from ddpbench.causes import exception_words, text_of, users_line
 from ddpbench.strategies.base import CannotTrainError
 from ddpbench.texts import toml_text
+from ddpbench.units import series_of
 from ddpbench.user_files import is_import_path
 from ddpbench.worker.training.training import Training
 
@@ -143,13 +144,11 @@ def _assigned(setting: str, found: re.Match[str]) -> str:
 
 
 def _unused(training: Training, text: str) -> str:
-    """Return what DDP waits for, and what to do about it."""
+    """Return what DDP waits for, as its message has it, and what to do about it."""
     found = _WITHOUT.search(text)
     known = training.trained_names
     names = [known[number] for number in map(int, found[1].split()) if number < len(known)] if found else []
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    listed = f" ({', '.join(names[:_MOST_NAMES])}{more})" if names else ""
-    what = f"DDP waits for the gradients of parameters that a step's loss does not use{listed}"
+    what = f"DDP waits for the gradients of parameters that a step's loss does not use{_listed(names)}"
     setting = _setting(training, "find_unused_parameters")
     if setting:
         return f"{what}: set {setting} = true, or requires_grad = False for those that are never trained"
@@ -159,6 +158,36 @@ def _unused(training: Training, text: str) -> str:
             "are never trained, or use ddp with options.ddp.find_unused_parameters = true"
         )
     return f"{what}, although it searches for them: does forward return an object in which torch finds no tensors?"
+
+
+def waits_for(training: Training, names: Sequence[str]) -> str:
+    """Return that DDP waits for these parameters, which the losses of some ranks or steps use and others do not.
+
+    Empty where the strategy is not made with DDP, or searches for them.
+    """
+    setting = _setting(training, "find_unused_parameters")
+    fixed = bool(getattr(training.options, "static_graph", False))
+    if setting is None or not (setting or fixed):
+        return ""
+    advice = f"set {setting} = true" if setting else ""
+    advice += " and " if setting and fixed else ""
+    advice += f"{'' if setting else 'set '}{_option(training, 'static_graph')} = false" if fixed else ""
+    return (
+        "DDP waits for the gradients of all parameters, and the losses of some ranks or steps do not use "
+        f"{series_of([*names[:_MOST_NAMES], *_more(names)])}: {advice}, or have every loss use them"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return (
+        f" ({', '.join(names[:_MOST_NAMES])}{''.join(f' and {each}' for each in _more(names))})"
+        if names
+        else ""
+    )
+
+
+def _more(names: Sequence[str]) -> list[str]:
+    return [f"{len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
 
 
 def _of_shards(training: Training, meaning: str, error: BaseException) -> str:

@@ -21,11 +21,11 @@ def changed_since(before: dict[str, torch.Tensor], model: torch.nn.Module) -> li
     return [
         name
         for name, each in model.named_parameters()
-        if name in before and not _same(each.detach(), before[name])
+        if name in before and not same(each.detach(), before[name])
     ]
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Return whether two tensors hold the same numbers; NaN is equal to NaN."""
     return torch.equal(one, other) or torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True)
 
