@@ -237,16 +237,14 @@ def test_updates_that_follow_the_rank_are_named() -> None:
             assert failed == {"final replicas"}, (name, strategy)
             what = "the step" if name == "ScalesInStepByRank" else "the update"
             assert fault.startswith(f"{what} gives other parameters on each rank"), (name, strategy, fault)
-    for found in run_ranks(each_unproved, 2, names[:3], ["zero1", "fsdp", "post_local_sgd"]):
-        for (name, strategy), notes in found.items():
-            assert any("the update gives other parameters on each rank" in each for each in notes), (
-                name,
-                strategy,
-                notes,
-            )
+    for found in run_ranks(each_noted, 2, names[:3], ["zero1", "fsdp", "post_local_sgd"]):
+        for (name, strategy), (_, failed, fault) in found.items():
+            compared = "parameters, averaged" if strategy == "post_local_sgd" else "parameters, same samples"
+            assert compared in failed, (name, strategy)
+            assert fault.startswith("the update gives other parameters on each rank"), (name, strategy, fault)
 
 
-def each_unproved(
+def each_note(
     rank: int, processes: int, names: list[str], strategies: list[str]
 ) -> dict[tuple[str, str], list[str]]:
     """The notes on each class's comparisons under each strategy."""
@@ -310,7 +308,7 @@ def test_gradients_that_are_not_finite_on_one_rank_are_named() -> None:
                 fault
             )
             assert fault.endswith(why[name]), (name, strategy, fault)
-    for found in run_ranks(each_unproved, 2, ["SpoiledInStep"], ["ddp", "fsdp"]):
+    for found in run_ranks(each_note, 2, ["SpoiledInStep"], ["ddp", "fsdp"]):
         for notes in found.values():
             assert any(each.endswith("Samples of rank 1 hold NaN or infinite values") for each in notes), (
                 notes

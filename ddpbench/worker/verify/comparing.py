@@ -451,11 +451,9 @@ class Comparer:
 
     def _spoiled(self) -> list[int]:
         """Return the ranks or replicas whose samples hold values that are not finite."""
-        first = self.training.case.world_size - len(self.shards)
-        shards = [self.shards, *(drawn.shards for drawn in self.later)]
-        return sorted(
-            {number + first for one in shards for number, shard in enumerate(one) if not _has_numbers(shard)}
-        )
+        batches = [self.shards, *(drawn.shards for drawn in self.later)]
+        found = {number for batch in batches for number, shard in enumerate(batch) if not _has_numbers(shard)}
+        return sorted(number + self.training.case.world_size - len(self.shards) for number in found)
 
     @property
     def is_infinite(self) -> bool:
@@ -520,7 +518,8 @@ class Comparer:
             fault = self.fault_of_gradients()
             if not fault and proof.compared.startswith(("update", "parameters")):
                 fault = self.fault_of_updates()
-            return not_compared(proof.compared, self.name, fault) if fault else proof
+            if fault and fault != self._updates_by_rank():
+                return not_compared(proof.compared, self.name, fault)
         if not fault:
             return proof
         self.prover.blame(fault)
@@ -621,7 +620,7 @@ class Comparer:
             return proof
         fault = self.fault_of_updates()
         is_by_rank = bool(fault) and fault == self._updates_by_rank()
-        return not_compared(proof.compared, self.name, fault) if is_by_rank else proof
+        return self.proof(proof.compared, math.inf, proof.tolerance) if is_by_rank else proof
 
     def fault_of_updates(self, *, exactly: bool = False) -> str:
         """Return what an update does that no strategy can be held to; empty where one process repeats it.
