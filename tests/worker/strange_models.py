@@ -331,7 +331,7 @@ class StepsTogether(MovesTogether):
 
 
 class JoinedTargets(Sound):
-    """Targets of several lengths in one row, as CTC takes them, beside samples along their first dimension."""
+    """Targets of several lengths in one row, as CTC takes them, next to samples along their first dimension."""
 
     def dataset(self) -> Any:
         generator = torch.Generator().manual_seed(0)

@@ -122,7 +122,7 @@ def test_a_tensor_that_parts_of_a_batch_have_whole_is_named(
     strategy: str, options: dict[str, Any], advice: str
 ) -> None:
     said = (
-        r"its batches hold a tensor of length \d+ beside their \d+ samples, which each part of a batch is given whole "
+        r"its batches hold a tensor of length \d+ next to their \d+ samples, which each part of a batch is given whole "
         rf".*{advice} \(RuntimeError: .*targets"
     )
     for status, reason in run_ranks(

@@ -72,7 +72,7 @@ class LostParts:
                 self._written[name] = None
 
     def _find_hooked(self, _gradient: torch.Tensor) -> None:
-        """Notes, within a backward, shards with hooks, as of a step that makes them anew: FSDP calls none of these."""
+        """Notes, within a backward, shards with hooks, as of a step that makes them each time: FSDP calls none."""
         shards = (each for each in self._model.named_parameters() if isinstance(each[1], DTensor))
         self._hooked |= {name: None for name, each in shards if each._backward_hooks}
 

@@ -563,7 +563,7 @@ class Lockstep:
 
     @property
     def stepped(self) -> list[bool]:
-        """Of each optimizer: whether a replica's has made an update."""
+        """Return for each optimizer whether a replica's has made an update."""
         return [min(waits) < UPDATES for waits in zip(*self._waits_for, strict=True)]
 
     @property

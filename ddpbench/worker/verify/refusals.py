@@ -83,7 +83,7 @@ def refusal(error: BaseException, training: Training) -> str:
     if not reason and training.undivided and _may_be_of_samples(error):
         other = "use ddp" if training.strategy.one_process else "leave out accumulate"
         reason = (
-            f"its batches hold a tensor of length {training.undivided[0]} beside their {training.samples} samples, "
+            f"its batches hold a tensor of length {training.undivided[0]} next to their {training.samples} samples, "
             "which each part of a batch is given whole (samples of several lengths, joined?): pad it, with a row for "
             f"each sample, or {other} ({exception_words(error)})"
         )
