@@ -295,7 +295,10 @@ def git_environment(**more: str) -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """Return the commit of the working directory, with `+` when it has changes; None outside a repository."""
+    """Return the commit of the working directory, with `+` when it has changes; None outside a repository.
+
+    As in `git describe --dirty`, new files are no changes; a side of a comparison counts them (`interleave/sides.py`).
+    """
     try:
         commit = _git("rev-parse", "--short=12", "HEAD")
         return commit + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")

@@ -24,6 +24,7 @@ from ddpbench.worker.slot import follower
 from ddpbench.worker.slot import meeting as meetings
 from ddpbench.worker.slot.meeting import Meeting, join_within_s
 from ddpbench.worker.slot.sealing import OtherKeyError, StrangerError
+from ddpbench.worker.slot.slot import Slot
 from tests.failures.launchers import free_port
 from tests.worker.test_roster import card, seat
 
@@ -254,6 +255,17 @@ def test_a_slot_waits_for_no_longer_than_it_says() -> None:
     with pytest.raises(LaunchError, match=r"was not reached within 1 s: "):
         Meeting(place(1, free_port()), lives, KEY, join_s=1)
     assert time.monotonic() - began < meetings._TRY_S
+
+
+@pytest.mark.parametrize(("late", "words"), [(["card/1"], "slot 1"), (["card/1", "card/2"], "slots 1, 2")])
+def test_slots_that_did_not_come_are_named(late: list[str], words: str) -> None:
+    put: list[Any] = []
+    meeting = SimpleNamespace(join_s=-1.0, missing=lambda _: late, put=lambda *told: put.append(told))
+    slot: Any = SimpleNamespace(
+        place=place(0, 1, slots=3), meeting=meeting, _start_s=0.0, lives=lives, check_stop=lives
+    )
+    Slot._gather(slot)
+    assert put == [("verdict", {"refusal": f"{words} (of 3) did not come"})]
 
 
 def test_how_long_slots_wait_for_each_other_is_set_within_bounds() -> None:
