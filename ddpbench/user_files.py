@@ -23,13 +23,15 @@ from ddpbench.errors import nearest
 
 
 def is_import_path(name: str) -> bool:
-    """Return whether a name is that of a class in a user's own file or module, such as `train.py:Mine`."""
+    """Return whether a name is that of a class in a user's own file or module, such as `train.py:Mine`.
+
+    A module without a package is one where the class begins with a capital letter: `gpt:nano` has a size.
+    """
     head, colon, attribute = name.rpartition(":")
-    return (
-        bool(colon)
-        and attribute.isidentifier()
-        and (head.endswith(".py") or (all(part.isidentifier() for part in head.split(".")) and "." in head))
-    )
+    if not colon or not attribute.isidentifier():
+        return False
+    is_module = all(part.isidentifier() for part in head.split("."))
+    return head.endswith(".py") or (is_module and ("." in head or attribute[:1].isupper()))
 
 
 def short_name(name: str) -> str:

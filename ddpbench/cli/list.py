@@ -60,14 +60,17 @@ def _run(arguments: argparse.Namespace) -> int:
 def _sections() -> dict[str, dict[str, str]]:
     """Return what each name of each kind stands for."""
     from ddpbench.collectives import TABLE as COLLECTIVES
+    from ddpbench.installed import listed
     from ddpbench.strategies import TABLE
+    from ddpbench.workloads import TABLE as WORKLOADS
     from ddpbench.workloads import summaries
 
     return {
-        "strategies": _told(TABLE),
-        "algorithms": {"all_reduce": "the backend's own", **_told(COLLECTIVES)},
+        "strategies": _told(TABLE) | listed("strategy", TABLE),
+        "algorithms": {"all_reduce": "the backend's own", **_told(COLLECTIVES)}
+        | listed("algorithm", COLLECTIVES),
         "schedules": _SCHEDULES,
-        "workloads": summaries(),
+        "workloads": summaries() | listed("workload", WORKLOADS),
         "launchers": _LAUNCHERS,
         "experiments": _experiments(),
     }

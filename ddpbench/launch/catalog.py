@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from ddpbench import user_files
 from ddpbench.errors import StrategyError
 from ddpbench.launch.own_classes import has_own_step
-from ddpbench.launch.own_workloads import check_file, check_profile, located
+from ddpbench.launch.own_workloads import check_file, check_profile, located, resolved
 from ddpbench.spec import Case, StrategyInfo, WorkloadInfo
 from ddpbench.strategies import TABLE, Strategy, load_strategy, own_step_reason
 from ddpbench.strategies.traits import stated_traits
@@ -49,15 +49,18 @@ class TableCatalog:
         return workload_names()
 
     def strategy(self, name: str) -> StrategyInfo:
-        if not user_files.is_import_path(name):
+        if name in TABLE:
             return _info(name, load_strategy(name))
         if name not in self._strategies:
-            path = located(name, self._beside)
+            path = located(resolved("strategy", name), self._beside)
+            if not user_files.is_import_path(path):
+                raise KeyError(name)
             check_file(path, self._beside)
             try:
                 found = load_strategy(path)
             except StrategyError as error:
-                raise ValueError(str(error)) from None
+                which = "" if user_files.is_import_path(name) else f"{name!r} of an installed package: "
+                raise ValueError(f"{which}{error}") from None
             self._strategies[name] = replace(_info(path, found), traits=partial(stated_traits, found))
         return self._strategies[name]
 
@@ -65,6 +68,7 @@ class TableCatalog:
         check_file(located(name, self._beside), self._beside)
 
     def workload(self, name: str) -> WorkloadInfo:
+        name = resolved("workload", name)
         if is_import_path(name):  # imported only in a rank
             batch = self._batches.get(name)
             check = own_step_reason if has_own_step(name) else _nothing

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import cache
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeGuard
 
 from ddpbench.errors import nearest
 
@@ -58,14 +59,14 @@ def missing_module(name: str) -> str:
     if head.endswith(".py"):
         return ""
     first, *_ = head.split(".")
-    file = Path(f"{head.rpartition('.')[0].replace('.', '/')}.py")
+    file = Path(f"{(head.rpartition('.')[0] or head).replace('.', '/')}.py")
     try:
         here, installed = PathFinder.find_spec(first, [str(Path.cwd())]), find_spec(first)
     except (OSError, ValueError):
         return ""
     if here is None and installed is None:
         why = f"module {first} is neither in the working directory nor installed"
-    elif here and here.submodule_search_locations is None and here.origin == (installed or here).origin:
+    elif "." in head and _is_file(here) and here.origin == (installed or here).origin:
         why = f"{first} is a file, not a package"
     else:
         return ""
@@ -75,6 +76,11 @@ def missing_module(name: str) -> str:
         else "a class in a file is named like train.py:Measured"
     )
     return f"{why}; {meant}"
+
+
+def _is_file(found: ModuleSpec | None) -> TypeGuard[ModuleSpec]:
+    """Return whether a module was found that is a file, and so has no modules in it."""
+    return found is not None and found.submodule_search_locations is None
 
 
 _NAMING = frozenset(

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ddpbench.collectives import TABLE as COLLECTIVES
 from ddpbench.errors import RequestError, meant_path
+from ddpbench.installed import path_of
 from ddpbench.launch.own_classes import missing, missing_module
 from ddpbench.planted import is_planted
 from ddpbench.records.rundir import is_run
 from ddpbench.spec import OWN_TYPES, Experiment, PlannedCase
 from ddpbench.spec.claims import SIDES
+from ddpbench.strategies import TABLE as STRATEGIES
 from ddpbench.texts import command
+from ddpbench.user_files import is_import_path as is_own
+from ddpbench.workloads import TABLE as WORKLOADS
 from ddpbench.workloads import is_import_path
 from ddpbench.workloads.shipped import PREFIX, is_path, profile_path
 
@@ -27,6 +32,17 @@ def located(name: str, own_folder: Path | None) -> str:
     head, attribute = _file_of(name)
     path = _found(head, _folders(own_folder)) if head else None
     return name if path is None else _named(name, path, attribute)
+
+
+def resolved(kind: str, name: str) -> str:
+    """Return the import path of a name that an installed package has registered; another name as it is.
+
+    Raises:
+        ValueError: several packages have, or what is registered is not a class.
+    """
+    if name in _SHIPPED[kind] or name.partition(":")[0] in _SHIPPED[kind] or is_own(name):
+        return name
+    return path_of(kind, name) or name
 
 
 def located_among(kind: str, name: str, folders: Iterable[Path], advice: str) -> str:
@@ -137,8 +153,12 @@ def _folders(own_folder: Path | None) -> list[Path]:
     return [*([own_folder.resolve()] if own_folder is not None else []), Path.cwd()]
 
 
-_NAMED_BY_PATH = ("workload", "strategy", "algorithm")
-"""Settings whose values may be the names of users' own classes."""
+_SHIPPED: Mapping[str, Container[str]] = {
+    "workload": WORKLOADS,
+    "strategy": STRATEGIES,
+    "algorithm": {"default", "all_reduce", *COLLECTIVES},
+}
+"""Names of ddpbench itself, by the settings whose values may also be the names of users' own classes."""
 
 
 def with_located(experiment: Experiment, own_folder: Path) -> Experiment:
@@ -149,8 +169,8 @@ def with_located(experiment: Experiment, own_folder: Path) -> Experiment:
     """
 
     def name_of(kind: str, name: str) -> str:
-        found = located(name, own_folder)
         try:
+            found = located(resolved(kind, name), own_folder)
             check_file(found, own_folder)
         except ValueError as error:
             raise RequestError(f"{kind} {name!r}: {error}") from None
@@ -160,13 +180,13 @@ def with_located(experiment: Experiment, own_folder: Path) -> Experiment:
         _check_apart([_setting(key, own_folder) for key in rule], [*rule])
         return {
             _setting(key, own_folder): [name_of(key, value) for value in values]
-            if key in _NAMED_BY_PATH
+            if key in _SHIPPED
             else values
             for key, values in rule.items()
         }
 
     base = experiment.base.model_copy(
-        update={key: name_of(key, getattr(experiment.base, key)) for key in _NAMED_BY_PATH}
+        update={key: name_of(key, getattr(experiment.base, key)) for key in _SHIPPED}
     )
     axes = selection(experiment.axes)
     _check_apart([_owner(owner, own_folder) for owner in experiment.options], [*experiment.options])
@@ -205,4 +225,9 @@ def _owner(owner: str, own_folder: Path) -> str:
     """Return the name of an options table: a strategy's own name, or a workload's without its class."""
     if is_import_path(owner):
         return located(owner, own_folder)
-    return located(f"{owner}:Any", own_folder).rpartition(":")[0] if owner.endswith(".py") else owner
+    if owner.endswith(".py"):
+        return located(f"{owner}:Any", own_folder).rpartition(":")[0]
+    if owner in STRATEGIES or owner in WORKLOADS:
+        return owner
+    strategy, workload = resolved("strategy", owner), resolved("workload", owner)
+    return strategy if strategy != owner else workload.rpartition(":")[0] or owner

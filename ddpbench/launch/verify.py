@@ -15,6 +15,7 @@ import tomli_w
 from ddpbench.errors import ExperimentError, MachineError, Problem, nearest
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.devices import usable_devices, within_gpus
+from ddpbench.launch.own_workloads import resolved
 from ddpbench.launch.plan import plan_launch
 from ddpbench.launch.watch import LaunchRunner
 from ddpbench.machine.claim import claimed
@@ -116,7 +117,7 @@ def verification_cases(
         ExperimentError: a name is unknown.
         MachineError: nccl is asked for and there is no GPU, or mpi and there is no MPI.
     """
-    _check_names(strategies, workloads)
+    _check_names(strategies, workloads, algorithms or ())
     cases: list[PlannedCase] = []
     for group, batch in _by_local_batch(workloads):
         cases += _cases(
@@ -133,7 +134,7 @@ def verification_cases(
     return list({entry.case.case_id: entry for entry in cases}.values())  # an override may make two the same
 
 
-def _check_names(strategies: Sequence[str], workloads: Sequence[str]) -> None:
+def _check_names(strategies: Sequence[str], workloads: Sequence[str], algorithms: Sequence[str]) -> None:
     """Refuses names that no table has; a path of a user's own is no name.
 
     Raises:
@@ -152,10 +153,21 @@ def _check_names(strategies: Sequence[str], workloads: Sequence[str]) -> None:
         problems += [
             Problem(path=f"--{what}", message=f"unknown {what} {name!r}; {nearest(name, known)}")
             for name in names
-            if name not in known and ":" not in name
+            if name not in known and ":" not in name and not _registered(what, name, problems)
         ]
+    for name in algorithms:
+        _registered("algorithm", name, problems)
     if problems:
         raise ExperimentError("verify", problems)
+
+
+def _registered(what: str, name: str, problems: list[Problem]) -> bool:
+    """Return whether an installed package has a name that ddpbench itself has not."""
+    try:
+        return resolved(what, name) != name
+    except ValueError as error:
+        problems.append(Problem(path=f"--{what}", message=str(error)))
+        return True
 
 
 def _by_local_batch(workloads: Sequence[str]) -> list[tuple[list[str], int | None]]:
@@ -178,7 +190,7 @@ def _variants(
     return [
         entry
         for name in strategies
-        for options in load_strategy(name).variants
+        for options in load_strategy(TableCatalog().strategy(name).name).variants
         for entry in _cases(
             [name],
             workloads,
@@ -208,6 +220,7 @@ def _cases(
     `among` are the algorithms and the schedules; None: all that the strategies have.
     """
     algorithms, schedules = among
+    algorithms = None if algorithms is None else [resolved("algorithm", name) for name in algorithms]
     catalog = TableCatalog()
     infos = [catalog.strategy(name) for name in strategies]
     by = list(algorithms or dict.fromkeys(name for info in infos for name in info.algorithms) or ["default"])

@@ -272,7 +272,7 @@ def _options_json(
     """Return the strategy's and the workload's options; None, and a problem, where an axis does not go with them."""
     owner = setting["workload"].partition(":")[0]
     try:
-        of_strategy = strategy.options.model_validate(_options(experiment, setting, strategy.name))
+        of_strategy = strategy.options.model_validate(_options(experiment, setting, setting["strategy"]))
         of_workload = workload.options.model_validate(_options(experiment, setting, owner))
     except ValidationError as error:
         problems.extend(explain(error, "options", []))

@@ -76,7 +76,11 @@ def _names(head: str, entry: Entry) -> list[str]:
 
 def is_import_path(name: str) -> bool:
     """Return whether the name is a user's own workload, such as `train.py:MyWorkload`, and not one of the table."""
-    return user_files.is_import_path(name) and not name.startswith(PREFIX)
+    return (
+        user_files.is_import_path(name)
+        and not name.startswith(PREFIX)
+        and name.rpartition(":")[0] not in TABLE
+    )
 
 
 def load_workload(name: str) -> Workload[Any]:

@@ -113,7 +113,9 @@ def test_an_unknown_name_is_a_key_error(name: str) -> None:
         ("gpt:gopher-44m", False),
         ("train.py", False),
         ("train.py:", False),
-        ("module:Mine", False),
+        ("module:Mine", True),
+        ("module:mine", False),
+        ("gpt:Nano", False),
     ],
 )
 def test_import_paths_are_told_from_names(name: str, own: bool) -> None:

@@ -1,0 +1,193 @@
+"""Strategies, workloads and algorithms that installed packages register by entry points."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ddpbench.errors import ExperimentError, RequestError
+from ddpbench.installed import GROUPS, listed, path_of
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.own_workloads import with_located
+from ddpbench.spec import Case, Devices, expand, parse_experiment
+from ddpbench.strategies import TABLE
+
+STRATEGY = """
+from pydantic import BaseModel
+
+from ddpbench.strategies import Job, NoOptions, Replica, Strategy
+
+
+class Options(BaseModel, extra="forbid", frozen=True):
+    ratio: float = 0.5
+
+
+class TopK(Strategy[Options]):
+    options = Options
+
+    def build(self, job, options):
+        raise NotImplementedError
+
+
+class Mine:
+    pass
+
+
+class ToEach:
+    pass
+"""
+SOUND = {
+    "ddpbench.strategies": {"topk": "ddp_topk:TopK", "single": "ddp_topk:Hides"},
+    "ddpbench.workloads": {"forecast": "ddp_topk:Mine"},
+    "ddpbench.algorithms": {"to_each": "ddp_topk:ToEach"},
+}
+Install = Callable[..., Path]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Install a package of one module, as pip would, in a folder of its own."""
+    before = {*sys.modules}
+    monkeypatch.chdir(tmp_path)
+
+    def installed(groups: dict[str, dict[str, str]], text: str = STRATEGY, *, name: str = "ddp-topk") -> Path:
+        folder = tmp_path / f"site-{name}"
+        info = folder / f"{name.replace('-', '_')}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (folder / f"{name.replace('-', '_')}.py").write_text(text, encoding="utf-8")
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        lines = [
+            f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in each.items())
+            for group, each in groups.items()
+        ]
+        (info / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
+        monkeypatch.setattr(sys, "path", [*sys.path, str(folder)])
+        return folder
+
+    yield installed
+    for each in {*sys.modules} - before:
+        if str(getattr(sys.modules[each], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[each]
+
+
+def cases_of(text: str) -> list[Case]:
+    found = with_located(parse_experiment(text, TableCatalog(), name="own"), Path.cwd())
+    planned = expand(found, TableCatalog(), Devices(kind="cpu", gpus=0, cores=4))
+    return [one.case for one in planned if not one.added_as_baseline]
+
+
+def test_a_registered_name_is_another_name_of_its_class(install: Install) -> None:
+    install(SOUND)
+    text = """
+        [base]
+        world_size = 2
+        [axes]
+        workload = ["forecast", "mlp"]
+        strategy = ["topk", "ddp"]
+        algorithm = ["default", "to_each"]
+        [options.topk]
+        ratio = 0.25
+        [options.forecast]
+        width = 3
+        [[exclude]]
+        strategy = "topk"
+        workload = "mlp"
+    """
+    found = {(case.workload, case.strategy, case.algorithm): case for case in cases_of(text)}
+    assert set(found) == {
+        ("ddp_topk:Mine", "ddp_topk:TopK", ""),
+        ("ddp_topk:Mine", "ddp", "all_reduce"),
+        ("ddp_topk:Mine", "ddp", "ddp_topk:ToEach"),
+        ("mlp:small", "ddp", "all_reduce"),
+        ("mlp:small", "ddp", "ddp_topk:ToEach"),
+    }
+    (own,) = (case for case in found.values() if case.strategy != "ddp")
+    assert (own.options, own.workload_options) == ({"ratio": 0.25}, {"width": 3})
+    assert own.label.startswith("TopK · 2 ranks")
+
+
+def test_shipped_names_stay_and_cost_no_look_at_packages(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(SOUND)
+    assert "single" not in listed("strategy", TABLE)
+    assert listed("strategy", TABLE)["topk"] == "of the package ddp-topk"
+
+    def looked(**_: object) -> None:
+        raise AssertionError("packages were looked at")
+
+    monkeypatch.setattr("ddpbench.installed.entry_points", looked)
+    text = '[base]\nworld_size = 2\nworkload = "gpt:nano"\n[axes]\nstrategy = ["single", "ddp"]\nalgorithm = ["ring"]\n'
+    assert {case.strategy for case in cases_of(text)} >= {"ddp"}
+
+
+@pytest.mark.parametrize(
+    ("groups", "text", "said"),
+    [
+        (
+            {"ddpbench.strategies": {"topk": "ddp_topk:TopK"}},
+            "raise RuntimeError('broken')\nTopK = 1\n",
+            r"'topk' of an installed package: ddp_topk cannot be imported: RuntimeError: broken",
+        ),
+        (
+            {"ddpbench.strategies": {"topk": "ddp_topk"}},
+            STRATEGY,
+            r"the strategy 'topk' of ddp-topk is registered as 'ddp_topk': a class was expected",
+        ),
+        (
+            {"ddpbench.strategies": {"topk": "ddp_topk:Mine"}},
+            STRATEGY,
+            r"class Mine in ddp_topk is not a strategy",
+        ),
+        ({}, STRATEGY, r"unknown strategy 'topk'"),
+    ],
+)
+def test_a_broken_one_is_one_problem_and_stops_no_other(
+    install: Install, groups: dict[str, dict[str, str]], text: str, said: str
+) -> None:
+    install(groups, text)
+    with pytest.raises(ExperimentError, match=said) as error:
+        cases_of('[base]\nstrategy = "topk"\nworkload = "mlp"\nworld_size = 2\n')
+    assert len(error.value.problems) == 1
+    assert cases_of('[base]\nstrategy = "ddp"\nworkload = "mlp"\nworld_size = 2\n')
+
+
+def test_two_packages_with_one_name_are_both_told(install: Install) -> None:
+    install({"ddpbench.workloads": {"forecast": "ddp_topk:Mine"}})
+    install({"ddpbench.workloads": {"forecast": "other:Mine"}}, name="other")
+    with pytest.raises(
+        ValueError, match=r"ddp-topk and other both have a workload 'forecast'.*'ddp_topk:Mine' or"
+    ):
+        path_of("workload", "forecast")
+    with pytest.raises((ExperimentError, RequestError), match="both have a workload 'forecast'"):
+        cases_of('[base]\nstrategy = "ddp"\nworkload = "forecast"\nworld_size = 2\n')
+
+
+def test_groups_are_those_of_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs/extending.md").read_text(encoding="utf-8")
+    assert [group for group in GROUPS.values() if f'[project.entry-points."{group}"]' not in page] == []
+
+
+@pytest.mark.multiprocess
+def test_ranks_find_it_too(install: Install) -> None:
+    own = Path(__file__).parents[1] / "strategies/own_hooks.py"
+    folder = install(
+        {"ddpbench.strategies": {"averages": "ddp_topk:Averages"}}, own.read_text(encoding="utf-8")
+    )
+    command = "verify --strategy averages --world-size 2 --workload mlp --json"
+    done = subprocess.run(
+        [sys.executable, "-m", "ddpbench", *command.split()],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [one["result"] for one in json.loads(done.stdout)] == ["ok"]
