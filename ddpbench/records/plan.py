@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError, create_model
 
 from ddpbench.errors import RequestError
 from ddpbench.records.archive import unpack
@@ -15,11 +15,10 @@ from ddpbench.records.checked import first_problem
 from ddpbench.records.files import damaged, parse_json
 from ddpbench.records.request import LaunchRequest
 from ddpbench.records.rundir import CASE_ID, RUN_ID, Purpose, RunDir
-from ddpbench.spec import Budget, Case, Links, PlannedCase, StatedTraits, environment, limits
+from ddpbench.spec import BucketCap, Budget, Case, Links, PlannedCase, StatedTraits, environment, limits
 from ddpbench.spec.claims import Kind, Of, Past, PlannedClaim
 from ddpbench.spec.documents import MAX_CHARACTERS, MAX_KEYS, odd_parts
-from ddpbench.spec.limits import MAX_CLAIMS, MAX_HISTORY, MAX_NODES, MAX_PAIRS, MAX_RANKS, MAX_RATE
-from ddpbench.spec.settings import BucketSetting, Recovery
+from ddpbench.spec.limits import MAX_CLAIMS, MAX_HISTORY, MAX_NODES, MAX_PAIRS, MAX_RATE
 from ddpbench.texts import shortened, unprintable
 
 
@@ -162,68 +161,44 @@ def _links(text: str) -> str:
     return text
 
 
-_LARGEST = 2**53
+_CHECKS: dict[str, Callable[[str], str]] = {
+    "options_json": _options,
+    "workload_options_json": _options,
+    "fabric": _links,
+    "env_json": _env,
+    "strategy_traits": _stated,
+}
+"""What the texts of a case must hold, beside the type and the limits that `Case` declares."""
+_Positive = Annotated[int, Field(ge=1, le=2**53)]
 """Whole numbers up to it are exact as floats too."""
-_Positive = Annotated[int, Field(ge=1, le=_LARGEST)]
-_SAMPLES = limits.Range(low=1, high=limits.GLOBAL_BATCH.high * MAX_RANKS, whole=True)
-"""Of a step of the whole job: more than `limits.GLOBAL_BATCH` where each rank's are set, and ranks are many."""
-_TIMEOUT_S = replace(limits.COLLECTIVE_TIMEOUT_S, reads=None)
-MOST_SHRINK = 10**6
-"""Times the largest transfer that a record may have, it is still a number of 64 bits."""
-_Cap = BucketSetting | None
-_Options = Annotated[str, AfterValidator(_options)]
 
 
-_Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
-"""At most as long as in an experiment: figures and tables name a case at each of its numbers."""
+def _case_fields() -> type[BaseModel]:
+    """Return a model of a case's fields, as `Case` declares them."""
+    hints = get_type_hints(Case, include_extras=True)
+    made: dict[str, Any] = {}
+    for one in fields(Case):
+        check = _CHECKS.get(one.name)
+        kind = hints[one.name] if check is None else Annotated[hints[one.name], AfterValidator(check)]
+        made[one.name] = (kind, ... if one.default is MISSING else one.default)
+    return create_model("_CaseFields", **made)
 
 
-class _Entry(BaseModel, strict=True, frozen=True):
-    """What an entry of `cases` must hold, beside the id: as a sweep makes it, so that its contents can be trusted."""
+if TYPE_CHECKING:
+    _CaseFields = BaseModel
+else:
+    _CaseFields = _case_fields()
+
+
+class _Entry(_CaseFields, strict=True, frozen=True):
+    """What an entry of `cases` must hold: as a sweep makes it, so that its contents can be trusted."""
 
     case_id: str
-    workload: Annotated[_Text, Field(min_length=1)]
-    strategy: Annotated[_Text, Field(min_length=1)]
-    experiment: _Text = ""
-    algorithm: _Text = ""
-    schedule: _Text = ""
-    options_json: _Options = "{}"
-    workload_options_json: _Options = "{}"
-    backend: _Text = ""
-    device: Literal["cpu", "cuda"] = "cpu"
-    launcher: _Text = "local"
-    world_size: Annotated[int, Field(ge=1, le=MAX_RANKS)] = 1
-    nodes: Annotated[int, limits.NODES] = 1
-    ranks_per_node: Annotated[int, limits.RANKS_PER_NODE] = 1
-    threads_per_rank: Annotated[int, limits.THREADS] = 1
-    loader_workers: Annotated[int, limits.LOADER_WORKERS] = 0
-    bucket_cap_mb: _Cap = None
-    local_batch: Annotated[int, limits.GLOBAL_BATCH] = 8
-    global_batch: Annotated[int, _SAMPLES] = 8
-    scaling: Literal["weak", "strong"] = "weak"
-    dtype: _Text = "float32"
-    fabric: Annotated[_Text, AfterValidator(_links)] = ""
-    compute: Literal["real", "replayed", "synthetic"] = "real"
-    dilation: Annotated[float, limits.DILATION] = 1.0
-    seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 0
-    replicate: Annotated[int, limits.REPLICATE] = 0
-    precision: Literal["full", "bf16", "fp16"] = "full"
-    data: Literal["loader", "memory"] = "loader"
-    evaluation: bool = False
-    checkpoint: bool = False
-    checkpoint_dir: _Text = ""
-    shrink: Annotated[int, Field(ge=1, le=MOST_SHRINK)] = 1
-    env_json: Annotated[str, AfterValidator(_env)] = "{}"
-    recovery: Recovery = "off"
-    snapshot_every: Annotated[int, limits.SNAPSHOT_STEPS] = 50
-    agents: Annotated[int, limits.NODES] = 1
-    collective_timeout: Annotated[float, _TIMEOUT_S] = 10.0
-    strategy_traits: Annotated[_Text, AfterValidator(_stated)] = ""
     skip_reason: str | None
     added_as_baseline: bool
     oversubscribed: bool
-    stands_for: list[_Cap] = []
-    caps_worth: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = []
+    stands_for: list[BucketCap] = Field(default_factory=list)
+    caps_worth: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=list)
 
 
 class _Launch(BaseModel, strict=True):

@@ -6,14 +6,22 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, Literal
 
-from ddpbench.spec import environment
+from pydantic import Field
+
+from ddpbench.spec import environment, limits
+from ddpbench.spec.documents import MAX_CHARACTERS
+from ddpbench.units import Unit
 from ddpbench.user_files import is_import_path, short_name
 
 Scaling = Literal["weak", "strong"]
-BucketCap = float | Literal["default"] | None
+BucketSetting = Literal["default"] | Annotated[float, limits.BUCKET_CAP_MB, Unit("MiB")]
+BucketCap = BucketSetting | None
+Recovery = Literal["off", "uninterrupted", "exception", "SIGKILL", "SIGSTOP", "snapshot", "agent", "leave"]
+Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
+"""At most as long as in an experiment: figures and tables name a case at each of its numbers."""
 Precision = Literal["full", "bf16", "fp16"]
 DataSource = Literal["loader", "memory"]
 OWN_TYPES = "own"
@@ -27,18 +35,11 @@ OF_FRAMEWORKS = ("ray",)
 _NOTHING = object()
 UNUSED_RECOVERY = {"snapshot_every": 50, "agents": 1, "collective_timeout": 10.0}
 """Of a case without recovery, whatever the settings are: it has neither snapshots nor failures."""
-_ADDED_LATER = {
-    "precision": "full",
-    "data": "loader",
-    "evaluation": False,
-    "checkpoint": False,
-    "checkpoint_dir": "",
-    "shrink": 1,
-    "env_json": environment.NONE,
-    "recovery": "off",
-    **UNUSED_RECOVERY,
-}
-"""Fields that cases once lacked: at these values they are left out of the id, so that old runs keep theirs."""
+_ADDED_LATER = (
+    *("precision", "data", "evaluation", "checkpoint", "checkpoint_dir", "shrink", "env_json", "recovery"),
+    *("snapshot_every", "agents", "collective_timeout"),
+)
+"""Fields that cases once lacked: at their defaults they are left out of the id, so that old runs keep theirs."""
 _NOT_IN_ID = ("experiment", "strategy_traits")
 """Fields that change nothing of what is trained: of what experiment it is, and what its strategy says of itself."""
 _FOR_FILES = re.compile(r"[^A-Za-z0-9_]")
@@ -62,7 +63,7 @@ _USUAL = {"ddp": ("all_reduce", "overlapped")}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """One configuration of a training job.
+    """One configuration of a training job. Types and limits hold for plans on disk (`ddpbench.records.plan`).
 
     `bucket_cap_mb` is in MiB as in DDP; `"default"` is DDP's own None (25 MiB after a first bucket of
     1 MiB), None means that the strategy has no buckets. `local_batch` is samples per rank,
@@ -91,43 +92,43 @@ class Case:
     (`ddpbench.spec.stated.StatedTraits`), empty for strategies of ddpbench.
     """
 
-    experiment: str = ""
-    workload: str
-    strategy: str
-    algorithm: str = ""
-    schedule: str = ""
+    experiment: Text = ""
+    workload: Annotated[Text, Field(min_length=1)]
+    strategy: Annotated[Text, Field(min_length=1)]
+    algorithm: Text = ""
+    schedule: Text = ""
     options_json: str = "{}"
     workload_options_json: str = "{}"
-    backend: str = "gloo"
+    backend: Text = "gloo"
     device: Literal["cpu", "cuda"] = "cpu"
-    launcher: str = "local"
-    world_size: int = 1
-    nodes: int = 1
-    ranks_per_node: int = 1
-    threads_per_rank: int = 1
-    loader_workers: int = 0
+    launcher: Text = "local"
+    world_size: Annotated[int, Field(ge=1, le=limits.MAX_RANKS)] = 1
+    nodes: Annotated[int, limits.NODES] = 1
+    ranks_per_node: Annotated[int, limits.RANKS_PER_NODE] = 1
+    threads_per_rank: Annotated[int, limits.THREADS] = 1
+    loader_workers: Annotated[int, limits.LOADER_WORKERS] = 0
     bucket_cap_mb: BucketCap = None
-    local_batch: int = 8
-    global_batch: int = 8
+    local_batch: Annotated[int, limits.GLOBAL_BATCH] = 8
+    global_batch: Annotated[int, limits.SAMPLES] = 8
     scaling: Scaling = "weak"
-    dtype: str = "float32"
-    fabric: str = ""
+    dtype: Text = "float32"
+    fabric: Text = ""
     compute: Literal["real", "replayed", "synthetic"] = "real"
-    dilation: float = 1.0
-    seed: int = 0
-    replicate: int = 0
+    dilation: Annotated[float, limits.DILATION] = 1.0
+    seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 0
+    replicate: Annotated[int, limits.REPLICATE] = 0
     precision: Precision = "full"
     data: DataSource = "loader"
     evaluation: bool = False
     checkpoint: bool = False
-    checkpoint_dir: str = ""
-    shrink: int = 1
+    checkpoint_dir: Text = ""
+    shrink: Annotated[int, Field(ge=1, le=limits.MOST_SHRINK)] = 1
     env_json: str = environment.NONE
-    recovery: str = "off"
-    snapshot_every: int = 50
-    agents: int = 1
-    collective_timeout: float = 10.0
-    strategy_traits: str = field(default="", compare=False)
+    recovery: Recovery = "off"
+    snapshot_every: Annotated[int, limits.SNAPSHOT_STEPS] = 50
+    agents: Annotated[int, limits.NODES] = 1
+    collective_timeout: Annotated[float, limits.SECONDS_OF_COLLECTIVES] = 10.0
+    strategy_traits: Text = field(default="", compare=False)
 
     @property
     def case_id(self) -> str:
@@ -135,8 +136,8 @@ class Case:
         contents = self._contents()
         for name in _NOT_IN_ID:
             del contents[name]
-        for name, usual in _ADDED_LATER.items():
-            if contents[name] == usual:
+        for name in _ADDED_LATER:
+            if contents[name] == _DEFAULTS[name]:
                 del contents[name]
         if added := _OPTIONS_ADDED_LATER.get(self.strategy):
             options = {key: value for key, value in self.options.items() if added.get(key, _NOTHING) != value}
@@ -288,6 +289,9 @@ class Case:
     def from_json(cls, data: dict[str, Any]) -> Case:
         """Return the case back from `to_json`; unknown keys are ignored, so that old code reads new plans."""
         return cls(**{name: data[name] for name in cls.__slots__ if name in data})
+
+
+_DEFAULTS = {one.name: one.default for one in fields(Case)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic_core import core_schema
@@ -282,3 +282,8 @@ JOB_LENGTH = _count(1, 10**15, "no job is as long")
 TIME_LIMIT_S = _duration(60, 365 * _DAY_S, "no queue takes as long a job", "Slurm counts minutes")
 MTBF_S = _duration(1, 3650 * _DAY_S, "it does not fail then", "nothing gets done between two failures")
 WAIT_S = _duration(0, 3650 * _DAY_S, "no queue is as long")
+SAMPLES = Range(low=1, high=GLOBAL_BATCH.high * MAX_RANKS, whole=True)
+"""Of a step of the whole job: more than `GLOBAL_BATCH` where each rank's are set, and ranks are many."""
+SECONDS_OF_COLLECTIVES = replace(COLLECTIVE_TIMEOUT_S, reads=None)
+MOST_SHRINK = 10**6
+"""Times the largest transfer that a record may have, it is still a number of 64 bits."""

@@ -8,14 +8,13 @@ import tomli_w
 from pydantic import BaseModel, BeforeValidator, Field
 
 from ddpbench.spec import limits
+from ddpbench.spec.case import BucketSetting, Recovery
 from ddpbench.spec.claims import Claim
 from ddpbench.spec.fabric import FabricSettings
 from ddpbench.spec.target_loss import TargetLoss
 from ddpbench.units import Unit
 
 Duration = Unit("s", type="duration")
-Recovery = Literal["off", "uninterrupted", "exception", "SIGKILL", "SIGSTOP", "snapshot", "agent", "leave"]
-BucketSetting = Literal["default"] | Annotated[float, limits.BUCKET_CAP_MB, Unit("MiB")]
 
 
 def _as_text(value: Any) -> Any:

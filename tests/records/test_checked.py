@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from ddpbench.records import RunDir
 from ddpbench.records.files import parse_json
 from ddpbench.records.machine import read_merged
 from ddpbench.records.plan import read_plan
-from ddpbench.spec import PlannedCase
+from ddpbench.spec import Case, PlannedCase
 from tests.campaign import documents
 from tests.synthetic import case_of, write_run
 
@@ -57,6 +58,19 @@ def test_a_plan_whose_cases_are_no_list_is_damaged(tmp_path: Path, cases: object
     run.plan.write_text(json.dumps({**plan, "cases": cases}), encoding="utf-8")
     with pytest.raises(IdentityError, match="cases: a list was expected"):
         ddpbench.report_on(run.path)
+
+
+@pytest.mark.parametrize("name", [one.name for one in fields(Case)])
+@pytest.mark.parametrize("value", [[], {"a": 1}, "lots" * 10_000, -1e300])
+def test_a_plan_holds_each_field_of_a_case_to_its_declaration(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    run = write_run(tmp_path / "run", 1, rounds=1, blocks=1, steps=1)
+    plan = json.loads(run.plan.read_text(encoding="utf-8"))
+    plan["cases"][0][name] = value
+    run.plan.write_text(json.dumps(plan), encoding="utf-8")
+    with pytest.raises(IdentityError, match=rf"cases\.0\.{name}"):
+        read_plan(RunDir(run.path))
 
 
 def test_what_a_merged_run_does_not_say_of_a_source_has_its_default(tmp_path: Path) -> None:
