@@ -108,7 +108,9 @@ def test_an_axis(copy: Path) -> None:
         "\n    @property\n    def case_id",
         block("An axis", "    channels_last: bool = False\n"),
     )
-    insert(spec / "case.py", ')\n"""Fields that cases once lacked', block("An axis", '"channels_last",'))
+    insert(
+        spec / "case.py", ')\n"""Fields that cases once lacked', block("An axis", '    "channels_last",\n')
+    )
     insert(spec / "grouping.py", '}\n"""By field, in the order', block("An axis", "Facet("))
     insert(copy / "ddpbench/analysis/table/columns.py", END_OF_COLUMNS, block("An axis", '"truth"'))
     insert(
