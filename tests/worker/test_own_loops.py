@@ -19,8 +19,10 @@ from tests.worker.own_cases import own_case
 FILE = Path(__file__).parent / "own_loops.py"
 
 
-def case_of(name: str, strategy: str = "single", world_size: int = 1) -> Case:
-    return own_case(FILE, name, strategy, world_size)
+def case_of(
+    name: str, strategy: str = "single", world_size: int = 1, options: dict[str, Any] | None = None
+) -> Case:
+    return own_case(FILE, name, strategy, world_size, options=options)
 
 
 @pytest.fixture
@@ -113,7 +115,12 @@ def test_what_would_mislead_is_refused_in_a_sentence(name: str, said: str) -> No
 
 
 def proofs(
-    rank: int, processes: int, name: str, strategy: str, world_size: int | None = None
+    rank: int,
+    processes: int,
+    name: str,
+    strategy: str,
+    world_size: int | None = None,
+    options: dict[str, Any] | None = None,
 ) -> list[tuple[str, str, float, bool, str]]:
     """A case's comparisons: what, in which type, the error, whether it passed, the note."""
     from ddpbench.records import Proof
@@ -126,7 +133,7 @@ def proofs(
     place = Place(
         rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=(), host="here"
     )
-    training = Training(case_of(name, strategy, world_size or processes), place, torch.device("cpu"))
+    training = Training(case_of(name, strategy, world_size or processes, options), place, torch.device("cpu"))
     control = GroupControl(torch.distributed.new_group(), rank)
     records = list(Prover(training, control, lambda: None).run())
     return [(p.compared, p.dtype, p.error, p.passed, p.note) for p in records if isinstance(p, Proof)]
@@ -545,6 +552,12 @@ def test_an_update_that_is_left_out_is_found_under_a_schedule_that_begins_at_zer
 def test_ranks_that_would_wait_for_one_another_are_told_so(name: str, said: str) -> None:
     with pytest.raises(pytest.fail.Exception, match=said):
         run_ranks(proofs, 2, name, "ddp")
+
+
+@pytest.mark.ranks
+def test_a_module_that_one_rank_does_not_call_is_waited_for_though_ddp_searches() -> None:
+    with pytest.raises(pytest.fail.Exception, match="reaches parameters on one rank that it"):
+        run_ranks(proofs, 2, "OtherBranch", "ddp", 2, {"find_unused_parameters": True})
 
 
 def spans(rank: int, processes: int, name: str, strategy: str) -> tuple[float, int]:

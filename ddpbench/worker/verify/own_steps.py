@@ -696,11 +696,20 @@ class Lockstep:
             if len({model[name].grad is None for model in models}) > 1
         ]
 
+    def _leaves_out_parts(self) -> bool:
+        """Return whether a module that a strategy wraps has gradients in some replicas and none in others."""
+        together = zip(*(_parts_of(model) for model in self._models), strict=True)
+        reached = [
+            [any(each.grad is not None for each in part.parameters()) for part in one] for one in together
+        ]
+        return any(len(set(one)) > 1 for one in reached)
+
     def _average(self) -> None:
-        if (missed := self._reached_by_some()) and not self._unused_are_found:
-            self._error = self._error or UnequalRanksError(
-                waits_for(self._training, missed) or _UNLIKE_BACKWARDS
-            )
+        missed = self._reached_by_some()
+        lacks_part = bool(missed) and self._leaves_out_parts()
+        if missed and (lacks_part or not self._unused_are_found):
+            waits = "" if lacks_part else waits_for(self._training, missed)
+            self._error = self._error or UnequalRanksError(waits or _UNLIKE_BACKWARDS)
             return
         for together in zip(*(model.parameters() for model in self._models), strict=True):
             gradients = [each.grad for each in together if each.grad is not None]
