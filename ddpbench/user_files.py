@@ -11,10 +11,11 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import stat
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -53,10 +54,12 @@ def load_class(name: str, able: Callable[[object, ModuleType], bool], *, first: 
         ImportError: it cannot be imported, or has no such class; a sentence.
     """
     head, _, attribute = name.rpartition(":")
-    before = [*sys.path]
-    search_working_directory(first=not head.endswith(".py"))
     try:
-        module = _module_of_file(head, first=first) if head.endswith(".py") else importlib.import_module(head)
+        with contextlib.nullcontext() if first else _surroundings_kept():
+            search_working_directory(first=not head.endswith(".py"))
+            module = (
+                _module_of_file(head, first=first) if head.endswith(".py") else importlib.import_module(head)
+            )
     except SystemExit as error:
         advice = 'what a script does when it is started belongs under if __name__ == "__main__":'
         raise ImportError(f"{head} cannot be imported: it ends the process; {advice}") from error
@@ -65,14 +68,29 @@ def load_class(name: str, able: Callable[[object, ModuleType], bool], *, first: 
         package = ".".join(Path(head).resolve().with_suffix("").parts[-2:])
         advice = f"; name it in its package, from the folder above: {package}:{attribute}" if relative else ""
         raise ImportError(f"{head} cannot be imported: {type(error).__name__}: {error}{advice}") from error
-    finally:
-        if not first:
-            sys.path[:] = [*before, *(place for place in sys.path if place not in before)]
     found = getattr(module, attribute, None)
     if not inspect.isclass(found):
         known = [key for key, value in vars(module).items() if able(value, module)]
         raise ImportError(f"{head} has no class {attribute}; {nearest(attribute, known)}")
     return found
+
+
+@contextlib.contextmanager
+def _surroundings_kept() -> Iterator[None]:
+    """Restore the working directory after an import, put new places of modules last, and print to standard error.
+
+    A command looks for its files in that directory, and its standard output may be a table for programs.
+    """
+    before, here = [*sys.path], ""
+    with contextlib.suppress(FileNotFoundError):  # it has been removed
+        here = str(Path.cwd())
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if here:
+            os.chdir(here)
+        sys.path[:] = [*before, *(place for place in sys.path if place not in before)]
 
 
 def sentence_of(error: ImportError) -> str:
@@ -137,10 +155,10 @@ def _module_of_file(name: str, *, first: bool) -> ModuleType:
             raise ImportError(f"it would hide the module {key}, which others need: rename the file")
         key = own_name
     _AS_OF[path] = as_of
-    return _executed(key, path, first=first)
+    return _executed(key, path)
 
 
-def _executed(key: str, path: Path, *, first: bool) -> ModuleType:
+def _executed(key: str, path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(key, path)
     assert spec is not None  # its name ends in .py
     assert spec.loader is not None
@@ -149,11 +167,8 @@ def _executed(key: str, path: Path, *, first: bool) -> ModuleType:
     before, words = [*sys.path], sys.argv
     search_beside(path.parent)
     sys.argv = [str(path)]  # a script that parses its command line at the top level finds its defaults
-    # Standard output may be a table for programs: prints of the file go to standard error.
-    quiet = contextlib.nullcontext() if first else contextlib.redirect_stdout(sys.stderr)
     try:
-        with quiet:
-            spec.loader.exec_module(module)
+        spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[key]
         sys.path[:] = before

@@ -239,3 +239,18 @@ def _has_netem() -> bool:
     from ddpbench.fabric import fabric_capabilities
 
     return fabric_capabilities().netem
+
+
+@pytest.mark.thorough
+def test_the_example_of_a_hook_is_proved_and_measured_on_eight_nodes(tmp_path: Path) -> None:
+    fast = ["budget.rounds_min=1", "budget.rounds_max=1", "budget.measured_s=0.1"]
+    run = ddpbench.sweep(
+        "own_strategy", out=tmp_path / "run", overrides=[*fast, 'axes."fabric.bandwidth"=["1 Gbit/s"]']
+    )
+    frame = ddpbench.load(run)
+    assert set(frame["status"]) == {"ok"}, frame["error"].tolist()
+    compressed = frame[frame["strategy"].str.endswith("top_k.py:TopK")]
+    assert compressed["nodes"].tolist() == [8]
+    plain = frame[(frame["strategy"] == "ddp") & frame["options_json"].str.contains('"compression": "none"')]
+    sent = [float(each["node_sent_bytes"].iloc[0]) for each in (compressed, plain)]
+    assert sent[0] < sent[1] / 5

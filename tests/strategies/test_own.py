@@ -21,6 +21,7 @@ from ddpbench.machine.identity import sources_digest, sources_named
 from ddpbench.pytest_plugin import _with_files, _within
 from ddpbench.records import RunDir
 from ddpbench.records.plan import planned_json, read_plan
+from ddpbench.report import write_report
 from ddpbench.report.rows import rows_of
 from ddpbench.spec import Case, Devices, Experiment, PlannedCase, expand, labels, parse_experiment
 from ddpbench.spec.overrides import Owner, option_models, with_whole_options
@@ -263,6 +264,12 @@ def test_a_test_names_it_from_its_own_folder() -> None:
     }
 
 
+def test_a_working_directory_that_it_leaves_is_come_back_to(tmp_path: Path) -> None:
+    write("mine.py", f"    import os\n    os.chdir({str(tmp_path.parent)!r})\n{SOUND}")
+    cases_of(of("mine.py:Sound"))
+    assert Path.cwd() == tmp_path
+
+
 def test_what_it_prints_is_not_in_a_table_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     write("mine.py", SOUND + "\n    print('hello')\n")
     cases_of(of("mine.py:Sound"))
@@ -289,6 +296,16 @@ def test_a_run_is_read_when_its_file_is_gone_and_imports_nothing(tmp_path: Path)
         assert [row.strategy_name for row in found if row.case.world_size == 2] == ["top-k"]
         assert not Path("acted").exists()
         path.unlink(missing_ok=True)
+
+
+def test_a_caveat_of_its_own_stands_on_the_page_as_text(tmp_path: Path) -> None:
+    note = "<script>alert(1)</script> [here](http://example.com) @everyone"
+    write("mine.py", SOUND.replace('"mine"', f'"mine"\n        note = {note!r}'))
+    (case,) = cases_of(of("mine.py:Sound"))
+    run = RunDir(run_with(tmp_path, case.baseline(), case))
+    page = write_report(summarize(run), run).read_text(encoding="utf-8")
+    assert "&lt;script&gt;alert(1)" in page
+    assert "<script>alert" not in page
 
 
 HOSTILE: dict[str, Any] = {
