@@ -17,6 +17,7 @@ from ddpbench.launch.own_workloads import check_file, check_profile, located, re
 from ddpbench.spec import Case, StrategyInfo, WorkloadInfo
 from ddpbench.strategies import TABLE, Strategy, load_strategy, own_step_reason
 from ddpbench.strategies.traits import stated_traits
+from ddpbench.texts import shortened
 from ddpbench.workloads import is_import_path, load_workload, workload_names
 from ddpbench.workloads.shipped import PREFIX
 
@@ -53,6 +54,8 @@ class TableCatalog:
             return _info(name, load_strategy(name))
         if name not in self._strategies:
             path = located(resolved("strategy", name), self._beside)
+            if name.endswith(".py"):
+                raise ValueError(f"{shortened(name)} names no class: write {shortened(f'{name}:Class')}")
             if not user_files.is_import_path(path):
                 raise KeyError(name)
             check_file(path, self._beside)

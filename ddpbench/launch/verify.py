@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tomli_w
+from pydantic import ValidationError
 
 from ddpbench.errors import ExperimentError, MachineError, Problem, nearest
 from ddpbench.launch.catalog import TableCatalog
@@ -135,26 +136,27 @@ def verification_cases(
 
 
 def _check_names(strategies: Sequence[str], workloads: Sequence[str], algorithms: Sequence[str]) -> None:
-    """Refuses names that no table has; a path of a user's own is no name.
+    """Refuse unknown names, and users' own strategies that cannot be used.
 
     Raises:
-        ExperimentError: a name is unknown.
+        ExperimentError: there are such.
     """
     catalog = TableCatalog()
     problems: list[Problem] = []
-    for names, known, what in (
-        (strategies, catalog.strategy_names(), "strategy"),
-        (
-            workloads,
-            [*catalog.workload_names(), *(n.partition(":")[0] for n in catalog.workload_names())],
-            "workload",
-        ),
-    ):
-        problems += [
-            Problem(path=f"--{what}", message=f"unknown {what} {name!r}; {nearest(name, known)}")
-            for name in names
-            if name not in known and ":" not in name and not _registered(what, name, problems)
-        ]
+    for name in strategies:
+        try:
+            catalog.strategy(name)
+        except KeyError:
+            message = f"unknown strategy {name!r}; {nearest(name, catalog.strategy_names())}"
+            problems.append(Problem(path="--strategy", message=message))
+        except ValueError as error:  # a user's own that cannot be used
+            problems.append(Problem(path="--strategy", message=str(error)))
+    known = [*catalog.workload_names(), *(n.partition(":")[0] for n in catalog.workload_names())]
+    problems += [
+        Problem(path="--workload", message=f"unknown workload {name!r}; {nearest(name, known)}")
+        for name in workloads
+        if name not in known and ":" not in name and not _registered("workload", name, problems)
+    ]
     for name in algorithms:
         _registered("algorithm", name, problems)
     if problems:
@@ -274,7 +276,9 @@ def _option_owner(override: str) -> str:
 
 def _verdict(case: Case, status: Status, proofs: tuple[Proof, ...] = (), reason: str = "") -> Verdict:
     strategy = load_strategy(case.strategy)
-    usual = strategy.options().model_dump(mode="json")
+    usual: dict[str, Any] = {}
+    with suppress(ValidationError):  # one of a user's own has no default
+        usual = strategy.options().model_dump(mode="json")
     given = {name: value for name, value in case.options.items() if value != usual.get(name)}
     return Verdict(
         strategy=case.strategy,

@@ -395,8 +395,6 @@ def _names(
             catalog.strategy(name)
         except KeyError:
             message = f"unknown strategy {shortened(name)}; {nearest(name, catalog.strategy_names())}"
-            if name.endswith(".py"):
-                message = f"{shortened(name)} names no class: write {shortened(f'{name}:Class')}"
             problems.append(Problem(path=path, message=message))
         except ValueError as error:  # a user's own that cannot be used
             problems.append(Problem(path=path, message=str(error)))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ddpbench.causes import users_line
 from ddpbench.errors import StrategyError
@@ -40,10 +40,13 @@ class _Declared(BaseModel):
     whole_state: bool
     shows_transfers_on_gpus: bool
     pieces: Pieces
+    variants: tuple[dict[str, Any], ...]
     imports: tuple[str, ...]
     framework: Literal[""]
     launcher: Literal[""]
     engine: Literal["torch"]
+    unit_roundoff: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    exact_steps: Annotated[int, Field(ge=0, lt=1000)] = 0
 
 
 def own_strategy(name: str) -> Strategy[Any]:

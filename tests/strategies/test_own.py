@@ -17,6 +17,7 @@ from ddpbench.analysis import summarize
 from ddpbench.errors import DdpbenchError, ExperimentError, IdentityError, StrategyError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.own_workloads import located_among, with_located
+from ddpbench.launch.verify import name_of, verification_cases
 from ddpbench.machine.identity import sources_digest, sources_named
 from ddpbench.pytest_plugin import _with_files, _within
 from ddpbench.records import RunDir
@@ -160,6 +161,11 @@ def test_it_is_looked_for_beside_the_experiment_wherever_it_is_named() -> None:
         ("mine.py:Sound", SOUND.replace("options = Options", ""), "class Sound in mine.py lacks options"),
         ("mine.py:Sound", SOUND.replace("options = Options", "options = dict"), "options = <class 'dict'>"),
         ("mine.py:Sound", SOUND.replace('"mine"', "7"), "algorithm = 7"),
+        (
+            "mine.py:Sound",
+            f"{textwrap.dedent(SOUND)}\n    def __init__(self, x): ...\n",
+            "class Sound in mine.py cannot be made: TypeError: ",
+        ),
         ("mine.py:Sound", SOUND.replace('"mine"', '"mine"\n        launcher = "ray"'), "launcher = 'ray'"),
         (
             "mine.py:Sound",
@@ -167,16 +173,19 @@ def test_it_is_looked_for_beside_the_experiment_wherever_it_is_named() -> None:
             "class Sound: display = '<b>top</b>'",
         ),
         ("mine.py:Sound", SOUND.replace('"mine"', '"mine"\n        marker = "$x$"'), "marker = '$x$'"),
+        ("mine.py:Sound", SOUND.replace('"mine"', '"mine"\n        variants = 5'), "variants = 5"),
+        ("mine.py:Sound", SOUND.replace('"mine"', '"mine"\n        exact_steps = -1'), "exact_steps = -1"),
         ("mine.py:Sound", SOUND.replace('"mine"', '"mine"\n        note = "a" * 500'), "note = 'aaa"),
     ],
 )
 def test_what_cannot_be_used_is_one_problem_in_a_sentence(name: str, text: str, said: str) -> None:
     if text:
         write("mine.py", text)
-    with pytest.raises(ExperimentError) as error:
-        cases_of(of(name))
-    assert said in str(error.value)
-    assert len(error.value.problems) == 1, error.value
+    for plan in (lambda: cases_of(of(name)), lambda: verification_cases([name], ["mlp"], [2], "gloo")):
+        with pytest.raises(ExperimentError) as error:
+            plan()
+        assert said in str(error.value)
+        assert len(error.value.problems) == 1, error.value
 
 
 @pytest.mark.parametrize(
@@ -205,6 +214,16 @@ def test_a_reason_of_its_own_skips_the_case() -> None:
     write("mine.py", f"{textwrap.dedent(SOUND)}\n    def check(self, case): return 'not today: wait'\n")
     planned = expand(experiment(of("mine.py:Sound") + "[axes]\nseed=[1]\n"), TableCatalog(), DEVICES)
     assert [one.skip_reason for one in planned] == ["not today: wait"]
+
+
+def test_an_option_without_a_default_is_asked_for_and_told() -> None:
+    write("mine.py", SOUND.replace("ratio: float = 0.5", "ratio: float"))
+    with pytest.raises(ExperimentError, match="Field required"):
+        cases_of(of("mine.py:Sound"))
+    (one,) = verification_cases(
+        ["mine.py:Sound"], ["mlp"], [2], "gloo", overrides=['options."mine.py:Sound".ratio=1']
+    )
+    assert name_of(one.case) == "mine.py:Sound ratio=1.0"
 
 
 def test_two_files_with_one_class_name_stay_apart() -> None:

@@ -64,3 +64,23 @@ def test_analysis_and_reports_know_no_strategy_by_name() -> None:
         and not (path.name == "method.py" and node.value in terms)
     ]
     assert found == []
+
+
+def test_who_reads_runs_loads_no_class_that_a_run_may_name() -> None:
+    loading = {
+        "load_class",
+        "load_collective",
+        "load_strategy",
+        "load_workload",
+        "own_strategy",
+        "TableCatalog",
+    }
+    found = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for part in ("analysis", "records", "report", "spec")
+        for path in sorted((PACKAGE / part).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (isinstance(node, ast.Name) and node.id in loading)
+        or (isinstance(node, ast.Attribute) and node.attr in loading)
+    ]
+    assert found == []
