@@ -26,7 +26,7 @@ from ddpbench.causes import (
 )
 from ddpbench.errors import OutputError
 from ddpbench.launch.sweep.sweep import Sweep
-from ddpbench.machine.server import _tail
+from ddpbench.machine.server import tail_of
 from ddpbench.records import RunDir
 
 
@@ -269,7 +269,7 @@ def test_a_logs_last_line_is_read_with_its_traceback(tmp_path: Path) -> None:
     for trace, said in ((FORKED, OF_PROCESSES), (LOCKED, "")):
         log.write_text(f"Traceback (most recent call last):\n{trace}", encoding="utf-8")
         last = f"BlockingIOError: [Errno 11] {UNAVAILABLE}{said}"
-        assert _tail(log, where=False) == f"; its last words: {last}"
+        assert tail_of(log, where=False) == f"; its last words: {last}"
 
 
 def test_a_run_directory_is_not_blamed_where_no_process_can_be_started(tmp_path: Path) -> None:

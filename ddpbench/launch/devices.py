@@ -11,6 +11,7 @@ from ddpbench.errors import MachineError
 from ddpbench.machine.hardware import Hardware
 from ddpbench.machine.launched import check_launcher
 from ddpbench.machine.mpi import has_ucc, mpi_version
+from ddpbench.machine.probes import probed
 from ddpbench.machine.server import ServerProcess
 from ddpbench.spec import OWN_TYPES, Case, Devices, Experiment, PlannedCase
 
@@ -25,7 +26,7 @@ def usable_devices(hardware: Hardware) -> Devices:
     with tempfile.TemporaryDirectory(prefix="ddpbench-") as folder:
         path = Path(folder)
         with ServerProcess({"OPENBLAS_NUM_THREADS": "1"}, path / "server.log") as server:
-            probe = server.probe(path)
+            probe = probed(server, path)
     devices = hardware.devices(gpus=len(probe["gpus"]))
     old = [gpu for gpu in probe["gpus"] if float(gpu["capability"]) < BF16_CAPABILITY]
     return replace(devices, without_bf16=f"{old[0]['name']} has {old[0]['capability']}") if old else devices

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ddpbench.errors import WorkloadError
 from ddpbench.launch.own_classes import bound_in, class_of, tree_of
+from ddpbench.machine.probes import stated_batch
 from ddpbench.machine.server import ServerProcess
 from ddpbench.records.plan import StoredPlan
 from ddpbench.spec import Experiment, limits
@@ -41,7 +42,7 @@ def stated_batches(names: Iterable[str]) -> dict[str, int]:
     with tempfile.TemporaryDirectory(prefix="ddpbench-") as folder:
         path = Path(folder)
         with ServerProcess({"OPENBLAS_NUM_THREADS": "1"}, path / "server.log") as server:
-            found = {name: server.stated_batch(name, path) for name in able}
+            found = {name: stated_batch(server, name, path) for name in able}
     stated = {name: batch for name, batch in found.items() if batch is not None}
     for name, batch in stated.items():
         try:

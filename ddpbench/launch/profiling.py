@@ -20,6 +20,7 @@ from ddpbench.machine.claim import claimed
 from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.machine.hardware import Hardware, read_hardware
 from ddpbench.machine.placement import deal, early_env
+from ddpbench.machine.probes import inspected, profiled
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import INSPECTION_TIMEOUT_S
 from ddpbench.records.outputs import check_output, is_stream, write_output
@@ -104,11 +105,11 @@ def measure_profile(prepared: PreparedProfile) -> Profile:
         stack.enter_context(nullcontext() if own_environment_allows_sharing() else claimed(hardware.cores))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ddpbench-profile-")))
         server = stack.enter_context(ServerProcess(early_env(case), folder / "server.log"))
-        looked_at = server.inspect(case, folder, INSPECTION_TIMEOUT_S)
+        looked_at = inspected(server, case, folder, INSPECTION_TIMEOUT_S)
         found = looked_at
         if "problem" not in looked_at:
             cores = deal(hardware.cores, 1, threads=case.threads_per_rank, pinned=case.device == "cpu")
-            found = server.profile(case, folder, steps=prepared.steps, cores=cores[0].cores)
+            found = profiled(server, case, folder, steps=prepared.steps, cores=cores[0].cores)
     if "problem" in found:
         raise WorkloadError(_explained(str(found["problem"])))
     text = str(found["profile"])

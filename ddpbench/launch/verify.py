@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,14 @@ from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.devices import usable_devices, within_gpus
 from ddpbench.launch.own_workloads import resolved
 from ddpbench.launch.plan import plan_launch
+from ddpbench.launch.sweep.servers import Servers
 from ddpbench.launch.watch import LaunchRunner
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.machine.hardware import read_hardware
-from ddpbench.machine.launched import LaunchedRanks
 from ddpbench.machine.mpi import mpi_version
 from ddpbench.machine.placement import early_env
-from ddpbench.machine.server import ServerProcess
+from ddpbench.machine.serving import ranks_for
 from ddpbench.machine.trial import inspect_own, within_own
 from ddpbench.records import Proof, RunDir, Status, read_launch, why_unproved
 from ddpbench.spec import Case, PlannedCase, expand, parse_experiment
@@ -321,12 +322,12 @@ def verify(
         runner = LaunchRunner(
             run, hang_timeout_s=hang_timeout_s, hang_setting="--hang-timeout", shared=shared
         )
-        server: ServerProcess | None = None
+        servers = stack.enter_context(Servers(folder / "server.log"))
         checked: Sequence[PlannedCase] | None = None
         for number, entry in enumerate(cases):
             case, reason = entry.case, entry.skip_reason
             if reason is None and checked is None:
-                server = stack.enter_context(ServerProcess(early_env(case), folder / "server.log"))
+                server = servers.of(early_env(case))
                 own = inspect_own(server, [each.case for each in cases if each.skip_reason is None], folder)
                 checked = within_own(cases, own)
             if checked is not None:
@@ -336,16 +337,7 @@ def verify(
             else:
                 directory = run.launch(case.case_id, "proof")
                 plan = plan_launch(case, "proof", 0, directory=directory, hardware=hardware, catalog=catalog)
-                with ExitStack() as one:
-                    by: ServerProcess | LaunchedRanks
-                    if case.launcher != "local":  # the strategy's own
-                        by = one.enter_context(LaunchedRanks(case, folder / "server.log"))
-                    elif server is None or not server.alive:
-                        by = server = stack.enter_context(
-                            ServerProcess(plan.server_env, folder / "server.log")
-                        )
-                    else:
-                        by = server
+                with ranks_for(case, folder / "server.log", partial(servers.of, plan.server_env)) as by:
                     outcome = runner.run_launch(by, plan, measured_s=0.0, server_share_s=0.0)
                 ranks = read_launch(directory).ranks
                 proofs = tuple(ranks[0].of(Proof)) if ranks else ()

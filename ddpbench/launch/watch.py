@@ -12,9 +12,10 @@ from ddpbench.guard import is_stopped
 from ddpbench.launch.plan import LaunchPlan
 from ddpbench.machine.disturbance import NoiseWatch, oom_kills
 from ddpbench.machine.judge import Took, conclude
-from ddpbench.machine.launched import START_S, LaunchedRanks
+from ddpbench.machine.launched import START_S
 from ddpbench.machine.seen import POLL_S, STACKS_S, Seen
-from ddpbench.machine.server import ASKED, ServerProcess
+from ddpbench.machine.server import ASKED
+from ddpbench.machine.serving import Ranks
 from ddpbench.machine.turnstile import TURN, Turn
 from ddpbench.records import LaunchDir, LaunchOutcome, LaunchRequest, RunDir
 from ddpbench.records.heartbeat import Pulse
@@ -54,7 +55,7 @@ class LaunchRunner:
 
     def run_launch(
         self,
-        server: ServerProcess | LaunchedRanks,
+        server: Ranks,
         plan: LaunchPlan,
         *,
         measured_s: float,
@@ -91,10 +92,10 @@ class LaunchRunner:
             seen.server_gone = str(error)
         except BaseException:
             server.signal_ranks(signal.SIGKILL)  # their server may serve others after this
-            server.pids = ()
+            server.forget()
             _remove_checkpoints(request, directory)
             raise
-        server.pids = ()
+        server.forget()
         wall_s = time.monotonic() - start
         found = noise.stop(seen.cpu_s)
         directory.rendezvous.unlink(missing_ok=True)
@@ -128,7 +129,7 @@ class LaunchRunner:
         request.write(directory.request)
         return directory
 
-    def _noise_of(self, server: ServerProcess | LaunchedRanks, plan: LaunchPlan) -> NoiseWatch:
+    def _noise_of(self, server: Ranks, plan: LaunchPlan) -> NoiseWatch:
         """Begin to watch for foreign load."""
         return NoiseWatch(
             plan.cores,
@@ -137,7 +138,7 @@ class LaunchRunner:
             ],  # the launcher's, for one not yet known
             shared_machine=self._shared,
             # A fork server tells of them with the ranks' ends.
-            helpers=plan.case.loader_workers > 0 and isinstance(server, LaunchedRanks),
+            helpers=plan.case.loader_workers > 0 and not server.tells_of_helpers,
         )
 
     def _turn_of(self, plan: LaunchPlan) -> dict[str, str]:
@@ -150,7 +151,7 @@ class LaunchRunner:
 
     def _watch(
         self,
-        server: ServerProcess | LaunchedRanks,
+        server: Ranks,
         seen: Seen,
         noise: NoiseWatch,
         on_pulse: Callable[[Pulse], None],
@@ -178,11 +179,11 @@ class LaunchRunner:
             if seen.unheard(now):
                 return
 
-    def _end(self, server: ServerProcess | LaunchedRanks, seen: Seen) -> None:
+    def _end(self, server: Ranks, seen: Seen) -> None:
         seen.end(time.monotonic())
         server.signal_ranks(signal.SIGKILL, tuple(server.pids[rank] for rank in seen.left))
 
-    def _explain_hang(self, server: ServerProcess | LaunchedRanks, seen: Seen) -> None:
+    def _explain_hang(self, server: Ranks, seen: Seen) -> None:
         """Notes which rank holds the others up, and has each write its stacks into its log.
 
         Raises:

@@ -166,6 +166,7 @@ class LaunchedRanks:
     """One launch by another launcher. Use it as a context; leaving it leaves no process behind."""
 
     start_s = 0.0
+    tells_of_helpers = False
 
     def __init__(self, case: Case, log: Path) -> None:
         self._case, self._launcher, self._log = case, case.launcher, log
@@ -192,9 +193,9 @@ class LaunchedRanks:
         """The ranks' process ids, as they told them themselves; the launcher's for one that has not yet."""
         return tuple(noted_pid(self._words, rank) or self.pid for rank in range(self._ranks))
 
-    @pids.setter
-    def pids(self, none: tuple[()]) -> None:
-        self._ranks = len(none)
+    def forget(self) -> None:
+        """Hold no process for a rank any more: all have ended."""
+        self._ranks = 0
 
     @property
     def pid(self) -> int:

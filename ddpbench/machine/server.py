@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import mmap
 import os
 import select
@@ -19,7 +18,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from ddpbench.causes import environments_part_of
-from ddpbench.errors import LaunchError, ServerGoneError, UnreadableError, WorkloadError
+from ddpbench.errors import LaunchError, ServerGoneError, UnreadableError
 from ddpbench.guard import ENDING_S, descendants, is_stopped, kill_all, signal_name
 from ddpbench.helper_process import child_environment
 from ddpbench.machine.disturbance import oom_kills, out_of_memory
@@ -39,10 +38,6 @@ STOPPED_LOOKS = 10
 Looks are counted and not seconds: whoever stops a whole job may stop this process between two of them.
 """
 _LOOK_S = 1.0
-_AS_KILLED: dict[int, str] = {
-    signal.SIGKILL: ", as the kernel does where memory runs out: use a smaller batch or model"
-}
-"""What a signal may mean of which a trial died."""
 _TAIL_BYTES = 1 << 16
 _HEARD_BYTES = 1 << 12
 """Heard at once. With room for more in a buffer, each message would leave another page of the heap touched."""
@@ -62,6 +57,8 @@ class _SpoiltError(LaunchError):
 
 class ServerProcess:
     """A running fork server, behind its guard. Use it as a context; leaving it leaves no process behind."""
+
+    tells_of_helpers = True
 
     def __init__(
         self, env: Mapping[str, str], log: Path, *, waiting: Callable[[], None] = lambda: None
@@ -167,7 +164,7 @@ class ServerProcess:
             data = b""
         if not data:
             code = self._process.wait(timeout=5)
-            gone = ServerGoneError(f"the fork server {self._ended(code)} {_tail(self._log)}")
+            gone = ServerGoneError(f"the fork server {self._ended(code)} {tail_of(self._log)}")
             gone.killed = code < 0
             raise gone
         self._received += data
@@ -236,13 +233,13 @@ class ServerProcess:
         try:
             self._connection.sendall(json.dumps(request).encode() + b"\n")
         except OSError:
-            raise ServerGoneError(f"the fork server is gone {_tail(self._log)}") from None
+            raise ServerGoneError(f"the fork server is gone {tail_of(self._log)}") from None
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             if time.monotonic() > deadline:
                 self._end()
                 raise ServerGoneError(
-                    f"the fork server did not answer within {START_TIMEOUT_S:.0f} s and was ended {_tail(self._log)}"
+                    f"the fork server did not answer within {START_TIMEOUT_S:.0f} s and was ended {tail_of(self._log)}"
                 )
             self._waiting()
             events = self._hear(_LOOK_S)
@@ -298,97 +295,7 @@ class ServerProcess:
         self._has.add(needs)
         return bool(imported["new"])
 
-    def probe(self, folder: Path) -> dict[str, Any]:
-        """Return what a rank with torch finds on this machine; see `ddpbench.worker.probe`.
-
-        Raises:
-            LaunchError: the probe failed.
-        """
-        path = folder / "probe.json"
-        code = self._probe(path, None, START_TIMEOUT_S)
-        if code is None:
-            raise LaunchError("the probe of this machine did not end")
-        if code != 0:
-            raise LaunchError(f"torch does not work here {_tail(path.with_suffix('.log'))}")
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return found
-
-    def inspect(
-        self, case: Case, folder: Path, timeout_s: float, largest: Case | None = None
-    ) -> dict[str, Any]:
-        """Return what a rank finds when it tries a case's own workload; see `ddpbench.worker.verify.inspection`.
-
-        Whatever becomes of that rank, the answer is an object; with `problem` it is a sentence on it.
-        """
-        return self._tried(case, folder, timeout_s, "trying one step of it", largest=largest)
-
-    def gradients(self, case: Case, folder: Path, timeout_s: float) -> list[int] | None:
-        """Return the bytes of a case's gradients in the order in which they become ready; None where nobody knows."""
-        path = folder / "probe.json"
-        path.unlink(missing_ok=True)
-        if self._probe(path, case.to_json(), timeout_s, order=True) != 0 or not path.exists():
-            return None
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return found.get("gradients")
-
-    def stated_batch(self, name: str, folder: Path) -> int | None:
-        """Return the batch that an own workload's class says it takes; None where it says none or cannot be had.
-
-        Raises:
-            WorkloadError: importing it did not end.
-        """
-        path = folder / "probe.json"
-        path.unlink(missing_ok=True)
-        code = self._probe(path, None, START_TIMEOUT_S, workload=name)
-        if code is None:
-            raise WorkloadError(
-                f"{name}: importing it did not end within {START_TIMEOUT_S:.0f} s: does it train, loop or wait for "
-                "something at the level of its module? Move that into a function"
-            )
-        if code != 0 or not path.exists():
-            return None
-        found: dict[str, int | None] = json.loads(path.read_text(encoding="utf-8"))
-        return found["local_batch"]
-
-    def profile(self, case: Case, folder: Path, *, steps: int | None, cores: Sequence[int]) -> dict[str, Any]:
-        """Return a case's workload measured in a process on these cores; see `ddpbench.worker.rank.profiling`.
-
-        Without `steps` as many as intervals need. The answer is an object as that of `inspect`.
-        """
-        profile = {"steps": steps, "cores": list(cores)}
-        return self._tried(case, folder, math.inf, "profiling it", profile)
-
-    def _tried(
-        self,
-        case: Case,
-        folder: Path,
-        timeout_s: float,
-        what: str,
-        profile: dict[str, Any] | None = None,
-        *,
-        largest: Case | None = None,
-    ) -> dict[str, Any]:
-        path = folder / "probe.json"
-        for old in (path, path.with_suffix(".log")):
-            old.unlink(missing_ok=True)
-        code = self._probe(path, case.to_json(), timeout_s, profile, largest=largest)
-        if code == 0 and path.exists():
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            return found
-        last = _tail(path.with_suffix(".log"), where=False)
-        if code is None:
-            advice = "see whether its code loops or waits, as for a download, a lock or other ranks"
-            return {
-                "problem": f"{case.workload}: {what} did not end within {timeout_s:.0f} s{last}; {advice}"
-            }
-        ended = (
-            f"killed it by {signal_name(-code)}{_AS_KILLED.get(-code, '')}"
-            if code < 0
-            else f"ended its process (exit code {code}), and it must come back"
-        )
-        return {"problem": f"{case.workload}: {what} {ended}{last}"}
-
-    def _probe(
+    def probe(
         self,
         path: Path,
         case: dict[str, Any] | None,
@@ -433,6 +340,10 @@ class ServerProcess:
             with contextlib.suppress(ProcessLookupError):
                 send(pid, number)
 
+    def forget(self) -> None:
+        """Hold no process for a rank any more: all have ended."""
+        self.pids = ()
+
     def _end(self) -> None:
         """Has the guard end all beneath it, and waits for its end; where it cannot, does so in its place."""
         with contextlib.suppress(OSError):
@@ -466,7 +377,7 @@ class ServerProcess:
         self.close()
 
 
-def _tail(path: Path, *, where: bool = True) -> str:
+def tail_of(path: Path, *, where: bool = True) -> str:
     """Return the last line of a log, and where to read the rest unless the log goes."""
     try:
         text = read_end(path, _TAIL_BYTES).decode(errors="replace")

@@ -10,6 +10,7 @@ from typing import Any
 from ddpbench.errors import WorkloadError
 from ddpbench.machine.equal_caps import Gradients, replayed_gradients
 from ddpbench.machine.estimate import Tried
+from ddpbench.machine.probes import gradients_of, inspected
 from ddpbench.machine.server import ServerProcess
 from ddpbench.spec import Case, PlannedCase
 from ddpbench.strategies import ModelFound, found_reason, load_strategy, own_step_reason, stream_reason
@@ -45,7 +46,7 @@ def inspect_own(
     problems: dict[str, list[Case]] = {}
     for name, case in smallest.items():
         before_each()
-        facts = server.inspect(alone(case), folder, timeout_s, largest[name])
+        facts = inspected(server, alone(case), folder, timeout_s, largest[name])
         if "problem" in facts:
             problems.setdefault(str(facts["problem"]), []).append(case)
         elif few := _too_few(facts, largest[name]):
@@ -96,7 +97,7 @@ def gradients_in_rank(
         if replayed := replayed_gradients(case):
             return replayed
         before_each()
-        found = server.gradients(replace(alone(case), precision="full"), folder, INSPECTION_TIMEOUT_S)
+        found = gradients_of(server, replace(alone(case), precision="full"), folder, INSPECTION_TIMEOUT_S)
         for left in ("probe.json", "probe.log"):
             (folder / left).unlink(missing_ok=True)
         return found

@@ -19,6 +19,7 @@ from ddpbench.errors import WorkloadError
 from ddpbench.guard import descendants
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
+from ddpbench.machine.probes import inspected, stated_batch
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import identifying, inspect_own
 from ddpbench.records import (
@@ -85,7 +86,7 @@ def line_of(text: str) -> int:
 def test_what_cannot_be_used_is_told_in_a_sentence(
     server: ServerProcess, tmp_path: Path, name: str, said: str
 ) -> None:
-    found = server.inspect(case_of(name), tmp_path, 60)
+    found = inspected(server, case_of(name), tmp_path, 60)
     assert list(found) == ["problem"]
     assert found["problem"].startswith(f"{name}: ")
     assert re.search(said, found["problem"]), found
@@ -93,7 +94,7 @@ def test_what_cannot_be_used_is_told_in_a_sentence(
 
 
 def test_a_mistake_is_named_with_its_file_and_line(server: ServerProcess, tmp_path: Path) -> None:
-    problem = server.inspect(case_of(own("Wrong")), tmp_path, 60)["problem"]
+    problem = inspected(server, case_of(own("Wrong")), tmp_path, 60)["problem"]
     line = line_of("this line is named in the sentence")
     assert problem.endswith(f"its loss failed: KeyError: 'feature' (tests/failures/own.py:{line})")
 
@@ -110,7 +111,7 @@ def test_a_mistake_is_named_with_its_file_and_line(server: ServerProcess, tmp_pa
 def test_a_file_that_cannot_be_imported(server: ServerProcess, tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "own_bad.py"
     path.write_text(text, encoding="utf-8")
-    problem = server.inspect(case_of(f"{path}:Mine"), tmp_path, 60)["problem"]
+    problem = inspected(server, case_of(f"{path}:Mine"), tmp_path, 60)["problem"]
     assert re.search(said, problem), problem
 
 
@@ -124,8 +125,8 @@ def test_a_file_that_cannot_be_imported(server: ServerProcess, tmp_path: Path, t
 def test_its_options_are_held_against_its_constructor(
     server: ServerProcess, tmp_path: Path, options: str, said: str
 ) -> None:
-    assert re.search(said, server.inspect(case_of(own("Tuned"), options), tmp_path, 60)["problem"])
-    assert "problem" not in server.inspect(case_of(own("Tuned"), '{"width": 3}'), tmp_path, 60)
+    assert re.search(said, inspected(server, case_of(own("Tuned"), options), tmp_path, 60)["problem"])
+    assert "problem" not in inspected(server, case_of(own("Tuned"), '{"width": 3}'), tmp_path, 60)
 
 
 def litter(notes: Path) -> tuple[list[int], list[str]]:
@@ -136,7 +137,7 @@ def litter(notes: Path) -> tuple[list[int], list[str]]:
 
 def test_of_a_trial_nothing_is_left(server: ServerProcess, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    found = server.inspect(case_of(own("Litters"), json.dumps({"notes": str(notes)})), tmp_path, 60)
+    found = inspected(server, case_of(own("Litters"), json.dumps({"notes": str(notes)})), tmp_path, 60)
     assert "problem" not in found
     temporary = json.loads(notes.read_text(encoding="utf-8"))["files"].pop()
     assert litter(notes) == ([], [temporary])  # the server's, for its next launches
@@ -148,7 +149,7 @@ def test_a_process_that_the_constructor_forks_is_no_second_rank(
     server: ServerProcess, tmp_path: Path
 ) -> None:
     case = case_of(own("Forks"))
-    assert "problem" not in server.inspect(case, tmp_path, 60)
+    assert "problem" not in inspected(server, case, tmp_path, 60)
     directory = RunDir(tmp_path).launch(case.case_id, "measure", 0)
     directory.path.mkdir(parents=True)
     env = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
@@ -165,13 +166,14 @@ def test_a_process_that_the_constructor_forks_is_no_second_rank(
 CONTROLLER = """
 import sys
 from pathlib import Path
+from ddpbench.machine.probes import inspected
 from ddpbench.machine.server import ServerProcess
 from tests.failures.test_own_workloads import case_of, own
 
 folder, notes = Path(sys.argv[1]), sys.argv[2]
 with ServerProcess({"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}, folder / "server.log") as server:
     (folder / "pids").write_text(f"{server._process.pid} {server.pid}")
-    server.inspect(case_of(own("Litters"), notes), folder, 600)
+    inspected(server, case_of(own("Litters"), notes), folder, 600)
 """
 
 
@@ -203,15 +205,15 @@ def test_whoever_is_killed_nothing_is_left(tmp_path: Path, nothing_left_behind: 
 
 
 def test_one_that_never_ends_is_ended(server: ServerProcess, tmp_path: Path) -> None:
-    problem = server.inspect(case_of(own("Sleeps")), tmp_path, 1.0)["problem"]
+    problem = inspected(server, case_of(own("Sleeps")), tmp_path, 1.0)["problem"]
     assert "did not end within 1 s" in problem
     assert problem.endswith("; see whether its code loops or waits, as for a download, a lock or other ranks")
     assert server.alive
-    assert "problem" not in server.inspect(case_of(own("Sound")), tmp_path, 60)
+    assert "problem" not in inspected(server, case_of(own("Sound")), tmp_path, 60)
 
 
 def test_what_works_is_described(server: ServerProcess, tmp_path: Path) -> None:
-    found = server.inspect(case_of(own("Sound")), tmp_path, 60)
+    found = inspected(server, case_of(own("Sound")), tmp_path, 60)
     parameters = (6 * 16 + 16) + 5 * 16 + (16 * 4 + 4)
     assert found.pop("loss") == pytest.approx(1.4, abs=0.6)  # about log 4
     assert found["made_s"] > 0
@@ -225,7 +227,7 @@ def test_what_works_is_described(server: ServerProcess, tmp_path: Path) -> None:
         "samples": 256,
         "batch": "{'features': float32 [4, 6], 'kind': int64 [4], 'label': int64 [4]}",
     }
-    assert server.inspect(case_of(own("Endlessly")), tmp_path, 60)["samples"] is None
+    assert inspected(server, case_of(own("Endlessly")), tmp_path, 60)["samples"] is None
 
 
 def test_a_sweep_is_refused_with_a_sentence_for_each_and_leaves_nothing(
@@ -320,9 +322,9 @@ def test_a_rank_says_which_batch_a_class_states(server: ServerProcess, tmp_path:
         "class Wrong(Base):\n    batch = 'many'\n",
         encoding="utf-8",
     )
-    assert server.stated_batch(f"{tmp_path}/states.py:Mine", tmp_path) == 32
-    assert server.stated_batch(f"{tmp_path}/states.py:Wrong", tmp_path) is None
-    said = server.inspect(case_of(f"{tmp_path}/states.py:Wrong"), tmp_path, 60.0)["problem"]
+    assert stated_batch(server, f"{tmp_path}/states.py:Mine", tmp_path) == 32
+    assert stated_batch(server, f"{tmp_path}/states.py:Wrong", tmp_path) is None
+    said = inspected(server, case_of(f"{tmp_path}/states.py:Wrong"), tmp_path, 60.0)["problem"]
     assert "class Wrong in" in said
     assert "batch = 'many' is no number of samples" in said
 
@@ -336,9 +338,9 @@ def test_a_module_that_does_not_end_is_told_at_once(
         "class Mine:\n    batch = 32\n    model = dataset = loss = dict\n", encoding="utf-8"
     )
     with monkeypatch.context() as patch:
-        patch.setattr("ddpbench.machine.server.START_TIMEOUT_S", 8.0)
+        patch.setattr("ddpbench.machine.probes.START_TIMEOUT_S", 8.0)
         with pytest.raises(
             WorkloadError, match=r"loops\.py:Mine: importing it did not end within 8 s: does it"
         ):
-            server.stated_batch(f"{tmp_path}/loops.py:Mine", tmp_path)
-    assert server.stated_batch(f"{tmp_path}/ends.py:Mine", tmp_path) == 32
+            stated_batch(server, f"{tmp_path}/loops.py:Mine", tmp_path)
+    assert stated_batch(server, f"{tmp_path}/ends.py:Mine", tmp_path) == 32

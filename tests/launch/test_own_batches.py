@@ -54,10 +54,9 @@ def test_a_batch_that_no_case_can_have_is_told_before_there_are_cases(
             return self
 
         def __exit__(self, *_: object) -> None: ...
-        def stated_batch(self, *_: object) -> int:
-            return 10**400
 
     monkeypatch.setattr(own_batches, "ServerProcess", Server)
+    monkeypatch.setattr(own_batches, "stated_batch", lambda *_: 10**400)
     (tmp_path / "train.py").write_text(SAYS, encoding="utf-8")
     with pytest.raises(
         WorkloadError, match=r"Mine: its batch: a whole number of about 400 digits given; must be"

@@ -53,7 +53,9 @@ def test_what_another_server_took_to_start_is_no_part_of_a_launch(
         hardware=read_hardware(),
         catalog=TableCatalog(),
     )
-    server = cast(ServerProcess, SimpleNamespace(launch=launch, pids=(), pid=0))
+    server = cast(
+        ServerProcess, SimpleNamespace(launch=launch, pids=(), pid=0, forget=str, tells_of_helpers=True)
+    )
     runner = watch.LaunchRunner(run, hang_timeout_s=1, hang_setting="", shared=False)
     told = cast(Any, runner.run_launch(server, plan, measured_s=0.1, server_share_s=0.0))
     began = 100.0 + (ASKING_S if anew else 0)
@@ -79,7 +81,15 @@ def test_an_interrupted_launch_leaves_neither_ranks_nor_checkpoints(
         case, "measure", 0, directory=directory, hardware=read_hardware(), catalog=TableCatalog()
     )
     server = cast(
-        ServerProcess, SimpleNamespace(launch=lambda *_: False, pids=(), pid=0, signal_ranks=sent.append)
+        ServerProcess,
+        SimpleNamespace(
+            launch=lambda *_: False,
+            pids=(),
+            pid=0,
+            signal_ranks=sent.append,
+            forget=str,
+            tells_of_helpers=True,
+        ),
     )
     runner = watch.LaunchRunner(run, hang_timeout_s=1, hang_setting="", shared=False)
     with pytest.raises(KeyboardInterrupt):

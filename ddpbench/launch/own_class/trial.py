@@ -15,6 +15,7 @@ from ddpbench.launch.devices import usable_devices
 from ddpbench.launch.own_class.insertion import NAME
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.placement import early_env
+from ddpbench.machine.probes import inspected, stated_batch
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import INSPECTION_TIMEOUT_S, summary_of
 from ddpbench.spec import expand, parse_experiment
@@ -73,12 +74,12 @@ def trial_of(path: Path, source: bytes, *, timeout_s: float = INSPECTION_TIMEOUT
                 batch = (
                     _BATCHLESS
                     if stated is None
-                    else int(stated[1] or 0) or server.stated_batch(workload, folder)
+                    else int(stated[1] or 0) or stated_batch(server, workload, folder)
                 )
             except WorkloadError as error:
                 return False, in_users_words(str(error))
             batch = min(batch or _BATCHLESS, _MOST)
-            found = server.inspect(replace(case, local_batch=batch, global_batch=batch), folder, timeout_s)
+            found = inspected(server, replace(case, local_batch=batch, global_batch=batch), folder, timeout_s)
     if "problem" in found:
         return False, in_users_words(str(found["problem"]))
     return True, summary_of(f"{path.name}:{NAME}", found).removeprefix("workload ")

@@ -23,6 +23,7 @@ from ddpbench.machine.identity import (
     sources_named,
     sources_of,
 )
+from ddpbench.machine.probes import probed
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import (
     gradients_in_rank,
@@ -104,7 +105,7 @@ def identify(
         WorkloadError: a user's own workload does not work.
     """
     run, plan = prepared.run, prepared.plan
-    probe = server.probe(run.path)
+    probe = probed(server, run.path)
     (run.path / "probe.json").unlink(missing_ok=True)
     (run.path / "probe.log").unlink(missing_ok=True)
     if any(entry.case.device == "cuda" for entry in plan.runnable):

@@ -12,6 +12,7 @@ from pathlib import Path
 from ddpbench.errors import ServerGoneError
 from ddpbench.machine.placement import early_env
 from ddpbench.machine.server import ServerProcess
+from ddpbench.machine.serving import Ranks
 from ddpbench.spec import PlannedCase
 
 
@@ -22,7 +23,7 @@ class Servers(AbstractContextManager["Servers"]):
         self._log = log
         self._stack = ExitStack()
         self._running: dict[str, ServerProcess] = {}
-        self._first_round: dict[ServerProcess, int] = {}
+        self._first_round: dict[Ranks, int] = {}
 
     def of(self, env: Mapping[str, str]) -> ServerProcess:
         """Return the one of an environment."""
@@ -40,8 +41,10 @@ class Servers(AbstractContextManager["Servers"]):
                 raise
         return ServerProcess(env, self._log)
 
-    def charged_s(self, server: ServerProcess, number: int) -> float:
+    def charged_s(self, server: Ranks, number: int) -> float:
         """Return what a round bears of a server's start: the first one that it serves bears all, seconds."""
+        if not server.start_s:  # of another launcher, which serves one launch
+            return 0.0
         return server.start_s if self._first_round.setdefault(server, number) == number else 0.0
 
     def end(self) -> None:

@@ -25,9 +25,8 @@ from ddpbench.machine.claim import claimed
 from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.machine.done import Done, left_out_words, to_prove
 from ddpbench.machine.expected import Expected
-from ddpbench.machine.launched import LaunchedRanks
 from ddpbench.machine.room import Room
-from ddpbench.machine.server import ServerProcess
+from ddpbench.machine.serving import ranks_for
 from ddpbench.machine.sessions import Session, note_session
 from ddpbench.machine.turnstile import Turn
 from ddpbench.records import RunDir
@@ -308,17 +307,11 @@ class Sweep:
                 waiting = partial(self._listener.preparing, "waiting for its turn")
                 stack.enter_context(self._turn.held(waiting, place=place))
             plan = self._fabrics.placed(self.launch_plan(case, purpose, number))
+            log, forked = self._run.path / "server.log", partial(servers.of, plan.server_env)
+            server = stack.enter_context(ranks_for(case, log, forked))
+            share = launches_of_one_server(entry, sharing)
+            share_s = servers.charged_s(server, number) / share if share else 0.0
             began = self._clock()
-            server: ServerProcess | LaunchedRanks
-            if case.launcher == "local":
-                server = servers.of(plan.server_env)
-                share = launches_of_one_server(entry, sharing)
-                share_s = servers.charged_s(server, number) / share if share else 0.0
-                began = self._clock()
-            else:
-                log = self._run.path / "server.log"
-                server = stack.enter_context(LaunchedRanks(case, log))
-                share_s = 0.0
             outcome = self._runner.run_launch(
                 server,
                 plan,

@@ -13,6 +13,7 @@ from ddpbench.errors import DdpbenchError, RequestError
 from ddpbench.machine.hardware import numa_cores, read_hardware
 from ddpbench.machine.identity import driver_version, mpi_of, sources_digest, sources_named, text_digest
 from ddpbench.machine.placement import early_env
+from ddpbench.machine.probes import probed
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.setup import read_setup
 from ddpbench.own_code import RANK_CODE, code_digest
@@ -79,7 +80,7 @@ def _probe(plan: StoredPlan, server: Callable[[Mapping[str, str]], ServerProcess
     """Return what a rank with torch finds here."""
     first = plan.runnable[0].case if plan.runnable else plan.cases[0].case
     with tempfile.TemporaryDirectory(prefix="ddpbench-") as folder:
-        return server(early_env(first)).probe(Path(folder))
+        return probed(server(early_env(first)), Path(folder))
 
 
 def plan_digest(data: Mapping[str, Any]) -> str:

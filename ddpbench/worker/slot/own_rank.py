@@ -139,7 +139,7 @@ class OwnRank:
             "server_stopped": is_stopped(self._server.pid),
         }
         if self.ended:
-            self._server.pids = ()
+            self._server.forget()
             case, run_id = self._request.case, self._request.run_id
             if case.checkpoint:  # what a rank that was killed could not remove, on whichever node
                 shutil.rmtree(self._directory.checkpoints(case.checkpoint_dir, run_id), ignore_errors=True)

@@ -1,0 +1,116 @@
+"""What a fork server finds out about the machine, and about a user's class, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ddpbench.errors import LaunchError, WorkloadError
+from ddpbench.guard import signal_name
+from ddpbench.machine.server import START_TIMEOUT_S, ServerProcess, tail_of
+from ddpbench.spec import Case
+
+_AS_KILLED: dict[int, str] = {
+    signal.SIGKILL: ", as the kernel does where memory runs out: use a smaller batch or model"
+}
+"""What a signal may mean of which a trial died."""
+
+
+def probed(server: ServerProcess, folder: Path) -> dict[str, Any]:
+    """Return what a rank with torch finds on this machine; see `ddpbench.worker.probe`.
+
+    Raises:
+        LaunchError: the probe failed.
+    """
+    path = folder / "probe.json"
+    code = server.probe(path, None, START_TIMEOUT_S)
+    if code is None:
+        raise LaunchError("the probe of this machine did not end")
+    if code != 0:
+        raise LaunchError(f"torch does not work here {tail_of(path.with_suffix('.log'))}")
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def inspected(
+    server: ServerProcess, case: Case, folder: Path, timeout_s: float, largest: Case | None = None
+) -> dict[str, Any]:
+    """Return what a rank finds when it tries a case's own workload; see `ddpbench.worker.verify.inspection`.
+
+    Whatever becomes of that rank, the answer is an object; with `problem` it is a sentence on it.
+    """
+    return _tried(server, case, folder, timeout_s, "trying one step of it", largest=largest)
+
+
+def gradients_of(server: ServerProcess, case: Case, folder: Path, timeout_s: float) -> list[int] | None:
+    """Return the bytes of a case's gradients in the order in which they become ready; None where nobody knows."""
+    path = folder / "probe.json"
+    path.unlink(missing_ok=True)
+    if server.probe(path, case.to_json(), timeout_s, order=True) != 0 or not path.exists():
+        return None
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found.get("gradients")
+
+
+def stated_batch(server: ServerProcess, name: str, folder: Path) -> int | None:
+    """Return the batch that an own workload's class says it takes; None where it says none or cannot be had.
+
+    Raises:
+        WorkloadError: importing it did not end.
+    """
+    path = folder / "probe.json"
+    path.unlink(missing_ok=True)
+    code = server.probe(path, None, START_TIMEOUT_S, workload=name)
+    if code is None:
+        raise WorkloadError(
+            f"{name}: importing it did not end within {START_TIMEOUT_S:.0f} s: does it train, loop or wait for "
+            "something at the level of its module? Move that into a function"
+        )
+    if code != 0 or not path.exists():
+        return None
+    found: dict[str, int | None] = json.loads(path.read_text(encoding="utf-8"))
+    return found["local_batch"]
+
+
+def profiled(
+    server: ServerProcess, case: Case, folder: Path, *, steps: int | None, cores: Sequence[int]
+) -> dict[str, Any]:
+    """Return a case's workload measured in a process on these cores; see `ddpbench.worker.rank.profiling`.
+
+    Without `steps` as many as intervals need. The answer is an object as that of `inspect`.
+    """
+    profile = {"steps": steps, "cores": list(cores)}
+    return _tried(server, case, folder, math.inf, "profiling it", profile)
+
+
+def _tried(
+    server: ServerProcess,
+    case: Case,
+    folder: Path,
+    timeout_s: float,
+    what: str,
+    profile: dict[str, Any] | None = None,
+    *,
+    largest: Case | None = None,
+) -> dict[str, Any]:
+    path = folder / "probe.json"
+    for old in (path, path.with_suffix(".log")):
+        old.unlink(missing_ok=True)
+    code = server.probe(path, case.to_json(), timeout_s, profile, largest=largest)
+    if code == 0 and path.exists():
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return found
+    last = tail_of(path.with_suffix(".log"), where=False)
+    if code is None:
+        advice = "see whether its code loops or waits, as for a download, a lock or other ranks"
+        return {"problem": f"{case.workload}: {what} did not end within {timeout_s:.0f} s{last}; {advice}"}
+    ended = (
+        f"killed it by {signal_name(-code)}{_AS_KILLED.get(-code, '')}"
+        if code < 0
+        else f"ended its process (exit code {code}), and it must come back"
+    )
+    return {"problem": f"{case.workload}: {what} {ended}{last}"}

@@ -1,0 +1,70 @@
+"""Who starts a launch's ranks: the one place that decides, and the one shape that both have."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from ddpbench.machine.launched import LaunchedRanks
+from ddpbench.machine.server import ServerProcess
+from ddpbench.records import LaunchDir
+from ddpbench.records.heartbeat import Pulse
+from ddpbench.spec import Case
+
+
+class Ranks(Protocol):
+    """A launch's ranks, for whoever watches them: forked by a server, or started by another launcher."""
+
+    tells_of_helpers: bool
+    """Whether the end of a rank tells what processor time its loader workers took."""
+
+    @property
+    def start_s(self) -> float:
+        """What it took to start who starts them, seconds."""
+
+    @property
+    def pid(self) -> int:
+        """Who starts them."""
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Theirs, by rank."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether who starts them is stopped, so that nothing is heard of them."""
+
+    def give_up_stopped(self) -> None:
+        """End who is stopped.
+
+        Raises:
+            ServerGoneError: always.
+        """
+
+    def launch(self, envs: Sequence[Mapping[str, str]], directory: LaunchDir) -> bool:
+        """Start a rank for each environment; return whether something came before that is no part of the launch."""
+
+    def events(self, timeout_s: float) -> list[dict[str, Any]]:
+        """Return what has happened to ranks, waiting so long for something."""
+
+    def pulse(self, rank: int) -> Pulse:
+        """Return where a rank is."""
+
+    def signal_ranks(self, number: signal.Signals, pids: tuple[int, ...] | None = None) -> None:
+        """Send a signal to ranks, or to those of these process ids."""
+
+    def forget(self) -> None:
+        """Hold no process for a rank any more: all have ended."""
+
+
+@contextmanager
+def ranks_for(case: Case, log: Path, forked: Callable[[], ServerProcess]) -> Iterator[Ranks]:
+    """Give who starts a case's ranks: a fork server, which `forked` returns, or the case's launcher."""
+    if case.launcher == "local":
+        yield forked()
+        return
+    with LaunchedRanks(case, log) as ranks:
+        yield ranks
