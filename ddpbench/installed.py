@@ -1,22 +1,38 @@
-"""Strategies, workloads and algorithms of installed packages, by the names that their entry points give.
+"""Classes and functions of installed packages, by the names that their entry points give.
 
 An entry point is another name of an import path: `topk = "package.module:TopK"` in the group `ddpbench.strategies`. It
-is looked up when a name is asked for that ddpbench itself does not have, and nothing is imported.
+is looked up when a name is asked for that ddpbench itself does not have, and nothing is imported. Commands and report
+sections are functions, which are imported when they are called.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib.metadata import EntryPoint, entry_points
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from ddpbench.causes import users_line
+from ddpbench.errors import DdpbenchError, RequestError
+from ddpbench.texts import on_one_line
 from ddpbench.user_files import is_import_path
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUPS = {
     "strategy": "ddpbench.strategies",
     "workload": "ddpbench.workloads",
     "algorithm": "ddpbench.algorithms",
+    "section": "ddpbench.sections",
+    "command": "ddpbench.commands",
 }
-"""Group of entry points by the setting that names what is in it."""
+"""Group of entry points by kind; of the first three it is the setting that names what is in the group."""
+
+
+def _registered(kind: str) -> Iterable[EntryPoint]:
+    from importlib.metadata import entry_points  # takes a twentieth of a second to import
+
+    return entry_points(group=GROUPS[kind])
 
 
 def path_of(kind: str, name: str) -> str:
@@ -29,7 +45,7 @@ def path_of(kind: str, name: str) -> str:
     Raises:
         ValueError: two packages have registered it, or it is not the name of a class; the sentence says which.
     """
-    found = {point.value: point for point in entry_points(group=GROUPS[kind], name=name)}
+    found = {point.value: point for point in _registered(kind) if point.name == name}
     if not found:
         return ""
     if len(found) > 1:
@@ -45,6 +61,39 @@ def path_of(kind: str, name: str) -> str:
     return path
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Function:
+    """A function that a package has registered."""
+
+    name: str
+    package: str
+    point: EntryPoint
+
+    def __call__(self, *given: Any) -> Any:
+        """Import and call it.
+
+        Raises:
+            RequestError: it cannot be imported, or fails; the sentence says why.
+        """
+        try:
+            return self.point.load()(*given)
+        except DdpbenchError:
+            raise
+        except Exception as error:
+            words = on_one_line(f"{type(error).__name__}: {error}{users_line(error)}")
+            raise RequestError(f"{self.name!r} of the package {self.package} failed: {words}") from error
+
+
+def functions(kind: str, name: str = "") -> list[Function]:
+    """Return the registered functions of a kind, of one name where it is given, in the order of their names."""
+    every = [
+        Function(name=point.name, package=package_of(point), point=point)
+        for point in _registered(kind)
+        if name in ("", point.name)
+    ]
+    return sorted(every, key=lambda one: (one.name, one.package))
+
+
 def package_of(point: EntryPoint) -> str:
     """Return the name of the package that registered an entry point."""
     return point.dist.name if point.dist is not None else "an installed package"
@@ -53,5 +102,5 @@ def package_of(point: EntryPoint) -> str:
 def listed(kind: str, shipped: Iterable[str]) -> dict[str, str]:
     """Return the registered names that hide no shipped one, each with the package that has it."""
     taken = {*shipped}
-    points = entry_points(group=GROUPS[kind])
-    return {point.name: f"of the package {package_of(point)}" for point in points if point.name not in taken}
+    found = {point.name: f"of the package {package_of(point)}" for point in _registered(kind)}
+    return {name: package for name, package in found.items() if name not in taken}

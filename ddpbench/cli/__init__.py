@@ -11,7 +11,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -58,8 +58,11 @@ exit codes:
 """
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the whole command line, without importing anything heavy."""
+def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """Return the whole command line, without importing anything heavy.
+
+    Where the first of `words` is not a command of ddpbench, it has those that installed packages register so.
+    """
     parser = _Parser(
         prog="ddpbench",
         description="Measure what happens to data-parallel training in PyTorch when you add ranks or "
@@ -90,6 +93,11 @@ def make_parser() -> argparse.ArgumentParser:
         list_command,
     ):
         module.add_parser(commands)
+    if words and not words[0].startswith("-") and words[0] not in commands.choices:
+        from ddpbench.installed import functions
+
+        for add_parser in functions("command", words[0]):
+            add_parser(commands)
     return parser
 
 
@@ -132,7 +140,7 @@ def _ended(argv: list[str] | None) -> int:
         for word in words:
             _check_readable(word)
         try:
-            arguments = make_parser().parse_args(argv)
+            arguments = make_parser(words).parse_args(argv)
             _check_address_space()
             code: int = arguments.run(arguments)
         except SystemExit:  # --help, which has printed

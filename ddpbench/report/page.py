@@ -8,7 +8,7 @@ import itertools
 import math
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,8 @@ from ddpbench.analysis.findings.wording import LATE
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.analysis.table.columns import meanings
 from ddpbench.analysis.table.frame import csv_of
+from ddpbench.errors import RequestError
+from ddpbench.installed import functions
 from ddpbench.report.captions import emulation_words, shared_words, without, without_word
 from ddpbench.report.draw.painter import Painter, draw_all
 from ddpbench.report.embedded import (
@@ -115,6 +117,7 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
     numbers = Numbers()
     shared = shared_words(rows)
     found = [section for make in FIGURES if (section := make(summary, rows)) is not None]
+    found += _of_packages(summary, rows, {section.anchor for section in found})
     made = [section for section in found if section.shows]
     without_figure = [section for section in found if not section.shows]
     pictures = [picture for section in made for picture in section.pictures]
@@ -163,6 +166,24 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
         html=with_images(html, drawn),
         figures={path: content for one in drawn for path, content in one.files.items()},
     )
+
+
+def _of_packages(summary: RunSummary, rows: Sequence[Row], taken: Collection[str]) -> Iterator[Section]:
+    """Yield the sections that installed packages register; of one that fails the reason."""
+    for make in functions("section"):
+        try:
+            section = make(summary, rows)
+            why = ""
+            if section is not None and not isinstance(section, Section):
+                why = f"{make.name!r} of the package {make.package} returned a {type(section).__name__}"
+            elif section is not None and section.anchor in taken:
+                why = f"{make.name!r} of the package {make.package} has the anchor of another section"
+        except RequestError as error:
+            section, why = None, str(error)
+        if why:
+            yield Section(anchor=f"of-{make.package}", title=make.name, absent=f"{why}.")
+        elif section is not None:
+            yield section
 
 
 def _downloads(summary: RunSummary) -> Mapping[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,12 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from ddpbench.analysis import summarize
+from ddpbench.cli import run
 from ddpbench.errors import ExperimentError, RequestError
 from ddpbench.installed import GROUPS, listed, path_of
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.own_workloads import with_located
-from ddpbench.spec import Case, Devices, expand, parse_experiment
+from ddpbench.report import write_report
+from ddpbench.spec import Case, Devices, PlannedCase, expand, parse_experiment
 from ddpbench.strategies import TABLE
+from tests.synthetic import case_of, write_run
 
 STRATEGY = """
 from pydantic import BaseModel
@@ -119,10 +124,10 @@ def test_shipped_names_stay_and_cost_no_look_at_packages(
     assert "single" not in listed("strategy", TABLE)
     assert listed("strategy", TABLE)["topk"] == "of the package ddp-topk"
 
-    def looked(**_: object) -> None:
+    def looked(_: object) -> None:
         raise AssertionError("packages were looked at")
 
-    monkeypatch.setattr("ddpbench.installed.entry_points", looked)
+    monkeypatch.setattr("ddpbench.installed._registered", looked)
     text = '[base]\nworld_size = 2\nworkload = "gpt:nano"\n[axes]\nstrategy = ["single", "ddp"]\nalgorithm = ["ring"]\n'
     assert {case.strategy for case in cases_of(text)} >= {"ddp"}
 
@@ -172,6 +177,58 @@ def test_two_packages_with_one_name_are_both_told(install: Install) -> None:
 def test_groups_are_those_of_the_page() -> None:
     page = (Path(__file__).parents[2] / "docs/extending.md").read_text(encoding="utf-8")
     assert [group for group in GROUPS.values() if f'[project.entry-points."{group}"]' not in page] == []
+
+
+MORE = """
+def add_parser(commands):
+    parser = commands.add_parser("count-cases", help="count the cases of a run")
+    parser.add_argument("folder")
+    parser.set_defaults(run=lambda arguments: print("counted", arguments.folder) or 3)
+
+
+def broken(*given):
+    raise KeyError("of mine")
+
+
+def section(summary, rows):
+    from ddpbench.report.parts import Cell, Column, Section, Table
+
+    table = Table(caption="Cases.", columns=(Column("Cases", number=True),), rows=((Cell.count(len(rows)),),))
+    return Section(anchor="of-mine", title="Counted <b>cases</b>", question="How many?", tables=(table,))
+
+
+def scaling(summary, rows):
+    from ddpbench.report.parts import Section
+
+    return Section(anchor="scaling", title="Mine", absent="Nothing.")
+"""
+
+
+def test_a_command_of_a_package_is_run_and_a_broken_one_stops_no_other(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = {"count-cases": "ddp_topk:add_parser", "breaks": "ddp_topk:broken", "list": "ddp_topk:broken"}
+    install({"ddpbench.commands": commands}, MORE)
+    assert run(["count-cases", "here"]) == 3
+    assert capsys.readouterr().out == "counted here\n"
+    assert run(["breaks"]) == 2
+    assert "'breaks' of the package ddp-topk failed: KeyError: 'of mine' (" in capsys.readouterr().err
+    assert run(["list"]) == 0
+    with pytest.raises(SystemExit):
+        run(["no-such-command"])
+
+
+def test_sections_of_packages_stand_on_the_page_and_broken_ones_say_why(
+    install: Install, tmp_path: Path
+) -> None:
+    sections = {"counted": "ddp_topk:section", "breaks": "ddp_topk:broken", "again": "ddp_topk:scaling"}
+    install({"ddpbench.sections": sections}, MORE)
+    cases = [PlannedCase(case=case_of(name, world)) for name, world in (("single", 1), ("ddp", 2))]
+    found = write_run(tmp_path / "run", cases, blocks=2, steps=4)
+    page = write_report(summarize(found), found).read_text(encoding="utf-8")
+    assert "Counted &lt;b&gt;cases&lt;/b&gt;" in page
+    assert re.search(r"breaks.{1,9} of the package ddp-topk failed: KeyError: ", page)
+    assert re.search(r"again.{1,9} of the package ddp-topk has the anchor of another section", page)
 
 
 @pytest.mark.multiprocess
