@@ -31,7 +31,8 @@ from ddpbench.machine.trial import inspect_own, within_own
 from ddpbench.records import Proof, RunDir, Status, read_launch, why_unproved
 from ddpbench.spec import Case, PlannedCase, expand, parse_experiment
 from ddpbench.spec.overrides import Owner, option_models, setting_keys, with_whole_options
-from ddpbench.strategies import load_strategy
+from ddpbench.strategies import Strategy, load_strategy
+from ddpbench.user_files import short_name
 from ddpbench.workloads.shipped import PREFIX
 
 
@@ -275,6 +276,17 @@ def _option_owner(override: str) -> str:
     return keys[1] if keys[0] == "options" and len(keys) > 1 else ""
 
 
+def _chosen(case: Case, strategy: Strategy[Any]) -> tuple[str, ...]:
+    """Return algorithm and schedule in words, where the strategy leaves the choice and does another one unasked."""
+    choices = (
+        (case.algorithm, strategy.algorithm, strategy.algorithms),
+        (case.schedule, strategy.schedule, strategy.schedules),
+    )
+    return tuple(
+        short_name(asked).replace("_", " ") for asked, usual, choice in choices if choice and asked != usual
+    )
+
+
 def _verdict(case: Case, status: Status, proofs: tuple[Proof, ...] = (), reason: str = "") -> Verdict:
     strategy = load_strategy(case.strategy)
     usual: dict[str, Any] = {}
@@ -285,7 +297,7 @@ def _verdict(case: Case, status: Status, proofs: tuple[Proof, ...] = (), reason:
         strategy=case.strategy,
         algorithm=case.algorithm,
         schedule=case.schedule,
-        chosen=tuple(case.chosen),
+        chosen=_chosen(case, strategy),
         options=" ".join(f"{name}={json.dumps(value).strip(chr(34))}" for name, value in given.items()),
         promise=strategy.promise(strategy.options.model_validate(case.options)),
         workload=case.workload,

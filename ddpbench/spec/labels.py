@@ -32,8 +32,8 @@ def _labels(cases: tuple[Case, ...]) -> dict[str, str]:
 def _apart(cases: Sequence[Case]) -> Iterator[tuple[Case, list[str]]]:
     """Yield each with the words for what is not the same in all of them; settings are compared within a workload."""
     workloads = _grouped(cases, lambda case: case.workload)
-    # of one class name in several files
-    named = [name for name in ("strategy", "algorithm") if len({getattr(case, name) for case in cases}) > 1]
+    # of one class name in several files, or of a user's own strategy that leaves a choice
+    named = [name for name in _CHOICES if len({getattr(case, name) for case in cases}) > 1]
     for name, members in workloads.items():
         told = [name.removeprefix("replay:")] if len(workloads) > 1 else []
         settings = [_settings(case) for case in members]
@@ -42,9 +42,17 @@ def _apart(cases: Sequence[Case]) -> Iterator[tuple[Case, list[str]]]:
         if ("", "local_batch") in differing and ("", "global_batch") in differing:
             differing.remove(("", "global_batch"))  # which follows from the other
         for case, mine in zip(members, settings, strict=True):
-            files = filter(None, (getattr(case, name).rpartition(":")[0] for name in named))
+            choices = (_choice(getattr(case, name)) for name in named)
             words = (_word(*key, mine[key]) for key in differing if key in mine)
-            yield case, [*files, *told, *words]
+            yield case, [*choices, *told, *words]
+
+
+_CHOICES = ("strategy", "algorithm", "schedule")
+
+
+def _choice(value: str) -> str:
+    """Return what tells a name from others of one label: the file of a user's own class, else the name itself."""
+    return value.rpartition(":")[0] or value.replace("_", " ")
 
 
 def _grouped(cases: Iterable[Case], key: Callable[[Case], str]) -> dict[str, list[Case]]:

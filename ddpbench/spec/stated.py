@@ -34,7 +34,7 @@ class StatedTraits(BaseModel, strict=True, frozen=True):
     uses_buckets: bool
     whole_state: bool
     shows_transfers_on_gpus: bool
-    note: Annotated[str, Field(max_length=400), AfterValidator(_one_line)]
+    note: Annotated[str, Field(max_length=1000), AfterValidator(_one_line)]
     colour: Annotated[str, Field(pattern=r"^(#[0-9A-Fa-f]{6})?$")]
     marker: Marker
 

@@ -28,7 +28,7 @@ class _Declared(BaseModel):
     algorithm: str
     schedule: Literal["", "overlapped", "after_backward"]
     algorithms: tuple[str, ...]
-    own_algorithms: Literal[False]
+    own_algorithms: bool
     schedules: tuple[Literal["overlapped", "after_backward"], ...]
     uses_buckets: bool
     uses_backend: bool

@@ -107,6 +107,16 @@ def _of_class(found: Strategy[Any], name: str, promise: Promise | None, device: 
     )
 
 
+def _declared(strategy: Strategy[Any], name: str) -> Any:
+    """Return what a user's own class says; empty where only a class of ddpbench does, from which it derives."""
+    for each in type(strategy).__mro__:
+        if each.__module__.partition(".")[0] == "ddpbench":
+            return ""
+        if name in vars(each):
+            return getattr(strategy, name)
+    return ""
+
+
 _STATED = tuple(StatedTraits.model_fields)
 
 
@@ -118,7 +128,15 @@ def stated_traits(strategy: Strategy[Any], case: Case) -> str:
         StrategyError: it cannot say what it promises.
     """
     promise = strategy.promise(strategy.options.model_validate(case.options))
-    traits = _of_class(strategy, short_name(case.strategy), promise, case.device)
+    traits = _of_class(strategy, "", promise, case.device)
+    display = _declared(strategy, "display") or short_name(case.strategy)
+    traits = replace(
+        traits,
+        display=display,
+        spoken=_declared(strategy, "spoken") or display,
+        colour=_declared(strategy, "colour"),
+        marker=_declared(strategy, "marker"),
+    )
     try:
         return StatedTraits(**{name: getattr(traits, name) for name in _STATED}).to_text()
     except ValidationError as error:

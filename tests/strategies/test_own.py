@@ -175,7 +175,7 @@ def test_it_is_looked_for_beside_the_experiment_wherever_it_is_named() -> None:
         ("mine.py:Sound", SOUND.replace('"mine"', '"mine"\n        marker = "$x$"'), "marker = '$x$'"),
         ("mine.py:Sound", SOUND.replace('"mine"', '"mine"\n        variants = 5'), "variants = 5"),
         ("mine.py:Sound", SOUND.replace('"mine"', '"mine"\n        exact_steps = -1'), "exact_steps = -1"),
-        ("mine.py:Sound", SOUND.replace('"mine"', '"mine"\n        note = "a" * 500'), "note = 'aaa"),
+        ("mine.py:Sound", SOUND.replace('"mine"', '"mine"\n        note = "a" * 1001'), "note = 'aaa"),
     ],
 )
 def test_what_cannot_be_used_is_one_problem_in_a_sentence(name: str, text: str, said: str) -> None:
@@ -242,6 +242,23 @@ def test_two_files_with_one_class_name_stay_apart() -> None:
     apart = [traits_of(case) for case in told_apart([first, second])]
     assert [traits.display for traits in apart] == ["Sound (a mine.py)", "Sound (b mine.py)"]
     assert len({(traits.colour, traits.marker) for traits in apart}) == 2
+
+
+def test_one_that_leaves_choices_is_told_with_them() -> None:
+    write("mine.py", "from ddpbench.strategies.ddp.strategy import Ddp\nclass Mine(Ddp): ...\n")
+    axes = 'algorithm = ["all_reduce", "ring"]\nschedule = ["overlapped", "after_backward"]'
+    found = cases_of(f"{of('mine.py:Mine')}[axes]\n{axes}\n")
+    assert len({*labels(found).values()}) == 4
+    assert labels(found)[found[-1].case_id].endswith(" · ring · after backward")
+    verified = verification_cases(["mine.py:Mine"], ["mlp"], [2], "gloo", algorithms=["all_reduce", "ring"])
+    assert {name_of(one.case) for one in verified} == {
+        f"mine.py:Mine{chosen}" for chosen in ("", " ring", " after backward", " ring after backward")
+    }
+    (traits,) = {traits_of(case) for case in told_apart(found)}
+    assert (traits.display, traits.spoken, traits.role) == ("Mine", "Mine", ""), (
+        "of its own, not of DDP's class"
+    )
+    assert (traits.colour, traits.marker) != ("#0072B2", "o")
 
 
 def test_a_name_of_ddpbenchs_own_has_its_file_added() -> None:
