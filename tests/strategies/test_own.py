@@ -216,6 +216,14 @@ def test_a_reason_of_its_own_skips_the_case() -> None:
     assert [one.skip_reason for one in planned] == ["not today: wait"]
 
 
+def test_recovery_skips_what_carries_something_over() -> None:
+    write("mine.py", f"{textwrap.dedent(SOUND)}\n    def promise(self, options): return 'delayed'\n")
+    text = of("mine.py:Sound") + 'launcher = "torchrun"\nrecovery = "exception"\n'
+    planned = expand(experiment(text), TableCatalog(), DEVICES)
+    assert planned[0].skip_reason == "a snapshot does not hold what Sound carries over from step to step"
+    assert not traits_of(planned[0].case).exact
+
+
 def test_an_option_without_a_default_is_asked_for_and_told() -> None:
     write("mine.py", SOUND.replace("ratio: float = 0.5", "ratio: float"))
     with pytest.raises(ExperimentError, match="Field required"):
