@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +30,18 @@ class _OwnOptions(BaseModel, extra="allow", frozen=True):
 
 def _nothing(_: Case) -> None:
     return None
+
+
+@contextmanager
+def _environment_kept() -> Iterator[None]:
+    """Put the variables back that a user's file sets when it is imported: ranks of all cases would inherit them."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        if dict(os.environ) != before:
+            os.environ.clear()
+            os.environ.update(before)
 
 
 class TableCatalog:
@@ -60,7 +74,8 @@ class TableCatalog:
                 raise KeyError(name)
             check_file(path, self._beside)
             try:
-                found = load_strategy(path)
+                with _environment_kept():
+                    found = load_strategy(path)
             except StrategyError as error:
                 which = "" if user_files.is_import_path(name) else f"{name!r} of an installed package: "
                 raise ValueError(f"{which}{error}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ddpbench.analysis import summarize
 from ddpbench.errors import DdpbenchError, ExperimentError, IdentityError, StrategyError
@@ -28,6 +30,8 @@ from ddpbench.spec import Case, Devices, Experiment, PlannedCase, expand, labels
 from ddpbench.spec.overrides import Owner, option_models, with_whole_options
 from ddpbench.strategies import load_strategy
 from ddpbench.strategies.traits import told_apart, traits_of
+from ddpbench.worker.place import Place
+from ddpbench.worker.training.training import Training
 from tests.synthetic import write_run
 
 SOUND = """
@@ -312,6 +316,25 @@ def test_a_working_directory_that_it_leaves_is_come_back_to(tmp_path: Path) -> N
     write("mine.py", f"    import os\n    os.chdir({str(tmp_path.parent)!r})\n{SOUND}")
     cases_of(of("mine.py:Sound"))
     assert Path.cwd() == tmp_path
+
+
+def test_variables_that_it_sets_are_for_no_other_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASKED", "yes")
+    write("mine.py", f"    import os\n    os.environ['ASKED'] = os.environ['OF_MINE'] = 'no'\n{SOUND}")
+    cases_of(of("mine.py:Sound"))
+    assert (os.environ["ASKED"], os.environ.get("OF_MINE")) == ("yes", None)
+
+
+def test_threads_that_it_asks_for_in_a_rank_are_put_back() -> None:
+    path = write(
+        "mine.py", f"    import torch\n    torch.set_num_threads(torch.get_num_threads() + 3)\n{SOUND}"
+    )
+    before = torch.get_num_threads()
+    place = Place(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
+    case = Case(workload="mlp", strategy=f"{path}:Sound", options_json='{"ratio": 0.5}')
+    made = Training(case, place, torch.device("cpu"))
+    assert made.options.ratio == 0.5
+    assert torch.get_num_threads() == before
 
 
 def test_what_it_prints_is_not_in_a_table_for_programs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from ddpbench.measure.pacer import Pacer
 from ddpbench.measure.recorder import Recorder
 from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.spec import Case
+from ddpbench.strategies import TABLE as SHIPPED
 from ddpbench.strategies import Job, Replica, Strategy, load_strategy, own_step_reason, stream_reason
 from ddpbench.strategies.own_step import Optimizers
 from ddpbench.strategies.trees import samples
@@ -43,10 +44,10 @@ class Training:
     def __init__(self, case: Case, place: Place, device: torch.device, launch: int = 0) -> None:
         """`launch` is the number of the case's launch: what is drawn at random for times differs between them."""
         self.case, self.place, self.device = case, place, device
-        self.strategy: Strategy[Any] = load_strategy(case.strategy)
         self._undone: dict[str, None] = {}
-        """Sentences on settings that the workload's code had changed, and that were put back."""
+        """Sentences on settings that the user's code had changed, and that were put back."""
         with self._settings_kept():
+            self.strategy: Strategy[Any] = load_strategy(case.strategy)
             self.workload = load_workload(case.workload).for_case(case, place.rank, launch)
         self.workload_options = self.workload.options.model_validate(case.workload_options)
         self.options = self.strategy.options.model_validate(case.options)
@@ -257,7 +258,10 @@ class Training:
             recorder=recorder,
             step=partial(self.workload.step, model) if self.workload.owns_step else None,
         )
-        return self.strategy.build(job, self.options)
+        if self.case.strategy in SHIPPED:  # a framework sets up what it needs
+            return self.strategy.build(job, self.options)
+        with self._settings_kept():
+            return self.strategy.build(job, self.options)
 
 
 def _length(dataset: Any) -> int | None:
