@@ -124,7 +124,7 @@ def test_a_sweep_of_a_replay_records_its_pace_and_no_loss_and_refuses_another_pr
     ("arguments", "said"),
     [
         (["gpt:nan"], "unknown workload 'gpt:nan'; did you mean 'gpt:nano'?"),
-        (["mlp", "--out", "/nowhere/at/all.json"], "there is no directory /nowhere/at"),
+        (["mlp", "--out", "/nowhere/at/all.json"], "cannot be written: there is no directory /nowhere"),
         (["mlp", "--out", "/tmp"], "a profile's file ends in .json"),
         (
             ["mlp", "--steps", "1"],

@@ -84,12 +84,9 @@ def test_evaluation_and_checkpoints_follow_the_training_of_one_rank_and_of_two(t
                 for checkpoint in saved
             )
         # What all ranks hold is written once: together they write as much as one rank alone.
-        (costs,) = (
-            summarize(run)
-            .checkpoints.query(f"case_id == '{directory.path.parent.name}' and method == 'dcp'")
-            .to_dict("records")
-        )
-        assert costs["writers"] == processes
+        case_id = directory.path.parent.name
+        (cost,) = (one for one in summarize(run).checkpoints if (one.case_id, one.method) == (case_id, "dcp"))
+        assert cost.writers == processes
     sizes = framed(summarize(run).checkpoints).query("method == 'dcp'")["bytes"]
     assert max(sizes) < 1.5 * min(sizes)
 
