@@ -82,3 +82,27 @@ class KeepsNothing(CompensatedHookStrategy[NoOptions]):
 
     def kept(self, state: Any, index: int) -> Any:
         return torch.zeros(3)
+
+
+class KeepsNone(KeepsNothing):
+    def kept(self, state: Any, index: int) -> Any:
+        return None
+
+
+class CountsNothing(Averages):
+    """Does not say how much it sent."""
+
+    def sent_bytes(self, state: Any, bucket: Any) -> Any:
+        return None
+
+
+class PromisesMore(Averages):
+    """Promises what its replica cannot show."""
+
+    def promise(self, options: Any) -> Any:
+        return "averaged"
+
+
+class BuildsNothing(Averages):
+    def build(self, job: Any, options: Any) -> Any:
+        return None

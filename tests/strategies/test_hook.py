@@ -53,6 +53,26 @@ def test_a_right_one_is_proved(hooks: dict[str, Verdict], name: str) -> None:
         ),
         ("Raises", "failed", r"KeyError: 'of mine' \(.*own_hooks\.py:\d+\)"),
         ("KeepsNothing", "failed", r"KeepsNothing: kept\(\) gave 3 numbers of bucket 0, which has"),
+        (
+            "KeepsNone",
+            "failed",
+            r"KeepsNone: its kept\(\) returned None of bucket 0; it must return a tensor",
+        ),
+        (
+            "CountsNothing",
+            "failed",
+            r"CountsNothing: its sent_bytes\(\) returned None; it must return a whole",
+        ),
+        (
+            "PromisesMore",
+            "failed",
+            r"PromisesMore: it promises 'averaged', and its build\(\) returned a Hook",
+        ),
+        (
+            "BuildsNothing",
+            "failed",
+            r"BuildsNothing: its build\(\) returned None; it must return a .*Replica",
+        ),
     ],
 )
 def test_a_wrong_one_is_told(hooks: dict[str, Verdict], name: str, result: str, said: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
@@ -10,6 +12,7 @@ from ddpbench.strategies.base import CompensatedReplica, Job
 from ddpbench.strategies.ddp.hooks import BucketHook, Summed
 from ddpbench.strategies.ddp.options import DdpOptions
 from ddpbench.strategies.ddp.replica import DdpReplica
+from ddpbench.texts import shortened
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
@@ -85,7 +88,7 @@ class UserHook(BucketHook):
         if not recorder.active and number in self._looked_at:
             return averaged
         self._looked_at.add(number)
-        size = self._strategy.sent_bytes(self.state, bucket)
+        size = self._sent_bytes(bucket)
 
         def arrived(future: Summed) -> torch.Tensor:
             value = future.value()
@@ -94,6 +97,22 @@ class UserHook(BucketHook):
 
         noted: Summed = averaged.then(arrived)
         return noted
+
+    def _sent_bytes(self, bucket: GradBucket) -> int:
+        """Return how much of a bucket was sent, bytes, as the strategy says.
+
+        Raises:
+            TypeError: it says nothing that a size can be.
+        """
+        answer: Any = self._strategy.sent_bytes(self.state, bucket)
+        with suppress(TypeError, ValueError, RuntimeError):  # what is no whole number
+            size = index(answer)
+            if size >= 0:
+                return size
+        raise TypeError(
+            f"{self._strategy.name}: its sent_bytes() returned {shortened(answer)}; it must return a whole number of "
+            "bytes, 0 or more"
+        )
 
     def _checked(self, value: Any, buffer: torch.Tensor) -> torch.Tensor:
         """Return what a hook's future holds.
@@ -154,16 +173,22 @@ class CompensatedHookReplica(HookReplica, CompensatedReplica):
         """Return what this rank has kept back, by the parameters' names.
 
         Raises:
-            ValueError: of some bucket it is not as long as that.
+            TypeError: of some bucket it is no tensor.
+            ValueError: it is not as long as that.
         """
         names: dict[torch.Tensor, str] = {each: name for name, each in self.job.model.named_parameters()}
         found: dict[str, torch.Tensor] = {}
-        for index, parameters in self._hook.parameters.items():
-            memory = self.strategy.kept(self._hook.state, index)
+        for number, parameters in self._hook.parameters.items():
+            memory: Any = self.strategy.kept(self._hook.state, number)
+            if not isinstance(memory, torch.Tensor):
+                raise TypeError(
+                    f"{self.strategy.name}: its kept() returned {shortened(memory)} of bucket {number}; it must return "
+                    "a tensor as long as the bucket"
+                )
             sizes = [parameter.numel() for parameter in parameters]
             if memory.numel() != sum(sizes):
                 raise ValueError(
-                    f"{self.strategy.name}: kept() gave {memory.numel():,} numbers of bucket {index}, which has "
+                    f"{self.strategy.name}: kept() gave {memory.numel():,} numbers of bucket {number}, which has "
                     f"{sum(sizes):,}"
                 )
             parts = torch.split(memory.reshape(-1), sizes)

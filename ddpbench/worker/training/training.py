@@ -244,7 +244,11 @@ class Training:
         distributed: bool,
         precision: Precision | None = None,
     ) -> Replica:
-        """Return the strategy's replica of a `fresh_model` of the same precision."""
+        """Return the strategy's replica of a `fresh_model` of the same precision.
+
+        Raises:
+            TypeError: a user's own strategy returns something else.
+        """
         job = Job(
             case=self.case,
             model=model,
@@ -261,7 +265,16 @@ class Training:
         if self.case.strategy in SHIPPED:  # a framework sets up what it needs
             return self.strategy.build(job, self.options)
         with self._settings_kept():
-            return self.strategy.build(job, self.options)
+            built: Any = self.strategy.build(job, self.options)
+        if not isinstance(built, Replica):
+            raise TypeError(
+                f"{self.strategy.name}: its build() returned {_a(built)}; it must return a ddpbench.strategies.Replica"
+            )
+        return built
+
+
+def _a(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def _length(dataset: Any) -> int | None:

@@ -24,6 +24,7 @@ from ddpbench.strategies.base import (
 )
 from ddpbench.strategies.trees import concatenate, copied
 from ddpbench.worker.training.training import all_equal, checksum
+from ddpbench.worker.verify.answers import averaging_of, check_promised, kept_of, log_of
 from ddpbench.worker.verify.comparing import (
     GATHERS,
     Comparer,
@@ -74,6 +75,7 @@ def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
     comparer.settle_scale(model, own)
     distributed = dist.is_initialized() and strategy.uses_backend
     replica = training.replica(model, NullRecorder(), distributed=distributed, precision=precision)
+    check_promised(replica, training.strategy.name, promise)
     comparer.allow_for(replica)
     for each in (reference, replica.job.model):
         comparer.watch(each)
@@ -366,7 +368,7 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     early = max((comparer.error(step(), expected) for _ in range(replica.exact_steps)), default=0.0)
     yield comparer.proof("gradients, same shards", early)
     steps = [step() for _ in range(COMPRESSED_STEPS)]
-    kept = prover.average(replica.kept())
+    kept = prover.average(kept_of(replica, expected))
     sums = {name: value * COMPRESSED_STEPS + kept[name] for name, value in mean(steps).items()}
     whole = {name: value * COMPRESSED_STEPS for name, value in expected.items()}
     yield comparer.held("sums of gradients, with what is kept", sums, whole)
@@ -398,7 +400,7 @@ def _averaged(
     optimizers = [training.make_optimizer(model.parameters()) for model in models]
     found = 0
     for step in range(MOST_STEPS_APART):
-        groups, averages = replica.due(step)
+        groups, averages = averaging_of(replica, step, training.case.world_size)
         comparer.seed(prover.rank)
         replica.gradients_of(*copied(batch))
         without = replica.unused()
@@ -445,7 +447,7 @@ def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
         replica.gradients_of(*copied(batch))
         comparer.update_replica(replica)
         prover.on_step()
-    log: list[Any] = [replica.log() if prover.rank == 0 else None]
+    log: list[Any] = [log_of(replica) if prover.rank == 0 else None]
     if prover.processes > 1:
         dist.broadcast_object_list(log, src=0, group=prover.group)
     updates: list[tuple[int, int]] = log[0]

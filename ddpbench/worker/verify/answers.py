@@ -1,0 +1,101 @@
+"""What a replica answers to what its strategy promises, looked at before a proof counts on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ddpbench.strategies import Promise, Replica
+from ddpbench.strategies.base import CompensatedReplica, OrderedReplica, PeriodicReplica
+from ddpbench.texts import shortened
+
+_REPLICAS: dict[Promise, Any] = {
+    "delayed": CompensatedReplica,
+    "averaged": PeriodicReplica,
+    "ordered": OrderedReplica,
+}
+
+
+def check_promised(replica: Replica, strategy: str, promise: Promise) -> None:
+    """Refuse a replica that does not have what shows whether this promise is kept.
+
+    Raises:
+        TypeError: it is of another class, or a compensated one does not say how many of its steps are exact.
+    """
+    wanted = _REPLICAS.get(promise, Replica)
+    if not isinstance(replica, wanted):
+        raise TypeError(
+            f"{strategy}: it promises {promise!r}, and its build() returned a {type(replica).__name__}: derive that "
+            f"class from ddpbench.strategies.base.{wanted.__name__}, or have promise() return another promise"
+        )
+    steps = getattr(replica, "exact_steps", None)
+    if isinstance(replica, CompensatedReplica) and not (isinstance(steps, int) and steps >= 0):
+        raise TypeError(
+            f"{type(replica).__name__}: exact_steps = {shortened(steps)}; it must be a whole number, 0 or more"
+        )
+
+
+def kept_of(replica: CompensatedReplica, gradients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return what `kept()` gives: of each of these gradients, by name, a tensor of its shape.
+
+    Raises:
+        TypeError: it gives something else.
+    """
+    answer: Any = replica.kept()
+    told = ""
+    if not isinstance(answer, dict) or not all(torch.is_tensor(value) for value in answer.values()):
+        told = f"returned {_kind(answer)}"
+    elif missing := [name for name in gradients if name not in answer]:
+        told = f"has nothing of {missing[0]}"
+    elif odd := [name for name, value in gradients.items() if answer[name].shape != value.shape]:
+        told = f"has a tensor of shape {(*answer[odd[0]].shape,)} of {odd[0]}, which is {(*gradients[odd[0]].shape,)}"
+    if told:
+        wanted = "a tensor by the name of each trained parameter, of its shape, zeros where nothing is kept"
+        raise TypeError(f"{type(replica).__name__}: its kept() {told}; it must return {wanted}")
+    return {name: answer[name] for name in gradients}
+
+
+def averaging_of(replica: PeriodicReplica, step: int, ranks: int) -> tuple[list[list[int]], bool]:
+    """Return what `due()` gives of a step: groups of ranks, numbers below `ranks`, and whether all are averaged.
+
+    Raises:
+        TypeError: it gives something else.
+    """
+    answer: Any = replica.due(step)
+    fits = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], list | tuple)
+    if fits:
+        fits = all(
+            isinstance(group, list | tuple)
+            and all(isinstance(rank, int) and 0 <= rank < ranks for rank in group)
+            for group in answer[0]
+        )
+    if not fits:
+        raise TypeError(
+            f"{type(replica).__name__}: its due({step}) returned {shortened(answer)}; it must return groups of ranks, "
+            "each a list, and whether parameters are averaged"
+        )
+    return answer[0], bool(answer[1])
+
+
+def log_of(replica: OrderedReplica) -> list[tuple[int, int]]:
+    """Return what `log()` gives: of every update a rank and a number of updates.
+
+    Raises:
+        TypeError: it gives something else.
+    """
+    answer: Any = replica.log()
+    fits = isinstance(answer, list) and all(
+        isinstance(entry, tuple | list) and len(entry) == 2 and all(isinstance(each, int) for each in entry)
+        for entry in answer
+    )
+    if not fits:
+        raise TypeError(
+            f"{type(replica).__name__}: its log() returned {shortened(answer)}; it must return a list of pairs: whose "
+            "gradient an update was, and how many updates that rank had had"
+        )
+    return [(rank, version) for rank, version in answer]
+
+
+def _kind(answer: Any) -> str:
+    return "None" if answer is None else f"a {type(answer).__name__} that is not of tensors"
