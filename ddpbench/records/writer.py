@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import NoReturn
 
 from ddpbench.records.files import open_to_append
-from ddpbench.records.schema import Record, as_json
+from ddpbench.records.schema import Record, as_json, record_from_json, records_from_json
+from ddpbench.texts import shortened
 
 
 class RecordWriteError(Exception):
@@ -29,6 +30,33 @@ def leave_forked() -> NoReturn:
     os._exit(1)
 
 
+_AT_ONCE = 1000
+"""So many records are read back together: of all at once a rank's memory would be told too large."""
+
+
+def _line(record: Record) -> str:
+    try:
+        return json.dumps(as_json(record), separators=(",", ":"), allow_nan=True) + "\n"
+    except (TypeError, ValueError) as error:
+        what = getattr(record, "kind", type(record).__name__)
+        raise ValueError(f"{_UNREADABLE}: {what}: {error}") from None
+
+
+def _check(lines: list[str]) -> None:
+    try:
+        records_from_json("".join(lines).encode())
+    except ValueError:
+        for line in lines:  # says which, and what is wrong with it
+            try:
+                record_from_json(line.encode())
+            except ValueError as error:
+                raise ValueError(f"{_UNREADABLE}: {error}; it is {shortened(line.strip())}") from None
+        raise
+
+
+_UNREADABLE = "a record that the strategy or the workload gave cannot be read back"
+
+
 class RecordWriter:
     """Appends records to one file. Call it outside timed regions."""
 
@@ -37,12 +65,19 @@ class RecordWriter:
         self._pid = os.getpid()
 
     def write(self, *records: Record) -> None:
-        """Appends the records, each a line, and flushes them together."""
+        """Appends the records, each a line, and flushes them together.
+
+        Raises:
+            ValueError: one of them could not be read back, and none is written.
+            RecordWriteError: the file cannot be written.
+        """
         if os.getpid() != self._pid:
             leave_forked()
-        lines = [json.dumps(as_json(record), separators=(",", ":"), allow_nan=True) for record in records]
+        lines = [_line(record) for record in records]
+        for first in range(0, len(lines), _AT_ONCE):
+            _check(lines[first : first + _AT_ONCE])
         try:
-            self._file.write("".join(f"{line}\n" for line in lines))
+            self._file.write("".join(lines))
             self._file.flush()
         except OSError as error:
             raise RecordWriteError(str(error)) from error

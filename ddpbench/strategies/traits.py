@@ -125,9 +125,11 @@ def stated_traits(strategy: Strategy[Any], case: Case) -> str:
 
     Raises:
         ValueError: it is nothing that reports can show; the sentence says what.
-        StrategyError: it cannot say what it promises.
+        StrategyError: it cannot say what it promises, or after how many steps what it exchanges repeats.
     """
-    promise = strategy.promise(strategy.options.model_validate(case.options))
+    options = strategy.options.model_validate(case.options)
+    promise = strategy.promise(options)
+    strategy.period(options), strategy.accumulated(options)  # which refuse what ranks could not use
     traits = _of_class(strategy, "", promise, case.device)
     display = _declared(strategy, "display") or short_name(case.strategy)
     traits = replace(

@@ -155,6 +155,27 @@ def test_a_damaged_line_is_named(launch: LaunchDir, line: str, words: str) -> No
         read_rank(path)
 
 
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (
+            replace(RECORDS[6], bytes=-5),
+            r"comm\.bytes: Input should be greater than or equal to 0; it is '{\"kind\":\"comm\"",
+        ),
+        (replace(RECORDS[6], bytes=1.5), r"comm\.bytes: Input should be a valid integer"),
+        (replace(RECORDS[6], op=OSError()), r"comm: Object of type OSError is not JSON serializable"),
+        ({"kind": "comm"}, r"dict: asdict\(\) should be called on dataclass instances"),
+    ],
+)
+def test_what_could_not_be_read_back_is_not_written(launch: LaunchDir, record: Any, said: str) -> None:
+    path = write(launch, RECORDS[1])
+    with RecordWriter(path) as writer:
+        with pytest.raises(ValueError, match=f"a record .* cannot be read back: {said}"):
+            writer.write(RECORDS[8], record)
+        writer.write(RECORDS[8])
+    assert read_rank(path).records == (RECORDS[1], RECORDS[8])
+
+
 def test_records_of_another_schema_are_refused(launch: LaunchDir) -> None:
     path = write(launch, dataclasses.replace(RECORDS[0], schema_version=2))
     with pytest.raises(RecordError, match="line 1: schema 2; this ddpbench reads schema 1"):

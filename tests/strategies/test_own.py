@@ -206,6 +206,11 @@ def test_what_cannot_be_used_is_one_problem_in_a_sentence(name: str, text: str, 
         ("def check(self, case): return 7", r"its check\(\) returned 7; it must return why it cannot"),
         ("def check(self, case): return 1 / 0", r"its check\(\) failed: ZeroDivisionError: .* \(mine.py:"),
         ("def trainers(self, world_size): return 'all'", r"its trainers\(\) returned 'all'"),
+        (
+            "def period(self, options): return 0",
+            r"its period\(\) returned 0; it must return a whole number above 0",
+        ),
+        ("def accumulated(self, options): return 0", r"its accumulated\(\) returned 0"),
     ],
 )
 def test_what_it_answers_is_looked_at(method: str, said: str) -> None:
