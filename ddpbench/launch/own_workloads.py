@@ -19,7 +19,7 @@ from ddpbench.strategies import TABLE as STRATEGIES
 from ddpbench.texts import command
 from ddpbench.user_files import is_import_path as is_own
 from ddpbench.workloads import TABLE as WORKLOADS
-from ddpbench.workloads import is_import_path
+from ddpbench.workloads import is_import_path, load_workload
 from ddpbench.workloads.shipped import PREFIX, is_path, profile_path
 
 
@@ -165,7 +165,8 @@ def with_located(experiment: Experiment, own_folder: Path) -> Experiment:
     """Return the experiment with the files of its own workloads as `located` names them, so that it can be resumed.
 
     Raises:
-        RequestError: one of them is not there, and the sentence says where it was looked for, or has no such class.
+        RequestError: one of them is not there, and the sentence says where it was looked for, or has no such class; or
+            one is named twice, in two ways.
     """
 
     def name_of(kind: str, name: str) -> str:
@@ -189,6 +190,8 @@ def with_located(experiment: Experiment, own_folder: Path) -> Experiment:
         update={key: name_of(key, getattr(experiment.base, key)) for key in _SHIPPED}
     )
     axes = selection(experiment.axes)
+    for key in (key for key in axes if key in _SHIPPED):
+        _check_values(key, axes[key], experiment.axes[key])
     _check_apart([_owner(owner, own_folder) for owner in experiment.options], [*experiment.options])
     options = {_owner(owner, own_folder): given for owner, given in experiment.options.items()}
     exclude = [selection(rule) for rule in experiment.exclude]
@@ -200,6 +203,31 @@ def with_located(experiment: Experiment, own_folder: Path) -> Experiment:
     ]
     changes = {"base": base, "axes": axes, "options": options, "exclude": exclude, "claims": claims}
     return experiment.model_copy(update=changes)
+
+
+def _check_values(kind: str, found: Sequence[str], given: Sequence[str]) -> None:
+    """Refuses two names of one strategy, workload or algorithm (`kind`): their cases would be the same.
+
+    Raises:
+        RequestError: an axis has such.
+    """
+    same = [_whole(kind, name) for name in found]
+    for place, name in enumerate(same):
+        if (first := same.index(name)) != place:
+            raise RequestError(
+                f"axes.{kind}: {given[first]!r} and {given[place]!r} are one {kind}: leave one out"
+            )
+
+
+def _whole(kind: str, name: str) -> str:
+    """Return the name with its file's whole path, or a workload's with its size: as no other name has it."""
+    head, attribute = _file_of(name)
+    if head:
+        return _named(name, Path(head).resolve(), attribute)
+    if kind != "workload" or is_import_path(name) or name.startswith(PREFIX):
+        return name
+    workload = load_workload(name)
+    return f"{workload.name}:{workload.size}" if workload.size else workload.name
 
 
 def _check_apart(found: Sequence[str], given: Sequence[str]) -> None:

@@ -174,6 +174,22 @@ def test_two_packages_with_one_name_are_both_told(install: Install) -> None:
         cases_of('[base]\nstrategy = "ddp"\nworkload = "forecast"\nworld_size = 2\n')
 
 
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("strategy", ["topk", "ddp_topk:TopK"]),
+        ("strategy", ["topk", "best_k"]),
+        ("workload", ["ddp_topk:Mine", "forecast"]),
+        ("algorithm", ["to_each", "ddp_topk:ToEach"]),
+    ],
+)
+def test_one_class_under_two_names_is_refused(install: Install, kind: str, names: list[str]) -> None:
+    install(SOUND | {"ddpbench.strategies": dict.fromkeys(("topk", "best_k"), "ddp_topk:TopK")})
+    start = "" if kind == "strategy" else '[base]\nstrategy = "ddp"\n'
+    with pytest.raises(RequestError, match=f"{names[0]!r} and {names[1]!r} are one {kind}: leave one out"):
+        cases_of(f"{start}[axes]\n{kind} = {names}")
+
+
 def test_groups_are_those_of_the_page() -> None:
     page = (Path(__file__).parents[2] / "docs/extending.md").read_text(encoding="utf-8")
     assert [group for group in GROUPS.values() if f'[project.entry-points."{group}"]' not in page] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -225,19 +226,46 @@ def test_two_names_of_one_file_are_refused(folders: tuple[Path, Path]) -> None:
         with_located(parse_experiment(text, CATALOG, name="x"), folders[1])
 
 
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("workload", ["train.py:A", "./train.py:A"]),
+        ("workload", ["train.py:A", "{folder}/train.py:A"]),
+        ("workload", ["mlp", "mlp:small"]),
+        ("workload", ["replay:step.json", "replay:../experiments/step.json"]),
+        ("strategy", ["ddp", "train.py:A", "../experiments/train.py:A"]),
+        ("algorithm", ["ring", "train.py:A", "./train.py:A"]),
+    ],
+)
+def test_one_class_under_two_names_is_refused_before_a_run_begins(
+    folders: tuple[Path, Path], kind: str, names: list[str]
+) -> None:
+    text = f"{CLASSES}from ddpbench.strategies import NoOptions, Strategy\nclass A(Strategy):\n  options = NoOptions\n"
+    (folders[1] / "train.py").write_text(text + "  build = None\n", encoding="utf-8")
+    profile = Path(__file__).parents[2] / "ddpbench/profiles/gpt-nano-cpu.json"
+    (folders[1] / "step.json").write_bytes(profile.read_bytes())
+    names = [name.format(folder=folders[1]) for name in names]
+    start = "" if kind == "strategy" else '[base]\nstrategy = "ddp"\n'
+    found = parse_experiment(f"{start}[axes]\n{kind} = {names}", TableCatalog(folders[1]), name="x")
+    said = f"axes.{kind}: {names[-2]!r} and {names[-1]!r} are one {kind}: leave one out"
+    with pytest.raises(RequestError, match=re.escape(said)):
+        with_located(found, folders[1])
+
+
 class _Inspecting:
     """A server that finds what a class would be with its options."""
 
-    def inspect(self, case: Case, folder: Path, timeout_s: float, largest: Case) -> dict[str, Any]:
-        options = case.workload_options
-        if options.get("broken"):
-            return {"problem": "train.py:Mine: cannot be built"}
-        return {
+    def probe(self, path: Path, case: dict[str, Any], *_: Any, largest: Case) -> int:
+        options = json.loads(case["workload_options_json"])
+        found = {
             "sparse": options.get("sparse", False),
             "made_s": 1.0,
-            "step_s": options["width"],
+            "step_s": options.get("width"),
             "local_batch": 8,
         }
+        broken = {"problem": "train.py:Mine: cannot be built"}
+        path.write_text(json.dumps(broken if options.get("broken") else found), encoding="utf-8")
+        return 0
 
 
 def _own(**options: Any) -> Case:
