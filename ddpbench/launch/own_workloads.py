@@ -231,14 +231,15 @@ def _whole(kind: str, name: str) -> str:
 
 
 def _check_apart(found: Sequence[str], given: Sequence[str]) -> None:
-    """Refuses two names of one file, of which one's values would be lost.
+    """Refuses two names of one file or class, of which one's values would be lost.
 
     Raises:
         RequestError: there are such.
     """
     for place, name in enumerate(found):
         if (first := found.index(name)) != place:
-            raise RequestError(f"{given[first]} and {given[place]} are one file's: write it one way")
+            one = "file" if ".py" in name else "class" if ":" in name else "module"
+            raise RequestError(f"{given[first]!r} and {given[place]!r} are one {one}'s: write it one way")
 
 
 def _setting(name: str, own_folder: Path) -> str:

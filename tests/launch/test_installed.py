@@ -190,6 +190,14 @@ def test_one_class_under_two_names_is_refused(install: Install, kind: str, names
         cases_of(f"{start}[axes]\n{kind} = {names}")
 
 
+def test_options_of_one_class_under_two_names_are_refused_as_a_class(install: Install) -> None:
+    install({"ddpbench.strategies": dict.fromkeys(("topk", "best_k"), "ddp_topk:TopK")})
+    axes = '"options.topk.ratio" = [0.1]\n"options.best_k.ratio" = [0.2]\n'
+    said = "'options.topk.ratio' and 'options.best_k.ratio' are one class's: write it one way"
+    with pytest.raises(RequestError, match=said):
+        cases_of(f'[axes]\nstrategy = ["topk", "best_k"]\n{axes}')
+
+
 def test_groups_are_those_of_the_page() -> None:
     page = (Path(__file__).parents[2] / "docs/extending.md").read_text(encoding="utf-8")
     assert [group for group in GROUPS.values() if f'[project.entry-points."{group}"]' not in page] == []
