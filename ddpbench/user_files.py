@@ -11,11 +11,13 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import json
 import os
 import stat
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
@@ -56,10 +58,7 @@ def load_class(name: str, able: Callable[[object, ModuleType], bool], *, first: 
     head, _, attribute = name.rpartition(":")
     try:
         with contextlib.nullcontext() if first else _surroundings_kept():
-            search_working_directory(first=not head.endswith(".py"))
-            module = (
-                _module_of_file(head, first=first) if head.endswith(".py") else importlib.import_module(head)
-            )
+            module = _module_of_file(head, first=first) if head.endswith(".py") else _module_named(head)
     except SystemExit as error:
         advice = 'what a script does when it is started belongs under if __name__ == "__main__":'
         raise ImportError(f"{head} cannot be imported: it ends the process; {advice}") from error
@@ -99,27 +98,112 @@ def sentence_of(error: ImportError) -> str:
     return f"{error}{users_line(cause) if cause is not None else ''}"
 
 
-def search_working_directory(*, first: bool) -> None:
-    """Have modules be found in the working directory too: before those of Python if it is named as a package's place.
+_ROOT = 0
 
-    Otherwise, and where everybody can write, after all others: another user may have put a file of any name there. A
-    user's own imports count on it; nothing of ddpbench does, whose processes start without it.
+
+class _SharedFolder:
+    """Finds modules of a folder in which other users can write, after all others, for the user's own imports alone.
+
+    Such a folder is not among `sys.path`: there libraries that look for what is not installed, as torch for triton, and
+    look-ups of entry points would take another user's file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.importers: set[str] = set()
+        """The user's modules, by the first part of their names, and what they have imported from here."""
+        self.named: set[str] = set()
+        """Modules that the user has named, which anything may import."""
+        self.found: set[str] = set()
+        """What has been found here, which processes that load data ask for by name."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return where a module is; None if it is not here, or if a library asks."""
+        if path is not None or not (fullname in self.named or _importer() in self.importers):
+            return None
+        found = PathFinder.find_spec(fullname, [str(self.folder)])
+        if found is not None:
+            self.importers.add(fullname)
+            self.found.add(fullname)
+        return found
+
+
+def _importer() -> str:
+    """Return the first part of the name of the module whose import is under way."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if name not in ("importlib", "_frozen_importlib", "_frozen_importlib_external") and (
+            frame.f_code.co_filename != __file__
+        ):
+            return name
+        frame = frame.f_back
+    return ""
+
+
+def _shared(folder: Path) -> _SharedFolder:
+    for finder in sys.meta_path:
+        if isinstance(finder, _SharedFolder) and finder.folder == folder:
+            return finder
+    made = _SharedFolder(folder)
+    sys.meta_path.append(made)
+    return made
+
+
+def shared_folders() -> str:
+    """Return in JSON which folders that others can write modules are found in, for a process that loads data."""
+    found = [finder for finder in sys.meta_path if isinstance(finder, _SharedFolder)]
+    return json.dumps([[str(one.folder), sorted(one.importers), sorted(one.found)] for one in found])
+
+
+def search_shared_folders(folders: str) -> None:
+    """Have modules be found where `shared_folders` of another process says; what it has found there, by anything."""
+    for folder, importers, found in json.loads(folders):
+        finder = _shared(Path(folder))
+        finder.importers |= {*importers}
+        finder.named |= {*found}
+
+
+def _module_named(name: str) -> ModuleType:
+    """Return a module by its name, found in the working directory too, as by `python -m`: before those of Python.
+
+    Where everybody can write, after all others: another user may have put a file of any name there.
     """
     with contextlib.suppress(FileNotFoundError):  # it has been removed
         here = Path.cwd()
-        if str(here) in sys.path or "" in sys.path:
-            return
-        python = sysconfig.get_path("stdlib")
-        before = sys.path.index(python) if python in sys.path else 0
-        sys.path.insert(before if first and not _everybody_writes(here) else len(sys.path), str(here))
+        if _everybody_writes(here):
+            finder = _shared(here)
+            finder.named.add(name.partition(".")[0])
+        elif str(here) not in sys.path and "" not in sys.path:
+            python = sysconfig.get_path("stdlib")
+            sys.path.insert(sys.path.index(python) if python in sys.path else 0, str(here))
+    return importlib.import_module(name)
 
 
-def search_beside(folder: Path) -> None:
+def _search_working_directory(importer: str) -> None:
+    """Have a user's file find modules in the working directory, after all others."""
+    with contextlib.suppress(FileNotFoundError):  # it has been removed
+        here = Path.cwd()
+        if _everybody_writes(here) or here.stat().st_uid not in (os.geteuid(), _ROOT):
+            _shared(here).importers.add(importer.partition(".")[0])
+        elif str(here) not in sys.path and "" not in sys.path:
+            sys.path.append(str(here))
+
+
+def search_beside(folder: Path, importer: str) -> None:
     """Have modules be found in a script's folder first, as Python does; where everybody can write, after all others.
 
-    Another user may have put a file there that is called as a module that the script, or anything later, imports.
+    Another user may have put a file there that is called as a module that anything imports: there the imports of the
+    module `importer` alone find it, and those of what it imports from there.
     """
-    sys.path.insert(len(sys.path) if _everybody_writes(folder) else 0, str(folder))
+    if _everybody_writes(folder):
+        finder, name = _shared(folder), importer.partition(".")[0]
+        finder.importers.add(name)
+        finder.found.add(name)
+    elif str(folder) not in sys.path[:1]:
+        sys.path.insert(0, str(folder))
 
 
 def _everybody_writes(folder: Path) -> bool:
@@ -145,8 +229,9 @@ def _module_of_file(name: str, *, first: bool) -> ModuleType:
         loaded = sys.modules.get(key)
         if loaded is not None and getattr(loaded, "__file__", None) == str(path):
             if first or _AS_OF.get(path, as_of) == as_of:
-                if first and str(path.parent) not in sys.path[:1]:
-                    search_beside(path.parent)
+                if first:
+                    search_beside(path.parent, key)
+                _search_working_directory(key)
                 return loaded
             del sys.modules[key]
     key = path.stem
@@ -165,7 +250,8 @@ def _executed(key: str, path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[key] = module
     before, words = [*sys.path], sys.argv
-    search_beside(path.parent)
+    search_beside(path.parent, key)
+    _search_working_directory(key)
     sys.argv = [str(path)]  # a script that parses its command line at the top level finds its defaults
     try:
         spec.loader.exec_module(module)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import pickle
 import socket
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import ddpbench
+from ddpbench import user_files
 from ddpbench.machine import server
 from ddpbench.machine.launched import LaunchedRanks
 from ddpbench.machine.server import ServerProcess
 from ddpbench.records import RunDir
+from ddpbench.user_files import load_class
+from ddpbench.worker.training.loader_server import SHARED
 from ddpbench.workloads import load_workload
 from tests.synthetic import case_of
 
@@ -108,3 +117,97 @@ def test_where_everybody_can_write_modules_of_python_come_first(
     finally:
         for module in modules:
             sys.modules.pop(module, None)
+
+
+MISSING = "no_such_optional_part"
+"""What a library looks for, as torch for triton: nobody has installed it."""
+PLANTED = "import sys\nsys.planted = __name__\n"
+LIBRARY = f"""
+import importlib.util
+from importlib.metadata import entry_points
+for point in entry_points(group="torch.backends"):
+    point.load()
+def look():
+    if importlib.util.find_spec({MISSING!r}):
+        import {MISSING}
+look()
+"""
+USES = "import a_library\n{beside}class Own:\n    look = staticmethod(a_library.look)\n"
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working directory, in which everybody can write: files for libraries and for entry points are there."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    (folder / f"{MISSING}.py").write_text(PLANTED, encoding="utf-8")
+    (folder / "in_shared.py").write_text("import beside_it\n", encoding="utf-8")
+    (folder / "beside_it.py").touch()
+    metadata = folder / "planted-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: planted\nVersion: 1.0\n", encoding="utf-8"
+    )
+    (metadata / "entry_points.txt").write_text(f"[torch.backends]\nplanted = {MISSING}\n", encoding="utf-8")
+    installed = tmp_path / "installed"
+    installed.mkdir()
+    (installed / "a_library.py").write_text(LIBRARY, encoding="utf-8")
+    (tmp_path / "own").mkdir()
+    folder.chmod(0o1777)
+    monkeypatch.chdir(folder)
+    here = ("", str(Path.cwd()))
+    monkeypatch.setattr(sys, "path", [*(path for path in sys.path if path not in here), str(installed)])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.setattr(sys, "planted", "", raising=False)
+    before = {*sys.modules}
+    yield folder
+    for name in {*sys.modules} - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("name", ["own/of_own.py:Own", "shared/of_own.py:Own", "of_own:Own"])
+def test_no_library_finds_what_is_planted_where_everybody_can_write(
+    shared: Path, name: str, first: bool
+) -> None:
+    """Neither while a user's file is imported nor later, by name or as an entry point; the user's own imports do."""
+    place = shared if "/" not in name else shared.parent / name.partition("/")[0]
+    (place / "of_own.py").write_text(USES.format(beside="import in_shared\n"), encoding="utf-8")
+    named = name if "/" not in name else f"{shared.parent / name}"
+    found: Any = load_class(named, lambda *_: True, first=first)
+    found.look()
+    assert not entry_points(group="torch.backends").names & {"planted"}
+    assert importlib.util.find_spec(MISSING) is None
+    assert sys.planted == ""  # type: ignore[attr-defined]
+    assert str(shared) not in sys.path
+    assert sys.modules["in_shared"].__file__ == str(shared / "in_shared.py")
+
+
+def test_another_users_directory_is_searched_for_ones_own_imports_alone(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared.chmod(0o755)
+    own = shared.parent / "own" / "of_own.py"
+    own.write_text(USES.format(beside=""), encoding="utf-8")
+    monkeypatch.setattr(user_files.os, "geteuid", lambda: shared.stat().st_uid + 1)
+    monkeypatch.setattr(user_files, "_ROOT", -1)
+    load_class(f"{own}:Own", lambda *_: True, first=True)
+    assert sys.planted == ""  # type: ignore[attr-defined]
+
+
+def test_processes_that_load_data_find_a_file_where_everybody_can_write(shared: Path) -> None:
+    """They unpickle its dataset, by the module's name."""
+    (shared / "of_own.py").write_text("import in_shared\nclass Own:\n    pass\n", encoding="utf-8")
+    found = load_class(f"{shared / 'of_own.py'}:Own", lambda *_: True, first=True)
+    code = (
+        "import os, sys, pickle, importlib.util\n"
+        "import ddpbench.worker.training.loader_server\n"
+        f"pickle.loads({pickle.dumps(found)!r})\n"
+        f"assert importlib.util.find_spec({MISSING!r}) is None\n"
+    )
+    env = os.environ | {
+        SHARED: user_files.shared_folders(),
+        "PYTHONPATH": str(Path(ddpbench.__file__).parents[1]),
+    }
+    subprocess.run([sys.executable, "-P", "-c", code], env=env, check=True)

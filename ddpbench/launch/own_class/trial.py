@@ -22,7 +22,7 @@ from ddpbench.spec import expand, parse_experiment
 
 _STUB = """import pathlib, types
 from ddpbench.user_files import search_beside
-search_beside(pathlib.Path({folder}))
+search_beside(pathlib.Path({folder}), __name__)
 made = types.ModuleType(__name__)
 made.__file__ = {path}
 exec(compile(pathlib.Path({source}).read_bytes(), {path}, "exec", dont_inherit=True), made.__dict__)

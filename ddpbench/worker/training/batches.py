@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 
 from ddpbench.spec import Case
 from ddpbench.strategies.trees import cast_type, map_tensors, samples, tensors
-from ddpbench.worker.training.loader_server import PARENT
+from ddpbench.user_files import shared_folders
+from ddpbench.worker.training.loader_server import PARENT, SHARED
 
 
 class TooFewSamplesError(ValueError):
@@ -68,7 +69,7 @@ def worker_settings(case: Case, cores: tuple[int, ...]) -> dict[str, Any]:
         # Workers are forked from a process of the rank's own, which else would import torch in each of them.
         preloaded = ["ddpbench.worker.training.loader_server", "torch.utils.data"]
         multiprocessing.get_context("forkserver").set_forkserver_preload(preloaded)
-        os.environ[PARENT] = str(os.getpid())
+        os.environ |= {PARENT: str(os.getpid()), SHARED: shared_folders()}
     return {
         "num_workers": workers,
         "pin_memory": case.device == "cuda",

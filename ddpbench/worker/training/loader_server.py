@@ -9,9 +9,12 @@ import os
 from pathlib import Path
 
 from ddpbench.guard import die_with_parent
+from ddpbench.user_files import search_shared_folders
 
 PARENT = "DDPBENCH_LOADERS_OF"
 """Names the rank in the environment of what it starts."""
+SHARED = "DDPBENCH_LOADERS_FIND"
+"""Says in that environment where the rank finds modules in folders that others can write; see `user_files`."""
 
 
 def _die_with_rank() -> None:
@@ -25,3 +28,5 @@ def _die_with_rank() -> None:
 
 
 _die_with_rank()
+if os.environ.get(SHARED):
+    search_shared_folders(os.environ[SHARED])
