@@ -15,6 +15,7 @@ pytestmark = pytest.mark.multiprocess
 
 ROOT = Path(__file__).parents[2]
 HOOKS = ROOT / "tests/strategies/own_hooks.py"
+COMPLEX = f"{ROOT / 'tests/worker/odd_models.py'}:Complex"
 EXAMPLE = ROOT / "experiments/own_strategy/top_k.py"
 
 
@@ -95,6 +96,12 @@ def test_the_example_is_short_and_proved_and_without_its_memory_it_is_not(tmp_pa
     for wrong in (without, behind):
         assert wrong.result == "diverged", wrong
         assert "sums of gradients, with what is kept" in wrong.reason
+
+
+def test_what_is_kept_of_complex_numbers_is_in_pairs_of_real_ones() -> None:
+    (verdict,) = verify(verification_cases([f"{EXAMPLE}:TopK"], [COMPLEX], [2], "gloo"))
+    assert (verdict.result, verdict.promise) == ("ok", "delayed"), verdict
+    assert {proof.dtype for proof in verdict.proofs} >= {"complex64 and float32"}
 
 
 def test_an_operation_of_ones_own_says_when_its_data_flow() -> None:

@@ -1,4 +1,4 @@
-"""What a user's own replica answers in a proof: refused in a sentence where nothing can be made of it."""
+"""Answers of a user's own replica in a proof: refused in a sentence where nothing can be made of them."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from ddpbench.strategies.base import CompensatedReplica, Job
 from ddpbench.strategies.ddp.hooks import BucketHook, Summed
 from ddpbench.strategies.ddp.options import DdpOptions
 from ddpbench.strategies.ddp.replica import DdpReplica
+from ddpbench.strategies.trees import as_real
 from ddpbench.texts import shortened
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class UserHook(BucketHook):
             TypeError: it says nothing that a size can be.
         """
         answer: Any = self._strategy.sent_bytes(self.state, bucket)
-        with suppress(TypeError, ValueError, RuntimeError):  # what is no whole number
+        with suppress(TypeError, ValueError, RuntimeError):  # not a whole number
             size = index(answer)
             if size >= 0:
                 return size
@@ -173,7 +174,7 @@ class CompensatedHookReplica(HookReplica, CompensatedReplica):
         """Return what this rank has kept back, by the parameters' names.
 
         Raises:
-            TypeError: of some bucket it is no tensor.
+            TypeError: of some bucket it is not a tensor.
             ValueError: it is not as long as that.
         """
         names: dict[torch.Tensor, str] = {each: name for name, each in self.job.model.named_parameters()}
@@ -185,12 +186,22 @@ class CompensatedHookReplica(HookReplica, CompensatedReplica):
                     f"{self.strategy.name}: its kept() returned {shortened(memory)} of bucket {number}; it must return "
                     "a tensor as long as the bucket"
                 )
-            sizes = [parameter.numel() for parameter in parameters]
-            if memory.numel() != sum(sizes):
+            memory = as_real(memory).reshape(-1)
+            sizes = [as_real(parameter).numel() for parameter in parameters]
+            if len(memory) != sum(sizes):
                 raise ValueError(
-                    f"{self.strategy.name}: kept() gave {memory.numel():,} numbers of bucket {number}, which has "
+                    f"{self.strategy.name}: kept() gave {len(memory):,} numbers of bucket {number}, which has "
                     f"{sum(sizes):,}"
                 )
-            parts = torch.split(memory.reshape(-1), sizes)
-            found |= {names[each]: part.view_as(each) for each, part in zip(parameters, parts, strict=True)}
+            parts = torch.split(memory, sizes)
+            found |= {names[each]: _as(each, part) for each, part in zip(parameters, parts, strict=True)}
         return found
+
+
+def _as(parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    """Return a part of a bucket in its parameter's shape; a bucket holds complex numbers as pairs of real ones."""
+    if not parameter.is_complex():
+        return part.view_as(parameter)
+    return torch.view_as_complex(
+        part.clone().view(*parameter.shape, 2)
+    )  # a pair may begin anywhere in a bucket

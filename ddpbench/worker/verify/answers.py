@@ -1,4 +1,4 @@
-"""What a replica answers to what its strategy promises, looked at before a proof counts on it."""
+"""Checks of what a replica answers to what its strategy promises, before a proof counts on it."""
 
 from __future__ import annotations
 
@@ -43,16 +43,19 @@ def kept_of(replica: CompensatedReplica, gradients: dict[str, torch.Tensor]) -> 
         TypeError: it gives something else.
     """
     answer: Any = replica.kept()
-    told = ""
+    problem = ""
     if not isinstance(answer, dict) or not all(torch.is_tensor(value) for value in answer.values()):
-        told = f"returned {_kind(answer)}"
+        problem = f"returned {_kind(answer)}"
     elif missing := [name for name in gradients if name not in answer]:
-        told = f"has nothing of {missing[0]}"
+        problem = f"has nothing of {missing[0]}"
     elif odd := [name for name, value in gradients.items() if answer[name].shape != value.shape]:
-        told = f"has a tensor of shape {(*answer[odd[0]].shape,)} of {odd[0]}, which is {(*gradients[odd[0]].shape,)}"
-    if told:
-        wanted = "a tensor by the name of each trained parameter, of its shape, zeros where nothing is kept"
-        raise TypeError(f"{type(replica).__name__}: its kept() {told}; it must return {wanted}")
+        name, given, wanted = odd[0], (*answer[odd[0]].shape,), (*gradients[odd[0]].shape,)
+        problem = f"has a tensor of shape {given} of {name}, which is {wanted}"
+    if problem:
+        raise TypeError(
+            f"{type(replica).__name__}: its kept() {problem}; it must return a tensor by the name of each trained "
+            "parameter, of its shape, zeros where nothing is kept"
+        )
     return {name: answer[name] for name in gradients}
 
 
