@@ -704,3 +704,117 @@ def test_an_attribute_that_changes_before_it_is_used_is_to_be_said(
     assert not written(tmp_path, SETS_ANEW.replace("CHANGE", "pass")).is_open
     found = written(tmp_path, SETS_ANEW.replace("CHANGE", change))
     assert f"{name} = ..." in methods(found)[part]
+
+
+HELD = """
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    class Body(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.f = nn.Linear(8, 8)
+        def forward(self, x):
+            return self.f(x)
+
+    class Net(nn.Module):
+        def __init__(self, encoder):
+            super().__init__()
+            self.body, self.width = encoder, 8
+            self.enc = encoder
+            self.head = nn.Linear(8, 1)
+        def forward(self, x):
+            return self.head(self.enc(x))
+
+    def penalty(module):
+        return sum(each.abs().sum() for each in module.parameters())
+
+    def main():
+        body, head = Body(), nn.Linear(8, 1)
+        model = MODEL
+        optimizer = torch.optim.SGD(PARAMETERS, lr=0.1)
+        for x, y in DataLoader(TensorDataset(torch.randn(64, 8), torch.randn(64, 1)), batch_size=8):
+            loss = (model(x) - y).square().mean() + MORE
+            optimizer.zero_grad()
+            loss.backward()
+            CLIP
+            optimizer.step()
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+def with_parts(
+    tmp_path: Path,
+    model: str = "nn.Sequential(body, head)",
+    parameters: str = "model.parameters()",
+    more: str = "penalty(body)",
+    clip: str = "pass",
+) -> Written:
+    text = textwrap.dedent(HELD).replace("MODEL", model).replace("PARAMETERS", parameters)
+    path = tmp_path / "train.py"
+    path.write_text(text.replace("MORE", more).replace("CLIP", clip))
+    return written_class(read_script(path))
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "wanted"),
+    [
+        ("nn.Sequential(body, head)", "penalty(body)", "penalty(model[0])"),
+        ("nn.Sequential(nn.Sequential(nn.ReLU(), body), head)", "body(x).mean()", "model[0][1](x).mean()"),
+        ("nn.Sequential(*[nn.ReLU(), body], head)", "head.weight.sum()", "model[2].weight.sum()"),
+        ("Net(body)", "body.f.weight.sum()", "model.enc.f.weight.sum()"),
+        ("nn.Sequential(body.apply(print), head)", "penalty(body)", "penalty(model[0])"),
+        ("Net(encoder=body)", "penalty(body)", "penalty(model.enc)"),
+    ],
+)
+def test_a_module_that_a_script_puts_into_its_model_is_taken_from_the_model(
+    model: str, more: str, wanted: str, tmp_path: Path
+) -> None:
+    found = with_parts(tmp_path, model, more=more, clip="nn.utils.clip_grad_norm_(model.parameters(), 1)")
+    assert wanted in found.text
+    assert "self." not in found.text
+    assert found.left == []
+
+
+@pytest.mark.parametrize(
+    "model", ["nn.Sequential(*[nn.ReLU() for _ in range(2)], body)", "nn.Sequential(wrap(body), head)"]
+)
+def test_a_module_of_which_nobody_sees_where_in_the_model_it_is_is_to_be_said(
+    model: str, tmp_path: Path
+) -> None:
+    found = with_parts(tmp_path, model)
+    assert "        body = ...  # the part of the model that the script has by this name" in found.text
+    assert found.is_open
+
+
+def test_a_step_has_no_way_into_its_wrapped_model(tmp_path: Path) -> None:
+    found = with_parts(tmp_path, clip="(penalty(body) * 0.1).backward()")
+    assert "def step(self" in found.text
+    assert "body = ...  # the part of the model" in found.text
+
+
+def test_parts_of_a_model_are_clipped_as_its_own(tmp_path: Path) -> None:
+    clipped = with_parts(tmp_path, clip="nn.utils.clip_grad_norm_(body.parameters(), 1)")
+    assert "nn.utils.clip_grad_norm_(model[0].parameters(), 1)" in clipped.text
+
+
+@pytest.mark.parametrize("rest", ["head.parameters()", "model[1].parameters()"])
+def test_groups_of_parameters_of_a_model_and_of_its_parts_are_of_one_model(rest: str, tmp_path: Path) -> None:
+    groups = '[{"params": body.parameters(), "lr": 0.01}, {"params": REST}]'.replace("REST", rest)
+    found = with_parts(tmp_path, parameters=groups, more="0")
+    assert "return nn.Sequential(Body(), nn.Linear(8, 1))" in found.text
+    assert '"params": model[0].parameters(), "lr": 0.01' in found.text
+    assert '"params": model[1].parameters()' in found.text
+    assert found.left == []
+
+
+@pytest.mark.parametrize(
+    "change", ["body.eval()", "body.requires_grad_(False)", "nn.init.zeros_(body.f.weight)", "body.f = head"]
+)
+def test_what_is_done_to_a_part_of_a_model_is_to_be_filled_in(change: str, tmp_path: Path) -> None:
+    found = with_parts(tmp_path, f"nn.Sequential(body, head)\n    {change}")
+    assert f"does: {change}" in found.text
+    assert "self." not in found.text

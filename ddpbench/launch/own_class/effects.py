@@ -261,16 +261,18 @@ class Effects:
         *,
         places: frozenset[int],
         parts: Mapping[tuple[int, Path], str],
+        inner: frozenset[tuple[int, Path]],
         state: Mapping[tuple[int, Path], str],
         loaders: set[tuple[int, Path]],
         made_by_class: set[str],
     ) -> None:
         """`parts` and `state` have the method for each origin: of models, optimizers and data, and of other objects.
 
-        `made_by_class` are the functions that the class calls as they are.
+        `inner` are those of `parts` that are in another one of them. `made_by_class` are the functions that the class
+        calls as they are.
         """
         self.tracer, self.loop, self.places = tracer, loop, places
-        self.parts, self.state = parts, state
+        self.parts, self.state, self.inner = parts, state, inner
         self.made = made_by_class
         self.loaders = loaders
         self._busy: set[tuple[int, frozenset[str]]] = set()
@@ -507,7 +509,7 @@ class Effects:
         whole = of.value if isinstance(of, ast.Attribute) and of.attr == "module" else of
         if isinstance(whole, ast.Name) and where.taint.get(whole.id) == "model":
             return False  # of a function that is given a model, it may be all of it
-        if self.tracer.trace(whole, where.scope).key in self.parts:
+        if self.tracer.trace(whole, where.scope).key in set(self.parts) - self.inner:
             return False
         loop = self.loop
         late = where.scope.node is loop.scope.node and call.lineno > (loop.node.end_lineno or 0)

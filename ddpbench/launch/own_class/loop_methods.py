@@ -56,7 +56,8 @@ class LoopMethods(Reading):
             return None
         self._note_reads(loop, [*kept, before.loss])
         renderer = self._renderer(loop, kept)
-        renderer.roles = {**renderer.roles, **self._model_roles("model")}
+        roles = self._model_roles("model")
+        renderer.roles, renderer.parts = {**renderer.roles, **roles}, self._parts(roles)
         made = [renderer.statement(each, loop.body_scope) for each in kept]
         end: ast.stmt = ast.Return(renderer.render(before.loss, loop.body_scope))
         made = folded([*made, end])
@@ -188,7 +189,14 @@ class LoopMethods(Reading):
         written = {key_of(e) for e in sets if isinstance(e, ast.Attribute) and first_name(e) != "self"}
         written |= {key_of(each.value) for each in sets if isinstance(each, ast.Subscript)}
         return Renderer(
-            self.tracer, roles, device=self._device(), keeps=True, written=frozenset(written - {""})
+            self.tracer,
+            roles,
+            dict.fromkeys(
+                self._parts(self._model_roles(""))
+            ),  # a step's model is wrapped: no way leads into it
+            device=self._device(),
+            keeps=True,
+            written=frozenset(written - {""}),
         )
 
     def _device(self) -> ast.expr:

@@ -11,8 +11,9 @@ from ddpbench.launch.own_class.bindings import Path
 from ddpbench.launch.own_class.checking import problems_of
 from ddpbench.launch.own_class.loops import training_loops, trains_at_import
 from ddpbench.launch.own_class.models import is_module, models_of
+from ddpbench.launch.own_class.parts import Parts, parts_of
 from ddpbench.launch.own_class.rendering import EPOCH, Renderer
-from ddpbench.launch.own_class.script import Script, bound_by, place_of_node
+from ddpbench.launch.own_class.script import Script, bound_by, here, last_name, place_of_node
 from ddpbench.launch.own_class.source import Method, name_of, source_of
 from ddpbench.launch.own_class.steps import settled, with_methods
 from ddpbench.launch.own_class.tracing import Origin, Tracer, returned_by
@@ -138,7 +139,40 @@ class Reading:
         if self.loop is None:
             return {}
         found = {name: each for name, each in found.items() if is_module(self.tracer, each)} or found
+        found = self._wholes(found)
         return {name: self._returned_with(each) for name, each in found.items()}
+
+    def _wholes(self, found: dict[str, Origin]) -> dict[str, Origin]:
+        """Return the modules without those that are parts of another one, which the loop calls or which is among them.
+
+        A whole that only the loop calls takes the place of its parts where it calls none of them.
+        """
+        assert self.loop is not None
+        scope = self.loop.body_scope
+        called: dict[tuple[int, Path], tuple[str, Origin]] = {}
+        for each in here(self.body):
+            origin = self.tracer.trace(each.func, scope) if isinstance(each, ast.Call) else None
+            if origin is not None and isinstance(each, ast.Call) and is_module(self.tracer, origin):
+                called.setdefault(origin.key, (last_name(each.func) or "model", origin))
+        base = name_of("model")
+        for key, (name, whole) in called.items():
+            parts = parts_of(self.tracer, whole, base)
+            if parts and all(each.key in parts and each.key not in called for each in found.values()):
+                return {name: whole} if key not in parts else found
+        within = {
+            key
+            for each in found.values()
+            for key in (parts_of(self.tracer, each, base) if len(found) > 1 else ())
+        }
+        return {name: each for name, each in found.items() if each.key not in within} or found
+
+    def _parts(self, roles: dict[tuple[int, Path], ast.expr]) -> Parts:
+        """Return the parts of the models that the script has by names of their own; `roles` has the models."""
+        found: Parts = {}
+        for origin in self.models.values():
+            for key, place in parts_of(self.tracer, origin, roles[origin.key]).items():
+                found.setdefault(key, place)
+        return found
 
     def _targets(self) -> list[str]:
         target = self.batch.target

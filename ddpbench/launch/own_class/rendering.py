@@ -54,6 +54,8 @@ class Renderer:
 
     tracer: Tracer
     roles: Roles
+    parts: Mapping[tuple[int, Path], ast.expr | None] = field(default_factory=dict)
+    """The model's parts that the script has by names of their own; None: where it is in the model is not seen."""
     device: ast.expr | None = None
     """What has the device of a step's tensors; without it, arguments named `device` are left out."""
     keeps: bool = False
@@ -240,8 +242,8 @@ class _Pass(ast.NodeTransformer):
             return None
         if isinstance(node, ast.Name) and node.id in self.to.counters:
             return ast.Attribute(ast.Name("self", ast.Load()), counted_as(node.id), ast.Load())
-        if found.key in self.to.roles:
-            return _as_of(node, deepcopy(self.to.roles[found.key]))
+        if found.key in self.to.roles or found.key in self.to.parts:
+            return self._of_class(node, found)
         # A part of the model is the model's, not another one like it.
         of_role = isinstance(node, ast.Attribute) and self._is_role(node.value)
         written = of if isinstance(node, ast.Subscript) else node
@@ -250,6 +252,17 @@ class _Pass(ast.NodeTransformer):
         if self.to.device is not None and is_device(node, self.scope, self.tracer):
             return deepcopy(self.to.device)
         return self._value(node, found)
+
+    def _of_class(self, node: ast.expr, found: Origin) -> ast.expr:
+        """Return what the class has; a part of its model by way of the model, or a name to fill in."""
+        place = self.to.roles.get(found.key) or self.to.parts[found.key]
+        if place is not None:
+            return _as_of(node, deepcopy(place))
+        name = last_name(node) or "part"
+        self.to.missing[name] = (
+            "the part of the model that the script has by this name, not another one like it"
+        )
+        return ast.Name(name, ast.Load())
 
     def _value(self, node: ast.expr, found: Origin) -> ast.expr | None:
         """Return what stands for what is no part of the class: the value that the script gives it, or its name."""
@@ -271,7 +284,7 @@ class _Pass(ast.NodeTransformer):
 
     def _is_role(self, node: ast.expr) -> bool:
         found = self._origin(node)
-        return found is not None and found.key in self.to.roles
+        return found is not None and (found.key in self.to.roles or found.key in self.to.parts)
 
     def _parsed(self, node: ast.expr) -> bool:
         """Return whether this is an option of the command line, which a class in the script has not."""

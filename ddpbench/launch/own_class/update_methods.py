@@ -30,7 +30,8 @@ class UpdateMethods(Reading):
             function = self.script.functions.get(last_name(bundle.node))
             if function is not None and self._takes_model_alone(bundle, function):
                 return [Method("optimizer", same_as=function.name)]
-        renderer = Renderer(self.tracer, self._models_by_key())
+        roles = self._models_by_key()
+        renderer = Renderer(self.tracer, roles, self._parts(roles))
         if len(nodes) == 1:
             made = renderer.render(bundle.node, bundle.scope)
             whole = bool(self._unpacked()) or not bundle.path
@@ -79,7 +80,8 @@ class UpdateMethods(Reading):
     def _clipping(self) -> list[Method]:
         if self.updates.owns or self.loop is None or not self.updates.clipping:
             return []
-        renderer = Renderer(self.tracer, self._model_roles("model"))
+        roles = self._model_roles("model")
+        renderer = Renderer(self.tracer, roles, self._parts(roles))
         made: list[ast.stmt] = [
             ast.Expr(renderer.render(each, self.loop.body_scope)) for each in self.updates.clipping
         ]

@@ -203,11 +203,14 @@ class _Writer(LoopMethods, UpdateMethods):
         parts = {each.key: part for part, mine in owners.items() for each in mine}
         parts |= {other: parts[key] for key, other in self.others.items() if key in parts}
         parts |= {key: parts[other] for key, other in self.others.items() if other in parts}
+        inner = frozenset(self._parts(self._model_roles("model"))) - set(parts)
+        parts |= dict.fromkeys(inner, "model")
         found = Effects(
             self.tracer,
             self.loop,
             places=frozenset(self.places),
             parts=parts,
+            inner=inner,
             state=self.state,
             loaders={self.batch.loader.key} if self.batch.loader is not None else set(),
             made_by_class=own_functions(names, self.script.functions),
