@@ -57,6 +57,30 @@ class Sums(Averages):
         return work.get_future().then(lambda future: future.value()[0])
 
 
+class Lags(Averages):
+    """Sends the gradients of the step before, from the second step on."""
+
+    def state(self, job: Any, options: Any) -> Any:
+        return {}
+
+    def hook(self, state: Any, bucket: Any) -> Any:
+        buffer, index = bucket.buffer(), bucket.index()
+        own, last = buffer.clone(), state.get(index)
+        state[index] = own
+        if last is not None and len(last) == len(own):
+            buffer.copy_(last)
+        return super().hook(state, bucket)
+
+
+class NotCleared(Averages):
+    """Leaves gradients where the next step adds its own."""
+
+    def build(self, job: Any, options: Any) -> Any:
+        replica: Any = super().build(job, options)
+        replica.apply = replica.optimizer.step
+        return replica
+
+
 class NoFuture(Averages):
     def hook(self, state: Any, bucket: Any) -> Any:
         return bucket.buffer()

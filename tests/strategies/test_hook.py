@@ -42,6 +42,8 @@ def test_a_right_one_is_proved(hooks: dict[str, Verdict], name: str) -> None:
     ("name", "result", "said"),
     [
         ("Sums", "diverged", r"the strategy does not train as one process does: gradients"),
+        ("Lags", "diverged", r"parameters, same samples \(float64\)"),
+        ("NotCleared", "diverged", r"parameters, same samples \(float64\)"),
         (
             "NoFuture",
             "failed",

@@ -13,7 +13,8 @@ import torch.distributed as dist
 from ddpbench.causes import exception_words
 from ddpbench.measure.recorder import NullRecorder
 from ddpbench.records import Proof
-from ddpbench.strategies import Promise, Replica, Strategy
+from ddpbench.strategies import TABLE as SHIPPED
+from ddpbench.strategies import Promise, Replica
 from ddpbench.strategies.base import (
     CannotTrainError,
     CompensatedReplica,
@@ -23,7 +24,7 @@ from ddpbench.strategies.base import (
     hooked_parameters,
 )
 from ddpbench.strategies.trees import concatenate, copied
-from ddpbench.worker.training.training import all_equal, checksum
+from ddpbench.worker.training.training import Training, all_equal, checksum
 from ddpbench.worker.verify.answers import averaging_of, check_promised, kept_of, log_of
 from ddpbench.worker.verify.comparing import (
     GATHERS,
@@ -49,14 +50,16 @@ of all vectors: PowerSGD sends the largest part of a matrix first, and the rest 
 MOST_STEPS_APART = 100
 
 
-def follows_updates(strategy: Strategy[Any]) -> bool:
+def follows_updates(training: Training) -> bool:
     """Return whether the steps after an update are compared as well, on batches of their own.
 
     Where ranks hold different things, or are sent what they hold, that they are equal says nothing of those steps. A
     framework's loop may change alike on all ranks what they are made with, such as the learning rate, or train on the
-    batch before; and the first update of a framework's optimizer does not show its momentum.
+    batch before; and the first update of a framework's optimizer does not show its momentum. A user's own strategy may
+    do any of these.
     """
-    return not strategy.replicas_equal or strategy.sends_parameters or bool(strategy.framework)
+    strategy, own = training.strategy, training.case.strategy not in SHIPPED
+    return own or not strategy.replicas_equal or strategy.sends_parameters or bool(strategy.framework)
 
 
 def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:

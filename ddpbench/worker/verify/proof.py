@@ -94,8 +94,8 @@ class Prover:
 
     def _compares_later(self) -> bool:
         """Return whether steps on further batches are compared, which then need their samples."""
-        strategy = self.training.strategy
-        return strategy.promise(self.training.options) == "gradients" and follows_updates(strategy)
+        training = self.training
+        return training.strategy.promise(training.options) == "gradients" and follows_updates(training)
 
     def _drawn(self, batch: tuple[Any, Any]) -> Drawn:
         self.on_step()  # whoever waits for a slow loader is alive
