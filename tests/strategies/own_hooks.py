@@ -130,3 +130,30 @@ class PromisesMore(Averages):
 class BuildsNothing(Averages):
     def build(self, job: Any, options: Any) -> Any:
         return None
+
+
+class NeverSends(CompensatedHookStrategy[NoOptions]):
+    """Sends the larger half of each gradient, and adds up the rest without sending it."""
+
+    options = NoOptions
+
+    def state(self, job: Any, options: Any) -> Any:
+        return {}
+
+    def hook(self, state: Any, bucket: Any) -> Any:
+        buffer, index = bucket.buffer(), bucket.index()
+        small = buffer.abs() < buffer.abs().median()
+        state[index] = state.get(index, 0) + buffer * small
+        buffer[small] = 0
+        return Averages().hook(state, bucket)
+
+    def kept(self, state: Any, index: int) -> Any:
+        return state[index]
+
+
+class SendsHalf(NeverSends):
+    """Sends the larger half of each gradient with what it kept before."""
+
+    def hook(self, state: Any, bucket: Any) -> Any:
+        bucket.buffer().add_(state.pop(bucket.index(), 0))
+        return super().hook(state, bucket)

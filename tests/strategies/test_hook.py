@@ -38,12 +38,17 @@ def test_a_right_one_is_proved(hooks: dict[str, Verdict], name: str) -> None:
     assert (hooks[name].result, hooks[name].promise) == ("ok", "gradients"), hooks[name]
 
 
+def test_one_that_keeps_some_and_sends_it_later_is_proved(hooks: dict[str, Verdict]) -> None:
+    assert (hooks["SendsHalf"].result, hooks["SendsHalf"].promise) == ("ok", "delayed"), hooks["SendsHalf"]
+
+
 @pytest.mark.parametrize(
     ("name", "result", "said"),
     [
         ("Sums", "diverged", r"the strategy does not train as one process does: gradients"),
         ("Lags", "diverged", r"parameters, same samples \(float64\)"),
         ("NotCleared", "diverged", r"parameters, same samples \(float64\)"),
+        ("NeverSends", "diverged", r"what is kept is not sent later: 3 further steps"),
         (
             "NoFuture",
             "failed",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -47,6 +48,8 @@ COMPRESSED_STEPS = 3
 MOST_KEPT = 0.95
 """The largest share of so many steps' gradients on one batch that may not have been sent by then, of all matrices, and
 of all vectors: PowerSGD sends the largest part of a matrix first, and the rest in turn."""
+LEAST_SENT = 1e-3
+"""The smallest share of what was kept that as many steps send whose own gradients are zero, by norm."""
 MOST_STEPS_APART = 100
 
 
@@ -371,19 +374,65 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     early = max((comparer.error(step(), expected) for _ in range(replica.exact_steps)), default=0.0)
     yield comparer.proof("gradients, same shards", early)
     steps = [step() for _ in range(COMPRESSED_STEPS)]
-    kept = prover.average(kept_of(replica, expected))
-    sums = {name: value * COMPRESSED_STEPS + kept[name] for name, value in mean(steps).items()}
+    kept = {name: value.clone() for name, value in prover.average(kept_of(replica, expected)).items()}
+    total = {name: value * COMPRESSED_STEPS for name, value in mean(steps).items()}
+    sums = {name: value + kept[name] for name, value in total.items()}
     whole = {name: value * COMPRESSED_STEPS for name, value in expected.items()}
-    yield comparer.held("sums of gradients, with what is kept", sums, whole)
+    right = comparer.held("sums of gradients, with what is kept", sums, whole)
+    sent = _sent_of_kept(comparer, replica, step) if right.passed else None
+    if sent is not None:
+        left = prover.average(kept_of(replica, expected))
+        sums = {name: value + sent[name] + left[name] for name, value in total.items()}
+        right = comparer.held("sums of gradients, with what is kept", sums, whole)
+    yield right
     # Sums and rest are the whole with any rest: some must have been sent, of matrices and of vectors.
     vectors = {name for name, value in expected.items() if value.dim() < 2}
-    shares = [_share(kept, whole, names) for names in (vectors, expected.keys() - vectors)]
-    yield comparer.proof("share of gradients kept back", max(shares), MOST_KEPT)
+    parts = vectors, expected.keys() - vectors
+    shares = [_share(kept, whole, names) for names in parts]
+    share = comparer.proof("share of gradients kept back", max(shares), MOST_KEPT)
+    held_for_good = sent is not None and any(
+        part > comparer.tolerance and _share(sent, kept, names) < LEAST_SENT
+        for part, names in zip(shares, parts, strict=True)
+    )
+    if prover.agreed(float(held_for_good)) and share.passed:
+        share = replace(comparer.proof(share.compared, 1.0, MOST_KEPT), note=_NEVER_SENT)
+    yield share
     for _ in range(FINAL_STEPS):
         replica.gradients_of(*copied(batch))
         comparer.update_replica(replica)
         prover.on_step()
     yield from _final(comparer, replica)
+
+
+_NEVER_SENT = (
+    f"what is kept is not sent later: {COMPRESSED_STEPS} further steps whose own gradients were zero "
+    "sent nothing of it"
+)
+
+
+def _sent_of_kept(
+    comparer: Comparer, replica: CompensatedReplica, step: Callable[[], Tensors]
+) -> Tensors | None:
+    """Return the sums that further steps send whose own gradients are made zero: all of it was kept before.
+
+    None where the strategy trains other parameters than the model's, so that theirs are not.
+    """
+    zeroed: list[None] = []
+
+    def zero(gradient: torch.Tensor) -> torch.Tensor:
+        zeroed.append(None)
+        return torch.zeros_like(gradient)
+
+    parameters = [each for each in replica.job.model.parameters() if each.requires_grad]
+    handles = [each.register_hook(zero) for each in parameters]  # type: ignore[no-untyped-call]
+    try:
+        sent = mean(step() for _ in range(COMPRESSED_STEPS))
+    finally:
+        for handle in handles:
+            handle.remove()
+    if comparer.prover.agreed(float(not zeroed)):
+        return None
+    return {name: value * COMPRESSED_STEPS for name, value in sent.items()}
 
 
 def _share(kept: Tensors, whole: Tensors, names: Collection[str]) -> float:
