@@ -15,6 +15,8 @@ from ddpbench.cli import flags
 from ddpbench.cli.lines import broken, columns_here, say, show, wrapped
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ddpbench.launch.verify import Verdict
     from ddpbench.spec import Case
 
@@ -96,7 +98,10 @@ def _run(arguments: argparse.Namespace) -> int:
             show(*head, *columns.lines(verdict))
             headed = True
 
-    verdicts = verify(cases, told, hang_timeout_s=arguments.hang_timeout)
+    def kept(folder: Path) -> None:
+        say(f"logs of the ranks: {folder}", sys.stderr)
+
+    verdicts = verify(cases, told, hang_timeout_s=arguments.hang_timeout, on_logs=kept)
     results = Counter(verdict.result for verdict in verdicts)
     proved, unproved, skipped = results["ok"], results["unproved"], results["skipped"]
     broken = len(verdicts) - proved - unproved - skipped

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -308,13 +309,33 @@ def _verdict(case: Case, status: Status, proofs: tuple[Proof, ...] = (), reason:
     )
 
 
+_POINT_TO_LOGS: tuple[Status, ...] = ("failed", "hung", "oom")
+
+
+@contextmanager
+def _folder(verdicts: Sequence[Verdict], on_logs: Callable[[Path], None] | None) -> Iterator[Path]:
+    """Yield a new folder for records and logs, kept where `on_logs` is to be told of it."""
+    folder = Path(tempfile.mkdtemp(prefix="ddpbench-verify-"))
+    try:
+        yield folder
+    finally:
+        if on_logs is not None and any(each.status in _POINT_TO_LOGS for each in verdicts):
+            on_logs(folder)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def verify(
     cases: Sequence[PlannedCase],
     on_verdict: Callable[[Verdict], None] = lambda _: None,
     *,
     hang_timeout_s: float = 120.0,
+    on_logs: Callable[[Path], None] | None = None,
 ) -> list[Verdict]:
     """Runs every case's proof on real ranks, one fork server for all whose strategy has no launcher of its own.
+
+    `on_logs` is given the folder with the ranks' logs at the end, also at an exception, where a case failed or hung:
+    it is then kept. Without it, and otherwise, the folder is removed.
 
     Raises:
         MachineError: another sweep holds this machine's cores.
@@ -328,7 +349,7 @@ def verify(
     verdicts: list[Verdict] = []
     with ExitStack() as stack:
         stack.enter_context(claim)
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ddpbench-verify-")))
+        folder = stack.enter_context(_folder(verdicts, on_logs))
         run = RunDir(folder)
         run.create()
         runner = LaunchRunner(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -103,6 +106,28 @@ def test_the_example_is_short_and_proved_and_without_its_memory_it_is_not(tmp_pa
     for wrong in (without, behind):
         assert wrong.result == "diverged", wrong
         assert "sums of gradients, with what is kept" in wrong.reason
+
+
+def test_logs_of_what_failed_are_kept_at_an_interruption_too_and_others_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    kept: list[Path] = []
+
+    def interrupt(verdict: Verdict) -> None:
+        raise KeyboardInterrupt
+
+    def prove(name: str, on_verdict: Callable[[Verdict], None]) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            verify(
+                verification_cases([f"{HOOKS}:{name}"], ["mlp"], [2], "gloo"), on_verdict, on_logs=kept.append
+            )
+
+    prove("Averages", interrupt)
+    assert not [*tmp_path.glob("ddpbench-verify-*")]
+    prove("Raises", interrupt)
+    assert [*tmp_path.glob("ddpbench-verify-*")] == kept
+    assert "of mine" in "".join(log.read_text(encoding="utf-8") for log in kept[0].rglob("rank-*.log"))
 
 
 def test_what_is_kept_of_complex_numbers_is_in_pairs_of_real_ones() -> None:
