@@ -15,6 +15,7 @@ from ddpbench.errors import OutputError, RequestError
 from ddpbench.launch.elsewhere import Shape, planned_for, write_run
 from ddpbench.launch.plan import Plan, make_plan
 from ddpbench.machine.identity import planned_record
+from ddpbench.machine.launched import SAFE_PATH
 from ddpbench.records import RunDir
 from ddpbench.records.job_key import make_job_key
 from ddpbench.records.machine import read_machine
@@ -90,10 +91,11 @@ def launcher_lines(nodes: Nodes, run: RunDir) -> Lines:
     count, each, first = len(nodes.names), nodes.ranks_per_node, nodes.names[0]
     loopback = all(name in _LOOPBACK for name in nodes.names)
     env = "GLOO_SOCKET_IFNAME=lo " if loopback else ""
-    shape = f"--nnodes={count} --nproc-per-node={each}"
+    torchrun = f"{SAFE_PATH}=1 torchrun --nnodes={count} --nproc-per-node={each}"
+    # Without -P, or its variable for torchrun, Python looks for every module in the working directory first.
     worker = f"-m ddpbench.worker {shlex.quote(str(run.path.absolute()))}"
     static = tuple(
-        f"{env}torchrun {shape} --node-rank={number} --master-addr={first} --master-port={nodes.port} {worker}"
+        f"{env}{torchrun} --node-rank={number} --master-addr={first} --master-port={nodes.port} {worker}"
         for number in range(count)
     )
     # Nodes that come and go with torchrun's shared store leave gloo half-connected: a store of each attempt's own.
@@ -105,8 +107,8 @@ def launcher_lines(nodes: Nodes, run: RunDir) -> Lines:
     meet = f"MASTER_ADDR={first} MASTER_PORT={nodes.port}"
     return Lines(
         static=static,
-        c10d=f"{env}{own_store}torchrun {shape} {endpoint}{address} {worker}",
-        srun=f"{srun(count, each)} bash -c {shlex.quote(f'{SLURM_PLACE} {meet} exec python {worker}')}",
+        c10d=f"{env}{own_store}{torchrun} {endpoint}{address} {worker}",
+        srun=f"{srun(count, each)} bash -c {shlex.quote(f'{SLURM_PLACE} {meet} exec python -P {worker}')}",
     )
 
 

@@ -69,6 +69,8 @@ def _be_slot(run_dir: Path, *, retry_failed: bool) -> NoReturn:
     )
     from ddpbench.worker.slot import entry
 
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has it from its line, for this process alone
+        os.environ.pop(SAFE_PATH, None)
     # A job that Slurm has started again did its failed launches again the first time.
     retry = retry_failed and os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
     code = entry.run(run_dir, retry_failed=retry)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 _HOW = (
     "ranks are started by a launcher that sets all of them, such as "
-    "torchrun --nproc-per-node N -m ddpbench.worker RUN_DIR (ddpbench plan prints that line for your nodes); "
+    "PYTHONSAFEPATH=1 torchrun --nproc-per-node N -m ddpbench.worker RUN_DIR "
+    "(ddpbench plan prints that line for your nodes); "
     "on one machine ddpbench sweep needs none"
 )
 _RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK")

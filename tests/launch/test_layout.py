@@ -34,23 +34,23 @@ def layouts(folder: Path, text: str, nodes: Nodes = TWO_BY_FOUR) -> dict[tuple[s
 def test_the_lines_are_what_a_user_pastes() -> None:
     lines = launcher_lines(TWO_BY_FOUR, RunDir(Path("/runs/my run")))
     assert lines.static == tuple(
-        f"torchrun --nnodes=2 --nproc-per-node=4 --node-rank={rank} --master-addr=hostA --master-port=29500 "
-        "-m ddpbench.worker '/runs/my run'"
+        f"PYTHONSAFEPATH=1 torchrun --nnodes=2 --nproc-per-node=4 --node-rank={rank} --master-addr=hostA "
+        "--master-port=29500 -m ddpbench.worker '/runs/my run'"
         for rank in (0, 1)
     )
     assert lines.c10d == (
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nnodes=2 --nproc-per-node=4 --rdzv-backend=c10d "
-        "--rdzv-endpoint=hostA:29500 --rdzv-id='my run' -m ddpbench.worker '/runs/my run'"
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 PYTHONSAFEPATH=1 torchrun --nnodes=2 --nproc-per-node=4 "
+        "--rdzv-backend=c10d --rdzv-endpoint=hostA:29500 --rdzv-id='my run' -m ddpbench.worker '/runs/my run'"
     )
     plain = launcher_lines(TWO_BY_FOUR, RunDir(Path("/runs/x")))
     assert plain.srun == (
         "srun --nodes=2 --ntasks=8 --ntasks-per-node=4 --kill-on-bad-exit=1 --export=ALL --cpu-bind=none "
         "bash -c "
         "'RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID NODE_RANK=$SLURM_NODEID "
-        "MASTER_ADDR=hostA MASTER_PORT=29500 exec python -m ddpbench.worker /runs/x'"
+        "MASTER_ADDR=hostA MASTER_PORT=29500 exec python -P -m ddpbench.worker /runs/x'"
     )
     trial = launcher_lines(Nodes(names=("localhost", "localhost"), ranks_per_node=1), RunDir(Path("/runs/x")))
-    assert all(line.startswith("GLOO_SOCKET_IFNAME=lo torchrun") for line in trial.static)
+    assert all(line.startswith("GLOO_SOCKET_IFNAME=lo PYTHONSAFEPATH=1 torchrun") for line in trial.static)
 
 
 def test_a_host_named_twice_is_refused_but_for_this_one() -> None:
@@ -126,7 +126,7 @@ def test_a_planned_directory_prints_its_lines_again_and_is_not_planned_over(tmp_
     planned = plan_for(source, TWO_BY_FOUR, out=tmp_path / "run")
     assert lines_of(planned.run) == planned.lines
     other = lines_of(planned.run, names=("hostC",), ranks_per_node=8).static[0]
-    assert other.startswith("torchrun --nnodes=1 --nproc-per-node=8 ")
+    assert other.startswith("PYTHONSAFEPATH=1 torchrun --nnodes=1 --nproc-per-node=8 ")
     # what is not given is as planned
     assert lines_of(planned.run, port=4242).static == tuple(
         line.replace("29500", "4242") for line in planned.lines.static

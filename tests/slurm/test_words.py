@@ -138,7 +138,7 @@ def test_a_script_does_the_same_whatever_its_values_are(
     empty = tmp_path_factory.mktemp("empty") / "cwd"
     words = as_run(text, stubs, empty)
     assert words[-3:-1] == ["bash", "-c"]
-    assert as_worker(words[-1], empty) == [python, "-m", "ddpbench.worker", str(run_dir)]
+    assert as_worker(words[-1], empty) == [python, "-P", "-m", "ddpbench.worker", str(run_dir)]
 
 
 @pytest.mark.parametrize("stem", [*NASTY, "é", "a" * 300, "../..", "x y"])

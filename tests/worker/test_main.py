@@ -54,6 +54,28 @@ def test_a_slot_that_is_stopped_is_ended(tmp_path: Path, monkeypatch: pytest.Mon
     assert "run the same lines again to resume" in told[0]
 
 
+@pytest.mark.parametrize("torchrun", [True, False])
+def test_what_a_slots_user_code_starts_has_the_users_own_search_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, torchrun: bool
+) -> None:
+    """torchrun's line sets a variable so that slots import nothing from the working directory."""
+    seen: list[str | None] = []
+
+    def run(*_: object, **__: object) -> int:
+        seen.append(os.environ.get("PYTHONSAFEPATH"))
+        raise Reached
+
+    monkeypatch.setattr(worker, "end_if_stopped", lambda _: None)
+    monkeypatch.setattr("ddpbench.worker.slot.entry.run", run)
+    monkeypatch.setattr(sys, "argv", ["worker", str(tmp_path)])
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    if torchrun:
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    with pytest.raises(Reached):
+        worker.main()
+    assert seen == [None if torchrun else "1"]
+
+
 @pytest.mark.parametrize("name", ["plan.json", "machine.json", "job.key", "cases"])
 def test_a_rank_of_a_directory_that_leads_elsewhere_is_refused(
     tmp_path: Path,

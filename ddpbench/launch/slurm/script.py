@@ -51,7 +51,7 @@ def job_script(
     options = _options(run_dir, name, shape, request, cpus=cpus, time_s=time_s, local=bool(local))
     flag = " --retry-failed" if slots.retry_failed else ""
     own = for_shell("the submission's directory", str(run_dir))
-    worker = f"{for_shell('the Python', slots.python)} -m ddpbench.worker {local or own}{flag}"
+    worker = f"{for_shell('the Python', slots.python)} -P -m ddpbench.worker {local or own}{flag}"
     nodes = f"{counted(shape.nodes, 'node')} of {counted(shape.ranks_per_node, 'rank')}"
     lines = [
         "#!/bin/bash",
