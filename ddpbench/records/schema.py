@@ -342,6 +342,7 @@ Compared = Literal[
     "gradients, same shards",
     "gradients, whole batch",
     "update, same gradients",
+    "loss, same samples",
     "parameters, same samples",
     "sums of gradients, with what is kept",
     "share of gradients kept back",

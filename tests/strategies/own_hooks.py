@@ -81,6 +81,16 @@ class NotCleared(Averages):
         return replica
 
 
+class SaysLess(Averages):
+    """Returns half of its loss."""
+
+    def build(self, job: Any, options: Any) -> Any:
+        replica: Any = super().build(job, options)
+        right = replica.gradients_of
+        replica.gradients_of = lambda inputs, targets: right(inputs, targets) / 2
+        return replica
+
+
 class NoFuture(Averages):
     def hook(self, state: Any, bucket: Any) -> Any:
         return bucket.buffer()

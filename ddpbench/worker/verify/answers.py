@@ -36,6 +36,21 @@ def check_promised(replica: Replica, strategy: str, promise: Promise) -> None:
         )
 
 
+def loss_of(answer: Any) -> float:
+    """Return the loss that `gradients_of()` gave.
+
+    Raises:
+        TypeError: it gave something else.
+    """
+    one = answer.numel() == 1 if isinstance(answer, torch.Tensor) else isinstance(answer, int | float)
+    if not one:
+        raise TypeError(
+            f"gradients_of() returned {shortened(answer)}; it must return the rank's loss, detached, or its replica "
+            "set knows_loss = False"
+        )
+    return float(answer)
+
+
 def kept_of(replica: CompensatedReplica, gradients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return what `kept()` gives: of each of these gradients, by name, a tensor of its shape.
 

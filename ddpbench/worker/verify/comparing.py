@@ -19,7 +19,7 @@ from ddpbench.measure.blocks import Control
 from ddpbench.records import UPDATE_EXCHANGES, Compared, Proof
 from ddpbench.strategies import Replica
 from ddpbench.strategies.base import CannotTrainError, hooked_parameters, parts_reason
-from ddpbench.strategies.trees import cast, tensors
+from ddpbench.strategies.trees import cast, chunk, copied, tensors
 from ddpbench.worker.training.exchanges import alone, noticing_exchanges
 from ddpbench.worker.training.precision import Precision, roundoff_of
 from ddpbench.worker.training.randomness import have_drawn, random_state, seed_all, set_random_state
@@ -242,6 +242,9 @@ class Comparer:
         """True if a step's gradient depends on the seed, as with dropout; set by `examine`."""
         self.takes_turns = False
         """True if the strategy's replicas in one process go forward in turn, each with the seed of its shard."""
+        self.first_loss: Any = None
+        """What the replica's first step returned."""
+        self._has_stepped = False
         self.writes: list[str] = []
         """Parameters that the model's forward writes into; set by `examine`."""
         self.dropped: list[str] = []
@@ -579,6 +582,22 @@ class Comparer:
     def _seeded_gradient(self, model: torch.nn.Module) -> Tensors:
         self.seed(0)
         return self.prover.gradient(model, self.shards[0], self.precision)
+
+    def step(self, replica: Replica, batch: Any) -> None:
+        """Have this rank's replica compute and aggregate the gradients of a batch; note the loss of its first."""
+        loss = replica.gradients_of(*copied(batch))
+        if not self._has_stepped:
+            self._has_stepped, self.first_loss = True, loss
+
+    def loss(self, model: torch.nn.Module, shard: int) -> float:
+        """Return one process's loss over a shard, in parts as where a step accumulates them."""
+        self.seed(shard)
+        parts = self.training.strategy.accumulated(self.training.options)
+        own = copied(self.shards[shard])
+        pieces = chunk(own, parts) if parts > 1 else [own]
+        loss_of = self.training.workload.loss
+        with torch.enable_grad():  # which some models need
+            return sum(float(loss_of(model(inputs), targets)) for inputs, targets in pieces) / len(pieces)
 
     def update_replica(self, replica: Replica) -> None:
         """Updates this rank's replica; what that draws is seeded by the rank."""

@@ -24,9 +24,9 @@ from ddpbench.strategies.base import (
     PeriodicReplica,
     hooked_parameters,
 )
-from ddpbench.strategies.trees import concatenate, copied
+from ddpbench.strategies.trees import concatenate
 from ddpbench.worker.training.training import Training, all_equal, checksum
-from ddpbench.worker.verify.answers import averaging_of, check_promised, kept_of, log_of
+from ddpbench.worker.verify.answers import averaging_of, check_promised, kept_of, log_of, loss_of
 from ddpbench.worker.verify.comparing import (
     GATHERS,
     Comparer,
@@ -95,7 +95,33 @@ def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
         yield comparer.explained(comparer.proof("gradients, same shards", math.inf))
     else:
         yield from map(comparer.explained, _CHECKS[promise](comparer, replica, reference, batch))
+        if promise != "nothing" and training.case.strategy not in SHIPPED:
+            yield from map(comparer.explained, _loss(comparer, replica))
     replica.close()
+
+
+def _loss(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
+    """The first step's loss, averaged over the ranks that know one, held against one process's: times to a loss use it.
+
+    Not under autocast, which rounds it, nor where the model draws random numbers.
+    """
+    prover, strategy = comparer.prover, comparer.training.strategy
+    apart = prover.processes > 1 and not strategy.whole_batches and len(comparer.shards) == prover.processes
+    if comparer.draws or comparer.precision.name != "full" or (prover.gathers and not apart):
+        return
+    own = loss_of(comparer.first_loss) if replica.knows_loss else 0.0
+    shards = [prover.rank] if apart else range(len(comparer.shards))
+    losses = [comparer.loss(comparer.fresh(), number) for number in shards]
+    values = {"own": own, "knows": float(replica.knows_loss), "expected": sum(losses) / len(losses)}
+    mean_of = prover.average(
+        {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
+    )
+    expected, knows = float(mean_of["expected"]), float(mean_of["knows"])
+    if not knows:
+        return
+    scale = prover.agreed(max(map(abs, losses))) or 1.0
+    error = abs(float(mean_of["own"]) / knows - expected) / scale
+    yield comparer.proof("loss, same samples", error if math.isfinite(error) else math.inf)
 
 
 def _refuse_waiting(comparer: Comparer, model: torch.nn.Module) -> None:
@@ -120,7 +146,7 @@ def _refuse_waiting(comparer: Comparer, model: torch.nn.Module) -> None:
 def _nothing(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
     """A step has to work; there is nothing to compare."""
     comparer.seed(comparer.prover.rank)
-    replica.gradients_of(*copied(batch))
+    comparer.step(replica, batch)
     comparer.prover.on_step()
     yield from ()
 
@@ -131,7 +157,7 @@ def _gradients(
     prover, precision, later = comparer.prover, comparer.precision, comparer.later
     whole = trained_names(reference)
     comparer.seed(prover.rank)
-    replica.gradients_of(*copied(batch))
+    comparer.step(replica, batch)
     prover.on_step()
     own = comparer.own_gradients(replica)
     yield from _against(comparer, reference, own)
@@ -153,7 +179,7 @@ def _gradients(
         # A schedule may begin at a learning rate of zero: until an update has changed something, none is compared.
         while made < FINAL_STEPS and prover.agreed(float(_as_before(reference, before))):
             comparer.seed(prover.rank)
-            replica.gradients_of(*copied(batch))
+            comparer.step(replica, batch)
             again = comparer.own_gradients(replica)  # others, where the model draws or keeps state
             used = {name: gradient for name, gradient in again.items() if name not in replica.unused()}
             comparer.update_replica(replica)
@@ -166,7 +192,7 @@ def _gradients(
     left_out = [idle] * made
     for following in drawn:
         comparer.seed(prover.rank)
-        replica.gradients_of(*copied(following))
+        comparer.step(replica, following)
         left_out.append(replica.unused())
         comparer.update_replica(replica)
         prover.on_step()
@@ -364,7 +390,7 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
 
     def step() -> Tensors:
         comparer.seed(prover.rank)
-        replica.gradients_of(*copied(batch))
+        comparer.step(replica, batch)
         prover.on_step()
         own = comparer.own_gradients(replica)
         replica.optimizer.zero_grad(set_to_none=True)
@@ -398,7 +424,7 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
         share = replace(comparer.proof(share.compared, 1.0, MOST_KEPT), note=_NEVER_SENT)
     yield share
     for _ in range(FINAL_STEPS):
-        replica.gradients_of(*copied(batch))
+        comparer.step(replica, batch)
         comparer.update_replica(replica)
         prover.on_step()
     yield from _final(comparer, replica)
@@ -454,7 +480,7 @@ def _averaged(
     for step in range(MOST_STEPS_APART):
         groups, averages = averaging_of(replica, step, training.case.world_size)
         comparer.seed(prover.rank)
-        replica.gradients_of(*copied(batch))
+        comparer.step(replica, batch)
         without = replica.unused()
         comparer.update_replica(replica)
         for group in groups if not prover.gathers else ():
@@ -496,7 +522,7 @@ def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     prover, training = comparer.prover, comparer.training
     draws = comparer.draws
     for _ in range(FINAL_STEPS):
-        replica.gradients_of(*copied(batch))
+        comparer.step(replica, batch)
         comparer.update_replica(replica)
         prover.on_step()
     log: list[Any] = [log_of(replica) if prover.rank == 0 else None]
