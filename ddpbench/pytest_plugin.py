@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 ROUNDS, MEASURED_S, TOTAL = 5, 0.6, "3 min"
 _NOT_MEASURED = "ddpbench: not measured"
 _UNDECIDED = "ddpbench: undecided by the gate"
+_LOG_BYTES = 1 << 12
+"""Shown of a log below a failed test."""
 _COMPARE = re.compile(r"ddpbench compare --interleave\b")
 _FLAG = re.compile(r"(?<![\w-])--(base|gate|total|rounds|measured|turns|drift)(?![\w-])")
 _ROUNDS = re.compile(r"set budget\.rounds_min, or a test's rounds, to ")
@@ -258,7 +260,7 @@ def _bench(config: pytest.Config) -> _Bench:
     if _BENCH not in _stash(config):
         stack = _stash(config)[_STACK] = contextlib.ExitStack()
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ddpbench-pytest-")))
-        servers = LastingServers(folder / "server.log")
+        servers = LastingServers(folder / "server.log", log_stays=False)
         stack.enter_context(servers)
         _stash(config)[_BENCH] = _Bench(
             folder, servers, shows=config.getoption("capture", "") in ("no", "tee-sys")
@@ -438,7 +440,7 @@ class DdpBenchmark:
         bench.runs.append(prepared.run)
         found = _read(prepared.run.path)
         if found.row["status"] != "ok":
-            _fail(f"{found.row['status']}: {found.row['error']}")
+            self._fail_as(found, prepared.run.path)
         return found
 
     def _in_turn(self, bench: _Bench, gate: _Gate, source: Path, wanted: _Wanted) -> _Measured:
@@ -471,8 +473,22 @@ class DdpBenchmark:
         _check_one(len(changes.new.cases))
         found = _read(changes.new.path)
         if not found.steps_s:
-            _fail(f"{found.row['status']}: {found.row['error']}")
+            self._fail_as(found, changes.new.path)
         return replace(found, change=changes.changes[-1])
+
+    def _fail_as(self, found: _Measured, run: Path) -> NoReturn:
+        """Fail the test as its case did, and show the end of the log that its error names: the run is removed."""
+        from ddpbench.records.files import read_end
+
+        problem = f"{found.row['status']}: {found.row['error']}"
+        if named := re.search(r"; see (\S+\.log)$", problem):
+            logs = sorted(run.rglob(named[1]), key=lambda each: each.stat().st_mtime)
+            text = read_end(logs[-1], _LOG_BYTES).decode(errors="replace") if logs else ""
+            if text.strip():
+                self._request.node.add_report_section("call", named[1], text)
+            else:
+                problem = problem.removesuffix(named[0])
+        _fail(problem)
 
     @property
     def _alpha(self) -> float:

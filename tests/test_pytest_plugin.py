@@ -298,6 +298,24 @@ def test_a_file_that_is_nowhere_is_told_with_the_folders_of_the_user(
         fixture_of(suite / "tests" / "test_steps.py", suite)._located({"workload": f"{whole}:Mine"})
 
 
+@pytest.mark.parametrize("words", ["", "print('going', flush=True); "])
+def test_a_log_that_an_error_names_is_shown_as_its_folder_goes(suite: Path, words: str) -> None:
+    (suite / "die.py").write_text(
+        "import os\nfrom ddpbench.collectives.base import Collective\nclass Die(Collective):\n"
+        f"    def _all_reduce(self, tensor): {words}os._exit(3)\n"
+    )
+    (suite / "tests/test_steps.py").write_text(
+        "def test_step(ddp_benchmark):\n"
+        '    ddp_benchmark(workload="mlp", strategy="ddp", algorithm="die.py:Die", world_size=2)\n'
+    )
+    done = run_pytest(suite, "--benchmark-disable")
+    assert "1 failed in" in done.stdout, done.stdout
+    assert "ended with exit code 3 and no record in" in done.stdout
+    assert ("; see rank-0000" in done.stdout) is bool(words)
+    shown = re.search(r"-- Captured rank-0000\d\S*\.log call --+\ngoing\n", done.stdout)
+    assert bool(shown) is bool(words), done.stdout
+
+
 def test_a_file_beside_the_test_comes_first_and_its_options_go_with_it(
     suite: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,8 +25,9 @@ def usable_devices(hardware: Hardware) -> Devices:
         return hardware.devices(gpus=0)
     with tempfile.TemporaryDirectory(prefix="ddpbench-") as folder:
         path = Path(folder)
-        with ServerProcess({"OPENBLAS_NUM_THREADS": "1"}, path / "server.log") as server:
-            probe = probed(server, path)
+        env = {"OPENBLAS_NUM_THREADS": "1"}
+        with ServerProcess(env, path / "server.log", log_stays=False) as server:
+            probe = probed(server, path, log_stays=False)
     devices = hardware.devices(gpus=len(probe["gpus"]))
     old = [gpu for gpu in probe["gpus"] if float(gpu["capability"]) < BF16_CAPABILITY]
     return replace(devices, without_bf16=f"{old[0]['name']} has {old[0]['capability']}") if old else devices

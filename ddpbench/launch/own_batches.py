@@ -41,7 +41,8 @@ def stated_batches(names: Iterable[str]) -> dict[str, int]:
         return {}
     with tempfile.TemporaryDirectory(prefix="ddpbench-") as folder:
         path = Path(folder)
-        with ServerProcess({"OPENBLAS_NUM_THREADS": "1"}, path / "server.log") as server:
+        env = {"OPENBLAS_NUM_THREADS": "1"}
+        with ServerProcess(env, path / "server.log", log_stays=False) as server:
             found = {name: stated_batch(server, name, path) for name in able}
     stated = {name: batch for name, batch in found.items() if batch is not None}
     for name, batch in stated.items():

@@ -104,7 +104,7 @@ def measure_profile(prepared: PreparedProfile) -> Profile:
     with ExitStack() as stack:
         stack.enter_context(nullcontext() if own_environment_allows_sharing() else claimed(hardware.cores))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ddpbench-profile-")))
-        server = stack.enter_context(ServerProcess(early_env(case), folder / "server.log"))
+        server = stack.enter_context(ServerProcess(early_env(case), folder / "server.log", log_stays=False))
         looked_at = inspected(server, case, folder, INSPECTION_TIMEOUT_S)
         found = looked_at
         if "problem" not in looked_at:

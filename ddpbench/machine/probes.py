@@ -20,8 +20,10 @@ _AS_KILLED: dict[int, str] = {
 """What a signal may mean of which a trial died."""
 
 
-def probed(server: ServerProcess, folder: Path) -> dict[str, Any]:
+def probed(server: ServerProcess, folder: Path, *, log_stays: bool = True) -> dict[str, Any]:
     """Return what a rank with torch finds on this machine; see `ddpbench.worker.probe`.
+
+    Where the folder does not stay, the error names no log in it.
 
     Raises:
         LaunchError: the probe failed.
@@ -31,7 +33,8 @@ def probed(server: ServerProcess, folder: Path) -> dict[str, Any]:
     if code is None:
         raise LaunchError("the probe of this machine did not end")
     if code != 0:
-        raise LaunchError(f"torch does not work here {tail_of(path.with_suffix('.log'))}")
+        said = tail_of(path.with_suffix(".log"), where=log_stays)
+        raise LaunchError(f"torch does not work here{said}")
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
 

@@ -61,10 +61,19 @@ class ServerProcess:
     tells_of_helpers = True
 
     def __init__(
-        self, env: Mapping[str, str], log: Path, *, waiting: Callable[[], None] = lambda: None
+        self,
+        env: Mapping[str, str],
+        log: Path,
+        *,
+        log_stays: bool = True,
+        waiting: Callable[[], None] = lambda: None,
     ) -> None:
-        """`waiting` is called every second or so while it starts, is asked for ranks, or tries something."""
+        """`waiting` is called every second or so while it starts, is asked for ranks, or tries something.
+
+        A log that does not stay is named in no error: it is in a folder that its owner removes.
+        """
         self._waiting = waiting
+        self._log_stays = log_stays
         self._env = env
         self._log = log
         started = time.monotonic()
@@ -125,7 +134,13 @@ class ServerProcess:
                     self._pid = event["pid"]
                 elif event["event"] == "ready":
                     return
-        raise LaunchError(f"the fork server was not ready within {START_TIMEOUT_S:.0f} s; see {self._log}")
+        late = f"the fork server was not ready within {START_TIMEOUT_S:.0f} s"
+        raise LaunchError(f"{late}; see {self._log}" if self._log_stays else f"{late}{self._tail}")
+
+    @property
+    def _tail(self) -> str:
+        """What is added to a sentence on the server's end: what it said last, and its log if that stays."""
+        return tail_of(self._log, where=self._log_stays)
 
     @property
     def alive(self) -> bool:
@@ -164,7 +179,7 @@ class ServerProcess:
             data = b""
         if not data:
             code = self._process.wait(timeout=5)
-            gone = ServerGoneError(f"the fork server {self._ended(code)} {tail_of(self._log)}")
+            gone = ServerGoneError(f"the fork server {self._ended(code)}{self._tail}")
             gone.killed = code < 0
             raise gone
         self._received += data
@@ -233,13 +248,13 @@ class ServerProcess:
         try:
             self._connection.sendall(json.dumps(request).encode() + b"\n")
         except OSError:
-            raise ServerGoneError(f"the fork server is gone {tail_of(self._log)}") from None
+            raise ServerGoneError(f"the fork server is gone{self._tail}") from None
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             if time.monotonic() > deadline:
                 self._end()
                 raise ServerGoneError(
-                    f"the fork server did not answer within {START_TIMEOUT_S:.0f} s and was ended {tail_of(self._log)}"
+                    f"the fork server did not answer within {START_TIMEOUT_S:.0f} s and was ended{self._tail}"
                 )
             self._waiting()
             events = self._hear(_LOOK_S)
@@ -378,7 +393,7 @@ class ServerProcess:
 
 
 def tail_of(path: Path, *, where: bool = True) -> str:
-    """Return the last line of a log, and where to read the rest unless the log goes."""
+    """Return the last line of a log, to end a sentence, and where to read the rest unless the log goes."""
     try:
         text = read_end(path, _TAIL_BYTES).decode(errors="replace")
     except (OSError, UnreadableError):
@@ -389,4 +404,4 @@ def tail_of(path: Path, *, where: bool = True) -> str:
     last += environments_part_of(last, trace[2] if trace[1] else "")
     if not where:
         return f"; its last words: {last}" if lines else ""
-    return f"(its last words: {last}; see {path})" if lines else f"(nothing in {path})"
+    return f" (its last words: {last}; see {path})" if lines else f" (nothing in {path})"

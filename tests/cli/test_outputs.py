@@ -96,7 +96,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class FakeServer:
     """Stands in for the process that measures a profile."""
 
-    def __init__(self, *_: object) -> None: ...
+    def __init__(self, *_: object, log_stays: bool) -> None: ...
     def __enter__(self) -> FakeServer:
         return self
 

@@ -49,7 +49,7 @@ def test_a_batch_that_no_case_can_have_is_told_before_there_are_cases(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Server:
-        def __init__(self, *_: object) -> None: ...
+        def __init__(self, *_: object, log_stays: bool) -> None: ...
         def __enter__(self) -> Server:
             return self
 

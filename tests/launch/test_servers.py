@@ -47,7 +47,7 @@ def test_one_that_is_killed_while_it_starts_has_one_successor(
     begun: list[Mapping[str, str]] = []
 
     class Starting:
-        def __init__(self, env: Mapping[str, str], log: Path) -> None:
+        def __init__(self, env: Mapping[str, str], log: Path, *, log_stays: bool) -> None:
             begun.append(env)
             if len(begun) <= len(killed):
                 gone = ServerGoneError("gone")

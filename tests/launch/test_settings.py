@@ -106,8 +106,8 @@ def test_a_round_has_a_server_of_its_own_and_the_cores_are_claimed(
     started: list[ServerProcess] = []
 
     class Counted(ServerProcess):
-        def __init__(self, env: Mapping[str, str], log: Path) -> None:
-            super().__init__(env, log)
+        def __init__(self, env: Mapping[str, str], log: Path, *, log_stays: bool) -> None:
+            super().__init__(env, log, log_stays=log_stays)
             started.append(self)
 
     monkeypatch.setattr(servers, "ServerProcess", Counted)
@@ -139,7 +139,7 @@ def test_the_first_round_that_a_server_serves_bears_its_start(
     class Started:
         start_s, alive = 4.0, True
 
-        def __init__(self, *_: object) -> None: ...
+        def __init__(self, *_: object, log_stays: bool) -> None: ...
 
         def __enter__(self) -> Started:
             return self

@@ -39,6 +39,7 @@ def connected() -> Iterator[Connected]:
     client._looked_at = 0.0
     client._waiting = lambda: None
     client._log = Path("/nonexistent/server.log")
+    client._log_stays = True
     with ours, theirs:
         yield client, theirs
 
@@ -212,6 +213,7 @@ def test_a_server_that_is_gone_is_told_from_one_that_refuses(
     client, server = connected
     client._oom_before = 4
     client._log = Path("/nowhere/server.log")
+    client._log_stays = True
     monkeypatch.setattr(server_module, "oom_kills", lambda: 4 + kills)
     monkeypatch.setattr("ddpbench.machine.disturbance.memory_quota", lambda: quota)
 

@@ -69,7 +69,7 @@ def trial_of(path: Path, source: bytes, *, timeout_s: float = INSPECTION_TIMEOUT
             tomli_w.dumps({"base": base}), TableCatalog(folder), name="init", source="init"
         )
         case = expand(experiment, TableCatalog(folder), usable_devices(read_hardware()))[0].case
-        with ServerProcess(early_env(case), folder / "server.log") as server:
+        with ServerProcess(early_env(case), folder / "server.log", log_stays=False) as server:
             try:
                 batch = (
                     _BATCHLESS

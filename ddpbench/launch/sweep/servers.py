@@ -19,8 +19,9 @@ from ddpbench.spec import PlannedCase
 class Servers(AbstractContextManager["Servers"]):
     """Fork servers by environment, started when first asked for, all ended with the context or before."""
 
-    def __init__(self, log: Path) -> None:
-        self._log = log
+    def __init__(self, log: Path, *, log_stays: bool = True) -> None:
+        """Errors name a log that stays, not one in a folder that its owner removes."""
+        self._log, self._log_stays = log, log_stays
         self._stack = ExitStack()
         self._running: dict[str, ServerProcess] = {}
         self._first_round: dict[Ranks, int] = {}
@@ -35,11 +36,11 @@ class Servers(AbstractContextManager["Servers"]):
     def _started(self, env: Mapping[str, str]) -> ServerProcess:
         """Return a new one; another in place of one that something kills while it starts, but not of two."""
         try:
-            return ServerProcess(env, self._log)
+            return ServerProcess(env, self._log, log_stays=self._log_stays)
         except ServerGoneError as error:
             if not error.killed:
                 raise
-        return ServerProcess(env, self._log)
+        return ServerProcess(env, self._log, log_stays=self._log_stays)
 
     def charged_s(self, server: Ranks, number: int) -> float:
         """Return what a round bears of a server's start: the first one that it serves bears all, seconds."""
@@ -74,8 +75,8 @@ class LastingServers(Servers):
     which it was started; what these are now has sets of its own.
     """
 
-    def __init__(self, log: Path) -> None:
-        super().__init__(log)
+    def __init__(self, log: Path, *, log_stays: bool = True) -> None:
+        super().__init__(log, log_stays=log_stays)
         self._round = 0
         self._given = ""
         self._sets: dict[tuple[str, int], dict[str, ServerProcess]] = {}

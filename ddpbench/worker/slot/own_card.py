@@ -80,7 +80,7 @@ def _probe(plan: StoredPlan, server: Callable[[Mapping[str, str]], ServerProcess
     """Return what a rank with torch finds here."""
     first = plan.runnable[0].case if plan.runnable else plan.cases[0].case
     with tempfile.TemporaryDirectory(prefix="ddpbench-") as folder:
-        return probed(server(early_env(first)), Path(folder))
+        return probed(server(early_env(first)), Path(folder), log_stays=False)
 
 
 def plan_digest(data: Mapping[str, Any]) -> str:
