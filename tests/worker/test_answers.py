@@ -51,7 +51,7 @@ def test_a_promise_that_the_replica_cannot_show_is_told(promise: Promise, wanted
 
 
 def test_steps_that_are_exact_are_counted() -> None:
-    with pytest.raises(TypeError, match="Kept: exact_steps = None; it must be a whole number"):
+    with pytest.raises(TypeError, match="Kept: its exact_steps is None; it must be a whole number"):
         check_promised(Kept(), "Mine", "delayed")
     right = Kept()
     right.exact_steps = 0

@@ -32,7 +32,7 @@ def check_promised(replica: Replica, strategy: str, promise: Promise) -> None:
     steps = getattr(replica, "exact_steps", None)
     if isinstance(replica, CompensatedReplica) and not (isinstance(steps, int) and steps >= 0):
         raise TypeError(
-            f"{type(replica).__name__}: exact_steps = {shortened(steps)}; it must be a whole number, 0 or more"
+            f"{type(replica).__name__}: its exact_steps is {shortened(steps)}; it must be a whole number, 0 or more"
         )
 
 
