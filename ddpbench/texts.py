@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shlex
+from collections.abc import Iterable
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _COLOUR_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -66,6 +67,12 @@ def shortened(value: object) -> str:
     except (RecursionError, ValueError):  # nested too deeply, or with a whole number of too many digits in it
         return f"a {type(value).__name__}"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 15]}...{text[-12:]}"
+
+
+def and_words(names: Iterable[str]) -> str:
+    """Return names as a sentence has them: `a`, `a and b`, `a, b and c`."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def whole_number(digits: str) -> int:

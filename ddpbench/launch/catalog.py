@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from ddpbench import user_files
 from ddpbench.errors import StrategyError
-from ddpbench.launch.own_classes import has_own_step
+from ddpbench.launch.own_classes import has_own_step, not_an_algorithm
 from ddpbench.launch.own_workloads import check_file, check_profile, located, resolved
 from ddpbench.spec import Case, StrategyInfo, WorkloadInfo
 from ddpbench.strategies import TABLE, Strategy, load_strategy, own_step_reason
@@ -72,7 +72,7 @@ class TableCatalog:
                 raise ValueError(f"{shortened(name)} names no class: write {shortened(f'{name}:Class')}")
             if not user_files.is_import_path(path):
                 raise KeyError(name)
-            check_file(path, self._beside)
+            check_file(path, self._beside, "strategy")
             try:
                 with _environment_kept():
                     found = load_strategy(path)
@@ -83,7 +83,10 @@ class TableCatalog:
         return self._strategies[name]
 
     def check_algorithm(self, name: str) -> None:
-        check_file(located(name, self._beside), self._beside)
+        path = located(name, self._beside)
+        check_file(path, self._beside, "algorithm")
+        if why := not_an_algorithm(path):
+            raise ValueError(why)
 
     def workload(self, name: str) -> WorkloadInfo:
         name = resolved("workload", name)

@@ -24,11 +24,11 @@ def tree_of(name: str) -> ast.Module | None:
         return None
 
 
-def missing(name: str) -> str:
+def missing(name: str, kind: str = "") -> str:
     """Return why there is certainly no class of a name such as `train.py:Mine`; empty where only a rank can tell.
 
-    A file that cannot be parsed has none, and one in which nothing has that name, so long as all names in it are
-    written there.
+    `kind` is what it should be: `workload`, `strategy` or `algorithm`; empty: any of them. A file that cannot be parsed
+    has no class, and one in which nothing has that name, so long as all names in it are written there.
     """
     head, _, attribute = name.rpartition(":")
     path = Path(head)
@@ -45,7 +45,11 @@ def missing(name: str) -> str:
     if attribute in names or names & _NAMING:
         return ""
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    able = [node.name for node in classes if _TELLING & {each.name for each in _functions(node)}]
+    able: list[str] = []
+    telling = _TELLING[kind] if kind else set().union(*_TELLING.values())
+    for node in classes:
+        if telling & _declared(node) or {*map(_base_name, node.bases)} & {*able}:
+            able.append(node.name)
     return f"{head} has no class {attribute}; {nearest(attribute, able or [node.name for node in classes])}"
 
 
@@ -88,8 +92,12 @@ _NAMING = frozenset(
     | {"exec", "eval", "globals", "locals", "vars", "setattr", "modules", "f_globals"}
 )
 """Names whose use may give a module names that are not written in it, or others that are."""
-_TELLING = {"model", "build", "hook", "_all_reduce"}
-"""Methods by which a class may be a workload, a strategy or an algorithm."""
+_TELLING: dict[str, set[str]] = {
+    "workload": {"model"},
+    "strategy": {"build", "hook"},
+    "algorithm": {"_all_reduce"},
+}
+"""Methods by which a class may be of a kind."""
 _LOGGERS = frozenset({"getLogger", "get_logger"})
 
 
@@ -117,8 +125,56 @@ def _last_names(node: ast.expr) -> list[str]:
     return [node.id] if isinstance(node, ast.Name) else [node.attr] if isinstance(node, ast.Attribute) else []
 
 
-def _functions(node: ast.ClassDef) -> list[ast.FunctionDef]:
-    return [child for child in node.body if isinstance(child, ast.FunctionDef)]
+def _declared(node: ast.ClassDef) -> set[str]:
+    """Return the names that a class's body binds to a function or by an assignment."""
+    found = {child.name for child in node.body if isinstance(child, ast.FunctionDef)}
+    for child in node.body:
+        targets = child.targets if isinstance(child, ast.Assign) else []
+        found |= {each.id for each in targets if isinstance(each, ast.Name)}
+    return found
+
+
+def _base_name(base: ast.expr) -> str:
+    """Return the name of a base class, `Strategy` of `Strategy[Options]`; empty where it is not a bare name."""
+    inner = base.value if isinstance(base, ast.Subscript) else base
+    return inner.id if isinstance(inner, ast.Name) else ""
+
+
+def not_an_algorithm(name: str) -> str:
+    """Return why the class of a name such as `mine.py:MyRing` is not an algorithm; empty where only a rank can tell.
+
+    It is certain where every class that it derives from is in the file too, or a strategy of ddpbench's.
+    """
+    head, _, attribute = name.rpartition(":")
+    tree = tree_of(name)
+    if tree is None or {*_named_in(tree)} & _NAMING or not _is_other(tree, attribute):
+        return ""
+    return f"class {attribute} in {head} is not an algorithm: derive it from ddpbench.collectives.base.Collective"
+
+
+def _is_other(tree: ast.Module, name: str, derived: frozenset[str] = frozenset()) -> bool:
+    """Return whether what a file calls so is certainly a class that does not derive from an algorithm."""
+    binding = [node for node in ast.walk(tree) if name in _bound_by(node)]
+    if name == "object" and not binding:
+        return True
+    if len(binding) != 1 or name in derived:
+        return False
+    (node,) = binding
+    if isinstance(node, ast.ImportFrom):
+        return f"{node.module}.".startswith("ddpbench.strategies.") and not node.level
+    if not isinstance(node, ast.ClassDef) or node.decorator_list or node.keywords:
+        return False
+    return all(_is_other(tree, _base_name(base), derived | {name}) for base in node.bases)
+
+
+def _bound_by(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return {node.name}
+    if isinstance(node, ast.Name):
+        return {node.id} if isinstance(node.ctx, ast.Store | ast.Del) else set()
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return {each.asname or each.name.partition(".")[0] for each in node.names}
+    return {node.name or ""} if isinstance(node, ast.MatchAs | ast.MatchStar) else set()
 
 
 def class_of(tree: ast.Module, attribute: str) -> ast.ClassDef | None:

@@ -133,7 +133,7 @@ def check_profile(name: str, own_folder: Path | None) -> None:
         raise ValueError(_nowhere("profile", profile, _folders(own_folder), _advice(profile, own_folder)))
 
 
-def check_file(name: str, own_folder: Path | None) -> None:
+def check_file(name: str, own_folder: Path | None, kind: str = "") -> None:
     """Refuses a name such as `mine.py:TopK`, as `located` returns it, of a file that is nowhere, or without the class.
 
     Of `package.module:TopK` it refuses a package that is nowhere.
@@ -145,7 +145,7 @@ def check_file(name: str, own_folder: Path | None) -> None:
     head, _, _ = name.rpartition(":")
     if is_import_path(name) and head.endswith(".py") and not Path(head).is_file():
         raise ValueError(_nowhere("file", head, _folders(own_folder), _advice(head, own_folder)))
-    if is_import_path(name) and (why := missing_module(name) or missing(name)):
+    if is_import_path(name) and (why := missing_module(name) or missing(name, kind)):
         raise ValueError(why)
 
 
@@ -172,7 +172,7 @@ def with_located(experiment: Experiment, own_folder: Path) -> Experiment:
     def name_of(kind: str, name: str) -> str:
         try:
             found = located(resolved(kind, name), own_folder)
-            check_file(found, own_folder)
+            check_file(found, own_folder, kind)
         except ValueError as error:
             raise RequestError(f"{kind} {name!r}: {error}") from None
         return found

@@ -23,6 +23,7 @@ from ddpbench.spec.fabric import FabricSettings, Links
 from ddpbench.spec.limits import MAX_COMBINATIONS, MAX_NODES, MAX_RANKS
 from ddpbench.spec.reasons import skip_reason
 from ddpbench.spec.settings import Base, Experiment
+from ddpbench.texts import and_words
 from ddpbench.user_files import is_import_path
 
 
@@ -328,9 +329,11 @@ def _unknown_choices(experiment: Experiment, catalog: Catalog) -> Iterable[Probl
             asked -= own
         for value in sorted(asked - set(known)):
             if known:
-                message = f'{" and ".join(choices)} has no "{value}"; {nearest(value, known)}'
+                have = "has" if len(choices) == 1 else "have"
+                message = f'{and_words(choices)} {have} no "{value}"; {nearest(value, known)}'
             else:
-                message = f'{" and ".join(names)} leaves no choice of it; set strategy = "ddp"'
+                leave = "leaves" if len(names) == 1 else "leave"
+                message = f'{and_words(names)} {leave} no choice of it; set strategy = "ddp"'
             yield Problem(path=where, message=message)
 
 

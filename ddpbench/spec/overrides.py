@@ -22,7 +22,7 @@ from ddpbench.spec.claims import SIDES
 from ddpbench.spec.fabric import FabricSettings
 from ddpbench.spec.selections import Models, dotted, same_value, written_twice
 from ddpbench.spec.settings import Base, Budget, Experiment
-from ddpbench.texts import given_twice, shortened, toml_text
+from ddpbench.texts import and_words, given_twice, shortened, toml_text
 
 _TOP_LEVEL = tuple(Experiment.model_fields)
 _SECTIONS: dict[str, type[BaseModel]] = {"base": Base, "budget": Budget, "fabric": FabricSettings}
@@ -324,8 +324,16 @@ def _put_at(
     return True
 
 
+_OF_OWN_CLASS = re.compile(r"""options\.(?P<owner>[^"']*:\w+)\.(?P<option>[^"':]+)""")
+
+
 def setting_keys(path: str) -> list[str]:
-    """Return a setting's path in parts, quoted as in TOML where a part itself has a dot."""
+    """Return a setting's path in parts, quoted as in TOML where a part itself has a dot.
+
+    The class of a user's file in `options.mine.py:TopK.ratio` needs no quotes.
+    """
+    if own := _OF_OWN_CLASS.fullmatch(path):
+        return ["options", own["owner"], *own["option"].split(".")]
     if '"' not in path and "'" not in path:
         return path.split(".")
     try:
@@ -421,8 +429,9 @@ def _leave_out(data: dict[str, Any], settings: Sequence[list[str]], before: Iter
             left += [f"{section}[{index}]" for index in idle]
             data[section] = [rule for index, rule in enumerate(rules) if index not in idle]
         if left:
-            listed = " and ".join(filter(None, [", ".join(left[:-1]), left[-1]]))
-            left_out.append(f"{owner} was replaced: {listed} {'is' if len(left) == 1 else 'are'} left out")
+            left_out.append(
+                f"{owner} was replaced: {and_words(left)} {'is' if len(left) == 1 else 'are'} left out"
+            )
     return left_out
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ddpbench.collectives.base import Collective
+from ddpbench.strategies import NoOptions, Strategy
 
 
 class ToEach(Collective):
@@ -31,3 +32,7 @@ class Twice(ToEach):
 
 class Other:
     pass
+
+
+class Another(Other, Strategy[NoOptions]):
+    """A class for another setting."""

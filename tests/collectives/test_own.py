@@ -12,6 +12,7 @@ import pytest
 from ddpbench.collectives import load_collective
 from ddpbench.errors import ExperimentError, StrategyError
 from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.own_classes import not_an_algorithm
 from ddpbench.launch.own_workloads import with_located
 from ddpbench.launch.verify import verification_cases, verify
 from ddpbench.machine.identity import sources_named
@@ -37,7 +38,9 @@ def of(*algorithms: str, strategy: str = "ddp") -> str:
 
 def test_it_is_a_case_that_no_formula_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "beside").mkdir()
-    (tmp_path / "beside/mine.py").write_text("raise RuntimeError('planning imports it')\nclass ToEach: ...\n")
+    (tmp_path / "beside/mine.py").write_text(
+        "raise RuntimeError('planning imports it')\nclass ToEach(Sum): ...\n"
+    )
     monkeypatch.chdir(tmp_path)
     usual, own = cases_of(of("all_reduce", "mine.py:ToEach"), tmp_path / "beside")
     assert own.algorithm == "beside/mine.py:ToEach"
@@ -65,7 +68,14 @@ def test_two_files_with_one_class_name_stay_apart(tmp_path: Path) -> None:
     [
         (of("gone.py:ToEach"), "there is no file"),
         (of("mine.py:ToEech"), "mine.py has no class ToEech; did you mean 'ToEach'?"),
+        (of("mine.py:Odd"), "mine.py has no class Odd; known: ToEach, Twice"),
+        (of("mine.py:Other"), "class Other in mine.py is not an algorithm: derive it from"),
+        (of("mine.py:Another"), "class Another in mine.py is not an algorithm: derive it from"),
         (of("mine.py:ToEach", strategy="master"), "master leaves no choice of it"),
+        (
+            '[base]\nworld_size = 2\nalgorithm = "ring"\n[axes]\nstrategy = ["single", "master", "fsdp"]\n',
+            'single, master and fsdp leave no choice of it; set strategy = "ddp"',
+        ),
     ],
 )
 def test_what_cannot_be_used_is_told_before_anything_is_launched(
@@ -84,6 +94,25 @@ def test_a_rank_takes_no_other_class_for_one(monkeypatch: pytest.MonkeyPatch) ->
     assert load_collective(f"{OWN}:ToEach").name == "ToEach"
     with pytest.raises(StrategyError, match=r"class Other in .* is not an algorithm: derive it from"):
         load_collective(f"{OWN}:Other")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from helper import Sum\nclass Mine(Sum): ...",
+        "import helper\nclass Mine(helper.Sum): ...",
+        "from helper import made\n@made\nclass Mine: ...",
+        "class Mine(metaclass=type): ...",
+        "class Mine: ...\nMine = made(Mine)",
+        "class Mine: ...\nfrom helper import *",
+        "from ddpbench.collectives.ring import Ring\nclass Kin(Ring): ...\nclass Mine(Kin): ...",
+    ],
+)
+def test_whether_it_is_an_algorithm_is_left_to_a_rank_where_only_that_can_tell(
+    tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "mine.py").write_text(text, encoding="utf-8")
+    assert not not_an_algorithm(f"{tmp_path}/mine.py:Mine")
 
 
 @pytest.mark.multiprocess

@@ -109,8 +109,9 @@ def test_its_options_are_axes_and_may_be_named_alone() -> None:
     assert [case.options["ratio"] for case in cases_of(axis)] == [0.1, 0.2]
     (case,) = cases_of(of("mine.py:Sound"), "ratio=0.3")
     assert case.options["ratio"] == 0.3
-    (case,) = cases_of(of("mine.py:Sound"), 'options."mine.py:Sound".ratio=0.4')
-    assert case.options["ratio"] == 0.4
+    for named in ('"mine.py:Sound"', "mine.py:Sound"):
+        (case,) = cases_of(of("mine.py:Sound"), f"options.{named}.ratio=0.4")
+        assert case.options["ratio"] == 0.4
     models = option_models([Owner("strategy", "mine.py:Sound")], TableCatalog())
     assert with_whole_options(["ratio=1"], models, []) == ['options."mine.py:Sound".ratio=1']
 
