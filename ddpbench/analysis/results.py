@@ -1,4 +1,4 @@
-"""What analysis found of each case and launch, as values.
+"""Results of cases and launches, as values.
 
 Times are seconds, sizes bytes, rates bytes or samples per second. A case is named by its id. `columns_of` makes plain
 columns of them, for JSON: the one encoder.
@@ -26,7 +26,7 @@ class LaunchResult:
     wall_s: float
     measured_s: float
     server_s: float
-    """What starting its fork server took."""
+    """Start of its fork server."""
     steal_fraction: float
     foreign_fraction: float
     steady: bool | None
@@ -43,7 +43,7 @@ class StepParts:
 
     case_id: str
     parts: Mapping[str, Interval]
-    """By name, as `analysis.read.overlap.PARTS` has them; and `overlapped_comm`, which is no part of it."""
+    """By name, as `analysis.read.overlap.PARTS` has them; and `overlapped_comm`, outside the step."""
     step_time_s: float
     launches: int
     instrumentation_overhead: float | None
@@ -80,7 +80,7 @@ class Proved:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compared:
-    """A case held against another by step time, paired by round."""
+    """Comparison of a case with another by step time, paired by round."""
 
     topic: str
     """`buckets`, `layouts`, `strategies` or `ranks`: with the fastest of the others of its group. `data`: with the same
@@ -97,7 +97,7 @@ class Compared:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputResult:
-    """A measured case, and whether it waits for its data (`analysis/inputs.py`)."""
+    """Time that a measured case waits for data (`analysis/inputs.py`)."""
 
     group: int
     """Its members differ only in where batches come from."""
@@ -105,7 +105,7 @@ class InputResult:
     data: str
     loader_workers: int
     waited_s: float | None
-    """Of an instrumented step, as its share."""
+    """In an instrumented step; the next is its share of it."""
     waited_share: float | None
     ratio: Interval | None
     """Step time over that from memory."""
@@ -118,13 +118,13 @@ class Loss:
 
     case_id: str
     item: str
-    """One of `waterfall.LOSSES`, or `efficiency`."""
+    """A name of `waterfall.LOSSES`, or `efficiency`."""
     share: Interval
     rounds: int
     split: bool
-    """Whether contention is told apart."""
+    """True if contention is a loss by itself."""
     outrun: bool
-    """Whether independent ranks were slower than the case."""
+    """True if independent ranks were slower than the case."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +134,7 @@ class TransferResult:
     group: int
     """The strategy, by how many sizes it has."""
     case_id: str
-    """One of its cases."""
+    """The first case with such a transfer."""
     op: str
     world_size: int
     bytes: int
@@ -148,7 +148,7 @@ class TransferResult:
     rounds: int
     transfers: int
     latency_s: Interval | None
-    """Of the line through the operation's sizes, as what follows; None without one."""
+    """Intercept of the line through the operation's sizes, as the three fields below; None without a line."""
     byte_s: float | None
     misfit: float | None
     latency_share: float | None
@@ -168,7 +168,7 @@ class NetworkResult:
     """The least that any algorithm needs, where all links are alike."""
     gradient_bytes: float | None
     sent_bytes: float | None
-    """What the rank that sent most handed to the network; None where the library sent."""
+    """Bytes that the busiest rank handed to the network; None where the library sent."""
     formula_bytes: float | None
 
 
@@ -199,7 +199,7 @@ class TrainedToLoss:
     one_device_case_id: str | None
     """The case `single` with the same batch."""
     apart: float | None
-    """How far the losses of the first steps are from that one's, at most, relative."""
+    """Largest relative distance of its losses from that case's, over the first steps."""
 
 
 def columns_of(results: Iterable[Any]) -> dict[str, list[Any]]:

@@ -1,4 +1,4 @@
-"""What is told of cases one by one: their launches, parts of a step, spans, proofs, inputs and checkpoints."""
+"""Results of each case: its launches, parts of a step, spans, proofs, inputs and checkpoints."""
 
 from __future__ import annotations
 

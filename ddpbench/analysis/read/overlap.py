@@ -230,7 +230,7 @@ def _breakdowns(cases: Sequence[Instrumented]) -> list[Breakdown | None]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Sums:
-    """What each launch's steps are made of; launches of several cases, one after the other."""
+    """Sums over each launch's steps; launches of several cases follow one another."""
 
     by_launch: NDArray[np.float64]
     """Seconds, a row for each of `_KINDS` and a column for each launch."""

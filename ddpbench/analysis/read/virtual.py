@@ -47,7 +47,7 @@ _TIMES: dict[type[Record], tuple[str, ...]] = {
     Warmup: ("start_ns", "end_ns", "step_ns", "blocks_ns"),
     Pace: ("lateness_ns",),
 }
-"""Of each kind of record the fields that are times by the rank's clock."""
+"""Fields of each kind of record that are times by the rank's clock."""
 _SIZES: dict[type[Record], tuple[str, ...]] = {
     CommRecord: ("bytes", "sent_bytes"),
     RankStart: ("parameters", "gradient_bytes", "largest_gradient_bytes"),
@@ -55,7 +55,7 @@ _SIZES: dict[type[Record], tuple[str, ...]] = {
     Buckets: ("bytes",),
     Traffic: ("sent_bytes", "received_bytes"),
 }
-"""Those that grow with the gradient."""
+"""Fields that grow with the gradient."""
 
 
 def _nominal(record: Record, k: float, m: int) -> Record:
