@@ -68,11 +68,25 @@ def exchangeable_above(path: Path) -> Path | None:
     Raises:
         OSError: it cannot be reached.
     """
-    for folder in path.resolve().parents:
-        found = folder.stat()
-        if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX and found.st_uid != os.geteuid():
-            return folder
-    return None
+    return next(
+        (one for one in path.resolve().parents if _lets_rename(one) and one.stat().st_uid != os.geteuid()),
+        None,
+    )
+
+
+def exchangeable_in(folder: Path) -> Path | None:
+    """Return the first of a folder and those above it in which everybody can put something in another's place.
+
+    Raises:
+        OSError: it cannot be reached.
+    """
+    resolved = folder.resolve()
+    return next((one for one in (resolved, *resolved.parents) if _lets_rename(one)), None)
+
+
+def _lets_rename(folder: Path) -> bool:
+    mode = folder.stat().st_mode
+    return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
 
 
 def is_decoy(word: str) -> bool:

@@ -27,7 +27,7 @@ from ddpbench.errors import (
     UnreadableError,
     meant_path,
 )
-from ddpbench.planted import exchangeable_above, other_owner
+from ddpbench.planted import exchangeable_above, exchangeable_in, other_owner
 from ddpbench.records.checked import read_json
 from ddpbench.records.files import (
     MOST_NOTES,
@@ -400,11 +400,13 @@ class LaunchDir:
 
         Raises:
             ValueError: the run's id is not a part of a file name.
+            OutputError: everybody can exchange what is in `parent`.
         """
         if not RUN_ID.fullmatch(run_id):
             raise ValueError(f"{shortened(run_id)} is not the id of a run")
         if not parent:
             return self.path / "snapshots"
+        check_checkpoint_dir(parent)
         *_, run, _, case_id, launch = self.path.absolute().parts
         return Path(parent) / "-".join(filter(None, ["ddpbench", run_id, run, case_id, launch]))
 
@@ -812,6 +814,25 @@ def explain_unreadable(error: OSError) -> str:
         if os.path.lexists(path)
         else ""
     )
+
+
+def check_checkpoint_dir(name: str) -> None:
+    """Refuses a directory for checkpoints in which other users could put a folder, or a link, in a checkpoint's place.
+
+    Raises:
+        OutputError: everybody can rename what is in it or in a folder above, or a link of another user's leads there.
+    """
+    try:
+        check_links(Path(name))
+        shared = exchangeable_in(Path(name))
+    except OSError:
+        return  # the write says why
+    if shared is not None:
+        raise OutputError(
+            f"base.checkpoint_dir = {name!r}: everybody can rename what is in {shared}, and so have "
+            f"checkpoints overwrite or remove other files of yours. Have its owner run chmod +t {shared}, as /tmp is, "
+            "name another directory, or leave the setting out, and checkpoints go into the run directory"
+        )
 
 
 def explain_os_error(error: OSError) -> str:

@@ -26,6 +26,25 @@ def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
             prepare(request(tmp_path, base))
 
 
+@pytest.mark.parametrize("below", ["", "of_mine"])
+def test_one_where_others_can_exchange_a_checkpoints_folder_is_refused(tmp_path: Path, below: str) -> None:
+    """They could put links in its place, through which other files are overwritten, or have a folder removed."""
+    scratch = tmp_path / "scratch"
+    (scratch / below).mkdir(parents=True)
+    base = f'checkpoint = true\ncheckpoint_dir = "{scratch / below}"'
+    scratch.chmod(0o777)
+    with pytest.raises(
+        OutputError, match=rf"everybody can rename what is in {scratch}, .* chmod \+t {scratch}"
+    ):
+        prepare(request(tmp_path, base))
+    launch = RunDir(tmp_path / "run").launch("ddp-w2", "measure", 0)
+    with pytest.raises(OutputError, match="everybody can rename"):
+        launch.checkpoints(str(scratch / below), "0a")
+    scratch.chmod(0o1777)
+    assert prepare(request(tmp_path, base)).plan.runnable
+    assert launch.checkpoints(str(scratch / below), "0a").parent == scratch / below
+
+
 def test_it_belongs_to_cases_that_save_and_to_no_others(tmp_path: Path) -> None:
     base = f'checkpoint_dir = "{tmp_path}"'
     saving = prepare(request(tmp_path, f"{base}\ncheckpoint = true")).plan.runnable[0].case

@@ -248,6 +248,20 @@ def test_a_slot_says_in_its_card_that_its_directory_leads_elsewhere(
     assert card.problem.startswith(f"{path} is a {'link' if change is linked else 'pipe'}")
 
 
+def test_a_slot_says_in_its_card_that_others_can_exchange_its_checkpoints(tmp_path: Path) -> None:
+    """The directory is one of the node's own."""
+    run, scratch = planned(tmp_path), tmp_path / "scratch"
+    scratch.mkdir()
+    scratch.chmod(0o777)
+    plan = read_plan(run)
+    case = replace(plan.cases[0].case, checkpoint=True, checkpoint_dir=str(scratch))
+    replaced = replace(plan, cases=(replace(plan.cases[0], case=case),))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("ddpbench.worker.slot.own_card.read_plan", lambda _: replaced)
+        card = own_card(run, SimpleNamespace(rank=0, local_rank=0, node=""), lambda _env: None)  # type: ignore[arg-type, return-value]
+    assert f"everybody can rename what is in {scratch}" in card.problem
+
+
 class Opening:
     """The store of a job whose slots have nothing to say against it."""
 

@@ -32,7 +32,7 @@ from ddpbench.records import RunDir
 from ddpbench.records.files import damaged
 from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import read_plan
-from ddpbench.records.rundir import checked_name, default_path
+from ddpbench.records.rundir import check_checkpoint_dir, checked_name, default_path
 from ddpbench.spec import (
     Devices,
     Experiment,
@@ -163,7 +163,7 @@ def _check_checkpoint_dirs(cases: Sequence[PlannedCase]) -> None:
     """Refuses a directory for checkpoints that is none or cannot be written, before anything is measured.
 
     Raises:
-        OutputError: it is not there, or may not be written.
+        OutputError: it is not there, may not be written, or others can exchange what is in it.
     """
     for name in dict.fromkeys(entry.case.checkpoint_dir for entry in cases):
         if name and not (Path(name).is_dir() and os.access(name, os.W_OK | os.X_OK)):
@@ -172,6 +172,8 @@ def _check_checkpoint_dirs(cases: Sequence[PlannedCase]) -> None:
                 f"base.checkpoint_dir = {name!r} {what}: make it, name another, or leave the setting out, and "
                 "checkpoints go into the run directory"
             )
+        if name:
+            check_checkpoint_dir(name)
 
 
 def _check_launcher(experiment: Experiment, source: Path) -> None:

@@ -20,7 +20,7 @@ from ddpbench.own_code import RANK_CODE, code_digest
 from ddpbench.records import RunDir
 from ddpbench.records.files import MOST_NOTES, read_text
 from ddpbench.records.plan import StoredPlan, read_plan
-from ddpbench.records.rundir import check_own
+from ddpbench.records.rundir import check_checkpoint_dir, check_own
 from ddpbench.worker.place import SlotPlace, host_name
 from ddpbench.worker.slot.ending import explained
 from ddpbench.worker.slot.roster import Card
@@ -37,6 +37,8 @@ def own_card(run: RunDir, place: SlotPlace, server: Callable[[Mapping[str, str]]
         plan = read_plan(run)
         if not plan.cases:
             raise RequestError(f"{run.plan} has no case; plan the experiment again, in another --out")
+        for name in {entry.case.checkpoint_dir for entry in plan.cases} - {""}:
+            check_checkpoint_dir(name)
         hardware = read_hardware()
         probe = _probe(plan, server)
         pci = [gpu["pci"] for gpu in probe["gpus"]]
