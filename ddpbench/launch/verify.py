@@ -15,7 +15,7 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from ddpbench.errors import ExperimentError, MachineError, Problem, nearest
+from ddpbench.errors import ExperimentError, LaunchError, MachineError, Problem, nearest
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.devices import usable_devices, within_gpus
 from ddpbench.launch.own_workloads import resolved
@@ -316,10 +316,14 @@ _POINT_TO_LOGS: tuple[Status, ...] = ("failed", "hung", "oom")
 def _folder(verdicts: Sequence[Verdict], on_logs: Callable[[Path], None] | None) -> Iterator[Path]:
     """Yield a new folder for records and logs, kept where `on_logs` is to be told of it."""
     folder = Path(tempfile.mkdtemp(prefix="ddpbench-verify-"))
+    named = False
     try:
         yield folder
+    except LaunchError as error:  # such as one that names a fork server's log
+        named = str(folder) in str(error)
+        raise
     finally:
-        if on_logs is not None and any(each.status in _POINT_TO_LOGS for each in verdicts):
+        if on_logs is not None and (named or any(each.status in _POINT_TO_LOGS for each in verdicts)):
             on_logs(folder)
         else:
             shutil.rmtree(folder, ignore_errors=True)
