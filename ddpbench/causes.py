@@ -47,7 +47,8 @@ def exception_words(error: BaseException) -> str:
 
     The words are one line, and whole sentences as far as `LONGEST` allows.
     """
-    words = _named(type(error).__name__, meaningful(text_of(error)))
+    text = text_of(error)
+    words = _of_callback(text) or _named(type(error).__name__, meaningful(text))
     cause = error.__cause__
     if cause is not None and not isinstance(cause, KeyboardInterrupt):
         reason = meaningful(text_of(cause))
@@ -198,6 +199,22 @@ def _of_traceback(text: str) -> str:
     if worker := _WORKER.match(head.strip()):
         places.insert(0, worker[1])
     return f"{words} ({', '.join(places)})" if places else words
+
+
+_CALLBACK = "Got the following error when running the callback: "
+_CALLED_AT = re.compile(r"^\s+(\S.*)\((\d+)\): ", re.MULTILINE)
+
+
+def _of_callback(text: str) -> str:
+    """Return the exception that a future's callback raised, and where in the user's code; empty of another text.
+
+    torch raises it again as a RuntimeError for each callback after it, with the frames of all, the innermost first.
+    """
+    if not text.startswith(_CALLBACK):
+        return ""
+    said, _, frames = text.rpartition(_CALLBACK)[2].partition("\n\nAt:\n")
+    places = (f" ({shown(path)}:{line})" for path, line in _CALLED_AT.findall(frames) if is_users(path))
+    return meaningful(said) + next(places, "")
 
 
 def _shortened(text: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import ddpbench
 from ddpbench.causes import (
     LONGEST,
     environments_part_of,
@@ -280,3 +281,14 @@ def test_a_run_directory_is_not_blamed_where_no_process_can_be_started(tmp_path:
         os_fork()
     assert str(raised.value) == (f"{tmp_path / 'run'} cannot be measured: {UNAVAILABLE}{OF_PROCESSES}")
     assert removed == ["made"]
+
+
+def test_an_exception_of_a_futures_callback_is_told_alone_with_the_users_line(tmp_path: Path) -> None:
+    called = "Got the following error when running the callback: "
+    mine, ours = tmp_path / "mine.py", Path(ddpbench.__file__).parent / "strategies/hook/replica.py"
+    frames = f"  {ours}(97): arrived\n  {mine}(44): f\n  {mine}(40): hook\n"
+    for before in ("", f"{called}RuntimeError: "):
+        error = RuntimeError(f"{before}{called}ValueError: too short\n\nAt:\n{frames}\n\nAt:\n{frames}")
+        assert exception_words(error) == f"ValueError: too short ({mine}:44)"
+    error = RuntimeError(f"{called}ValueError: too short\n\nAt:\n  {ours}(97): arrived\n")
+    assert exception_words(error) == "ValueError: too short"

@@ -101,6 +101,11 @@ class Shorter(Averages):
         return super().hook(state, bucket).then(lambda future: future.value()[1:].clone())
 
 
+class RaisesLater(Averages):
+    def hook(self, state: Any, bucket: Any) -> Any:
+        return super().hook(state, bucket).then(lambda future: future.value()[1.5])
+
+
 class Raises(Averages):
     def hook(self, state: Any, bucket: Any) -> Any:
         raise KeyError("of mine")

@@ -63,6 +63,7 @@ def test_one_that_keeps_some_and_sends_it_later_is_proved(hooks: dict[str, Verdi
             "failed",
             r"Shorter: the future of its hook\(\) holds a tensor of [\d,]+ numbers of type float64; ",
         ),
+        ("RaisesLater", "failed", r"rank \d in proof: \w+Error: [^;]* \([^ ]*own_hooks\.py:\d+\)$"),
         ("Raises", "failed", r"KeyError: 'of mine' \(.*own_hooks\.py:\d+\)"),
         ("KeepsNothing", "failed", r"KeepsNothing: kept\(\) gave 3 numbers of bucket 0, which has"),
         (
