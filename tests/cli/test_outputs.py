@@ -101,16 +101,13 @@ class FakeServer:
         return self
 
     def __exit__(self, *_: object) -> None: ...
-    def inspect(self, *_: object) -> dict[str, Any]:
-        return {}
-
-    def profile(self, *_: object, **__: object) -> dict[str, Any]:
-        return {"profile": PROFILE}
 
 
 @pytest.fixture(autouse=True)
 def without_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profiling, "ServerProcess", FakeServer)
+    monkeypatch.setattr(profiling, "inspected", lambda *_: {})
+    monkeypatch.setattr(profiling, "profiled", lambda *_, **__: {"profile": PROFILE})
 
 
 def argv(command: str, runs: Path, option: str, path: object) -> list[str]:

@@ -58,6 +58,12 @@ class Server:
         return self.facts
 
 
+@pytest.fixture(autouse=True)
+def without_trying(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddpbench.machine.trial.gradients_of", Server.gradients)
+    monkeypatch.setattr("ddpbench.machine.trial.inspected", Server.inspect)
+
+
 def slot_of(run: RunDir, facts: dict[str, Any] = TRIED) -> tuple[Any, Server]:
     server = Server(facts)
     return SimpleNamespace(run=run, beat=lambda: None, server=lambda _env: server), server

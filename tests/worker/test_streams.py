@@ -126,8 +126,9 @@ class Server:
         return inspect_workload(case, largest)
 
 
-def test_a_sweep_asks_for_the_largest_of_its_cases(tmp_path: Path) -> None:
+def test_a_sweep_asks_for_the_largest_of_its_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server: Any = Server()
+    monkeypatch.setattr("ddpbench.machine.trial.inspected", Server.inspect)
     cases = [case_of("Stream", world_size) for world_size in (1, 5, 2)]
     with pytest.raises(WorkloadError, match="at 5 ranks, on rank 4, the dataset gave this rank 3 samples"):
         inspect_own(server, cases, tmp_path)
