@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from ddpbench import user_files
 from ddpbench.errors import StrategyError
 from ddpbench.launch.own_classes import has_own_step, not_an_algorithm
-from ddpbench.launch.own_workloads import check_file, check_profile, located, resolved
+from ddpbench.launch.own_workloads import check_file, check_profile, located, owner_of, resolved
 from ddpbench.spec import Case, StrategyInfo, WorkloadInfo
 from ddpbench.strategies import TABLE, Strategy, load_strategy, own_step_reason
 from ddpbench.strategies.traits import stated_traits
@@ -87,6 +87,12 @@ class TableCatalog:
         check_file(path, self._beside, "algorithm")
         if why := not_an_algorithm(path):
             raise ValueError(why)
+
+    def options_table(self, name: str) -> str:
+        try:
+            return owner_of(name, self._beside)
+        except ValueError:  # said of the strategy or workload of that name
+            return name
 
     def workload(self, name: str) -> WorkloadInfo:
         name = resolved("workload", name)

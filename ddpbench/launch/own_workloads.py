@@ -192,8 +192,8 @@ def with_located(experiment: Experiment, own_folder: Path) -> Experiment:
     axes = selection(experiment.axes)
     for key in (key for key in axes if key in _SHIPPED):
         _check_values(key, axes[key], experiment.axes[key])
-    _check_apart([_owner(owner, own_folder) for owner in experiment.options], [*experiment.options])
-    options = {_owner(owner, own_folder): given for owner, given in experiment.options.items()}
+    _check_apart([owner_of(owner, own_folder) for owner in experiment.options], [*experiment.options])
+    options = {owner_of(owner, own_folder): given for owner, given in experiment.options.items()}
     exclude = [selection(rule) for rule in experiment.exclude]
     claims = [
         claim.model_copy(
@@ -247,11 +247,15 @@ def _setting(name: str, own_folder: Path) -> str:
     if not name.startswith("options."):
         return name
     owner, dot, key = name.removeprefix("options.").rpartition(".")
-    return f"options.{_owner(owner, own_folder)}{dot}{key}"
+    return f"options.{owner_of(owner, own_folder)}{dot}{key}"
 
 
-def _owner(owner: str, own_folder: Path) -> str:
-    """Return the name of an options table: a strategy's own name, or a workload's without its class."""
+def owner_of(owner: str, own_folder: Path | None) -> str:
+    """Return the name of an options table: a strategy's own name, or a workload's without its class.
+
+    Raises:
+        ValueError: it is a name that several packages have registered, or of what is not a class.
+    """
     if is_import_path(owner):
         return located(owner, own_folder)
     if owner.endswith(".py"):

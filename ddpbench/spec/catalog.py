@@ -109,6 +109,12 @@ class Catalog(Protocol):
             ValueError: it is not, or has no such class; the sentence says which.
         """
 
+    def options_table(self, name: str) -> str:
+        """Return the one name of a table of options that may be written in several ways.
+
+        It has the file's path, or the path that a package registered, and no size or class of a workload.
+        """
+
     def workload(self, name: str) -> WorkloadInfo:
         """Return the workload of that name, or of an import path such as `train.py:MyWorkload`.
 

@@ -419,11 +419,19 @@ def _options(
     for owner, given in options.items():
         path = f"options.{owner}"
         if owner not in models:
-            known = {
-                *catalog.strategy_names(),
-                *(name.partition(":")[0] for name in catalog.workload_names()),
-            }
-            why = "is not used by this experiment" if owner in known else "is not a strategy or workload"
-            problems.append(Problem(path=path, message=f"{shortened(owner)} {why}; {nearest(owner, models)}"))
+            problems.append(Problem(path=path, message=_not_an_owner(owner, models, catalog)))
             continue
         _section(models[owner], given, path, problems)
+
+
+def _not_an_owner(owner: str, models: Iterable[str], catalog: Catalog) -> str:
+    """Return why a table of options cannot have this name, and which of the tables `models` may be meant."""
+    table = catalog.options_table(owner)
+    for name in models:
+        whole = catalog.options_table(name)
+        if whole in (table, table.rpartition(":")[0]):
+            return f"this experiment has it as {shortened(name)}: write [options.{sets.quoted(name)}]"
+    known = {*catalog.strategy_names(), *(name.partition(":")[0] for name in catalog.workload_names())}
+    is_one = owner in known or table != owner or ":" in owner or owner.endswith(".py")
+    why = "is not used by this experiment" if is_one else "is not a strategy or workload"
+    return f"{shortened(owner)} {why}; {nearest(owner, models)}"

@@ -138,12 +138,12 @@ def with_whole_options(overrides: Iterable[str], models: Models, problems: list[
         axis, dot, bare = name.strip().rpartition(".")
         if axis in ("", "axes") and bare not in _TOP_LEVEL and not places(bare, {}):
             meant_key = _meant(bare, places(bare, models), problems)
-            bare = ".".join(map(_quoted, _split(meant_key))) if meant_key else bare
+            bare = ".".join(map(quoted, _split(meant_key))) if meant_key else bare
         written.append(f"{axis}{dot}{bare}{equals}{value}" if equals else text)
     return written
 
 
-def _quoted(part: str) -> str:
+def quoted(part: str) -> str:
     """Return a part of a key as TOML reads it back: an owner such as `mine.py:TopK` in quotes."""
     return part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else toml_text(part)
 

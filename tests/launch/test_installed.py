@@ -190,6 +190,35 @@ def test_one_class_under_two_names_is_refused(install: Install, kind: str, names
         cases_of(f"{start}[axes]\n{kind} = {names}")
 
 
+@pytest.mark.parametrize(
+    ("base", "table", "said"),
+    [
+        ('strategy = "topk"', "ddp_topk:TopK", "this experiment has it as 'topk': write [options.topk]"),
+        ('strategy = "ddp_topk:TopK"', "topk", 'write [options."ddp_topk:TopK"]'),
+        ('workload = "forecast"', "ddp_topk", "this experiment has it as 'forecast'"),
+        ('workload = "forecast"', "ddp_topk:Mine", "this experiment has it as 'forecast'"),
+        ('workload = "ddp_topk:Mine"', "forecast", "write [options.ddp_topk]"),
+        ('strategy = "mine.py:TopK"', "./mine.py:TopK", 'write [options."mine.py:TopK"]'),
+        ('workload = "mine.py:Mine"', "./mine.py", 'write [options."mine.py"]'),
+        ('workload = "mine.py:Mine"', "mine.py:Mine", 'write [options."mine.py"]'),
+        ('workload = "gpt:nano"', "gpt:nano", "write [options.gpt]"),
+        ('workload = "mlp"', "topk", "'topk' is not used by this experiment; known: ddp, mlp"),
+        ('workload = "mlp"', "mine.py", "'mine.py' is not used by this experiment; "),
+        ('workload = "mlp"', "bottomk", "'bottomk' is not a strategy or workload; known: ddp, mlp"),
+    ],
+)
+def test_options_under_another_name_are_told_under_which(
+    install: Install, tmp_path: Path, base: str, table: str, said: str
+) -> None:
+    install(SOUND)
+    (tmp_path / "mine.py").write_text(STRATEGY, encoding="utf-8")
+    start = "" if "strategy" in base else 'strategy = "ddp"'
+    with pytest.raises(ExperimentError) as error:
+        cases_of(f'[base]\n{start}\n{base}\n[options."{table}"]\nratio = 0.25\n')
+    assert [str(one).startswith(f"options.{table}: ") for one in error.value.problems] == [True]
+    assert said in str(error.value)
+
+
 def test_options_of_one_class_under_two_names_are_refused_as_a_class(install: Install) -> None:
     install({"ddpbench.strategies": dict.fromkeys(("topk", "best_k"), "ddp_topk:TopK")})
     axes = '"options.topk.ratio" = [0.1]\n"options.best_k.ratio" = [0.2]\n'
