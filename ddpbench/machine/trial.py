@@ -155,6 +155,7 @@ def _own_reason(case: Case, facts: Mapping[str, Any]) -> str | None:
         updates_in_backward=bool(facts.get("in_backward")),
         unreached=() if facts.get("exchanges") else tuple(facts.get("unreached", ())),
         empty=tuple(facts.get("empty", ())),
+        over_one_memory=tuple(facts.get("one_memory", ())),
     )
     return reason or found_reason(case, found)
 
@@ -168,6 +169,7 @@ _NOT_IDENTIFYING = (
     "dropped",
     "dropped_blocks",
     "empty",
+    "one_memory",
     "stream",
 )
 
@@ -219,6 +221,11 @@ def summary_of(name: str, facts: Mapping[str, Any]) -> str:
         ),
         *([f"enters {facts['autocast']} autocast itself"] if facts.get("autocast") else []),
         *([_IN_EVALUATION] if facts.get("evaluation_mode") else []),
+        *(
+            [f"its parameters {_few(facts['one_memory'])} lie over one memory"]
+            if facts.get("one_memory")
+            else []
+        ),
         *([f"its forward writes into {_few(facts['writes'])}"] if facts.get("writes") else []),
         *(
             [f"its steps leave out different parameters ({_few(facts['dropped'])})"]

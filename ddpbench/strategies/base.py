@@ -83,6 +83,8 @@ class ModelFound:
     """Parameters whose gradients no backward makes and the class does not average itself, by name."""
     empty: tuple[str, ...] = ()
     """Trained parameters without an element, by name."""
+    over_one_memory: tuple[str, ...] = ()
+    """Two parameters with elements in the same place of memory, by name, as after `a.data = b.data`; trained ones."""
 
     @property
     def are_mixed(self) -> bool:
@@ -289,6 +291,17 @@ def parts_reason(strategy: str, closure: str) -> str:
     return (
         f"{strategy} divides the update among ranks, and {closure} computes one of all parameters together: use ddp or "
         "master, or another optimizer"
+    )
+
+
+def memory_reason(strategy: str, found: ModelFound) -> str | None:
+    """Return why a strategy that gives each parameter a memory of its own cannot train such a model, or None."""
+    if not found.over_one_memory:
+        return None
+    first, second = (name.removeprefix("network.") for name in found.over_one_memory)
+    return (
+        f"parameters {first} and {second} lie over one memory, and {strategy} would train each apart: have both be one "
+        "nn.Parameter, or use ddp or master"
     )
 
 

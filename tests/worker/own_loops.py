@@ -45,6 +45,28 @@ class Hollow(Functions):
         return model
 
 
+class OneMemory(Functions):
+    """Two parameters over one memory."""
+
+    def model(self) -> nn.Module:
+        model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Linear(6, 3))
+        model[2].weight.data = model[0].weight.data
+        return model
+
+
+class OneBuffer(Functions):
+    """All parameters in one memory, each in a place of its own."""
+
+    def model(self) -> nn.Module:
+        model = build()
+        whole = torch.cat([each.detach().flatten() for each in model.parameters()])
+        for each, part in zip(
+            model.parameters(), whole.split([each.numel() for each in model.parameters()]), strict=True
+        ):
+            each.data = part.view_as(each)
+        return model
+
+
 class Streams(Functions):
     """An iterable dataset that each rank takes its share of."""
 

@@ -320,6 +320,14 @@ REFUSED = [
     ("SparseLoop", "master", "master sends gradients whole, and some of this model's are sparse"),
     ("Sparse", "async_server", "async_server sends gradients whole"),
     ("Hollow", "fsdp", "the trained parameter none has no elements, and FSDP cannot reduce its gradient"),
+    *(
+        (
+            "OneMemory",
+            name,
+            f"parameters 0.weight and 2.weight lie over one memory, and {name} would train each apart",
+        )
+        for name in ("zero1", "fsdp", "post_local_sgd")
+    ),
     (
         "Streams",
         "async_server",
@@ -337,6 +345,12 @@ def test_a_strategy_that_cannot_train_a_class_is_skipped_with_a_sentence(
     skipped, kept = within_own(entries, {entries[0].case.workload: inspected(name)})
     assert str(skipped.skip_reason).startswith(said)
     assert kept.skip_reason is None
+
+
+@pytest.mark.usefixtures("alone")
+def test_places_of_their_own_in_one_memory_hinder_nothing() -> None:
+    assert "one_memory" not in inspected("OneBuffer")
+    assert inspected("OneMemory")["one_memory"] == ["network.0.weight", "network.2.weight"]
 
 
 @pytest.mark.usefixtures("alone")

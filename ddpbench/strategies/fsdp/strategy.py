@@ -11,6 +11,7 @@ from ddpbench.strategies.base import (
     Replica,
     Strategy,
     dense_reason,
+    memory_reason,
     parts_reason,
     replicas_reason,
 )
@@ -88,7 +89,7 @@ class Fsdp(Strategy[FsdpOptions]):
                 "requires_grad = False, or use ddp or master"
             )
         if not found.are_mixed or not (whole or found.mixed_within_blocks):
-            return None
+            return memory_reason(self.name, found)
         return (
             f"fsdp needs parameters of one type in each part that it shards, and this model trains {found.words} in "
             f"one part: use ddp or master{found.or_cast}"

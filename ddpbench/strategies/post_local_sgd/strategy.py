@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddpbench.spec import Case
-from ddpbench.strategies.base import Job, Promise, Replica, Strategy
+from ddpbench.strategies.base import Job, ModelFound, Promise, Replica, Strategy, memory_reason
 from ddpbench.strategies.post_local_sgd.options import PostLocalSgdOptions
 
 
@@ -48,6 +48,9 @@ class PostLocalSgd(Strategy[PostLocalSgdOptions]):
         if case.compute != "real":
             return "a replay's update has a profiled time, in which no averaging is: use real computation"
         return None
+
+    def found_reason(self, case: Case, found: ModelFound) -> str | None:
+        return memory_reason(self.name, found)
 
     def build(self, job: Job, options: PostLocalSgdOptions) -> Replica:
         from ddpbench.strategies.post_local_sgd.replica import PostLocalSgdReplica

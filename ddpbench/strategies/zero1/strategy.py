@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddpbench.spec import Case
-from ddpbench.strategies.base import Job, ModelFound, Replica, Strategy, parts_reason
+from ddpbench.strategies.base import Job, ModelFound, Replica, Strategy, memory_reason, parts_reason
 from ddpbench.strategies.zero1.options import Zero1Options
 
 
@@ -50,7 +50,7 @@ class Zero1(Strategy[Zero1Options]):
 
     def found_reason(self, case: Case, found: ModelFound) -> str | None:
         if not found.are_mixed:
-            return None
+            return memory_reason(self.name, found)
         return (
             f"torch's ZeroRedundancyOptimizer takes parameters of one type, and this model trains {found.words}: use "
             f"ddp or master{found.or_cast}"

@@ -297,9 +297,36 @@ def _facts(
         "loss": loss.item(),
         **({"autocast": autocast} if autocast else {}),
         **({"empty": empty} if empty else {}),
+        **({"one_memory": names} if (names := over_one_memory(model)) else {}),
         **({"stream": True} if training.is_stream else {}),
         **({"evaluation_mode": True} if _is_in_evaluation(model) else {}),
     }
+
+
+def over_one_memory(model: torch.nn.Module) -> list[str]:
+    """Return the names of two parameters that have an element in common, one of which is trained; else none."""
+    seen: dict[int, list[tuple[str, torch.Tensor]]] = {}
+    for name, each in model.named_parameters():
+        if each.layout != torch.strided or not each.numel():
+            continue
+        beside = seen.setdefault(each.untyped_storage().data_ptr(), [])
+        for other, one in beside:
+            if (each.requires_grad or one.requires_grad) and _overlap(one, each):
+                return [other, name]
+        beside.append((name, each))
+    return []
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors of one storage have an element in common."""
+    if one.dtype != other.dtype:
+        return True
+    taken = torch.zeros(one.untyped_storage().nbytes() // one.element_size(), dtype=torch.bool)
+    of_one, of_other = (
+        taken.as_strided(each.shape, each.stride(), each.storage_offset()) for each in (one, other)
+    )
+    of_one.fill_(True)
+    return bool(of_other.any())
 
 
 def _is_in_evaluation(model: torch.nn.Module) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddpbench.errors import first_reason
 from ddpbench.spec import OWN_TYPES, Case
-from ddpbench.strategies.base import Job, ModelFound, Replica, Strategy, dense_reason
+from ddpbench.strategies.base import Job, ModelFound, Replica, Strategy, dense_reason, memory_reason
 from ddpbench.strategies.frameworks.deepspeed.options import DeepSpeedOptions
 from ddpbench.strategies.frameworks.installed import missing
 
@@ -88,7 +88,7 @@ class DeepSpeed(Strategy[DeepSpeedOptions]):
 
     def found_reason(self, case: Case, found: ModelFound) -> str | None:
         if found.trained == ("float32",):
-            return None
+            return memory_reason(self.name, found)
         return f'DeepSpeed updates weights in float32, and this model trains {found.words}: set dtype = "float32"'
 
     def build(self, job: Job, options: DeepSpeedOptions) -> Replica:
