@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from ddpbench.records.files import open_to_append
 from ddpbench.records.schema import Record, as_json, record_from_json, records_from_json
-from ddpbench.texts import shortened
+from ddpbench.texts import within
 
 
 class RecordWriteError(Exception):
@@ -50,7 +50,7 @@ def _check(lines: list[str]) -> None:
             try:
                 record_from_json(line.encode())
             except ValueError as error:
-                raise ValueError(f"{_UNREADABLE}: {error}; it is {shortened(line.strip())}") from None
+                raise ValueError(f"{_UNREADABLE}: {error}; it is {within(line.strip(), 300)}") from None
         raise
 
 
