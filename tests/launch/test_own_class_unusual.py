@@ -10,6 +10,7 @@ import pytest
 
 from ddpbench.errors import RequestError
 from ddpbench.launch.own_class import Written, inserted, read_script, written_class
+from ddpbench.launch.own_class.dropped import DONE
 
 HEAD = """
 import torch
@@ -226,3 +227,85 @@ def test_a_function_that_is_named_after_a_device_is_called(tmp_path: Path) -> No
     path = tmp_path / "train.py"
     path.write_text(text.replace("def main", helper + "def main"), encoding="utf-8")
     assert "x, y = to_device(batch, 'cpu')" in methods(written_class(read_script(path)))["loss"]
+
+
+PSEUDO = """
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    def label(model, x):
+        model.eval()
+        with torch.no_grad():
+            t = model(x)
+        model.train()
+        return t
+
+    class Trainer:
+        def __init__(self):
+            self.model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+
+        def label(self, x):
+            self.model.eval()
+            t = self.model(x).detach()
+            self.model.train()
+            return t
+
+        def fit(self):
+            model = self.model
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+            for x, y in DataLoader(TensorDataset(torch.randn(64, 8), torch.randn(64, 1)), batch_size=8):
+                FIRST
+                loss = (model(x) - y).square().mean() + (model(x) - t).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                LAST
+
+    if __name__ == "__main__":
+        Trainer().fit()
+"""
+
+
+def with_label(tmp_path: Path, first: str, last: str = "pass") -> Written:
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(PSEUDO).replace("FIRST", first).replace("LAST", last))
+    return written_class(read_script(path))
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        ("model.eval(); t = model(x); model.train()", "model.eval()"),
+        (
+            "self.model.train(False); t = self.model(x).detach(); self.model.train()",
+            "self.model.train(False)",
+        ),
+        ("model[1].eval(); t = model(x); model[1].train()", "model[1].eval()"),
+    ],
+)
+def test_a_target_that_is_computed_in_evaluation_is_to_be_filled_in(
+    first: str, said: str, tmp_path: Path
+) -> None:
+    found = with_label(tmp_path, first)
+    line = 1 + (tmp_path / "train.py").read_text().split("\n").index(f"            {first}")
+    assert f"        ...  # what line {line} does: {said}" in found.text
+    assert found.left == [f"loss(): do there what line {line} does: `{said}`."]
+    assert all(each.line != line for each in found.dropped if each.group == DONE)
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        ("t = label(model, x)", "pass"),
+        ("t = self.label(x)", "pass"),
+        ("model.train(); t = x", "model.eval(); print(model(x)); model.train()"),
+        ("model.train(); t = x", "model.eval(); print(model(x))"),
+    ],
+)
+def test_a_function_that_evaluates_and_a_validation_leave_nothing_to_fill_in(
+    first: str, last: str, tmp_path: Path
+) -> None:
+    found = with_label(tmp_path, first, last)
+    assert found.left == []
+    assert not found.is_open

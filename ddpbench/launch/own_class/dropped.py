@@ -153,6 +153,8 @@ class Taken:
     """True where the class makes the update itself."""
     models: frozenset[tuple[int, Path]]
     """The script's models, each as its `Origin.key`."""
+    opened: frozenset[int] = frozenset()
+    """The lines of the script for which the class has a line to fill in."""
 
 
 class Leavings:
@@ -238,6 +240,8 @@ class _Collected:
             self._statement(statement)
 
     def _add(self, group: str, node: ast.AST, text: str = "") -> None:
+        if group == DONE and getattr(node, "lineno", 0) in self.of.taken.opened:
+            return  # no sweep does that
         whole = " ".join((text or ast.unparse(node)).split())
         short = whole if len(whole) <= _LONGEST else f"{whole[: _LONGEST - 3]}..."
         self.found.append(Dropped(group, getattr(node, "lineno", 0), short))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable, Iterable, Iterator
 
 from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
@@ -117,3 +118,36 @@ def put_into_evaluation(
         and each.lineno <= (loop.node.end_lineno or 0)
         and is_model(each.value.func.value)
     ]
+
+
+def evaluated_within(
+    body: list[ast.stmt], is_model: Callable[[ast.expr], bool], is_kept: Callable[[ast.Call], bool]
+) -> list[tuple[ast.Expr, set[int]]]:
+    """Return the statements of a step that put its model, or a part, into evaluation for what the class computes too.
+
+    Each has its line, and the line of the `train()` that ends it.
+    """
+
+    def place(node: ast.Expr | ast.Call) -> tuple[int, int]:
+        return node.lineno, node.col_offset
+
+    nodes = list(here(body))  # a function within has its own, as it stands
+    kept = [place(each) for each in nodes if isinstance(each, ast.Call) and is_kept(each)]
+    modes = [
+        (each, each.value)
+        for each in nodes
+        if isinstance(each, ast.Expr)
+        and isinstance(each.value, ast.Call)
+        and isinstance(each.value.func, ast.Attribute)
+        and each.value.func.attr in ("train", "eval")
+        and is_model(each.value.func.value)
+    ]
+    found = []
+    for statement, call in modes:
+        ends = [place(e) for e, other in modes if not evaluates(other) and place(e) > place(statement)]
+        end = min(ends, default=(sys.maxsize, 0))
+        if is_kept(call) and not ends:
+            continue  # the class does so as well
+        if evaluates(call) and any(place(statement) < each < end for each in kept):
+            found.append((statement, {statement.lineno, end[0]}))
+    return found

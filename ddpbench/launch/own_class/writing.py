@@ -15,11 +15,12 @@ from ddpbench.launch.own_class.insertion import NAME
 from ddpbench.launch.own_class.loop_methods import LoopMethods
 from ddpbench.launch.own_class.models import Loader, dataset_by_name, is_module, loader_of, model_by_name
 from ddpbench.launch.own_class.rendering import Renderer
-from ddpbench.launch.own_class.script import Script, here, in_step, last_name, required
+from ddpbench.launch.own_class.script import Script, here, in_step, last_name, place_of_node, required
 from ddpbench.launch.own_class.source import Method, at_path, comment_of, name_of, source_of
 from ddpbench.launch.own_class.tracing import Origin, Tracer
 from ddpbench.launch.own_class.unusual import (
     clearing_lines,
+    evaluated_within,
     evaluates,
     is_cleared,
     put_into_evaluation,
@@ -169,7 +170,14 @@ class _Writer(LoopMethods, UpdateMethods):
             )
         names = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
         models = frozenset(each.key for each in self.models.values())
-        taken = Taken(frozenset(self.places), frozenset(names), self.loop, bool(self.updates.owns), models)
+        taken = Taken(
+            frozenset(self.places),
+            frozenset(names),
+            self.loop,
+            bool(self.updates.owns),
+            models,
+            frozenset(self.opened),
+        )
         guarded = self.script.guard.body if self.script.guard else []
         left = Leavings(self.script, self.tracer, taken, [*self.ends, *guarded])
         if self.pieces is not None and self.loop is not None:
@@ -224,6 +232,29 @@ class _Writer(LoopMethods, UpdateMethods):
             self.script, self.loop, lambda node: self.tracer.trace(node, scope).key in keys
         ):
             methods = self._opened_for(methods, Effect(statement, "model", statement.value))
+            self.opened.add(statement.lineno)
+        return self._with_evaluation(methods, self.loop.body_scope)
+
+    def _with_evaluation(self, methods: list[Method], scope: Scope) -> list[Method]:
+        """Return the methods with a line to fill in where a step computes something in evaluation."""
+        keys = {each.key for each in self.models.values()}
+        keys |= set(self._parts(self._model_roles("model")))
+
+        def is_model(node: ast.expr) -> bool:
+            of = [node]
+            while isinstance(of[-1], ast.Attribute | ast.Subscript):
+                of.append(of[-1].value)
+            return any(self.tracer.trace(each, scope).key in keys for each in of)
+
+        def is_kept(call: ast.Call) -> bool:
+            given = [call.func, *call.args, *(each.value for each in call.keywords)]
+            return place_of_node(call) in self.places and any(map(is_model, given))
+
+        name = next(each.name for each in methods if each.name in ("loss", "step"))
+        for statement, lines in evaluated_within(self.body, is_model, is_kept):
+            if statement.lineno not in self.opened:
+                methods = self._opened_for(methods, Effect(statement, name, statement.value))
+            self.opened |= lines
         return methods
 
     def _with_clearing(self, methods: list[Method]) -> list[Method]:
