@@ -382,3 +382,99 @@ def test_a_weight_decay_is_no_schedule(tmp_path: Path) -> None:
     assert [each.group for each in found.dropped if "weight_decay" in each.text] == ["other statements"]
     found = written(tmp_path, EPOCH="optimizer.param_groups[0]['lr'] = 0.1 / (epoch + 1)")
     assert [each.group for each in found.dropped if "'lr'" in each.text] == ["learning-rate schedule"]
+
+
+CALLBACKS = """
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    class Bus:
+        def __init__(self):
+            self.found = {}
+        def on(self, name):
+            return lambda f: self.found.setdefault(name, []).append(f) or f
+        def emit(self, name, *given, **named):
+            for f in self.found.get(name, []):
+                f(*given, **named)
+
+    bus, HOOKS = Bus(), []
+
+    class Context:
+        def __init__(self, model, optimizer):
+            self.model, self.optimizer = model, optimizer
+
+    class Teller:
+        def after(self, trainer):
+            print(trainer.hooks)
+
+    class Trainer:
+        def __init__(self):
+            self.model = nn.Linear(8, 1)
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05)
+            self.hooks, self.loggers, self.teller = [], [], Teller()
+        def on_step(self, f):
+            self.hooks.append(f)
+            return f
+        def call(self, name):
+            for each in self.hooks:
+                getattr(each, name)(self)
+        def fit(self):
+            model, context = self.model, Context(self.model, self.optimizer)
+            for hook in self.hooks:
+                hook.begin(self)
+            for x, y in DataLoader(TensorDataset(torch.randn(64, 8), torch.randn(64, 1)), batch_size=8):
+                loss = (model(x) - y).square().mean()
+                self.optimizer.zero_grad()
+                loss.backward()
+                BETWEEN
+                self.optimizer.step()
+
+    def main():
+        trainer = Trainer()
+        @trainer.on_step
+        def clip(of):
+            nn.utils.clip_grad_norm_(of.model.parameters(), 0.1)
+        trainer.fit()
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+def with_callback(tmp_path: Path, line: str) -> Written:
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(CALLBACKS).replace("BETWEEN", line), encoding="utf-8")
+    return written_class(read_script(path))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "for hook in self.hooks: hook(self)",
+        "for hook in self.hooks: hook.after_backward(self)",
+        "for hook in HOOKS: hook()",
+        "for hook in HOOKS: hook(context)",
+        "HOOKS[0](self)",
+        "self.call('after_backward')",
+        "bus.emit('backward', model)",
+        "bus.emit('backward', model=model)",
+    ],
+)
+def test_what_a_registered_callback_may_do_to_gradients_is_to_be_filled_in(line: str, tmp_path: Path) -> None:
+    found = with_callback(tmp_path, line)
+    assert "    def before_update(self, model):\n        ...  # what line 44 does: " in found.text
+    assert found.is_open
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "for each in self.loggers: each.write(self)",
+        "self.teller.after(self)",
+        "print(self)",
+        "bus.emit('backward', loss)",
+    ],
+)
+def test_what_logs_a_trainer_leaves_nothing_to_fill_in(line: str, tmp_path: Path) -> None:
+    assert not with_callback(tmp_path, line).is_open

@@ -206,6 +206,8 @@ _NOWHERE = (10**9, 0)
 """A place behind all others."""
 LOCAL = "a step's own"
 """In place of a method's name: what a step's statements bind."""
+HELD = "an object that holds a part"
+"""In place of a method's name: of a call that may change any part, as of a callback that a trainer gives itself."""
 
 
 @dataclass(frozen=True)
@@ -300,14 +302,21 @@ class Effects:
         for origin in origins:
             here_made.setdefault(id(origin.scope.node), []).append(self.parts.get(origin.key, ""))
         found: dict[tuple[int, int], Effect] = {}
+        inside = [*in_step(loop.body), *loop.body]
         for scope, (_, end) in scopes.values():
             for each in self._in(_Where(scope, {}, helper=False), end):
-                if each.part in here_made.get(id(scope.node), ()) or not self._is_called(scope):
+                if each.part == HELD:
+                    if each.node in inside:
+                        key = (each.node.lineno, each.node.col_offset)
+                        found.setdefault(key, replace(each, part="model"))
+                elif each.part in here_made.get(id(scope.node), ()) or not self._is_called(scope):
                     found.setdefault((each.node.lineno, each.node.col_offset), each)
             if scope.node is loop.body_scope.node and not self._is_called(scope):
                 own = set(map(id, here(loop.node.body)))
                 for each in self._in(_Where(scope, {}, helper=False), body=loop.body):
-                    if id(each.node) not in own:  # of a function that stands here in place of its call
+                    if (
+                        id(each.node) not in own and each.part != HELD
+                    ):  # of a function that stands here in place of its call
                         found.setdefault((each.node.lineno, each.node.col_offset), each)
                 taint = dict.fromkeys(used, LOCAL)
                 for each in self._in(_Where(scope, taint, helper=False), _backward_of(loop)):
@@ -477,8 +486,30 @@ class Effects:
         given = [each for each in self._arguments(call) if self._part(each, where) not in ("", LOCAL)]
         pure = not given or self._is_pure(call, name)
         if pure or (name in ("setattr", "delattr") and given[0] is not call.args[0]):
-            return ""
+            return HELD if not given and self._may_change(call, name, where) else ""
         return self._part(given[0], where)
+
+    def _may_change(self, call: ast.Call, name: str, where: _Where) -> bool:
+        """Return whether a function that nobody sees is given what holds a model, or is one of several callbacks."""
+        func, arguments = call.func, self._arguments(call)
+        bound = self.tracer.bindings(where.scope).get(name, []) if isinstance(func, ast.Name) else []
+        if not arguments:
+            return any(each.kind == "item" for each in bound)
+        if name in self.tracer.script.classes or self._is_pure(call, name):
+            return False
+        words = ast.unparse(func) + " ".join(ast.unparse(each.value) for each in bound)
+        return not self._is_known(words) and any(self._holds(each, where) for each in arguments)
+
+    def _holds(self, node: ast.expr, where: _Where) -> bool:
+        """Return whether a value is the trainer itself, or an object made of a model or an optimizer."""
+        own = where.scope.own
+        if isinstance(node, ast.Name) and node.id == "self" and own is not None:
+            return any(scope.own is own for scope, _ in self.trunk.values())
+        made = self.tracer.trace(node, where.scope)
+        if not isinstance(made.node, ast.Call) or last_name(made.node) not in self.tracer.script.classes:
+            return False
+        inner = replace(where, scope=made.scope, taint={})
+        return any(self._part(each, inner, whole=False) for each in self._arguments(made.node))
 
     def _by_receiver(
         self, call: ast.Call, of: ast.expr, receiver: str, where: _Where, *, own: bool
@@ -527,17 +558,23 @@ class Effects:
             return ""
         self._busy.add(key)
         try:
-            return next((each.part for each in self._in(_Where(called, taint, helper=True))), "")
+            parts = [each.part for each in self._in(_Where(called, taint, helper=True))]
+            return next((each for each in parts if each != HELD), HELD if parts else "")
         finally:
             self._busy.discard(key)
 
     def _given(self, call: ast.Call, called: Scope, where: _Where) -> dict[str, str]:
         assert not isinstance(called.node, ast.Module)
         names = parameters_of(called.node)
-        names = (
-            names[1:] if called.own is not None and id(called.node) not in self.tracer.enclosing else names
-        )
+        of_object = called.own is not None and id(called.node) not in self.tracer.enclosing
+        first = 1 if of_object else 0
+        names = names[first:]
         pairs = [*zip(names, call.args, strict=False)]
+        rest, others = called.node.args.vararg, called.node.args.kwarg
+        if others is not None:
+            pairs += [(others.arg, each.value) for each in call.keywords if each.arg not in names]
+        if rest is not None:
+            pairs += [(rest.arg, each) for each in call.args[len(called.node.args.args) - first :]]
         pairs += [(each.arg, each.value) for each in call.keywords if each.arg]
         return {name: part for name, value in pairs if (part := self._part(value, where))}
 
