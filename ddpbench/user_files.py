@@ -115,7 +115,7 @@ class _SharedFolder:
         self.named: set[str] = set()
         """Modules that the user has named, which anything may import."""
         self.found: set[str] = set()
-        """What has been found here, which processes that load data ask for by name."""
+        """Names of the modules found here, which processes that load data ask for."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, _target: ModuleType | None = None

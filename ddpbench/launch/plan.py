@@ -43,7 +43,7 @@ class PlannedRank:
         """Return the same rank as a command line for a shell."""
         env = [f"{key}={shlex.quote(value)}" for key, value in sorted(self.env.items()) if value]
         unset = [f"-u {key}" for key, value in sorted(self.env.items()) if not value]
-        argv = [sys.executable, "-m", "ddpbench.worker", str(run.path), case_id, what]
+        argv = [sys.executable, "-P", "-m", "ddpbench.worker", str(run.path), case_id, what]
         return " ".join([*(["env", *unset] if unset else []), *env, shlex.join(argv)])
 
 

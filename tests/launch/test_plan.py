@@ -111,7 +111,7 @@ def test_a_rank_prints_as_a_command_that_a_shell_takes() -> None:
     )
     command = plan.ranks[0].command(RunDir(Path("/a b")), case.case_id, "7")
     assert "RANK=0 WORLD_SIZE=1" in command
-    assert command.endswith(f"-m ddpbench.worker '/a b' {case.case_id} 7")
+    assert command.endswith(f" -P -m ddpbench.worker '/a b' {case.case_id} 7")
 
 
 def test_variables_are_the_servers_and_those_not_set_are_taken_away() -> None:

@@ -120,7 +120,7 @@ def test_where_everybody_can_write_modules_of_python_come_first(
 
 
 MISSING = "no_such_optional_part"
-"""What a library looks for, as torch for triton: nobody has installed it."""
+"""Module that a library looks for, as torch for triton: nobody has installed it."""
 PLANTED = "import sys\nsys.planted = __name__\n"
 LIBRARY = f"""
 import importlib.util
@@ -132,7 +132,7 @@ def look():
         import {MISSING}
 look()
 """
-USES = "import a_library\n{beside}class Own:\n    look = staticmethod(a_library.look)\n"
+USES = "import a_library\n{more}class Own:\n    look = staticmethod(a_library.look)\n"
 
 
 @pytest.fixture
@@ -141,8 +141,8 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "shared"
     folder.mkdir()
     (folder / f"{MISSING}.py").write_text(PLANTED, encoding="utf-8")
-    (folder / "in_shared.py").write_text("import beside_it\n", encoding="utf-8")
-    (folder / "beside_it.py").touch()
+    (folder / "in_shared.py").write_text("import next_to_it\n", encoding="utf-8")
+    (folder / "next_to_it.py").touch()
     metadata = folder / "planted-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(
@@ -173,7 +173,7 @@ def test_no_library_finds_what_is_planted_where_everybody_can_write(
 ) -> None:
     """Neither while a user's file is imported nor later, by name or as an entry point; the user's own imports do."""
     place = shared if "/" not in name else shared.parent / name.partition("/")[0]
-    (place / "of_own.py").write_text(USES.format(beside="import in_shared\n"), encoding="utf-8")
+    (place / "of_own.py").write_text(USES.format(more="import in_shared\n"), encoding="utf-8")
     named = name if "/" not in name else f"{shared.parent / name}"
     found: Any = load_class(named, lambda *_: True, first=first)
     found.look()
@@ -189,7 +189,7 @@ def test_another_users_directory_is_searched_for_ones_own_imports_alone(
 ) -> None:
     shared.chmod(0o755)
     own = shared.parent / "own" / "of_own.py"
-    own.write_text(USES.format(beside=""), encoding="utf-8")
+    own.write_text(USES.format(more=""), encoding="utf-8")
     monkeypatch.setattr(user_files.os, "geteuid", lambda: shared.stat().st_uid + 1)
     monkeypatch.setattr(user_files, "_ROOT", -1)
     load_class(f"{own}:Own", lambda *_: True, first=True)

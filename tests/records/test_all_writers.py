@@ -89,6 +89,7 @@ REMOVERS = {
     "launch/sweep/identification.py:identify:(run.path / 'probe.json').unlink": "the same",
     "launch/sweep/identification.py:identify:(run.path / 'probe.log').unlink": "the same",
     "launch/watch.py:LaunchRunner.run_launch:directory.rendezvous.unlink": "a launch's own, below cases/",
+    "launch/verify.py:_folder:shutil.rmtree": "a temporary folder that it has made",
     "launch/watch.py:_remove_checkpoints:shutil.rmtree": "a folder named by the run's id, its case and launch",
     "worker/rank/checkpoints.py:Saver.run:shutil.rmtree": "the same",
     "worker/rank/checkpoints.py:Saver._clear:shutil.rmtree": "the same",
