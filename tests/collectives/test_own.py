@@ -125,3 +125,4 @@ def test_a_right_one_is_proved_and_a_wrong_one_diverges(tmp_path: Path) -> None:
     found = {verdict.chosen: verdict for verdict in verify(cases)}
     assert found["ToEach",].result == "ok", found
     assert found["Twice",].result == "diverged", found
+    assert "ddp with the algorithm Twice does not train as one process does (every" in found["Twice",].reason

@@ -81,6 +81,14 @@ class NotCleared(Averages):
         return replica
 
 
+class Freezes(Averages):
+    """Trains its first parameter no more."""
+
+    def build(self, job: Any, options: Any) -> Any:
+        next(iter(job.model.parameters())).requires_grad_(False)
+        return super().build(job, options)
+
+
 class SaysLess(Averages):
     """Returns half of its loss."""
 

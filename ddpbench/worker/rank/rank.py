@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 
+from ddpbench import user_files
 from ddpbench.causes import environments_part, text_of
 from ddpbench.errors import OutputError
 from ddpbench.measure.blocks import AloneControl, Control
@@ -217,7 +218,7 @@ class Rank:
             who = (
                 "the model cannot be trained alike on several ranks"
                 if prover.fault_of_model
-                else "the strategy does not train as one process does"
+                else _wrong(training.case)
             )
             raise DivergedError(f"{who}: {'; '.join(failed)}")
 
@@ -233,6 +234,16 @@ class Rank:
         if proves and self._training is not None and (reason := refusal(problem, self._training)):
             return "skipped", reason
         return "failed", failure(problem, self._training)
+
+
+def _wrong(case: Case) -> str:
+    """Return what a proof that failed says of a case: of its own algorithm, where it has one."""
+    if not user_files.is_import_path(case.algorithm):
+        return "the strategy does not train as one process does"
+    return (
+        f"{user_files.short_name(case.strategy)} with the algorithm {user_files.short_name(case.algorithm)} does not "
+        "train as one process does (every rank's tensor must hold the sum over all ranks)"
+    )
 
 
 def out_of_memory(problem: BaseException) -> str:

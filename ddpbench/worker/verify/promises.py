@@ -226,8 +226,14 @@ def _completeness(comparer: Comparer, whole: set[str], own: Tensors) -> Iterator
         return
     names: list[Any] = [None] * prover.processes
     dist.all_gather_object(names, list(own), group=prover.group)
-    complete = set().union(*names) >= whole
-    yield comparer.proof("every parameter has a rank", 0.0 if complete else math.inf, 0.0)
+    lost = sorted(whole.difference(*names))
+    proof = comparer.proof("every parameter has a rank", math.inf if lost else 0.0, 0.0)
+    if lost:
+        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        proof = replace(
+            proof, note=f"no rank trains {lost[0].removeprefix('network.')}{more}, which the model trains"
+        )
+    yield proof
 
 
 def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> Iterator[Proof]:
