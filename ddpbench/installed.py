@@ -7,7 +7,7 @@ sections are functions, which are imported when they are called.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +51,9 @@ def path_of(kind: str, name: str) -> str:
     if len(found) > 1:
         packages = " and ".join(sorted(map(package_of, found.values())))
         paths = " or ".join(map(repr, sorted(found)))
-        raise ValueError(f"{packages} both have a {kind} {name!r}: name it by its path, {paths}")
+        several = "both" if len(found) == 2 else "all"
+        article = "an" if kind[0] in "aeiou" else "a"
+        raise ValueError(f"{packages} {several} have {article} {kind} {name!r}: name it by its path, {paths}")
     ((path, point),) = found.items()
     if not is_import_path(path):
         raise ValueError(
@@ -100,7 +102,20 @@ def package_of(point: EntryPoint) -> str:
 
 
 def listed(kind: str, shipped: Iterable[str]) -> dict[str, str]:
-    """Return the registered names that hide no shipped one, each with the package that has it."""
+    """Return the registered names that hide no shipped one, each with the package that has it.
+
+    A name of several classes has all their packages, and that it is refused.
+    """
     taken = {*shipped}
-    found = {point.name: f"of the package {package_of(point)}" for point in _registered(kind)}
-    return {name: package for name, package in found.items() if name not in taken}
+    found: dict[str, dict[str, str]] = {}
+    for point in _registered(kind):
+        found.setdefault(point.name, {})[point.value] = package_of(point)
+    return {name: _of_packages(paths) for name, paths in found.items() if name not in taken}
+
+
+def _of_packages(paths: Mapping[str, str]) -> str:
+    """Return in words whose a name is, of the packages by the paths that they have registered for it."""
+    if len(paths) == 1:
+        return f"of the package {next(iter(paths.values()))}"
+    packages = " and ".join(dict.fromkeys(sorted(paths.values())))
+    return f"of {packages}, and so refused: name it by its path, {' or '.join(map(repr, sorted(paths)))}"

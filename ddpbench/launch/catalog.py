@@ -14,8 +14,9 @@ from pydantic import BaseModel
 
 from ddpbench import user_files
 from ddpbench.errors import StrategyError
+from ddpbench.installed import listed
 from ddpbench.launch.own_classes import has_own_step, not_an_algorithm
-from ddpbench.launch.own_workloads import check_file, check_profile, located, owner_of, resolved
+from ddpbench.launch.own_workloads import SHIPPED, check_file, check_profile, located, owner_of, resolved
 from ddpbench.spec import Case, StrategyInfo, WorkloadInfo
 from ddpbench.strategies import TABLE, Strategy, load_strategy, own_step_reason
 from ddpbench.strategies.traits import stated_traits
@@ -62,6 +63,9 @@ class TableCatalog:
 
     def workload_names(self) -> list[str]:
         return workload_names()
+
+    def installed_names(self, kind: str) -> list[str]:
+        return [*listed(kind, SHIPPED[kind])]
 
     def strategy(self, name: str) -> StrategyInfo:
         if name in TABLE:

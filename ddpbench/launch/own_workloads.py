@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ def resolved(kind: str, name: str) -> str:
     Raises:
         ValueError: several packages have, or what is registered is not a class.
     """
-    if name in _SHIPPED[kind] or name.partition(":")[0] in _SHIPPED[kind] or is_own(name):
+    if name in SHIPPED[kind] or name.partition(":")[0] in SHIPPED[kind] or is_own(name):
         return name
     return path_of(kind, name) or name
 
@@ -153,7 +153,7 @@ def _folders(own_folder: Path | None) -> list[Path]:
     return [*([own_folder.resolve()] if own_folder is not None else []), Path.cwd()]
 
 
-_SHIPPED: Mapping[str, Container[str]] = {
+SHIPPED: Mapping[str, Collection[str]] = {
     "workload": WORKLOADS,
     "strategy": STRATEGIES,
     "algorithm": {"default", "all_reduce", *COLLECTIVES},
@@ -180,17 +180,15 @@ def with_located(experiment: Experiment, own_folder: Path) -> Experiment:
     def selection(rule: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
         _check_apart([_setting(key, own_folder) for key in rule], [*rule])
         return {
-            _setting(key, own_folder): [name_of(key, value) for value in values]
-            if key in _SHIPPED
-            else values
+            _setting(key, own_folder): [name_of(key, value) for value in values] if key in SHIPPED else values
             for key, values in rule.items()
         }
 
     base = experiment.base.model_copy(
-        update={key: name_of(key, getattr(experiment.base, key)) for key in _SHIPPED}
+        update={key: name_of(key, getattr(experiment.base, key)) for key in SHIPPED}
     )
     axes = selection(experiment.axes)
-    for key in (key for key in axes if key in _SHIPPED):
+    for key in (key for key in axes if key in SHIPPED):
         _check_values(key, axes[key], experiment.axes[key])
     _check_apart([owner_of(owner, own_folder) for owner in experiment.options], [*experiment.options])
     options = {owner_of(owner, own_folder): given for owner, given in experiment.options.items()}

@@ -31,6 +31,7 @@ from ddpbench.machine.serving import ranks_for
 from ddpbench.machine.trial import inspect_own, within_own
 from ddpbench.records import Proof, RunDir, Status, read_launch, why_unproved
 from ddpbench.spec import Case, PlannedCase, expand, parse_experiment
+from ddpbench.spec.catalog import known_names
 from ddpbench.spec.overrides import Owner, option_models, setting_keys, with_whole_options
 from ddpbench.strategies import Strategy, load_strategy
 from ddpbench.user_files import short_name
@@ -150,16 +151,15 @@ def _check_names(strategies: Sequence[str], workloads: Sequence[str], algorithms
         try:
             catalog.strategy(name)
         except KeyError:
-            message = f"unknown strategy {name!r}; {nearest(name, catalog.strategy_names())}"
+            message = f"unknown strategy {name!r}; {nearest(name, known_names('strategy', catalog))}"
             problems.append(Problem(path="--strategy", message=message))
         except ValueError as error:  # a user's own that cannot be used
             problems.append(Problem(path="--strategy", message=str(error)))
     known = [*catalog.workload_names(), *(n.partition(":")[0] for n in catalog.workload_names())]
-    problems += [
-        Problem(path="--workload", message=f"unknown workload {name!r}; {nearest(name, known)}")
-        for name in workloads
-        if name not in known and ":" not in name and not _registered("workload", name, problems)
-    ]
+    for name in workloads:
+        if name not in known and ":" not in name and not _registered("workload", name, problems):
+            advice = nearest(name, [*known, *catalog.installed_names("workload")])
+            problems.append(Problem(path="--workload", message=f"unknown workload {name!r}; {advice}"))
     for name in algorithms:
         _registered("algorithm", name, problems)
     if problems:

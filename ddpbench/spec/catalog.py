@@ -94,6 +94,9 @@ class Catalog(Protocol):
     def workload_names(self) -> Iterable[str]:
         """Return every name an experiment may use for a workload; import paths are allowed beside them."""
 
+    def installed_names(self, kind: str) -> Iterable[str]:
+        """Return the names that installed packages add for a `strategy`, `workload` or `algorithm`; it takes time."""
+
     def strategy(self, name: str) -> StrategyInfo:
         """Return the strategy of that name, or of an import path such as `mine.py:TopK`, which is imported.
 
@@ -121,6 +124,12 @@ class Catalog(Protocol):
         Raises:
             KeyError: there is none.
         """
+
+
+def known_names(kind: str, catalog: Catalog) -> list[str]:
+    """Return every name of a `strategy` or `workload`, those of installed packages included."""
+    own = catalog.strategy_names() if kind == "strategy" else catalog.workload_names()
+    return [*own, *catalog.installed_names(kind)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 from ddpbench.errors import ExperimentError, Problem, meant, nearest
 from ddpbench.spec import documents, environment, limits
 from ddpbench.spec import overrides as sets
-from ddpbench.spec.catalog import Catalog
+from ddpbench.spec.catalog import Catalog, known_names
 from ddpbench.spec.claims import SIDES, Claim, Earlier, misformed, numbered_twice
 from ddpbench.spec.fabric import FabricSettings
 from ddpbench.spec.selections import (
@@ -394,7 +394,7 @@ def _names(
         try:
             catalog.strategy(name)
         except KeyError:
-            message = f"unknown strategy {shortened(name)}; {nearest(name, catalog.strategy_names())}"
+            message = f"unknown strategy {shortened(name)}; {nearest(name, known_names('strategy', catalog))}"
             problems.append(Problem(path=path, message=message))
         except ValueError as error:  # a user's own that cannot be used
             problems.append(Problem(path=path, message=str(error)))
@@ -402,7 +402,7 @@ def _names(
         try:
             catalog.workload(name)
         except KeyError:
-            message = f"unknown workload {shortened(name)}; {nearest(name, catalog.workload_names())}"
+            message = f"unknown workload {shortened(name)}; {nearest(name, known_names('workload', catalog))}"
             if name.endswith(".py"):
                 message = f"{shortened(name)} names no class: write {shortened(f'{name}:Class')}"
             problems.append(Problem(path=path, message=message))

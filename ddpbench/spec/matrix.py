@@ -327,7 +327,10 @@ def _unknown_choices(experiment: Experiment, catalog: Catalog) -> Iterable[Probl
             own = {value for value in asked if is_import_path(value)}
             yield from _missing_algorithms(own, catalog, where)
             asked -= own
-        for value in sorted(asked - set(known)):
+        unknown = sorted(asked - set(known))
+        if unknown and setting == "algorithm" and any(info.own_algorithms for info in infos):
+            known += catalog.installed_names("algorithm")
+        for value in unknown:
             if known:
                 have = "has" if len(choices) == 1 else "have"
                 message = f'{and_words(choices)} {have} no "{value}"; {nearest(value, known)}'

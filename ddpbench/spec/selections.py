@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from ddpbench.errors import Problem, nearest
-from ddpbench.spec.catalog import Catalog
+from ddpbench.spec.catalog import Catalog, known_names
 from ddpbench.spec.fabric import FabricSettings
 from ddpbench.spec.settings import Base, Variable
 from ddpbench.texts import shortened
@@ -158,16 +158,13 @@ def check_selection(
 def _unknown_names(rule: Mapping[str, list[Any]], path: str, catalog: Catalog) -> list[Problem]:
     """Return the strategies and workloads that nobody knows, and give workloads their whole names."""
     problems: list[Problem] = []
-    for key, look_up, known in (
-        ("strategy", catalog.strategy, catalog.strategy_names()),
-        ("workload", catalog.workload, catalog.workload_names()),
-    ):
+    for key, look_up in (("strategy", catalog.strategy), ("workload", catalog.workload)):
         values = rule.get(key, [])
         for place, name in enumerate(values):
             try:
                 values[place] = look_up(name).name
             except KeyError:
-                message = f"unknown {key} {shortened(name)}; {nearest(str(name), known)}"
+                message = f"unknown {key} {shortened(name)}; {nearest(str(name), known_names(key, catalog))}"
                 problems.append(Problem(path=f"{path}.{key}", message=message))
             except ValueError as error:
                 problems.append(Problem(path=f"{path}.{key}", message=str(error)))

@@ -421,12 +421,12 @@ def test_a_comparison_that_is_ended_before_its_first_round_names_no_command(repo
         (
             79,
             20,
-            "a round takes 20 s: of the 5 that are needed about 4 fit into the time; give --total '2 min'",
+            "a round takes 20 s: of the 5 that are planned about 4 fit into the time; give --total '2 min'",
         ),
         (
             -5,
             300,
-            "a round takes 5 min: of the 5 that are needed about 1 fit into the time; give --total '22 min'",
+            "a round takes 5 min: of the 5 that are planned about 1 fit into the time; give --total '22 min'",
         ),
     ],
 )

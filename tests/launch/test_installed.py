@@ -18,6 +18,7 @@ from ddpbench.errors import ExperimentError, RequestError
 from ddpbench.installed import GROUPS, listed, path_of
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.own_workloads import with_located
+from ddpbench.launch.verify import verification_cases
 from ddpbench.report import write_report
 from ddpbench.spec import Case, Devices, PlannedCase, expand, parse_experiment
 from ddpbench.strategies import TABLE
@@ -170,6 +171,12 @@ def test_two_packages_with_one_name_are_both_told(install: Install) -> None:
         ValueError, match=r"ddp-topk and other both have a workload 'forecast'.*'ddp_topk:Mine' or"
     ):
         path_of("workload", "forecast")
+    install({"ddpbench.algorithms": {"mean": "third:Mean"}}, name="third")
+    install({"ddpbench.algorithms": {"mean": "fourth:Mean"}}, name="fourth")
+    with pytest.raises(ValueError, match=r"fourth and third both have an algorithm 'mean': name it"):
+        path_of("algorithm", "mean")
+    said = "of fourth and third, and so refused: name it by its path, 'fourth:Mean' or 'third:Mean'"
+    assert listed("algorithm", []) == {"mean": said}
     with pytest.raises((ExperimentError, RequestError), match="both have a workload 'forecast'"):
         cases_of('[base]\nstrategy = "ddp"\nworkload = "forecast"\nworld_size = 2\n')
 
@@ -188,6 +195,46 @@ def test_one_class_under_two_names_is_refused(install: Install, kind: str, names
     start = "" if kind == "strategy" else '[base]\nstrategy = "ddp"\n'
     with pytest.raises(RequestError, match=f"{names[0]!r} and {names[1]!r} are one {kind}: leave one out"):
         cases_of(f"{start}[axes]\n{kind} = {names}")
+
+
+@pytest.mark.parametrize(
+    ("base", "said"),
+    [
+        ('strategy = "Topk"', "unknown strategy 'Topk'; did you mean 'topk'?"),
+        ('workload = "forecas"', "unknown workload 'forecas'; did you mean 'forecast'?"),
+        ('algorithm = "to_eac"', "ddp has no \"to_eac\"; did you mean 'to_each'?"),
+        ('[[exclude]]\nstrategy = "Topk"', "unknown strategy 'Topk'; did you mean 'topk'?"),
+    ],
+)
+def test_names_of_packages_are_among_those_that_may_be_meant(install: Install, base: str, said: str) -> None:
+    install(SOUND)
+    start = "" if "strategy" in base[:9] else 'strategy = "ddp"'
+    with pytest.raises(RequestError) as error:
+        cases_of(f"[base]\nworld_size = 2\n{start}\n{base}\n")
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"strategies": ["Topk"]}, "--strategy: unknown strategy 'Topk'; did you mean 'topk'?"),
+        ({"workloads": ["forecas"]}, "--workload: unknown workload 'forecas'; did you mean 'forecast'?"),
+        ({"algorithms": ["to_eac"]}, "ddp has no \"to_eac\"; did you mean 'to_each'?"),
+    ],
+)
+def test_verify_asks_whether_a_packages_name_was_meant(
+    install: Install, asked: dict[str, list[str]], said: str
+) -> None:
+    install(SOUND)
+    with pytest.raises(RequestError) as error:
+        verification_cases(
+            asked.get("strategies", ["ddp"]),
+            asked.get("workloads", ["mlp"]),
+            [2],
+            "gloo",
+            algorithms=asked.get("algorithms"),
+        )
+    assert said in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -172,8 +172,7 @@ class Turns:
                     break
             if self.made < rounds[0]:
                 self.listener.event(
-                    f"only {self.made} of the {rounds[0]} rounds that are needed: there was no time, or nothing left "
-                    "to do"
+                    f"only {self.made} of the {rounds[0]} rounds that were planned: there was no time, or nothing left to do"
                 )
         except BaseException:
             self.end(at_once=True)
@@ -257,7 +256,7 @@ def too_short(total_s: float, left_s: float, round_s: float, fewest: int) -> str
         return ""
     needed = format_about(total_s + (fewest - 1) * round_s - left_s)
     return (
-        f"a round takes {format_seconds(round_s)}: of the {fewest} that are needed about {rounds} fit into the time; "
+        f"a round takes {format_seconds(round_s)}: of the {fewest} that are planned about {rounds} fit into the time; "
         f"give --total '{needed}'"
     )
 
