@@ -6,8 +6,8 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +71,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from ddpbench.launch.verify import owned_overrides, verification_cases, verify
+    from ddpbench.launch.verify import owned_overrides, registered_names, verification_cases, verify
     from ddpbench.strategies import PROMISES, TABLE
 
     groups = _by_workload(arguments.strategy or list(TABLE), arguments.workload)
@@ -88,7 +88,7 @@ def _run(arguments: argparse.Namespace) -> int:
             schedules=arguments.schedule,
             overrides=overrides,
         )
-    columns = _Columns.of([entry.case for entry in cases])
+    columns = _Columns.of([entry.case for entry in cases], registered_names(strategies_asked, groups))
     headed = False
 
     def told(verdict: Verdict) -> None:
@@ -140,18 +140,21 @@ class _Columns:
     workload: int
     detail: int
     """Of the last column; 0: as wide as it takes, for whoever reads the lines next."""
+    called: Mapping[str, str] = field(default_factory=dict)
+    """Names that were asked for, by the paths of the classes that they stand for."""
 
     @classmethod
-    def of(cls, cases: Sequence[Case]) -> _Columns:
+    def of(cls, cases: Sequence[Case], called: Mapping[str, str]) -> _Columns:
         from ddpbench.launch.verify import name_of
 
-        name = max((len(name_of(case)) for case in cases), default=0)
-        name, workload = max(name, 8), max([8, *(len(case.workload) for case in cases)])
+        name = max((len(_called(name_of(case), case.strategy, called)) for case in cases), default=0)
+        workloads = [called.get(case.workload, case.workload) for case in cases]
+        name, workload = max(name, 8), max(8, *map(len, workloads))
         if not sys.stdout.isatty():
-            return cls(name, workload, 0)
+            return cls(name, workload, 0, called)
         left = columns_here() - workload - len(_line("", "", "", "", ""))
         name = min(name, max(left - _DETAIL, _NAME))
-        return cls(name, workload, max(left - name, _DETAIL))
+        return cls(name, workload, max(left - name, _DETAIL), called)
 
     def head(self) -> str:
         """Return what the columns are called."""
@@ -159,14 +162,21 @@ class _Columns:
 
     def lines(self, verdict: Verdict) -> list[str]:
         """Return a verdict's line, and those that go on with it."""
-        names, told = broken(verdict.name, self.name), _detail(verdict)
+        names = broken(_called(verdict.name, verdict.strategy, self.called), self.name)
+        told = _detail(verdict)
         details = wrapped(told, self.detail) if self.detail else [told]
         first, *rest = zip_longest(names, details, fillvalue="")
-        middle = f"{verdict.workload:<{self.workload}}", str(verdict.world_size), verdict.result
+        workload = self.called.get(verdict.workload, verdict.workload)
+        middle = f"{workload:<{self.workload}}", str(verdict.world_size), verdict.result
         lines = [_line(f"{first[0]:<{self.name}}", *middle, first[1])]
         blank = " " * self.workload
         lines += [_line(f"{name:<{self.name}}", blank, "", "", detail) for name, detail in rest]
         return [line.rstrip() for line in lines]
+
+
+def _called(name: str, strategy: str, called: Mapping[str, str]) -> str:
+    """Return a verdict's name with its strategy as it was asked for."""
+    return called.get(strategy, strategy) + name.removeprefix(strategy)
 
 
 def _line(name: str, workload: str, ranks: str, result: str, detail: str) -> str:

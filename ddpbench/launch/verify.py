@@ -78,6 +78,13 @@ def name_of(case: Case) -> str:
     return _verdict(case, "ok").name
 
 
+def registered_names(strategies: Iterable[str], workloads: Iterable[str]) -> dict[str, str]:
+    """Return those of the names that installed packages have registered, by the paths that they stand for."""
+    asked = (("strategy", strategies), ("workload", workloads))
+    found = {resolved(kind, name): name for kind, names in asked for name in names}
+    return {path: name for path, name in found.items() if path != name}
+
+
 def owned_overrides(
     overrides: Sequence[str], strategies: Iterable[str], workloads: Iterable[str]
 ) -> list[str]:

@@ -337,14 +337,20 @@ def test_ranks_find_it_too(install: Install) -> None:
     folder = install(
         {"ddpbench.strategies": {"averages": "ddp_topk:Averages"}}, own.read_text(encoding="utf-8")
     )
-    command = "verify --strategy averages --world-size 2 --workload mlp --json"
-    done = subprocess.run(
-        [sys.executable, "-m", "ddpbench", *command.split()],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [one["result"] for one in json.loads(done.stdout)] == ["ok"]
+    for more in ("", " --json"):
+        command = f"verify --strategy averages --world-size 2 --workload mlp{more}"
+        done = subprocess.run(
+            [sys.executable, "-m", "ddpbench", *command.split()],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+            env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        if not more:
+            assert [line.split()[:4] for line in done.stdout.splitlines()[1:2]] == [
+                ["averages", "mlp:small", "2", "ok"]
+            ]
+    (found,) = json.loads(done.stdout)
+    assert (found["strategy"], found["result"]) == ("ddp_topk:Averages", "ok")

@@ -172,7 +172,8 @@ class Turns:
                     break
             if self.made < rounds[0]:
                 self.listener.event(
-                    f"only {self.made} of the {rounds[0]} rounds that were planned: there was no time, or nothing left to do"
+                    f"only {self.made} of the {rounds[0]} rounds that were planned: there was no time, or nothing left "
+                    "to do"
                 )
         except BaseException:
             self.end(at_once=True)
