@@ -86,6 +86,9 @@ class LineListener(Listener):
     def round_ended(self, number: int, half_widths: dict[str, float | None], stop_reason: str) -> None:
         self._say(_round_line(number, half_widths, stop_reason))
 
+    def note(self, text: str) -> None:
+        self._say(text)
+
     def warn(self, text: str) -> None:
         self._say(f"warning: {text}")
 

@@ -35,5 +35,8 @@ class Listener:
     def round_ended(self, number: int, half_widths: dict[str, float | None], stop_reason: str) -> None:
         """A round is complete; `stop_reason` is empty when another follows."""
 
+    def note(self, text: str) -> None:
+        """Something the user may want to know that is no cause for concern."""
+
     def warn(self, text: str) -> None:
         """Something the user should know that is not a failure."""

@@ -15,13 +15,14 @@ from ddpbench.units import counted, format_seconds
 class Room:
     """How many of the promised rounds the budget was last told to have room for; at first all."""
 
-    def __init__(self, budget: Budget, warn: Callable[[str], None]) -> None:
-        self._budget, self._warn = budget, warn
+    def __init__(self, budget: Budget, warn: Callable[[str], None], note: Callable[[str], None]) -> None:
+        self._budget, self._warn, self._note = budget, warn, note
         self._told_rounds = budget.rounds_min
 
     def tell(self, when: str, left_s: float, number: int, done: Done, expected: Expected) -> None:
         """Warns where the budget is found to have room for another number of the promised rounds than last told.
 
+        That it has room for all, after all, is a note.
         Round `number` is next, and `left_s` is left.
         """
         budget = self._budget
@@ -35,7 +36,7 @@ class Room:
         told = f"{when}, {counted(budget.rounds_min, 'round')} take {about(budget)} {format_seconds(round(needed_s))}"
         total = f"budget.total, {format_seconds(budget.total)},"
         if rounds == budget.rounds_min:
-            self._warn(f"{told}: {total} has room for them")
+            self._note(f"{told}: {total} has room for them")
             return
         lower = "measured_s" if budget.target_loss is None else "until_s or measured_s"
         few = f", and under {MIN_ROUNDS} give no interval" if rounds < MIN_ROUNDS <= budget.rounds_min else ""

@@ -57,10 +57,15 @@ def test_what_is_told_to_be_needed_is_more_than_the_budget_that_has_no_room_for_
     warned: list[str] = []
     round_s = len(plan.runnable) * TOOK_S + 4.0
     budget = plan.budget.model_copy(update={"total": 100.0})
-    Room(budget, warned.append).tell("after round 1", 3 * round_s - 1.0, 1, done, expected)
+    noted: list[str] = []
+    room = Room(budget, warned.append, noted.append)
+    room.tell("after round 1", 3 * round_s - 1.0, 1, done, expected)
     (told,) = warned
     assert told.startswith(f"after round 1, {ROUNDS} rounds take about 1 min 41 s: ")
     assert f"has room for {ROUNDS - 1} of them" in told
+    room.tell("after round 1", 3 * round_s + 1.0, 1, done, expected)
+    assert len(warned) == 1
+    assert [each.endswith("has room for them") for each in noted] == [True]
 
 
 def test_an_estimate_starts_servers_once_where_all_rounds_share_them(plan: Plan) -> None:

@@ -95,7 +95,7 @@ class Sweep:
         )
         self._gpu_addresses: list[str | None] = []
         self._take(prepared.plan)
-        self._room = Room(self._budget, self._warn)
+        self._room = Room(self._budget, self._warn, listener.note)
         self._identified = False
         self._fabrics = Fabrics(self._run, listener.preparing)
         self.result = SweepResult(self._run)

@@ -47,7 +47,7 @@ class Leader:
         self._slot, self._meeting, self._run = slot, slot.meeting, slot.run
         self._retry_failed = retry_failed
         self._take(read_plan(slot.run), {})
-        self._room = Room(self._plan.budget, say)
+        self._room = Room(self._plan.budget, say, say)
         self._session = Session.begin()
         self._started = time.monotonic()
         self._number = 0
