@@ -768,6 +768,11 @@ def with_parts(
         ("Net(body)", "body.f.weight.sum()", "model.enc.f.weight.sum()"),
         ("nn.Sequential(body.apply(print), head)", "penalty(body)", "penalty(model[0])"),
         ("Net(encoder=body)", "penalty(body)", "penalty(model.enc)"),
+        (
+            'nn.ModuleDict({"body": body, "heads": nn.ModuleList([head])})',
+            "head(x).sum()",
+            'model["heads"][0](x)',
+        ),
     ],
 )
 def test_a_module_that_a_script_puts_into_its_model_is_taken_from_the_model(

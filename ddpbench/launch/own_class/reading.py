@@ -167,7 +167,7 @@ class Reading:
         return {name: each for name, each in found.items() if each.key not in within} or found
 
     def _parts(self, roles: dict[tuple[int, Path], ast.expr]) -> Parts:
-        """Return the parts of the models that the script has by names of their own; `roles` has the models."""
+        """Return the parts of the models for which the script has names; `roles` has the models."""
         found: Parts = {}
         for origin in self.models.values():
             for key, place in parts_of(self.tracer, origin, roles[origin.key]).items():

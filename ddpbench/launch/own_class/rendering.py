@@ -55,7 +55,7 @@ class Renderer:
     tracer: Tracer
     roles: Roles
     parts: Mapping[tuple[int, Path], ast.expr | None] = field(default_factory=dict)
-    """The model's parts that the script has by names of their own; None: where it is in the model is not seen."""
+    """The model's parts for which the script has names; None: where it is in the model is not seen."""
     device: ast.expr | None = None
     """What has the device of a step's tensors; without it, arguments named `device` are left out."""
     keeps: bool = False
