@@ -11,5 +11,6 @@ from ddpbench.analysis.results import columns_of
 
 
 def framed(results: Iterable[Any]) -> pd.DataFrame:
-    """Return results of one kind as a row each."""
-    return pd.DataFrame(**columns_of(results))
+    """Return results of one kind as a row each; without any, nothing."""
+    found = list(results)
+    return pd.DataFrame(**columns_of(type(found[0]), found)) if found else pd.DataFrame()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ddpbench.analysis.statistics.stats import Interval, mean_step_s, step_time
@@ -110,6 +110,12 @@ class CheckpointCost:
     def steps_for_small_share(self) -> int:
         """The interval in steps at which the share is `SMALL_SHARE`."""
         return steps_for_share(self.mean_s, self.step_mean_s)
+
+    @classmethod
+    def column_names(cls) -> list[str]:
+        """Return the names of `columns`."""
+        none = {one.name: 1 for one in fields(cls)} | {"cost": Interval(value=1.0)}
+        return list(cls(**none).columns())  # type: ignore[arg-type]
 
     def columns(self) -> dict[str, Any]:
         """Return it as plain columns."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.statistics.stats import Interval
 
 
@@ -202,15 +203,27 @@ class TrainedToLoss:
     """Largest relative distance of its losses from that case's, over the first steps."""
 
 
-def columns_of(results: Iterable[Any]) -> dict[str, list[Any]]:
-    """Return dataclasses of one kind as `columns` (their names) and `data` (a row each).
+def columns_of(kind: Any, results: Iterable[Any]) -> dict[str, list[Any]]:
+    """Return dataclasses of a kind as `columns` (their names) and `data` (a row each).
 
-    One that has a method `columns` says them itself. An interval `x_s` becomes `x_s`, `x_ci_low_s` and `x_ci_high_s`;
-    a mapping of intervals the same for each key.
+    A kind that has `columns` and `column_names` says them itself. An interval `x_s` becomes `x_s`, `x_ci_low_s` and
+    `x_ci_high_s`; a mapping of intervals the same for each key.
     """
-    rows = [each.columns() if hasattr(each, "columns") else dict(_cells(each)) for each in results]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return {"columns": names, "data": [[row.get(name) for name in names] for row in rows]}
+    own = hasattr(kind, "columns")
+    names = [*(kind.column_names() if own else _names(kind))]
+    rows = [each.columns() if own else dict(_cells(each)) for each in results]
+    return {"columns": names, "data": [[row[name] for name in names] for row in rows]}
+
+
+def _names(kind: Any) -> Iterator[str]:
+    for field in fields(kind):
+        if "Mapping" in str(field.type):
+            for part in (*PARTS, "overlapped_comm"):
+                yield from (name for name, _ in _ends(part, None))
+        elif "Interval" in str(field.type):
+            yield from (name for name, _ in _ends(field.name, None))
+        else:
+            yield field.name
 
 
 def _cells(result: Any) -> Iterator[tuple[str, Any]]:

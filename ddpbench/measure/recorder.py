@@ -108,8 +108,7 @@ class NullRecorder:
         pass
 
 
-_KNOWN = ("step", "bucket", "op", "bytes", "sent_bytes", "ranks", "message", "root")
-_OP = _KNOWN.index("op")
+_FACTS = frozenset(TransferFacts.__annotations__)
 
 
 @dataclass(slots=True)
@@ -129,8 +128,8 @@ class StepRecorder:
         self.mark = clock.mark
         self._steps: list[_Step] = []
         self._spans: list[tuple[int, str, Mark, Mark]] = []
-        self._transfers: list[tuple[tuple[Any, ...], Mark, Mark, Mark]] = []
-        """What is known of each transfer at once, as `_KNOWN`, and when it was handed over, turned to and ended."""
+        self._transfers: list[tuple[tuple[int, int, str, int], Mark, Mark, TransferFacts]] = []
+        """Each transfer's step, bucket, operation and bytes, its start and end, and what more is known."""
         self._later: list[tuple[int, Callable[[], None]]] = []
         self._step = -1
 
@@ -163,9 +162,7 @@ class StepRecorder:
         **known: Unpack[TransferFacts],
     ) -> None:
         # Nothing is made of it yet: this is in the step's time.
-        fact = known.get
-        facts = (self._step, bucket, op, size, fact("sent"), fact("ranks"), fact("message"), fact("root"))
-        self._transfers.append((facts, start, fact("begun"), end))
+        self._transfers.append(((self._step, bucket, op, size), start, end, known))
 
     def add_later(self, note: Callable[[], None]) -> None:
         self._later.append((self._step, note))
@@ -179,12 +176,15 @@ class StepRecorder:
 
         Raises:
             ValueError: an operation was noted of which nobody has said when its data flow.
+            TypeError: a transfer was noted with something that is no fact of one.
         """
         later, self._later = self._later, []
         for number, note in later:
             self._step = number
             note()
-        ops = {str(known[_OP]) for known, *_ in self._transfers}
+        if other := {name for *_, known in self._transfers for name in known} - _FACTS:
+            raise TypeError(f"add_transfer() got an unexpected keyword argument {min(other)!r}")
+        ops = {str(op) for (_, _, op, _), *_ in self._transfers}
         if unknown := sorted(op for op in ops if operation_of(op) is None):
             raise ValueError(
                 f"unknown operation {', '.join(unknown)!r} of a transfer: say when its data flow, as in "
@@ -192,18 +192,27 @@ class StepRecorder:
             )
         marks = [mark for step in self._steps for mark in (step.start, step.end)]
         marks += [mark for _, _, start, end in self._spans for mark in (start, end)]
-        marks += [mark for _, *of in self._transfers for mark in of if mark is not None]
+        for _, start, end, known in self._transfers:
+            begun = known.get("begun")
+            marks += [start, end] if begun is None else [start, begun, end]
         times = iter(self._clock.resolve(marks))
         steps = [(step.number, next(times), next(times)) for step in self._steps]
         spans = [(number, (name, next(times), next(times))) for number, name, _, _ in self._spans]
         transfers = [
             CommRecord(
-                **dict(zip(_KNOWN, known, strict=True)),
+                step=step,
+                bucket=bucket,
+                op=op,
+                bytes=size,
+                sent_bytes=known.get("sent"),
+                ranks=known.get("ranks"),
+                message=known.get("message"),
+                root=known.get("root"),
                 start_ns=next(times),
-                begun_ns=None if begun is None else next(times),
+                begun_ns=None if known.get("begun") is None else next(times),
                 end_ns=next(times),
             )
-            for known, _, begun, _ in self._transfers
+            for (step, bucket, op, size), _, _, known in self._transfers
         ]
         spans_of: dict[int, list[tuple[str, int, int]]] = defaultdict(list)
         for number, span in spans:

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from ddpbench.analysis.results import columns_of
+from ddpbench.analysis.checkpoints import CheckpointCost
+from ddpbench.analysis.results import (
+    Compared,
+    InputResult,
+    LaunchResult,
+    Loss,
+    LossPoint,
+    NetworkResult,
+    Phase,
+    Proved,
+    StepParts,
+    TrainedToLoss,
+    TransferResult,
+    columns_of,
+)
 from ddpbench.analysis.scaling.curves import CurveLaws
 from ddpbench.analysis.summary import RunSummary
 
 
 def embedded_json(summary: RunSummary) -> str:
     """Return the whole summary as JSON: every number of the page, and those it has no room for."""
-    results = {
-        name: columns_of(getattr(summary, name))
-        for name in (
-            *("launches", "breakdown", "phases", "proofs", "comparisons"),
-            *("inputs", "checkpoints", "waterfall", "transfers", "network", "loss_curves", "time_to_loss"),
-        )
-    }
+    results = {name: columns_of(kind, getattr(summary, name)) for name, kind in _KINDS.items()}
     data = {
         "name": summary.name,
         "question": summary.question,
@@ -55,30 +65,44 @@ def embedded_json(summary: RunSummary) -> str:
         "experiment_toml": summary.experiment_toml,
         "laws": [_curve(curve) for curve in summary.laws],
         "one_step": asdict(summary.one_step) if summary.one_step is not None else None,
-        "cases": json.loads(_json(summary.cases)),
         **results,
     }
-    return json.dumps(data, default=str, separators=(",", ":"))
+    whole = _plain(data) | {"cases": json.loads(_json(summary.cases))}
+    return json.dumps(whole, default=str, separators=(",", ":"), allow_nan=False)
 
 
 def _curve(curve: CurveLaws) -> dict[str, Any]:
     case = {"strategy": curve.case.strategy, "algorithm": curve.case.algorithm}
-    return {
-        field.name: _plain(getattr(curve, field.name)) for field in fields(curve) if field.name != "case"
-    } | case
+    return {field.name: getattr(curve, field.name) for field in fields(curve) if field.name != "case"} | case
 
 
 def _plain(value: Any) -> Any:
-    """`asdict` without its deep copies: JSON is made of it at once."""
+    """Return values as JSON has them: no number that is not finite, and numpy's as Python's."""
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return value
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+_KINDS: dict[str, Any] = {
+    "launches": LaunchResult,
+    "breakdown": StepParts,
+    "phases": Phase,
+    "proofs": Proved,
+    "comparisons": Compared,
+    "inputs": InputResult,
+    "checkpoints": CheckpointCost,
+    "waterfall": Loss,
+    "transfers": TransferResult,
+    "network": NetworkResult,
+    "loss_curves": LossPoint,
+    "time_to_loss": TrainedToLoss,
+}
 _COUNTS = ("planned", "succeeded", "failed", "skipped_cases", "cases", "rounds")
 _FAILURE = ("case_id", "label", "round", "status", "phase", "reason", "last_log_line")
 

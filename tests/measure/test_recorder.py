@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -148,3 +149,15 @@ def test_what_is_forgotten_is_in_no_record() -> None:
     (step,) = recorder.records()
     assert isinstance(step, StepRecord)
     assert (step.step, len(step.spans)) == (0, 1)
+
+
+def test_what_is_no_fact_of_a_transfer_is_refused() -> None:
+    """A strategy of the user's own may misspell one: it would be left out of the records."""
+    recorder = StepRecorder(FakeClock())
+    recorder.begin_step(0)
+    mark = recorder.mark()
+    misspelt: dict[str, Any] = {"sents": 5}
+    recorder.add_transfer(bucket=0, op="all_reduce", size=8, start=mark, end=mark, **misspelt)
+    recorder.end_step()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'sents'"):
+        recorder.records()

@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -27,6 +29,7 @@ from ddpbench.report import write_report
 from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import scaling, strategies
 from ddpbench.report.series import panels_of
+from ddpbench.report.summary_json import embedded_json
 from tests.report.handmade import (
     HOST_ATTACK,
     bucket_comparisons,
@@ -376,3 +379,23 @@ def test_grey_ground_is_explained_where_all_that_ran_there_failed(tmp_path: Path
     )
     scaling = page.partition('id="scaling"')[2].partition("<h2")[0]
     assert "Grey ground: more ranks than cores (oversubscribed)." in scaling
+
+
+def test_the_data_to_download_are_json_of_all_browsers() -> None:
+    """JSON has no Infinity, the tolerance of a comparison that was not made; empty results keep their names."""
+    summary = handmade_summary()
+    proofs = (dataclasses.replace(summary.proofs[0], tolerance=math.inf, error=math.nan), *summary.proofs[1:])
+    launches = (dataclasses.replace(summary.launches[0], steady=np.bool_(True)), *summary.launches[1:])
+    changed = dataclasses.replace(summary, proofs=proofs, launches=launches)
+
+    def refused(constant: str) -> None:
+        raise AssertionError(constant)
+
+    data = json.loads(embedded_json(changed), parse_constant=refused)
+    first = dict(zip(data["proofs"]["columns"], data["proofs"]["data"][0], strict=True))
+    assert (first["tolerance"], first["error"]) == (None, None)
+    assert data["launches"]["data"][0][data["launches"]["columns"].index("steady")] is True
+    assert "case_id" in data["transfers"]["columns"]
+    assert data["transfers"]["data"] == []
+    for name in ("checkpoints", "waterfall", "network", "loss_curves", "time_to_loss"):
+        assert data[name]["columns"][0] == "case_id", name
