@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,7 +38,12 @@ def test_gpus_are_claimed_before_anything_computes_on_them(tmp_path: Path) -> No
         raise MachineError("another sweep")
 
     gpus = [{"name": "H100", "uuid": "GPU-1", "pci": None}, {"name": "H100", "pci": None}]
-    server: Any = SimpleNamespace(probe=lambda _: {"gpus": gpus})
+
+    def probe(path: Path, *_: object) -> int:
+        path.write_text(json.dumps({"gpus": gpus}), encoding="utf-8")
+        return 0
+
+    server: Any = SimpleNamespace(probe=probe)
     with pytest.raises(MachineError, match="another sweep"):
         identify(prepared_on("cuda", tmp_path), server, Listener(), refuse)
     assert claimed == [["GPU-1", ""]]
