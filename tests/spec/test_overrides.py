@@ -25,6 +25,7 @@ FABRIC = DDP.replace("world_size = 2\n", "") + '[fabric]\nnodes = 2\nbandwidth =
 NO_SETTINGS = {
     "requires_grad": "an attribute of a parameter",
     "batch": "an attribute of a user's own class",
+    "knows_loss": "an attribute of a user's own replica",
     "of": "a key of a claim, of which there may be several",
     **dict.fromkeys(("no", "v", "value"), "no sentence's advice"),
 }
