@@ -169,11 +169,11 @@ def search_shared_folders(folders: str) -> None:
 def _module_named(name: str) -> ModuleType:
     """Return a module by its name, found in the working directory too, as by `python -m`: before those of Python.
 
-    Where everybody can write, after all others: another user may have put a file of any name there.
+    Where others can write, after all others: another user may have put a file of any name there.
     """
     with contextlib.suppress(FileNotFoundError):  # it has been removed
         here = Path.cwd()
-        if _everybody_writes(here):
+        if _is_others(here):
             finder = _shared(here)
             finder.named.add(name.partition(".")[0])
         elif str(here) not in sys.path and "" not in sys.path:
@@ -186,7 +186,7 @@ def _search_working_directory(importer: str) -> None:
     """Have a user's file find modules in the working directory, after all others."""
     with contextlib.suppress(FileNotFoundError):  # it has been removed
         here = Path.cwd()
-        if _everybody_writes(here) or here.stat().st_uid not in (os.geteuid(), _ROOT):
+        if _is_others(here):
             _shared(here).importers.add(importer.partition(".")[0])
         elif str(here) not in sys.path and "" not in sys.path:
             sys.path.append(str(here))
@@ -204,6 +204,11 @@ def search_beside(folder: Path, importer: str) -> None:
         finder.found.add(name)
     elif str(folder) not in sys.path[:1]:
         sys.path.insert(0, str(folder))
+
+
+def _is_others(folder: Path) -> bool:
+    """Return whether everybody can write in it, or another user who is not root owns it."""
+    return _everybody_writes(folder) or folder.stat().st_uid not in (os.geteuid(), _ROOT)
 
 
 def _everybody_writes(folder: Path) -> bool:

@@ -96,7 +96,13 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     if words and not words[0].startswith("-") and words[0] not in commands.choices:
         from ddpbench.installed import functions
 
-        for add_parser in functions("command", words[0]):
+        registered = functions("command", words[0])
+        if len(registered) > 1:
+            packages = " and ".join(sorted(one.package for one in registered))
+            raise RequestError(
+                f"the packages {packages} each have a command {words[0]!r}: uninstall all but one"
+            )
+        for add_parser in registered:
             add_parser(commands)
     return parser
 

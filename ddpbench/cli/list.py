@@ -61,6 +61,7 @@ def _sections() -> dict[str, dict[str, str]]:
     """Return what each name of each kind stands for."""
     from ddpbench.collectives import TABLE as COLLECTIVES
     from ddpbench.installed import listed
+    from ddpbench.launch.own_workloads import SHIPPED
     from ddpbench.strategies import TABLE
     from ddpbench.workloads import TABLE as WORKLOADS
     from ddpbench.workloads import summaries
@@ -68,7 +69,7 @@ def _sections() -> dict[str, dict[str, str]]:
     return {
         "strategies": _told(TABLE) | listed("strategy", TABLE),
         "algorithms": {"all_reduce": "the backend's own", **_told(COLLECTIVES)}
-        | listed("algorithm", COLLECTIVES),
+        | listed("algorithm", SHIPPED["algorithm"]),
         "schedules": _SCHEDULES,
         "workloads": summaries() | listed("workload", WORKLOADS),
         "launchers": _LAUNCHERS,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import time
 from collections.abc import Callable
 
-from ddpbench.errors import ServerGoneError
+from ddpbench.errors import OutputError, ServerGoneError
 from ddpbench.guard import is_stopped
 from ddpbench.launch.plan import LaunchPlan
 from ddpbench.machine.disturbance import NoiseWatch, oom_kills
@@ -232,4 +233,7 @@ def _remove_checkpoints(request: LaunchRequest, directory: LaunchDir) -> None:
     """Removes what a rank that was killed could not."""
     case = request.case
     if case.checkpoint or case.recovery != "off":
-        shutil.rmtree(directory.checkpoints(case.checkpoint_dir, request.run_id), ignore_errors=True)
+        with contextlib.suppress(
+            OutputError
+        ):  # others can write there meanwhile: what is not the launch's is not removed
+            shutil.rmtree(directory.checkpoints(case.checkpoint_dir, request.run_id), ignore_errors=True)

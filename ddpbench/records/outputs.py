@@ -261,7 +261,9 @@ def _target(path: Path) -> Iterator[_Target | int]:
                 yield number
                 return
             if (link := folder.target(here.name)) is None:
-                yield _Target(folder.descriptor, folder.itself, here, _found(here.name, folder.descriptor))
+                yield _Target(
+                    folder.descriptor, folder.itself, here, _found(here.name or ".", folder.descriptor)
+                )
                 return
             here = here.parent / link
     raise OSError(40, "Too many levels of symbolic links", str(path))

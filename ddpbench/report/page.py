@@ -21,7 +21,7 @@ from ddpbench.analysis.findings.wording import LATE
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.analysis.table.columns import meanings
 from ddpbench.analysis.table.frame import csv_of
-from ddpbench.errors import RequestError
+from ddpbench.errors import DdpbenchError
 from ddpbench.installed import functions
 from ddpbench.report.captions import emulation_words, shared_words, without, without_word
 from ddpbench.report.draw.painter import Painter, draw_all
@@ -170,7 +170,8 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
 
 def _of_packages(summary: RunSummary, rows: Sequence[Row], taken: Collection[str]) -> Iterator[Section]:
     """Yield the sections that installed packages register; of one that fails the reason."""
-    for make in functions("section"):
+    taken = {*taken}
+    for number, make in enumerate(functions("section")):
         try:
             section = make(summary, rows)
             why = ""
@@ -178,11 +179,12 @@ def _of_packages(summary: RunSummary, rows: Sequence[Row], taken: Collection[str
                 why = f"{make.name!r} of the package {make.package} returned a {type(section).__name__}"
             elif section is not None and section.anchor in taken:
                 why = f"{make.name!r} of the package {make.package} has the anchor of another section"
-        except RequestError as error:
+        except DdpbenchError as error:
             section, why = None, str(error)
         if why:
-            yield Section(anchor=f"of-{make.package}", title=make.name, absent=f"{why}.")
+            yield Section(anchor=f"of-{make.package}-{number}", title=make.name, absent=f"{why}.")
         elif section is not None:
+            taken.add(section.anchor)
             yield section
 
 

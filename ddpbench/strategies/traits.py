@@ -162,16 +162,19 @@ def told_apart(cases: Sequence[Case]) -> list[Case]:
     own = list(dict.fromkeys(case.strategy for case in cases if case.strategy_traits))
     if not own:
         return list(cases)
-    users: dict[str, set[str]] = {}
+    users: dict[str, list[str]] = {}
     for case in cases:
-        users.setdefault(traits_of(case).display, set()).add(case.strategy)
+        names = users.setdefault(traits_of(case).display, [])
+        names.extend([case.strategy] if case.strategy not in names else [])
 
     def apart(case: Case) -> Case:
         stated = StatedTraits.model_validate_json(case.strategy_traits)
         changes: dict[str, str] = {}
         if len(users[stated.display]) > 1:
-            file = re.sub(r"[^\w.-]+", " ", case.strategy.rpartition(":")[0]).strip()[-30:]
-            changes = {name: f"{getattr(stated, name)[:25]} ({file})" for name in ("display", "spoken")}
+            file = _file_of(case.strategy)
+            alike = [one for one in users[stated.display] if _file_of(one) == file]
+            word = file if len(alike) == 1 else f"{file[-26:]} {alike.index(case.strategy) + 1}"
+            changes = {name: f"{getattr(stated, name)[:25]} ({word})" for name in ("display", "spoken")}
         colour, marker = _MORE[own.index(case.strategy) % len(_MORE)]
         changes |= {"colour": stated.colour or colour, "marker": stated.marker or marker}
         return replace(case, strategy_traits=stated.model_copy(update=changes).to_text())
@@ -231,3 +234,8 @@ def is_ring(case: Case) -> bool:
 def as_ring(name: str) -> str:
     """Return a name such as `DDP` as that of the ring it is."""
     return f"ring ({name})"
+
+
+def _file_of(strategy: str) -> str:
+    """Return the end of a strategy's path, in letters that any figure has."""
+    return re.sub(r"[^\w.-]+", " ", strategy.rpartition(":")[0]).strip()[-30:]

@@ -317,6 +317,11 @@ def test_a_folder_that_is_not_there_is_no_file(
     assert not (tmp_path / "x").exists()
 
 
+def test_the_root_of_all_folders_is_no_file() -> None:
+    with pytest.raises(OutputError, match="is a folder"):
+        check_output(Path("/"))
+
+
 def test_standard_output_is_given_to_one_output(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (
         ["--markdown", "-", "--html", "-"],

@@ -290,6 +290,12 @@ def broken(*given):
     raise KeyError("of mine")
 
 
+def unreadable(summary, rows):
+    from ddpbench.errors import RecordError
+
+    raise RecordError("a record of mine")
+
+
 def section(summary, rows):
     from ddpbench.report.parts import Cell, Column, Section, Table
 
@@ -322,13 +328,18 @@ def test_sections_of_packages_stand_on_the_page_and_broken_ones_say_why(
     install: Install, tmp_path: Path
 ) -> None:
     sections = {"counted": "ddp_topk:section", "breaks": "ddp_topk:broken", "again": "ddp_topk:scaling"}
+    sections |= {"twice": "ddp_topk:section", "unread": "ddp_topk:unreadable"}
     install({"ddpbench.sections": sections}, MORE)
     cases = [PlannedCase(case=case_of(name, world)) for name, world in (("single", 1), ("ddp", 2))]
     found = write_run(tmp_path / "run", cases, blocks=2, steps=4)
     page = write_report(summarize(found), found).read_text(encoding="utf-8")
     assert "Counted &lt;b&gt;cases&lt;/b&gt;" in page
     assert re.search(r"breaks.{1,9} of the package ddp-topk failed: KeyError: ", page)
-    assert re.search(r"again.{1,9} of the package ddp-topk has the anchor of another section", page)
+    for name in ("again", "twice"):
+        assert re.search(rf"{name}.{{1,9}} of the package ddp-topk has the anchor of another section", page)
+    assert "a record of mine." in page
+    anchors = re.findall(r'<(?:h2|dt)[^>]* id="([^"]+)"', page)
+    assert len(anchors) == len({*anchors}) > 5
 
 
 @pytest.mark.multiprocess

@@ -262,6 +262,14 @@ def test_two_files_with_one_class_name_stay_apart() -> None:
     assert len({(traits.colour, traits.marker) for traits in apart}) == 2
 
 
+def test_two_classes_of_one_file_that_call_themselves_alike_are_told_apart() -> None:
+    alike = textwrap.dedent(SOUND.replace('"mine"', '"mine"\n        display = "top-k"'))
+    write("mine.py", alike + alike[alike.index("class Sound") :].replace("Sound", "SoundToo"))
+    (one,), (other,) = (cases_of(of(f"mine.py:{name}")) for name in ("Sound", "SoundToo"))
+    found = [traits_of(case).display for case in told_apart([one, other])]
+    assert found == ["top-k (mine.py 1)", "top-k (mine.py 2)"]
+
+
 def test_one_that_leaves_choices_is_told_with_them() -> None:
     write("mine.py", "from ddpbench.strategies.ddp.strategy import Ddp\nclass Mine(Ddp): ...\n")
     axes = 'algorithm = ["all_reduce", "ring"]\nschedule = ["overlapped", "after_backward"]'

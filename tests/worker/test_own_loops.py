@@ -347,6 +347,18 @@ def test_a_strategy_that_cannot_train_a_class_is_skipped_with_a_sentence(
     assert kept.skip_reason is None
 
 
+def test_parts_of_one_buffer_in_two_types_are_no_memory_in_common() -> None:
+    from ddpbench.worker.verify.inspection import over_one_memory
+
+    buffer = torch.zeros(80, dtype=torch.uint8)
+    model = torch.nn.Module()
+    model.a = torch.nn.Parameter(buffer[:40].view(torch.float32))
+    model.b = torch.nn.Parameter(buffer[40:].view(torch.bfloat16))
+    assert over_one_memory(model) == []
+    model.c = torch.nn.Parameter(buffer[38:40].view(torch.bfloat16))
+    assert over_one_memory(model) == ["a", "c"]
+
+
 @pytest.mark.usefixtures("alone")
 def test_places_of_their_own_in_one_memory_hinder_nothing() -> None:
     assert "one_memory" not in inspected("OneBuffer")

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from ddpbench.errors import ServerGoneError, UnreadableError
+from ddpbench.errors import OutputError, ServerGoneError, UnreadableError
 from ddpbench.guard import is_stopped
 from ddpbench.machine.disturbance import NoiseWatch, oom_kills
 from ddpbench.machine.placement import early_env
@@ -142,7 +142,9 @@ class OwnRank:
             self._server.forget()
             case, run_id = self._request.case, self._request.run_id
             if case.checkpoint:  # what a rank that was killed could not remove, on whichever node
-                shutil.rmtree(self._directory.checkpoints(case.checkpoint_dir, run_id), ignore_errors=True)
+                with contextlib.suppress(OutputError):  # others can write there meanwhile
+                    folder = self._directory.checkpoints(case.checkpoint_dir, run_id)
+                    shutil.rmtree(folder, ignore_errors=True)
             state |= {
                 "code": self._code,
                 "gone": self._gone,

@@ -318,12 +318,15 @@ def over_one_memory(model: torch.nn.Module) -> list[str]:
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors of one storage have an element in common."""
-    if one.dtype != other.dtype:
-        return True
-    taken = torch.zeros(one.untyped_storage().nbytes() // one.element_size(), dtype=torch.bool)
+    """Return whether two tensors of one storage have a byte in common."""
+    taken = torch.zeros(one.untyped_storage().nbytes(), dtype=torch.bool)
     of_one, of_other = (
-        taken.as_strided(each.shape, each.stride(), each.storage_offset()) for each in (one, other)
+        taken.as_strided(
+            (*each.shape, each.element_size()),
+            (*(step * each.element_size() for step in each.stride()), 1),
+            each.storage_offset() * each.element_size(),
+        )
+        for each in (one, other)
     )
     of_one.fill_(True)
     return bool(of_other.any())
