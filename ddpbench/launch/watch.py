@@ -233,7 +233,5 @@ def _remove_checkpoints(request: LaunchRequest, directory: LaunchDir) -> None:
     """Removes what a rank that was killed could not."""
     case = request.case
     if case.checkpoint or case.recovery != "off":
-        with contextlib.suppress(
-            OutputError
-        ):  # others can write there meanwhile: what is not the launch's is not removed
+        with contextlib.suppress(OutputError):  # others can write there meanwhile
             shutil.rmtree(directory.checkpoints(case.checkpoint_dir, request.run_id), ignore_errors=True)
