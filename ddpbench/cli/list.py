@@ -59,9 +59,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _sections() -> dict[str, dict[str, str]]:
     """Return what each name of each kind stands for."""
+    from ddpbench.collectives import NAMES as ALGORITHMS
     from ddpbench.collectives import TABLE as COLLECTIVES
     from ddpbench.installed import listed
-    from ddpbench.launch.own_workloads import SHIPPED
     from ddpbench.strategies import TABLE
     from ddpbench.workloads import TABLE as WORKLOADS
     from ddpbench.workloads import summaries
@@ -69,7 +69,7 @@ def _sections() -> dict[str, dict[str, str]]:
     return {
         "strategies": _told(TABLE) | listed("strategy", TABLE),
         "algorithms": {"all_reduce": "the backend's own", **_told(COLLECTIVES)}
-        | listed("algorithm", SHIPPED["algorithm"]),
+        | listed("algorithm", ALGORITHMS),
         "schedules": _SCHEDULES,
         "workloads": summaries() | listed("workload", WORKLOADS),
         "launchers": _LAUNCHERS,

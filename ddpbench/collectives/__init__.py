@@ -49,6 +49,8 @@ TABLE: dict[str, Entry] = {
         "a ring within each node, one across nodes, and one within again",
     ),
 }
+NAMES = {"default", "all_reduce", *TABLE}
+"""What `algorithm` can be without a class of somebody's own."""
 """By name, in the order of lists and legends. The library's own is `all_reduce`, and not in it."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ddpbench.collectives import TABLE as COLLECTIVES
+from ddpbench.collectives import NAMES as ALGORITHMS
 from ddpbench.errors import RequestError, meant_path
 from ddpbench.installed import path_of
 from ddpbench.launch.own_classes import missing, missing_module
@@ -156,7 +156,7 @@ def _folders(own_folder: Path | None) -> list[Path]:
 SHIPPED: Mapping[str, Collection[str]] = {
     "workload": WORKLOADS,
     "strategy": STRATEGIES,
-    "algorithm": {"default", "all_reduce", *COLLECTIVES},
+    "algorithm": ALGORITHMS,
 }
 """Names of ddpbench itself, by the settings whose values may also be the names of users' own classes."""
 
