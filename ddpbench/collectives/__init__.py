@@ -49,9 +49,10 @@ TABLE: dict[str, Entry] = {
         "a ring within each node, one across nodes, and one within again",
     ),
 }
+"""By name, in the order of lists and legends. The library's own is `all_reduce`, and not in it."""
+
 NAMES = {"default", "all_reduce", *TABLE}
 """What `algorithm` can be without a class of somebody's own."""
-"""By name, in the order of lists and legends. The library's own is `all_reduce`, and not in it."""
 
 
 def is_collective(name: str) -> bool:
