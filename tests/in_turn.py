@@ -1,4 +1,4 @@
-"""What a comparison in turn says of a single case."""
+"""The verdict of a comparison in turn about a single case."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def lines_of(node: ast.stmt) -> int:
 
 
 def is_data(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether it only declares: one value is more than half of it, or it adds arguments to a parser."""
+    """Return whether it only declares: one value is more than half of it, or it adds arguments to a parser."""
     declares = function.name == "add_parser"
     return declares or any(
         isinstance(node, ast.Return) and 2 * lines_of(node) > lines_of(function) for node in function.body

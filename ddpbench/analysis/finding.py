@@ -1,4 +1,4 @@
-"""One sentence the data support."""
+"""Sentences that the data support."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FindingKind = Literal[
     "uncompared",
     "answer",
 ]
-"""What a finding compares or tells; `bound`: with ranks that exchange nothing."""
+"""The subject of a finding; `bound`: a comparison with ranks that exchange nothing."""
 
 
 FindingVerdict = Literal[
@@ -41,27 +41,27 @@ FindingVerdict = Literal[
     "does not hold",
     "holds in part",
 ]
-"""Of two cases how the first one stands, of a claim what it does; `unresolved`: this cannot be told."""
+"""The result for the first of two cases, or for a claim; `unresolved`: the data do not decide."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One sentence the data support, what it is made from, and the section or figure that shows it."""
+    """A sentence that the data support, its sources, and the section or figure that shows it."""
 
     kind: FindingKind
     text: str
-    """One sentence for a person, of 30 words at most. Nothing looks into it."""
+    """The sentence, of 30 words at most. No code parses it."""
     tags: tuple[str, ...] = ()
-    """What qualifies it: links, computation, how small, launches."""
+    """Its qualifications: links, computation, size, launches."""
     evidence: str
     """The anchor of the section that shows it: `scaling`, `breakdown`, `strategies`, `buckets`, ..."""
     verdict: FindingVerdict
     cases: tuple[str, ...] = ()
-    """Ids of the cases that it is about: the one that is judged first, what it is held against last."""
+    """Ids of its cases: first the one that is judged, last the one that it is compared with."""
     ratio: Interval | None = None
     """The first case's step time over the last one's, where the sentence compares two by that."""
     ratios: tuple[Interval, ...] = ()
-    """Where it compares several with the last one by that: each one's, in the order of `cases`."""
+    """The same ratio of each of several cases to the last one, in the order of `cases`."""
 
     def __post_init__(self) -> None:
         """Refuse a finding whose interval does not leave out what it denies.

@@ -52,7 +52,7 @@ TABLE: dict[str, Entry] = {
 """By name, in the order of lists and legends. The library's own is `all_reduce`, and not in it."""
 
 NAMES = {"default", "all_reduce", *TABLE}
-"""What `algorithm` can be without a class of somebody's own."""
+"""Values of `algorithm` that name no user's class."""
 
 
 def is_collective(name: str) -> bool:

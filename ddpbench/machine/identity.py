@@ -235,7 +235,7 @@ def text_digest(text: str) -> str:
 
 
 def sources_digest(names: Iterable[str]) -> str:
-    """One digest of these names of workloads and strategies, of the users' own files among them, and of profiles."""
+    """Return a digest of names of workloads and strategies, with the contents of users' files and profiles."""
     digest = hashlib.sha256()
     for name in sorted(set(names)):
         digest.update(name.encode())

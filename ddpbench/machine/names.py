@@ -1,4 +1,4 @@
-"""Who holds the name of an abstract Unix socket, as the kernel says it: nothing that a holder does can hide it."""
+"""The holder of an abstract Unix socket's name, from the kernel: a holder cannot hide itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """What holds a name: its user's id and its process, each None where nothing tells."""
+    """The holder of a name: its user's id and its process, each None where unknown."""
 
     user: int | None
     process: int | None

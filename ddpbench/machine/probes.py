@@ -1,4 +1,4 @@
-"""What a fork server finds out about the machine, and about a user's class, in a process of its own."""
+"""Questions about the machine and about a user's class that a fork server answers in a child process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ddpbench.spec import Case
 _AS_KILLED: dict[int, str] = {
     signal.SIGKILL: ", as the kernel does where memory runs out: use a smaller batch or model"
 }
-"""What a signal may mean of which a trial died."""
+"""Likely causes of the signals that end a trial."""
 
 
 def probed(server: ServerProcess, folder: Path, *, log_stays: bool = True) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class ServerProcess:
 
     @property
     def _tail(self) -> str:
-        """What is added to a sentence on the server's end: what it said last, and its log if that stays."""
+        """The last words of a server that ended, and its log if that stays, to append to a message."""
         return tail_of(self._log, where=self._log_stays)
 
     @property

@@ -1,4 +1,4 @@
-"""Who starts a launch's ranks: the one place that decides, and the one shape that both have."""
+"""The choice of a starter for a launch's ranks, and the protocol that both starters have."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ddpbench.spec import Case
 
 
 class Ranks(Protocol):
-    """A launch's ranks, for whoever watches them: forked by a server, or started by another launcher."""
+    """A launch's ranks as the watching code sees them: forked by a server, or started by another launcher."""
 
     tells_of_helpers: bool
-    """Whether the end of a rank tells what processor time its loader workers took."""
+    """True if the end of a rank reports the processor time of its loader workers."""
 
     @property
     def start_s(self) -> float:
-        """What it took to start who starts them, seconds."""
+        """Return the seconds that it took to start the starter."""
 
     @property
     def pid(self) -> int:
-        """Who starts them."""
+        """Return the process id of the starter."""
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -35,7 +35,7 @@ class Ranks(Protocol):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether who starts them is stopped, so that nothing is heard of them."""
+        """Return whether the starter is stopped, so that ranks cannot be heard."""
 
     def give_up_stopped(self) -> None:
         """End who is stopped.

@@ -14,16 +14,16 @@ from ddpbench.records.operations import operation_of
 
 
 class TransferFacts(TypedDict, total=False):
-    """What more may be known of a transfer."""
+    """Optional facts about a transfer."""
 
     sent: int | None
     """Bytes that the rank handed to the network for it, where they were counted."""
     ranks: int | None
-    """How many take part, where not all do."""
+    """The number of ranks that take part, where not all do."""
     message: int | None
     """A number by which two ranks know what only they exchange, where it may be in steps of different numbers."""
     begun: Mark
-    """When a rank with a queue of its own turned to it."""
+    """The time at which a rank that queues transfers began this one."""
     root: int | None
     """The rank that a gather, scatter or broadcast goes to or comes from."""
 

@@ -130,9 +130,9 @@ class _Target:
     itself: Path
     """The folder, by a path that leads nowhere else."""
     path: Path
-    """Of what has the name, without links: for messages."""
+    """The path with all links resolved, for messages."""
     found: os.stat_result | None
-    """What has the name, no link; None where nothing has."""
+    """The status of the file, which is not a link; None where there is none."""
 
     @property
     def mode(self) -> int | None:

@@ -32,7 +32,7 @@ class Series:
 
     @property
     def traits(self) -> Traits:
-        """What its strategy says of itself."""
+        """Return the traits of its strategy."""
         return traits_of(self.rows[0].case)
 
     @property

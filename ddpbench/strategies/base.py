@@ -295,7 +295,7 @@ def parts_reason(strategy: str, closure: str) -> str:
 
 
 def memory_reason(strategy: str, found: ModelFound) -> str | None:
-    """Return why a strategy that gives each parameter a memory of its own cannot train such a model, or None."""
+    """Return why a strategy that gives each parameter separate memory cannot train such a model, or None."""
     if not found.over_one_memory:
         return None
     first, second = (name.removeprefix("network.") for name in found.over_one_memory)

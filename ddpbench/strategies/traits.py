@@ -1,4 +1,4 @@
-"""What a strategy says of itself, for those who compare and draw: made from its class, or as a plan has it."""
+"""The traits of a strategy, for comparing and drawing: from its class, or from a plan."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Traits:
     marker: str
     """Matplotlib's code; empty likewise."""
     note: str
-    """What a report must say beside its numbers."""
+    """A caveat that a report must print next to its numbers."""
 
     @property
     def exchanges(self) -> bool:
@@ -50,7 +50,7 @@ class Traits:
 
     @property
     def parts_state(self) -> bool:
-        """Whether it is known that ranks hold parts of the model or of its optimizer."""
+        """Return whether ranks are known to hold parts of the model or of its optimizer."""
         return self.promise is not None and not self.whole_state
 
     @property

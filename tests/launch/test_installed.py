@@ -58,7 +58,7 @@ Install = Callable[..., Path]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Install a package of one module, as pip would, in a folder of its own."""
+    """Install a package of one module, as pip would, in a new folder."""
     before = {*sys.modules}
     monkeypatch.chdir(tmp_path)
 

@@ -1,4 +1,4 @@
-"""What is said of a fork server that ends at once: its log is named only where it stays."""
+"""Messages about a fork server that ends at once: its log is named only where it stays."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_outputs_and_gradients_are_those_of_the_module() -> None:
 
 
 class Owner:
-    """What has the threads, and cannot be copied."""
+    """The holder of threads, which cannot be copied."""
 
     def on_all(self, *given: Any) -> list[Any]:
         return on_all(*given)

@@ -55,7 +55,7 @@ class OneMemory(Functions):
 
 
 class OneBuffer(Functions):
-    """All parameters in one memory, each in a place of its own."""
+    """All parameters in one memory, each at a separate place."""
 
     def model(self) -> nn.Module:
         model = build()

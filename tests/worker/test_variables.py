@@ -223,18 +223,23 @@ def noticed(rank: int, _processes: int) -> dict[str, bool]:
     return found
 
 
-@pytest.mark.parametrize(("name", "exchanges"), [("Gathers", True), ("LogsUnguarded", False)])
-def test_a_loss_that_asks_for_the_group_is_tried_and_skipped_where_a_rank_that_serves_would_be_missed(
-    name: str, exchanges: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def facts_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Inspect a class in a process alone; it asks for a group, which is ended."""
     from ddpbench.worker.verify.inspection import inspect_workload
 
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
     try:
-        facts = inspect_workload(case_of(name, "single", 1))
+        return inspect_workload(case_of(name, "single", 1))
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(("name", "exchanges"), [("Gathers", True), ("LogsUnguarded", False)])
+def test_a_loss_that_asks_for_the_group_is_tried_and_skipped_where_a_rank_that_serves_would_be_missed(
+    name: str, exchanges: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = facts_alone(name, monkeypatch)
     assert facts.get("group"), facts
     cases = [PlannedCase(case=case_of(name, each)) for each in ("ddp", "async_server")]
     ddp, server = within_own(cases, {f"{FILE}:{name}": json.loads(json.dumps(facts))})
@@ -246,14 +251,7 @@ def test_a_loss_that_asks_for_the_group_is_tried_and_skipped_where_a_rank_that_s
 def test_a_step_that_sets_gradients_and_asks_for_its_rank_alone_averages_none(
     name: str, skipped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ddpbench.worker.verify.inspection import inspect_workload
-
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    try:
-        facts = inspect_workload(case_of(name, "single", 1))
-    finally:
-        dist.destroy_process_group()
+    facts = facts_alone(name, monkeypatch)
     cases = [PlannedCase(case=case_of(name, each)) for each in ("ddp", "data_parallel")]
     ddp, _ = within_own(cases, {f"{FILE}:{name}": facts})
     assert ("no backward() makes" in (ddp.skip_reason or "")) is skipped, ddp.skip_reason

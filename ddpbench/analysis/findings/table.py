@@ -1,4 +1,4 @@
-"""The comparisons: every case held against the best of the others of its group."""
+"""The comparisons: every case compared with the best of the others of its group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddpbench.analysis.statistics.stats import Interval
 
 
 def compared(cases: Sequence[CaseRun], withheld: Set[str] = frozenset()) -> Iterator[Compared]:
-    """Yield every case held against the best of the others of its group, for groups of two or more.
+    """Yield every case compared with the best of the others of its group, for groups of two or more.
 
     `buckets`: one strategy's bucket caps at one number of ranks. `strategies`: the strategies that
     aggregate, at one number of ranks, at DDP's default cap (or the smallest there is). `layouts`: one strategy's

@@ -1,4 +1,4 @@
-"""One launch's training to a loss, from its ranks' records.
+"""Training to a loss in one launch, from its ranks' records.
 
 Times are the job's, from the earliest rank's start of a group of steps to the latest one's end of each step; what
 ranks take to agree between groups is left out.
@@ -19,12 +19,12 @@ from ddpbench.spec.target_loss import mean_losses, smoothed, smoothing_steps, st
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossCurveRun:
-    """One launch's training to a loss: of each step the job's loss before its update, and when it ended."""
+    """Training to a loss in one launch: the job's loss before each update, and the time at which each step ended."""
 
     round: int
     target: float
     window: int
-    """Over so many steps losses are averaged."""
+    """The number of steps over which losses are averaged."""
     batch: int
     """Samples of a step, the whole job's."""
     losses: tuple[float, ...]

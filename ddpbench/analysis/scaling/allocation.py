@@ -65,7 +65,7 @@ class Allocation:
 
     name: str
     case: Case
-    """One of the curve's."""
+    """A case of the curve."""
     setting: str
     unit: str
     """`core` or `GPU`."""

@@ -67,7 +67,7 @@ class CurveLaws:
     panel: int
     variant: int
     case: Case
-    """One of its cases: what they share can be read off it."""
+    """A case of the curve, for the settings that all of them share."""
     case_ids: Mapping[int, str]
     """By world size, those with cores of their own."""
     laws: Laws

@@ -1,4 +1,4 @@
-"""What one launch measured, of which statistics are made."""
+"""The measurement of one launch, from which statistics are computed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Pair = tuple[int, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timing:
-    """What one launch measured: seconds for so many steps and samples of the whole job."""
+    """The measurement of one launch: seconds for a number of steps and samples of the job."""
 
     round: int
     """Its number, which is told; what is compared is matched by `pair`."""
@@ -24,7 +24,7 @@ class Timing:
 
     @property
     def pair(self) -> Pair:
-        """What two launches share that are a pair: one session ran them in one round."""
+        """The key that two paired launches share: one session ran them in one round."""
         return self.round, self.session
 
     @property

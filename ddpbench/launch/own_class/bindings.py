@@ -67,7 +67,7 @@ def _in_block(body: list[ast.stmt], tests: Tests) -> Iterator[tuple[str, Binding
 
 
 def _bound_by(statement: ast.stmt) -> list[tuple[ast.expr, Binding]]:
-    """Return what a statement itself binds, whatever is within it."""
+    """Return the names that a statement itself binds, without those bound by statements within it."""
     match statement:
         case ast.Assign():
             return [(target, Binding(statement.value)) for target in statement.targets]

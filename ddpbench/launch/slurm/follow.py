@@ -86,7 +86,7 @@ def next_step(
     if not again and progress.carried_out and not (first and progress.left_out):
         return "done"
     went_on = state is not None and state.state in _GO_ON and progress.finished > last.launches
-    # Whoever gives the command again wants it to go on.
+    # A user who repeats the command wants the job to continue.
     return "submit" if again or first or went_on else "give up"
 
 

@@ -18,7 +18,7 @@ FIRST_PORT, PORTS = 20_000, 12_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slots:
-    """How a job's slots are started."""
+    """The command that starts a job's slots."""
 
     python: str
     again: str
@@ -42,7 +42,7 @@ def job_script(
     """Return the script of the job that carries out the plan of `run_dir` in an allocation of that shape.
 
     `name` is the job's, `cpus` how many cores a rank has (None: as Slurm likes), and `time_s` the time limit, seconds.
-    Started again, by Slurm or by hand, the job goes on where it was.
+    Started again, by Slurm or by hand, the job continues where it was.
 
     Raises:
         RequestError: a value has a line break or another control character, which no script can hold.

@@ -166,7 +166,7 @@ def _head(axes: Axes, place: float, heading: str, rows: int, *, over: bool, inse
 
 
 def _words_above(axes: Axes, place: float, point: Point, lines: int, *, over: bool, **words: Any) -> None:
-    """Write a point's name and words in so many lines above it."""
+    """Write a point's name and words above it, in this number of lines."""
     name = point.name.replace("\n", " ")
     ground = style.OVERSUBSCRIBED_GROUND if over else style.GROUND
     if lines > 1:

@@ -237,7 +237,7 @@ class Rank:
 
 
 def _wrong(case: Case) -> str:
-    """Return what a proof that failed says of a case: of its own algorithm, where it has one."""
+    """Return what a proof that failed says of a case: its algorithm by name, where that is a user's class."""
     if not user_files.is_import_path(case.algorithm):
         return "the strategy does not train as one process does"
     return (

@@ -1,4 +1,4 @@
-"""What a user's code exchanges between ranks: collectives and messages, not a question for the rank or the size."""
+"""Exchanges between ranks by a user's code: collectives and messages, not a question for the rank or the size."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _EXCHANGE = (
     "scatter",
     "send",
 )
-"""How the names begin of a process group's methods that put values through it."""
+"""Prefixes of the process group methods that exchange values."""
 _WAIT = ("barrier", "monitored_barrier")
-"""Those that wait for the other ranks and tell nothing of them."""
+"""Methods that wait for the other ranks and exchange no values."""
 
 
 @dataclass(slots=True)
 class Exchanges:
-    """What went through process groups while it was noticed."""
+    """Exchanges that were seen while watching."""
 
     largest: int = 0
     """Number of ranks in the largest group that did; 0 if none did."""
     waited: bool = False
     """True if a barrier was called."""
     _waits: dict[str, int] = field(default_factory=dict)
-    """What barriers count for in each group's sequence numbers, by the group's name."""
+    """The part of each group's sequence number that is due to barriers, by the group's name."""
 
     @property
     def found(self) -> bool:

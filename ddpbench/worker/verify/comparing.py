@@ -243,7 +243,7 @@ class Comparer:
         self.takes_turns = False
         """True if the strategy's replicas in one process go forward in turn, each with the seed of its shard."""
         self.first_loss: Any = None
-        """What the replica's first step returned."""
+        """The return value of the replica's first step."""
         self._has_stepped = False
         self.writes: list[str] = []
         """Parameters that the model's forward writes into; set by `examine`."""
@@ -335,7 +335,7 @@ class Comparer:
         *,
         unchanged: str = UNCHANGED,
     ) -> Proof:
-        """Return what updates made of this rank's parameters, held against what they made of one process's.
+        """Return what updates made of this rank's parameters, compared with those of one process.
 
         `unchanged` is the note where no parameter changed.
         """

@@ -190,7 +190,7 @@ def _same_samples(
     *,
     late: str,
 ) -> Proof:
-    """Return this rank's parameters after the steps held against those of the lockstep."""
+    """Return this rank's parameters after the steps, compared with those of the lockstep."""
     prover, numbers = comparer.prover, comparer.numbers
 
     def held(expected: Tensors) -> Proof:
@@ -653,7 +653,7 @@ class Lockstep:
                 self._next(number)
 
     def _makes_more(self, number: int, made: int) -> bool:
-        """Return whether a replica that made so many steps makes another: as many as the first one, which is ahead."""
+        """Return whether a replica that made this number of steps makes another: up to the first one's number."""
         if number == 0 and (made < STEPS or (max(self._waits_for[0]) > 0 and made < MOST_STEPS)):
             self.made = made + 1
         return made < self.made

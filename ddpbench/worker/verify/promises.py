@@ -101,7 +101,7 @@ def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
 
 
 def _loss(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
-    """The first step's loss, averaged over the ranks that know one, held against one process's: times to a loss use it.
+    """The first step's loss, averaged over ranks that know it, compared with one process's: times to a loss use it.
 
     Not under autocast, which rounds it, nor where the model draws random numbers.
     """
@@ -244,7 +244,7 @@ def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> It
 
 
 class _SameShards:
-    """One process's gradients over the ranks' shards, averaged, and a rank's held against them."""
+    """Averaged gradients of one process over the ranks' shards, and a rank's compared with them."""
 
     def __init__(self, comparer: Comparer, reference: torch.nn.Module) -> None:
         self._comparer, self._reference = comparer, reference
