@@ -29,7 +29,7 @@ SEEN = (
     "one_world_size_is_no_scaling",
 )
 """What tests of the page see of one more section that draws nothing; the others of their file are of figures."""
-END_OF_COLUMNS = "    ]\n\n\nTABLE: tuple[Column, ...]"
+END_OF_COLUMNS = ")\nCOLUMNS: tuple[str, ...]"
 
 
 def block(title: str, containing: str) -> str:
@@ -112,7 +112,7 @@ def test_an_axis(copy: Path) -> None:
         spec / "case.py", ')\n"""Fields that cases once lacked', block("An axis", '    "channels_last",\n')
     )
     insert(spec / "grouping.py", '}\n"""By field, in the order', block("An axis", "Facet("))
-    insert(copy / "ddpbench/analysis/table/columns.py", END_OF_COLUMNS, block("An axis", '"truth"'))
+    insert(copy / "ddpbench/analysis/table/columns.py", END_OF_COLUMNS, block("An axis", "setting("))
     insert(
         copy / "tests/spec/test_grouping.py",
         '}\n"""Of each field that an experiment',

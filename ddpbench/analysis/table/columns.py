@@ -1,4 +1,4 @@
-"""The columns of `cases.csv`: name, type, unit, meaning and where each comes from. The one table of them.
+"""The columns of `cases.csv`, each in one place: name, type, unit, meaning, and its value of a case's results.
 
 The frame, the report, `docs/columns.md` and the printed table are made from it. Later work appends columns and never
 renames or moves one. `make docs` writes the page.
@@ -6,551 +6,603 @@ renames or moves one. `make docs` writes the page.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import fields
 
+from ddpbench.analysis.read.pace import dilation_needed, host_share, lateness_p95_s
+from ddpbench.analysis.read.staleness import mean_of
 from ddpbench.analysis.statistics.estimands import MEDIAN, WITHIN_ROUNDS
+from ddpbench.analysis.statistics.stats import samples_rate, step_time
+from ddpbench.analysis.table.column import Column, From, Within, setting
 from ddpbench.spec import Case
 from ddpbench.spec.grouping import check_complete
 
-if TYPE_CHECKING:
-    from ddpbench.analysis.read.launches import CaseRun
-
-Kind = Literal["text", "whole", "truth", "number"]
 _SHOWN: dict[str, str] = {"whole": "integer", "truth": "boolean"}
 """What `docs/columns.md` calls a kind, where that is another word."""
-Source = Literal[
-    "plan",
-    "launches",
-    "timed steps",
-    "instrumented steps",
-    "proof",
-    "evaluation",
-    "checkpoints",
-    "links",
-    "replay",
-    "training to a loss",
-    "recovery",
-]
+_PLAN, _LAUNCHES, _PROOF = From("plan"), From("launches"), From("proof")
+_TIMED, _STEPS, _EVALUATION = From("timed steps"), From("instrumented steps"), From("evaluation")
+_CHECKPOINTS, _LINKS, _REPLAY = From("checkpoints"), From("links"), From("replay")
+_LOSS, _FAILURES = From("training to a loss"), From("recovery")
+_OWN = "time per step, mean over ranks and steps, median over launches"
+_BUCKETS = Within(lambda case: case.run.bucket_bytes)
+_FAILED = Within(lambda case: case.failed)
+_HELD = Within(lambda case: case.held_bytes)
+_LOSSES_APART = Within(lambda case: case.loss_difference)
+_PACED = Within(lambda case: case.paced)
+_RECOVERY = Within(lambda case: case.recovery)
+_SINGLE_STEPS = Within(lambda case: case.single_steps_s)
+_STALENESS = Within(lambda case: case.staleness)
+_START = Within(lambda case: case.start)
+_TO_LOSS = Within(lambda case: case.to_loss)
+_TRAFFIC = Within(lambda case: case.traffic)
+_TRANSFERS = Within(lambda case: case.transfers)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Column:
-    """A column of `cases.csv`."""
-
-    name: str
-    kind: Kind
-    unit: str
-    """Empty for what has none; `1` for shares and ratios."""
-    meaning: str
-    source: Source
-    value: Callable[[CaseRun], Any] | None = None
-    """What a case has here; None for what the frame works out with other columns of its row, or takes from the case."""
-    of: str = ""
-    """The column whose 95 % interval this is an end of; empty for a column of its own."""
-
-    @property
-    def dtype(self) -> str:
-        """Its dtype in the frame. What is empty is NA (NaN in a column of numbers), never -1, 0 or an empty text."""
-        return {"text": "string", "whole": "Int64", "truth": "boolean", "number": "float64"}[self.kind]
+def bucket_text(cap: float | str | None) -> str:
+    """Return a bucket cap as the table has it: `default`, or a number without needless decimals."""
+    if cap is None:
+        return ""
+    return cap if isinstance(cap, str) else f"{cap:.15g}"
 
 
-def _one(source: Source, kind: Kind, name: str, unit: str, meaning: str, **more: Any) -> list[Column]:
-    return [Column(name=name, kind=kind, unit=unit, meaning=meaning, source=source, **more)]
-
-
-def _number(source: Source, name: str, unit: str, meaning: str) -> list[Column]:
-    return _one(source, "number", name, unit, meaning)
-
-
-def _ends(source: Source, pattern: str, unit: str) -> list[Column]:
-    """Return the two ends of an interval; `{}` in the pattern is where `_ci_low` and `_ci_high` stand."""
-    of = pattern.format("")
-    return [
-        Column(
-            name=pattern.format(f"_ci_{end}"),
-            kind="number",
-            unit=unit,
-            meaning=f"{words} end of the 95 % interval of {of}",
-            source=source,
-            of=of,
-        )
-        for end, words in (("low", "lower"), ("high", "upper"))
-    ]
-
-
-def _measured(source: Source, pattern: str, unit: str, meaning: str) -> list[Column]:
-    """Return a number and the ends of its interval."""
-    return [*_number(source, pattern.format(""), unit, meaning), *_ends(source, pattern, unit)]
-
-
-def _table() -> list[Column]:
-    plan: Source = "plan"
-    timed: Source = "timed steps"
-    instrumented: Source = "instrumented steps"
-    own = "time per step, mean over ranks and steps, median over launches"
-    loss: Source = "training to a loss"
-    return [
-        *_one(
-            "plan",
-            "text",
-            "case_id",
-            "",
-            "stable name: strategy, ranks, bucket cap and a digest of the contents",
+_DATA_TIME = _STEPS.measured(
+    "data_time{}_s", "s", f"waiting for a batch: {_OWN}", lambda case: case.part("data")
+)
+_FORWARD_TIME = _STEPS.measured(
+    "forward_time{}_s", "s", f"forward pass and loss: {_OWN}", lambda case: case.part("forward")
+)
+_BACKWARD_TIME = _STEPS.measured(
+    "backward_time{}_s", "s", f"backward pass: {_OWN}", lambda case: case.part("backward")
+)
+_OPTIMIZER_TIME = _STEPS.measured(
+    "optimizer_time{}_s", "s", f"optimizer update: {_OWN}", lambda case: case.part("optimizer")
+)
+_COMPUTE_TIME = _STEPS.measured(
+    "compute_time{}_s",
+    "s",
+    "forward and backward of independent ranks (one rank: of single) that compute alike; "
+    "empty where none ran",
+    lambda case: case.compute_time,
+)
+_COMM_TIME = _STEPS.measured(
+    "comm_time{}_s",
+    "s",
+    f"time per step in which data of a transfer can flow, {MEDIAN}",
+    lambda case: case.communication("comm"),
+)
+_EXPOSED_COMM = _STEPS.measured(
+    "exposed_comm{}_s",
+    "s",
+    f"communication while the rank computes nothing, {MEDIAN}",
+    lambda case: case.communication("exposed"),
+)
+_WAIT_TIME = _STEPS.measured(
+    "wait_time{}_s",
+    "s",
+    f"waiting for ranks before data can flow, computing or not, so no less than the part of a step; {MEDIAN}",
+    lambda case: case.communication("wait"),
+)
+_OVERLAP_FRACTION = _STEPS.measured(
+    "overlap_fraction{}",
+    "1",
+    f"fraction of communication hidden behind computation, {MEDIAN}",
+    _TRANSFERS(lambda parts: parts.overlap_interval()),
+)
+TABLE: tuple[Column, ...] = (
+    _PLAN.text(
+        "case_id",
+        "stable name: strategy, ranks, bucket cap and a digest of the contents",
+        lambda case: case.run.case_id,
+    ),
+    setting("experiment", "", "name of the experiment"),
+    setting("workload", "", "what is trained"),
+    setting("strategy", "", "how gradients are aggregated"),
+    setting("algorithm", "", "collective algorithm that aggregates gradients"),
+    setting("schedule", "", "when gradients are sent, relative to backward"),
+    setting("options_json", "", "options of the strategy"),
+    setting("backend", "", "collective library; empty if the strategy uses none"),
+    setting("device", "", "cpu or cuda"),
+    setting("launcher", "", "what starts the ranks"),
+    setting("world_size", "ranks", "number of ranks"),
+    setting("nodes", "nodes", "number of machines or of emulated nodes"),
+    setting("ranks_per_node", "ranks", "ranks on each node"),
+    setting("threads_per_rank", "threads", "compute threads of each rank"),
+    setting("loader_workers", "processes", "DataLoader worker processes of each rank"),
+    _PLAN.text(
+        "bucket_cap_mb",
+        "bucket cap; `default`; empty for a strategy without buckets",
+        lambda case: bucket_text(case.run.case.bucket_cap_mb),
+        "MiB",
+    ),
+    setting("local_batch", "samples", "batch per rank"),
+    setting("global_batch", "samples", "batch of the whole job"),
+    setting("scaling", "", "weak: the local batch is fixed; strong: the global batch is fixed"),
+    _PLAN.text(
+        "dtype",
+        "type of parameters and gradients; several of a class's own are joined: bfloat16+float32",
+        lambda case: case.types,
+    ),
+    setting("fabric", "", "emulated links; empty for the machine's own links"),
+    setting("compute", "", "real, replayed (measured profile) or synthetic (profile from published times)"),
+    setting(
+        "dilation", "1", "factor by which computation and links are slowed; reported times are divided by it"
+    ),
+    _LAUNCHES.text(
+        "status",
+        "ok, failed, hung, oom, diverged, skipped, or unfinished: too few rounds yet, none of them failed",
+        lambda case: case.run.status,
+    ),
+    _LAUNCHES.text("error", "what went wrong, and what to do", lambda case: case.run.error),
+    _LAUNCHES.whole(
+        "launches", "launches", "successful launches; 0 if the case diverged", lambda case: len(case.run.good)
+    ),
+    _LAUNCHES.whole(
+        "launches_failed",
+        "launches",
+        "failed launches",
+        lambda case: sum(not launch.ok for launch in case.run.launches),
+    ),
+    _TIMED.whole(
+        "steps",
+        "steps",
+        "timed steps, summed over launches",
+        lambda case: sum(timing.steps for timing in case.timings) if case.timings else None,
+    ),
+    _PLAN.text("baseline_case_id", "base case of the speed-up", lambda case: case.run.baseline_id),
+    *_TIMED.measured(
+        "step_time{}_s",
+        "s",
+        f"samples of one step over the job's rate, {MEDIAN}",
+        lambda case: case.step_time,
+    ),
+    _TIMED.number(
+        "step_time_median_s",
+        "s",
+        "median of single steps, over all ranks and launches",
+        _SINGLE_STEPS(lambda found: found[0]),
+    ),
+    _TIMED.number(
+        "step_time_p95_s",
+        "s",
+        "95th percentile of single steps, over all ranks and launches",
+        _SINGLE_STEPS(lambda found: found[1]),
+    ),
+    *_TIMED.measured(
+        "samples_per_s{}",
+        "samples/s",
+        f"samples of all ranks per second of timed steps, {MEDIAN}",
+        lambda case: case.samples_per_s,
+    ),
+    *_TIMED.measured(
+        "speedup{}", "1", f"throughput over that of the base case, {WITHIN_ROUNDS}", lambda case: case.speedup
+    ),
+    _TIMED.whole(
+        "speedup_rounds",
+        "rounds",
+        "rounds with a launch of both, which the speed-up is over",
+        lambda case: case.speedup_rounds,
+    ),
+    *_TIMED.measured("efficiency{}", "1", "speed-up over the number of ranks", lambda case: case.efficiency),
+    _DATA_TIME.middle,
+    _FORWARD_TIME.middle,
+    _BACKWARD_TIME.middle,
+    _OPTIMIZER_TIME.middle,
+    _COMPUTE_TIME.middle,
+    _COMM_TIME.middle,
+    _EXPOSED_COMM.middle,
+    _WAIT_TIME.middle,
+    _OVERLAP_FRACTION.middle,
+    _LAUNCHES.whole("gradient_bytes", "bytes", "gradients of one replica", lambda case: case.gradient_bytes),
+    _LAUNCHES.text(
+        "actual_bucket_bytes",
+        "sizes of the buckets that DDP built",
+        _BUCKETS(lambda sizes: ";".join(map(str, sizes))),
+        "bytes",
+    ),
+    _LAUNCHES.whole(
+        "peak_memory_bytes",
+        "bytes",
+        "peak memory in timed steps, of the rank with the highest",
+        lambda case: case.peak_memory_bytes,
+    ),
+    _PROOF.number(
+        "flops_per_sample",
+        "operations",
+        "floating-point operations per sample in forward and backward",
+        lambda case: case.flops_per_sample,
+    ),
+    _TIMED.number(
+        "mfu",
+        "1",
+        "model FLOPs utilisation; empty on a CPU and on GPUs whose peak is unknown",
+        lambda case: case.mfu,
+    ),
+    _LAUNCHES.truth(
+        "params_equal",
+        "replicas ended with equal parameters; empty if the strategy does not promise it",
+        lambda case: case.params_equal,
+    ),
+    _TIMED.truth(
+        "oversubscribed",
+        "ranks times threads per rank exceed the cores, and their processor time together is "
+        "over 2 % of the time, or was not counted",
+        lambda case: case.run.oversubscribed,
+    ),
+    _TIMED.truth("ci_reached", "the interval is as narrow as requested", lambda case: case.ci_reached),
+    _LAUNCHES.text(
+        "noise_flag",
+        "what disturbed the launches, and settings that ranks had otherwise than the case asks",
+        lambda case: case.noise,
+    ),
+    setting("precision", "", "full, or the autocast type of forward and loss"),
+    setting("data", "", "loader or memory: where batches come from"),
+    *_EVALUATION.measured(
+        "evaluation_step_time{}_s",
+        "s",
+        f"one step of evaluation: forward and loss without gradients, {MEDIAN}",
+        lambda case: step_time(case.evaluations) if case.evaluations else None,
+    ),
+    *_EVALUATION.measured(
+        "evaluation_samples_per_s{}",
+        "samples/s",
+        f"throughput of evaluation, {MEDIAN}",
+        lambda case: samples_rate(case.evaluations) if case.evaluations else None,
+    ),
+    *_CHECKPOINTS.measured(
+        "snapshot_plain{}_s",
+        "s",
+        f"one checkpoint by rank 0 with torch.save, {MEDIAN}",
+        Within(lambda case: case.checkpoints.get("plain"))(lambda found: found.cost),
+    ),
+    *_CHECKPOINTS.measured(
+        "snapshot_dcp{}_s",
+        "s",
+        f"one checkpoint by all ranks with torch.distributed.checkpoint, {MEDIAN}",
+        Within(lambda case: case.checkpoints.get("dcp"))(lambda found: found.cost),
+    ),
+    _CHECKPOINTS.whole(
+        "snapshot_bytes",
+        "bytes",
+        "bytes that all ranks write for one checkpoint; plain's if both methods ran",
+        lambda case: next((found.bytes for found in case.checkpoints.values()), None),
+    ),
+    *_LAUNCHES.measured(
+        "startup{}_s",
+        "s",
+        "from a launch's being asked for to the end of its last first step, median over "
+        "launches, as its parts are",
+        _START(lambda found: found[0]),
+    ),
+    _LAUNCHES.number(
+        "startup_process_s",
+        "s",
+        "of startup_s: until its process works for it",
+        _START(lambda found: found[1]["process_s"]),
+    ),
+    _LAUNCHES.number(
+        "startup_imports_s",
+        "s",
+        "of startup_s: importing torch and all else",
+        _START(lambda found: found[1]["imports_s"]),
+    ),
+    _LAUNCHES.number(
+        "startup_model_s",
+        "s",
+        "of startup_s: making data and model",
+        _START(lambda found: found[1]["model_s"]),
+    ),
+    _LAUNCHES.number(
+        "startup_meeting_s",
+        "s",
+        "of startup_s: meeting the other ranks (rendezvous)",
+        _START(lambda found: found[1]["meeting_s"]),
+    ),
+    _LAUNCHES.number(
+        "startup_first_step_s",
+        "s",
+        "of startup_s: making the replica, and the first step",
+        _START(lambda found: found[1]["first_step_s"]),
+    ),
+    _LAUNCHES.number(
+        "server_share_s",
+        "s",
+        "a launch's share of its fork server's start, not in startup_s",
+        lambda case: case.server_share_s,
+    ),
+    _FAILURES.whole(
+        "failures", "", "planned failures that came, one a launch", _FAILED(lambda cost: cost.failures)
+    ),
+    _FAILURES.whole(
+        "recoveries",
+        "",
+        "of failures: those after which training went on",
+        _FAILED(lambda cost: cost.recoveries),
+    ),
+    *_FAILURES.measured(
+        "recovery{}_s",
+        "s",
+        "from the failure until the step that it came before is made again, median over "
+        "launches, as its parts are",
+        _RECOVERY(lambda cost: cost.total),
+    ),
+    _FAILURES.number(
+        "recovery_detection_s",
+        "s",
+        "until torchrun's last agent has noticed",
+        _RECOVERY(lambda cost: cost.parts.get("detection_s")),
+    ),
+    _FAILURES.number(
+        "recovery_stopping_s",
+        "s",
+        "from there until all earlier ranks are gone",
+        _RECOVERY(lambda cost: cost.parts.get("stopping_s")),
+    ),
+    _FAILURES.number(
+        "recovery_rendezvous_s",
+        "s",
+        "until the agents have agreed who is there",
+        _RECOVERY(lambda cost: cost.parts.get("rendezvous_s")),
+    ),
+    _FAILURES.number(
+        "recovery_starting_s",
+        "s",
+        "until new processes have imported and built all",
+        _RECOVERY(lambda cost: cost.parts.get("starting_s")),
+    ),
+    _FAILURES.number(
+        "recovery_meeting_s",
+        "s",
+        "until the ranks have process groups",
+        _RECOVERY(lambda cost: cost.parts.get("meeting_s")),
+    ),
+    _FAILURES.number(
+        "recovery_restoring_s",
+        "s",
+        "until the snapshot is loaded into the model",
+        _RECOVERY(lambda cost: cost.parts.get("restoring_s")),
+    ),
+    _FAILURES.number(
+        "recovery_recomputing_s",
+        "s",
+        "until steps since the snapshot are made again",
+        _RECOVERY(lambda cost: cost.parts.get("recomputing_s")),
+    ),
+    _FAILURES.number(
+        "recomputed_steps",
+        "steps",
+        "made again after a failure, mean over launches",
+        _FAILED(lambda cost: cost.recomputed_steps),
+    ),
+    *_FAILURES.measured(
+        "recovery_at_pace{}_s",
+        "s",
+        "from the failure until steps take at most 2 % longer than before it, on average from there on",
+        _RECOVERY(lambda cost: cost.regained),
+    ),
+    _FAILURES.number(
+        "recoveries_at_pace",
+        "",
+        "of recoveries: those in which they did",
+        _FAILED(lambda cost: cost.regained_launches),
+    ),
+    *_FAILURES.measured(
+        "restored{}_s",
+        "s",
+        "from the failure until training continues",
+        _RECOVERY(lambda cost: cost.restored),
+    ),
+    *_FAILURES.measured(
+        "recovery_snapshot{}_s",
+        "s",
+        "a snapshot, of those that delete an old one",
+        _RECOVERY(lambda cost: cost.snapshot),
+    ),
+    _FAILURES.whole(
+        "recovery_snapshot_bytes", "bytes", "of a snapshot", _RECOVERY(lambda cost: cost.snapshot_bytes)
+    ),
+    _FAILURES.whole(
+        "samples_lost",
+        "samples",
+        "that no step was made with, of all launches",
+        _RECOVERY(lambda cost: cost.lost),
+    ),
+    _FAILURES.whole(
+        "samples_repeated",
+        "samples",
+        "that two steps were made with, of all launches",
+        _RECOVERY(lambda cost: cost.repeated),
+    ),
+    _FAILURES.number(
+        "recovery_loss_difference",
+        "1",
+        "largest relative difference of a step's loss from the uninterrupted training's, in nine digits",
+        _LOSSES_APART(lambda found: found[0]),
+    ),
+    _FAILURES.whole(
+        "recovery_loss_steps",
+        "steps",
+        "whose losses were compared, at least",
+        _LOSSES_APART(lambda found: found[1]),
+    ),
+    _FAILURES.text(
+        "snapshots_unreadable",
+        "snapshots that could not be used, and why: the one before was",
+        _RECOVERY(lambda cost: "; ".join(cost.unreadable)),
+    ),
+    *_FAILURES.measured(
+        "before_samples_per_s{}",
+        "samples/s",
+        "throughput of steps before the failure",
+        _RECOVERY(lambda cost: cost.rates.get("before")),
+    ),
+    *_FAILURES.measured(
+        "away_samples_per_s{}",
+        "samples/s",
+        "throughput of steps while a node is away",
+        _RECOVERY(lambda cost: cost.rates.get("away")),
+    ),
+    *_FAILURES.measured(
+        "after_samples_per_s{}",
+        "samples/s",
+        "throughput of steps after the last restart",
+        _RECOVERY(lambda cost: cost.rates.get("after")),
+    ),
+    *_FAILURES.measured(
+        "joining{}_s",
+        "s",
+        "that training pauses for a node that comes back",
+        _RECOVERY(lambda cost: cost.joined),
+    ),
+    _FAILURES.number(
+        "recovery_building_s",
+        "s",
+        "of recovery_restoring_s: making the model and the replica",
+        _RECOVERY(lambda cost: cost.built_s),
+    ),
+    _LAUNCHES.whole(
+        "parameters", "parameters", "trained parameters of the model", lambda case: case.parameters
+    ),
+    setting(
+        "shrink",
+        "1",
+        "divisor of gradient bytes, bucket caps and link rates; reported sizes are multiplied by it",
+    ),
+    setting("workload_options_json", "", "options of the workload"),
+    _LINKS.number(
+        "node_sent_bytes",
+        "bytes",
+        "bytes per step over the link of the node that sends most (where ranks of a node have links of "
+        "their own, of the rank that does, with what stays within the node)",
+        _TRAFFIC(lambda found: found.sent),
+    ),
+    _LINKS.number(
+        "node_received_bytes",
+        "bytes",
+        "bytes per step to the node that receives most (where ranks of a node have "
+        "links of their own, to the rank that does, with what stays within the node)",
+        _TRAFFIC(lambda found: found.received),
+    ),
+    _LINKS.number(
+        "expected_node_bytes",
+        "bytes",
+        "bytes per step over the busiest of these links by the algorithm's formula",
+        lambda case: case.expected_node_bytes,
+    ),
+    _LINKS.number(
+        "traffic_ratio", "1", "node_sent_bytes over expected_node_bytes", lambda case: case.traffic_ratio
+    ),
+    _REPLAY.number(
+        "lateness_p95_s",
+        "s",
+        "p95 over steps of the slowest rank's delay behind the profile",
+        _PACED(lateness_p95_s),
+    ),
+    _REPLAY.number(
+        "host_share", "1", "CPU time of all ranks over the CPU time of their cores", _PACED(host_share)
+    ),
+    _REPLAY.number(
+        "dilation_needed",
+        "1",
+        "smallest dilation that hides host overhead",
+        lambda case: dilation_needed(case.run.case.dilation, case.paced) if case.paced else None,
+    ),
+    _LAUNCHES.whole(
+        "held_parameter_bytes",
+        "bytes",
+        "parameters held by the rank with most state",
+        _HELD(lambda held: held[0]),
+    ),
+    _LAUNCHES.whole(
+        "held_gradient_bytes",
+        "bytes",
+        "gradients held by the rank with most state, before its update",
+        _HELD(lambda held: held[1]),
+    ),
+    _LAUNCHES.whole(
+        "held_optimizer_bytes",
+        "bytes",
+        "optimizer state held by the rank with most state",
+        _HELD(lambda held: held[2]),
+    ),
+    _LOSS.number(
+        "target_loss", "loss", "mean loss that launches train to", _TO_LOSS(lambda cost: cost.target)
+    ),
+    *_LOSS.measured(
+        "time_to_loss{}_s",
+        "s",
+        f"time to the target loss, {MEDIAN}; empty if any launch missed it",
+        _TO_LOSS(lambda cost: cost.time_s),
+    ),
+    _LOSS.number(
+        "samples_to_loss", "samples", "samples to the target loss", _TO_LOSS(lambda cost: cost.samples)
+    ),
+    _LOSS.number("steps_to_loss", "steps", "steps to the target loss", _TO_LOSS(lambda cost: cost.steps)),
+    *_LOSS.measured(
+        "speedup_to_loss{}",
+        "1",
+        "the base case's time to the loss over this case's, paired within rounds",
+        lambda case: case.speedup_to_loss,
+    ),
+    _LOSS.number("lowest_loss", "loss", "lowest mean loss of any launch", _TO_LOSS(lambda cost: cost.lowest)),
+    _TIMED.number(
+        "staleness_mean",
+        "updates",
+        "async_server: mean staleness of the gradients applied",
+        _STALENESS(mean_of),
+    ),
+    _TIMED.whole(
+        "staleness_max",
+        "updates",
+        "async_server: largest staleness of a gradient applied",
+        _STALENESS(lambda counts: len(counts) - 1),
+    ),
+    *_DATA_TIME.ends,
+    *_FORWARD_TIME.ends,
+    *_BACKWARD_TIME.ends,
+    *_OPTIMIZER_TIME.ends,
+    *_COMPUTE_TIME.ends,
+    *_COMM_TIME.ends,
+    *_EXPOSED_COMM.ends,
+    *_WAIT_TIME.ends,
+    *_OVERLAP_FRACTION.ends,
+    *_STEPS.measured(
+        "queue_time{}_s",
+        "s",
+        "time per step in which transfers queue behind earlier ones of the same rank, median over launches",
+        lambda case: case.communication("queue"),
+    ),
+    setting("seed", "", "seed of initial parameters and data"),
+    setting("replicate", "", "number that distinguishes equal cases in an A/A test"),
+    setting("evaluation", "", "launches also time evaluation"),
+    setting("recovery", "", "what fails in a training with snapshots; off: there is none"),
+    setting("snapshot_every", "steps", "from one snapshot to the next, for recovery"),
+    setting("agents", "", "of torchrun, each of which stands for a node, for recovery"),
+    setting("collective_timeout", "s", "of a collective, for recovery"),
+    setting("checkpoint", "", "launches also time checkpoints"),
+    setting("checkpoint_dir", "", "folder for the timed checkpoints; empty for the run directory"),
+    _PLAN.text(
+        "same_buckets_mb",
+        "other bucket caps asked for that make the same buckets: the row stands for them",
+        lambda case: "; ".join(
+            cap if isinstance(cap, str) else f"{cap:g}"
+            for cap in case.run.planned.stands_for
+            if cap is not None
         ),
-        *_one("plan", "text", "experiment", "", "name of the experiment"),
-        *_one("plan", "text", "workload", "", "what is trained"),
-        *_one("plan", "text", "strategy", "", "how gradients are aggregated"),
-        *_one("plan", "text", "algorithm", "", "collective algorithm that aggregates gradients"),
-        *_one("plan", "text", "schedule", "", "when gradients are sent, relative to backward"),
-        *_one("plan", "text", "options_json", "", "options of the strategy"),
-        *_one("plan", "text", "backend", "", "collective library; empty if the strategy uses none"),
-        *_one("plan", "text", "device", "", "cpu or cuda"),
-        *_one("plan", "text", "launcher", "", "what starts the ranks"),
-        *_one("plan", "whole", "world_size", "ranks", "number of ranks"),
-        *_one("plan", "whole", "nodes", "nodes", "number of machines or of emulated nodes"),
-        *_one("plan", "whole", "ranks_per_node", "ranks", "ranks on each node"),
-        *_one("plan", "whole", "threads_per_rank", "threads", "compute threads of each rank"),
-        *_one("plan", "whole", "loader_workers", "processes", "DataLoader worker processes of each rank"),
-        *_one(
-            "plan",
-            "text",
-            "bucket_cap_mb",
-            "MiB",
-            "bucket cap; `default`; empty for a strategy without buckets",
-        ),
-        *_one("plan", "whole", "local_batch", "samples", "batch per rank"),
-        *_one("plan", "whole", "global_batch", "samples", "batch of the whole job"),
-        *_one(
-            "plan", "text", "scaling", "", "weak: the local batch is fixed; strong: the global batch is fixed"
-        ),
-        *_one(
-            "plan",
-            "text",
-            "dtype",
-            "",
-            "type of parameters and gradients; several of a class's own are joined: bfloat16+float32",
-        ),
-        *_one("plan", "text", "fabric", "", "emulated links; empty for the machine's own links"),
-        *_one(
-            "plan",
-            "text",
-            "compute",
-            "",
-            "real, replayed (measured profile) or synthetic (profile from published times)",
-        ),
-        *_number(
-            plan,
-            "dilation",
-            "1",
-            "factor by which computation and links are slowed; reported times are divided by it",
-        ),
-        *_one(
-            "launches",
-            "text",
-            "status",
-            "",
-            "ok, failed, hung, oom, diverged, skipped, or unfinished: too few rounds yet, none of them failed",
-            value=lambda run: run.status,
-        ),
-        *_one(
-            "launches", "text", "error", "", "what went wrong, and what to do", value=lambda run: run.error
-        ),
-        *_one(
-            "launches",
-            "whole",
-            "launches",
-            "launches",
-            "successful launches; 0 if the case diverged",
-            value=lambda run: len(run.good),
-        ),
-        *_one(
-            "launches",
-            "whole",
-            "launches_failed",
-            "launches",
-            "failed launches",
-            value=lambda run: sum(not launch.ok for launch in run.launches),
-        ),
-        *_one("timed steps", "whole", "steps", "steps", "timed steps, summed over launches"),
-        *_one(
-            "plan",
-            "text",
-            "baseline_case_id",
-            "",
-            "base case of the speed-up",
-            value=lambda run: run.baseline_id,
-        ),
-        *_measured(timed, "step_time{}_s", "s", f"samples of one step over the job's rate, {MEDIAN}"),
-        *_number(timed, "step_time_median_s", "s", "median of single steps, over all ranks and launches"),
-        *_number(
-            timed, "step_time_p95_s", "s", "95th percentile of single steps, over all ranks and launches"
-        ),
-        *_measured(
-            timed, "samples_per_s{}", "samples/s", f"samples of all ranks per second of timed steps, {MEDIAN}"
-        ),
-        *_measured(timed, "speedup{}", "1", f"throughput over that of the base case, {WITHIN_ROUNDS}"),
-        *_one(
-            timed,
-            "whole",
-            "speedup_rounds",
-            "rounds",
-            "rounds with a launch of both, which the speed-up is over",
-        ),
-        *_measured(timed, "efficiency{}", "1", "speed-up over the number of ranks"),
-        *_number(instrumented, "data_time_s", "s", f"waiting for a batch: {own}"),
-        *_number(instrumented, "forward_time_s", "s", f"forward pass and loss: {own}"),
-        *_number(instrumented, "backward_time_s", "s", f"backward pass: {own}"),
-        *_number(instrumented, "optimizer_time_s", "s", f"optimizer update: {own}"),
-        *_number(
-            instrumented,
-            "compute_time_s",
-            "s",
-            "forward and backward of independent ranks (one rank: of single) that compute alike; empty where none ran",
-        ),
-        *_number(
-            instrumented,
-            "comm_time_s",
-            "s",
-            "time per step in which data of a transfer can flow, median over launches",
-        ),
-        *_number(
-            instrumented,
-            "exposed_comm_s",
-            "s",
-            "communication while the rank computes nothing, median over launches",
-        ),
-        *_number(
-            instrumented,
-            "wait_time_s",
-            "s",
-            "waiting for ranks before data can flow, computing or not, so no less than the part of a step; median over "
-            "launches",
-        ),
-        *_number(
-            instrumented,
-            "overlap_fraction",
-            "1",
-            "fraction of communication hidden behind computation, median over launches",
-        ),
-        *_one("launches", "whole", "gradient_bytes", "bytes", "gradients of one replica"),
-        *_one("launches", "text", "actual_bucket_bytes", "bytes", "sizes of the buckets that DDP built"),
-        *_one(
-            "launches",
-            "whole",
-            "peak_memory_bytes",
-            "bytes",
-            "peak memory in timed steps, of the rank with the highest",
-        ),
-        *_number(
-            "proof",
-            "flops_per_sample",
-            "operations",
-            "floating-point operations per sample in forward and backward",
-        ),
-        *_number(
-            timed, "mfu", "1", "model FLOPs utilisation; empty on a CPU and on GPUs whose peak is unknown"
-        ),
-        *_one(
-            "launches",
-            "truth",
-            "params_equal",
-            "",
-            "replicas ended with equal parameters; empty if the strategy does not promise it",
-        ),
-        *_one(
-            "timed steps",
-            "truth",
-            "oversubscribed",
-            "",
-            "ranks times threads per rank exceed the cores, and their processor time together is over 2 % of the time, "
-            "or was not counted",
-            value=lambda run: run.oversubscribed,
-        ),
-        *_one("timed steps", "truth", "ci_reached", "", "the interval is as narrow as requested"),
-        *_one(
-            "launches",
-            "text",
-            "noise_flag",
-            "",
-            "what disturbed the launches, and settings that ranks had otherwise than the case asks",
-        ),
-        *_one(
-            "plan",
-            "text",
-            "precision",
-            "",
-            "full, or the autocast type of forward and loss",
-        ),
-        *_one(
-            "plan",
-            "text",
-            "data",
-            "",
-            "loader or memory: where batches come from",
-        ),
-        *_measured(
-            "evaluation",
-            "evaluation_step_time{}_s",
-            "s",
-            f"one step of evaluation: forward and loss without gradients, {MEDIAN}",
-        ),
-        *_measured(
-            "evaluation", "evaluation_samples_per_s{}", "samples/s", f"throughput of evaluation, {MEDIAN}"
-        ),
-        *_measured(
-            "checkpoints", "snapshot_plain{}_s", "s", f"one checkpoint by rank 0 with torch.save, {MEDIAN}"
-        ),
-        *_measured(
-            "checkpoints",
-            "snapshot_dcp{}_s",
-            "s",
-            f"one checkpoint by all ranks with torch.distributed.checkpoint, {MEDIAN}",
-        ),
-        *_one(
-            "checkpoints",
-            "whole",
-            "snapshot_bytes",
-            "bytes",
-            "bytes that all ranks write for one checkpoint; plain's if both methods ran",
-        ),
-        *_measured(
-            "launches",
-            "startup{}_s",
-            "s",
-            "from a launch's being asked for to the end of its last first step, median over launches, as its parts are",
-        ),
-        *_number("launches", "startup_process_s", "s", "of startup_s: until its process works for it"),
-        *_number("launches", "startup_imports_s", "s", "of startup_s: importing torch and all else"),
-        *_number("launches", "startup_model_s", "s", "of startup_s: making data and model"),
-        *_number("launches", "startup_meeting_s", "s", "of startup_s: meeting the other ranks (rendezvous)"),
-        *_number(
-            "launches", "startup_first_step_s", "s", "of startup_s: making the replica, and the first step"
-        ),
-        *_number(
-            "launches", "server_share_s", "s", "a launch's share of its fork server's start, not in startup_s"
-        ),
-        *_one("recovery", "whole", "failures", "", "planned failures that came, one a launch"),
-        *_one("recovery", "whole", "recoveries", "", "of failures: those after which training went on"),
-        *_measured(
-            "recovery",
-            "recovery{}_s",
-            "s",
-            "from the failure until the step that it came before is made again, median over launches, as its parts are",
-        ),
-        *_number("recovery", "recovery_detection_s", "s", "until torchrun's last agent has noticed"),
-        *_number("recovery", "recovery_stopping_s", "s", "from there until all earlier ranks are gone"),
-        *_number("recovery", "recovery_rendezvous_s", "s", "until the agents have agreed who is there"),
-        *_number("recovery", "recovery_starting_s", "s", "until new processes have imported and built all"),
-        *_number("recovery", "recovery_meeting_s", "s", "until the ranks have process groups"),
-        *_number("recovery", "recovery_restoring_s", "s", "until the snapshot is loaded into the model"),
-        *_number("recovery", "recovery_recomputing_s", "s", "until steps since the snapshot are made again"),
-        *_number("recovery", "recomputed_steps", "steps", "made again after a failure, mean over launches"),
-        *_measured(
-            "recovery",
-            "recovery_at_pace{}_s",
-            "s",
-            "from the failure until steps take at most 2 % longer than before it, on average from there on",
-        ),
-        *_number("recovery", "recoveries_at_pace", "", "of recoveries: those in which they did"),
-        *_measured("recovery", "restored{}_s", "s", "from the failure until training continues"),
-        *_measured("recovery", "recovery_snapshot{}_s", "s", "a snapshot, of those that delete an old one"),
-        *_one("recovery", "whole", "recovery_snapshot_bytes", "bytes", "of a snapshot"),
-        *_one("recovery", "whole", "samples_lost", "samples", "that no step was made with, of all launches"),
-        *_one(
-            "recovery",
-            "whole",
-            "samples_repeated",
-            "samples",
-            "that two steps were made with, of all launches",
-        ),
-        *_number(
-            "recovery",
-            "recovery_loss_difference",
-            "1",
-            "largest relative difference of a step's loss from the uninterrupted training's, in nine digits",
-        ),
-        *_one(
-            "recovery",
-            "whole",
-            "recovery_loss_steps",
-            "steps",
-            "whose losses were compared, at least",
-        ),
-        *_one(
-            "recovery",
-            "text",
-            "snapshots_unreadable",
-            "",
-            "snapshots that could not be used, and why: the one before was",
-        ),
-        *_measured(
-            "recovery", "before_samples_per_s{}", "samples/s", "throughput of steps before the failure"
-        ),
-        *_measured(
-            "recovery", "away_samples_per_s{}", "samples/s", "throughput of steps while a node is away"
-        ),
-        *_measured(
-            "recovery", "after_samples_per_s{}", "samples/s", "throughput of steps after the last restart"
-        ),
-        *_measured("recovery", "joining{}_s", "s", "that training pauses for a node that comes back"),
-        *_number(
-            "recovery",
-            "recovery_building_s",
-            "s",
-            "of recovery_restoring_s: making the model and the replica",
-        ),
-        *_one("launches", "whole", "parameters", "parameters", "trained parameters of the model"),
-        *_one(
-            "plan",
-            "whole",
-            "shrink",
-            "1",
-            "divisor of gradient bytes, bucket caps and link rates; reported sizes are multiplied by it",
-        ),
-        *_one("plan", "text", "workload_options_json", "", "options of the workload"),
-        *_number(
-            "links",
-            "node_sent_bytes",
-            "bytes",
-            "bytes per step over the link of the node that sends most (where ranks of a node have links of their own, "
-            "of the rank that does, with what stays within the node)",
-        ),
-        *_number(
-            "links",
-            "node_received_bytes",
-            "bytes",
-            "bytes per step to the node that receives most (where ranks of a node have links of their own, to the rank "
-            "that does, with what stays within the node)",
-        ),
-        *_number(
-            "links",
-            "expected_node_bytes",
-            "bytes",
-            "bytes per step over the busiest of these links by the algorithm's formula",
-        ),
-        *_number("links", "traffic_ratio", "1", "node_sent_bytes over expected_node_bytes"),
-        *_number(
-            "replay",
-            "lateness_p95_s",
-            "s",
-            "p95 over steps of the slowest rank's delay behind the profile",
-        ),
-        *_number("replay", "host_share", "1", "CPU time of all ranks over the CPU time of their cores"),
-        *_number("replay", "dilation_needed", "1", "smallest dilation that hides host overhead"),
-        *_one(
-            "launches",
-            "whole",
-            "held_parameter_bytes",
-            "bytes",
-            "parameters held by the rank with most state",
-        ),
-        *_one(
-            "launches",
-            "whole",
-            "held_gradient_bytes",
-            "bytes",
-            "gradients held by the rank with most state, before its update",
-        ),
-        *_one(
-            "launches",
-            "whole",
-            "held_optimizer_bytes",
-            "bytes",
-            "optimizer state held by the rank with most state",
-        ),
-        *_number(loss, "target_loss", "loss", "mean loss that launches train to"),
-        *_measured(
-            loss, "time_to_loss{}_s", "s", f"time to the target loss, {MEDIAN}; empty if any launch missed it"
-        ),
-        *_number(loss, "samples_to_loss", "samples", "samples to the target loss"),
-        *_number(loss, "steps_to_loss", "steps", "steps to the target loss"),
-        *_measured(
-            loss,
-            "speedup_to_loss{}",
-            "1",
-            "the base case's time to the loss over this case's, paired within rounds",
-        ),
-        *_number(loss, "lowest_loss", "loss", "lowest mean loss of any launch"),
-        *_number(
-            timed,
-            "staleness_mean",
-            "updates",
-            "async_server: mean staleness of the gradients applied",
-        ),
-        *_one(
-            "timed steps",
-            "whole",
-            "staleness_max",
-            "updates",
-            "async_server: largest staleness of a gradient applied",
-        ),
-        *_ends(instrumented, "data_time{}_s", "s"),
-        *_ends(instrumented, "forward_time{}_s", "s"),
-        *_ends(instrumented, "backward_time{}_s", "s"),
-        *_ends(instrumented, "optimizer_time{}_s", "s"),
-        *_ends(instrumented, "compute_time{}_s", "s"),
-        *_ends(instrumented, "comm_time{}_s", "s"),
-        *_ends(instrumented, "exposed_comm{}_s", "s"),
-        *_ends(instrumented, "wait_time{}_s", "s"),
-        *_ends(instrumented, "overlap_fraction{}", "1"),
-        *_measured(
-            instrumented,
-            "queue_time{}_s",
-            "s",
-            "time per step in which transfers queue behind earlier ones of the same rank, median over launches",
-        ),
-        *_one("plan", "whole", "seed", "", "seed of initial parameters and data"),
-        *_one("plan", "whole", "replicate", "", "number that distinguishes equal cases in an A/A test"),
-        *_one("plan", "truth", "evaluation", "", "launches also time evaluation"),
-        *_one("plan", "text", "recovery", "", "what fails in a training with snapshots; off: there is none"),
-        *_one("plan", "whole", "snapshot_every", "steps", "from one snapshot to the next, for recovery"),
-        *_one("plan", "whole", "agents", "", "of torchrun, each of which stands for a node, for recovery"),
-        *_one("plan", "number", "collective_timeout", "s", "of a collective, for recovery"),
-        *_one("plan", "truth", "checkpoint", "", "launches also time checkpoints"),
-        *_one(
-            "plan",
-            "text",
-            "checkpoint_dir",
-            "",
-            "folder for the timed checkpoints; empty for the run directory",
-        ),
-        *_one(
-            "plan",
-            "text",
-            "same_buckets_mb",
-            "MiB",
-            "other bucket caps asked for that make the same buckets: the row stands for them",
-            value=lambda run: (
-                "; ".join(
-                    cap if isinstance(cap, str) else f"{cap:g}"
-                    for cap in run.planned.stands_for
-                    if cap is not None
-                )
-                or None
-            ),
-        ),
-        *_one(
-            "plan",
-            "text",
-            "env_json",
-            "",
-            "environment variables set for the ranks; an empty text unsets one",
-        ),
-        *_number(
-            "recovery", "restored_mean_s", "s", "restored_s as the mean over launches: R of how often to save"
-        ),
-        *_number(
-            "recovery",
-            "recovery_snapshot_mean_s",
-            "s",
-            "a snapshot, as the mean over launches: C of how often to save",
-        ),
-    ]
-
-
-TABLE: tuple[Column, ...] = tuple(_table())
+        "MiB",
+    ),
+    setting("env_json", "", "environment variables set for the ranks; an empty text unsets one"),
+    _FAILURES.number(
+        "restored_mean_s",
+        "s",
+        "restored_s as the mean over launches: R of how often to save",
+        _RECOVERY(lambda cost: cost.restored_mean_s),
+    ),
+    _FAILURES.number(
+        "recovery_snapshot_mean_s",
+        "s",
+        "a snapshot, as the mean over launches: C of how often to save",
+        _RECOVERY(lambda cost: cost.snapshot_mean_s),
+    ),
+)
 COLUMNS: tuple[str, ...] = tuple(column.name for column in TABLE)
 """Their names, in the order of the file."""
 _COMPARED = tuple(one.name for one in fields(Case) if one.compare)

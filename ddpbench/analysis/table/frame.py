@@ -5,16 +5,14 @@ from __future__ import annotations
 import importlib.util
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.recovery import loss_difference
 from ddpbench.analysis.table.columns import COLUMNS, DTYPES, TABLE
-from ddpbench.analysis.table.row import compute_times, row_of
+from ddpbench.analysis.table.result import case_results
 from ddpbench.errors import OutputError
 from ddpbench.escaping import escape_csv, unescape_csv
 from ddpbench.records import RunDir, explain_os_error, write_atomically
@@ -26,44 +24,14 @@ _ALWAYS = COLUMNS[: COLUMNS.index("dilation") + 1]
 
 def case_table(plan: StoredPlan, cases: Sequence[CaseRun], machine: Mapping[str, Any]) -> pd.DataFrame:
     """Return the table of cases already read; `machine` is machine.json."""
-    by_id = {case.case_id: case for case in cases}
-    computing, target = compute_times(cases), plan.budget.target_half_width
-    rows = [
-        row_of(case, by_id.get(case.baseline_id), computing, target, machine)
-        | dict(
-            zip(
-                ("recovery_loss_difference", "recovery_loss_steps"),
-                _loss_difference(case, by_id),
-                strict=True,
-            )
-        )
-        for case in cases
-    ]
-    columns: dict[str, list[Any]] = {name: [row.get(name) for row in rows] for name in COLUMNS}
+    results = case_results(cases, plan.budget.target_half_width, machine)
+    columns: dict[str, pd.Series[Any]] = {}
     for column in TABLE:
+        values = [column.value(result) for result in results]
         if column.kind == "text":
-            columns[column.name] = [value if value != "" else None for value in columns[column.name]]
-    return pd.DataFrame({name: pd.Series(columns[name], dtype=DTYPES[name]) for name in COLUMNS})
-
-
-def _loss_difference(run: CaseRun, by_id: Mapping[str, CaseRun]) -> tuple[float, int] | tuple[None, None]:
-    """Return how far a case's losses are from the uninterrupted training's, launch by launch of the same round.
-
-    And over how many steps at least. None where there is nothing to hold them against.
-    """
-    if run.case.recovery in ("off", "uninterrupted", "leave"):  # with fewer ranks other losses are right
-        return None, None
-    wanted = by_id.get(replace(run.case, recovery="uninterrupted").case_id)
-    curves = {each.round: each.recovered.losses for each in (wanted.good if wanted else ()) if each.recovered}
-    pairs = [
-        found
-        for each in run.good
-        if each.recovered is not None and each.round in curves
-        if (found := loss_difference(each.recovered.losses, curves[each.round])) is not None
-    ]
-    if not pairs:
-        return None, None
-    return max(difference for difference, _ in pairs), min(steps for _, steps in pairs)
+            values = [value if value != "" else None for value in values]
+        columns[column.name] = pd.Series(values, dtype=column.dtype)
+    return pd.DataFrame(columns)
 
 
 def csv_of(frame: pd.DataFrame) -> str:

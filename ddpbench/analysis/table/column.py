@@ -1,0 +1,148 @@
+"""What a column of `cases.csv` is: its name, type, unit, meaning, and the function that computes its value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from ddpbench.analysis.statistics.stats import Interval
+from ddpbench.analysis.table.result import CaseResult
+from ddpbench.spec import Case
+
+Kind = Literal["text", "whole", "truth", "number"]
+Source = Literal[
+    "plan",
+    "launches",
+    "timed steps",
+    "instrumented steps",
+    "proof",
+    "evaluation",
+    "checkpoints",
+    "links",
+    "replay",
+    "training to a loss",
+    "recovery",
+]
+Part = TypeVar("Part")
+Value = TypeVar("Value")
+_KINDS: dict[object, Kind] = {str: "text", int: "whole", bool: "truth", float: "number"}
+_HINTS = get_type_hints(Case, include_extras=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """A column of `cases.csv`."""
+
+    name: str
+    kind: Kind
+    unit: str
+    """Empty for what has none; `1` for shares and ratios."""
+    meaning: str
+    source: Source
+    value: Callable[[CaseResult], Any]
+    """What a case has here; None, and of texts the empty one, for an empty cell."""
+    of: str = ""
+    """The column whose 95 % interval this is an end of; empty for a column of its own."""
+
+    @property
+    def dtype(self) -> str:
+        """Its dtype in the frame. What is empty is NA (NaN in a column of numbers), never -1, 0 or an empty text."""
+        return {"text": "string", "whole": "Int64", "truth": "boolean", "number": "float64"}[self.kind]
+
+
+def setting(name: str, unit: str, meaning: str) -> Column:
+    """Return the column of a field of `Case`, of its type there."""
+    hint = _HINTS[name]
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    kind = "text" if get_origin(hint) is Literal else _KINDS[hint]
+    return Column(
+        name=name, kind=kind, unit=unit, meaning=meaning, source="plan", value=attrgetter(f"case.{name}")
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """The columns of a number and of the two ends of its 95 % interval."""
+
+    middle: Column
+    ends: tuple[Column, ...]
+
+    def __iter__(self) -> Iterator[Column]:
+        """Yield all three."""
+        return iter((self.middle, *self.ends))
+
+
+@dataclass(frozen=True, slots=True)
+class From:
+    """Makes columns whose values come from one source, each of a name, a unit, a meaning and a function."""
+
+    source: Source
+
+    def text(
+        self, name: str, meaning: str, value: Callable[[CaseResult], str | None], unit: str = ""
+    ) -> Column:
+        """Return a column of texts, most of which have no unit."""
+        return self._column("text", name, unit, meaning, value)
+
+    def whole(self, name: str, unit: str, meaning: str, value: Callable[[CaseResult], int | None]) -> Column:
+        """Return a column of whole numbers."""
+        return self._column("whole", name, unit, meaning, value)
+
+    def truth(self, name: str, meaning: str, value: Callable[[CaseResult], bool | None]) -> Column:
+        """Return a column of yes and no."""
+        return self._column("truth", name, "", meaning, value)
+
+    def number(
+        self, name: str, unit: str, meaning: str, value: Callable[[CaseResult], float | None]
+    ) -> Column:
+        """Return a column of numbers."""
+        return self._column("number", name, unit, meaning, value)
+
+    def measured(
+        self, pattern: str, unit: str, meaning: str, value: Callable[[CaseResult], Interval | None]
+    ) -> Measured:
+        """Return a number and its interval; `{}` in the pattern is where `_ci_low` and `_ci_high` stand."""
+        middle = self.number(pattern.format(""), unit, meaning, Within(value)(lambda found: found.value))
+        ends: list[tuple[str, str, Callable[[Interval], float | None]]] = [
+            ("low", "lower", lambda found: found.low),
+            ("high", "upper", lambda found: found.high),
+        ]
+        return Measured(
+            middle=middle,
+            ends=tuple(
+                Column(
+                    name=pattern.format(f"_ci_{end}"),
+                    kind="number",
+                    unit=unit,
+                    meaning=f"{words} end of the 95 % interval of {middle.name}",
+                    source=self.source,
+                    value=Within(value)(read),
+                    of=middle.name,
+                )
+                for end, words, read in ends
+            ),
+        )
+
+    def _column(
+        self, kind: Kind, name: str, unit: str, meaning: str, value: Callable[[CaseResult], Any]
+    ) -> Column:
+        return Column(name=name, kind=kind, unit=unit, meaning=meaning, source=self.source, value=value)
+
+
+@dataclass(frozen=True, slots=True)
+class Within(Generic[Part]):
+    """A part of the results that a case may lack: called with what reads a value of it, returns that of a case."""
+
+    part: Callable[[CaseResult], Part | None]
+
+    def __call__(self, read: Callable[[Part], Value]) -> Callable[[CaseResult], Value | None]:
+        """Return what reads it where there is the part, else None."""
+
+        def value(result: CaseResult) -> Value | None:
+            found = self.part(result)
+            return None if found is None else read(found)
+
+        return value

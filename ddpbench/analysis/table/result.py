@@ -1,0 +1,329 @@
+"""A case's results, each as its type has it: what a column takes its value from."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ddpbench.analysis.checkpoints import CheckpointCost, checkpoint_costs
+from ddpbench.analysis.judging import speedup_over
+from ddpbench.analysis.network import busiest_link_bytes, bytes_to_aggregate
+from ddpbench.analysis.read.asked import other_settings
+from ddpbench.analysis.read.launches import CaseRun, noise_words
+from ddpbench.analysis.read.overlap import Breakdown
+from ddpbench.analysis.read.pace import Pacing
+from ddpbench.analysis.read.staleness import added
+from ddpbench.analysis.read.traffic import LinkTraffic, mean_traffic
+from ddpbench.analysis.recovery import RecoveryCost, loss_difference
+from ddpbench.analysis.rounds import width_of
+from ddpbench.analysis.startup import typical_start
+from ddpbench.analysis.statistics.stats import Interval, samples_rate, step_time
+from ddpbench.analysis.statistics.timings import Timing
+from ddpbench.analysis.table.peaks import mfu, peak_of
+from ddpbench.analysis.time_to_loss import Cost, against_base, cost_of
+from ddpbench.spec import OWN_TYPES, Case, grouping
+from ddpbench.spec.grouping import Key
+from ddpbench.strategies.traits import traits_of
+
+_ITSELF = Interval(value=1.0)
+"""A base case over itself: 1 by definition, without interval."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseResult:
+    """A case in its run. None or empty is what it does not have; times are seconds, sizes bytes."""
+
+    run: CaseRun
+    others: Mapping[str, CaseRun]
+    """All cases of the run, by id."""
+    computing: Mapping[Key, Interval]
+    """The run's computation of independent ranks, by what decides it."""
+    target: float
+    """The half-width that its interval was to have, a fraction."""
+    machine: Mapping[str, Any]
+    """`machine.json`."""
+
+    @property
+    def case(self) -> Case:
+        """The case itself."""
+        return self.run.case
+
+    @cached_property
+    def timings(self) -> list[Timing]:
+        """The timed steps of each good launch."""
+        return self.run.timings
+
+    @property
+    def is_base(self) -> bool:
+        """Whether it is the base case of its own speed-up."""
+        return self.run.case_id == self.run.baseline_id
+
+    @property
+    def baseline(self) -> CaseRun | None:
+        """The base case of its speed-up, where the run has it."""
+        return self.others.get(self.run.baseline_id)
+
+    @property
+    def types(self) -> str:
+        """The types of its parameters; of a class's own those that a launch recorded, `bfloat16+float32`."""
+        types = next((launch.types for launch in self.run.launches if launch.types), ())
+        return "+".join(types) if self.case.dtype == OWN_TYPES and types else self.case.dtype
+
+    @property
+    def noise(self) -> str:
+        """What disturbed its launches, and settings that ranks had otherwise than asked."""
+        return "; ".join(filter(None, [noise_words(self.run.good), other_settings(self.run)]))
+
+    @cached_property
+    def step_time(self) -> Interval | None:
+        """A step of the median launch, seconds."""
+        return step_time(self.timings) if self.timings else None
+
+    @cached_property
+    def samples_per_s(self) -> Interval | None:
+        """The rate of the median launch."""
+        return samples_rate(self.timings) if self.timings else None
+
+    @cached_property
+    def single_steps_s(self) -> tuple[float, float] | None:
+        """Median and 95th percentile of the single steps of all launches."""
+        known = (launch.step_ns for launch in self.run.good)
+        steps_ns = [found for found in known if found is not None and len(found)]
+        if not steps_ns:
+            return None
+        median, p95 = np.percentile(np.concatenate(steps_ns), [50, 95]) / 1e9
+        return float(median), float(p95)
+
+    @cached_property
+    def _over_base(self) -> tuple[Interval, int | None] | None:
+        if self.is_base:
+            return (_ITSELF, None) if self.timings else None
+        if self.baseline is None or not self.timings:
+            return None
+        return speedup_over(self.run, self.baseline)
+
+    @property
+    def speedup(self) -> Interval | None:
+        """Its rate over that of the base case."""
+        return self._over_base[0] if self._over_base is not None else None
+
+    @property
+    def speedup_rounds(self) -> int | None:
+        """Rounds with a launch of both; None for a base case."""
+        return self._over_base[1] if self._over_base is not None else None
+
+    @property
+    def efficiency(self) -> Interval | None:
+        """The speed-up over the number of ranks."""
+        found, ranks = self.speedup, self.case.world_size
+        if found is None or self.is_base:
+            return found
+        low, high = (None if end is None else end / ranks for end in (found.low, found.high))
+        return Interval(value=found.value / ranks, low=low, high=high)
+
+    @property
+    def ci_reached(self) -> bool | None:
+        """Whether its interval became as narrow as it was to be."""
+        if not self.timings:
+            return None
+        other = None if self.is_base or self.baseline is None else self.baseline.timings
+        width = width_of(self.timings, other)
+        return width is not None and width <= self.target
+
+    def part(self, name: str) -> Interval | None:
+        """Return a part of the instrumented step, by its name in `Breakdown`."""
+        return self.run.parts.interval(name) if self.run.parts is not None else None
+
+    @property
+    def transfers(self) -> Breakdown | None:
+        """The instrumented step, if it has transfers."""
+        parts = self.run.parts
+        return parts if parts is not None and parts.has_transfers else None
+
+    def communication(self, name: str) -> Interval | None:
+        """Return a total of its transfers: `comm`, `exposed`, `wait` or `queue`."""
+        return self.transfers.interval(name) if self.transfers is not None else None
+
+    @property
+    def compute_time(self) -> Interval | None:
+        """Its own forward and backward if its ranks exchange nothing or a framework trains, else independent ranks'."""
+        traits = traits_of(self.case)
+        if not traits.exchanges or traits.engine != "torch":
+            return _own_compute(self.run)
+        return self.computing.get(grouping.deciding("compute", self.case))
+
+    @property
+    def gradient_bytes(self) -> int | None:
+        """The gradients of one replica."""
+        known = (launch.gradient_bytes for launch in self.run.good)
+        return next((size for size in known if size is not None), None)
+
+    @property
+    def parameters(self) -> int | None:
+        """Number of trained parameters of the model."""
+        return next((launch.parameters for launch in self.run.good if launch.parameters), None)
+
+    @property
+    def peak_memory_bytes(self) -> int | None:
+        """The highest peak of any rank."""
+        peaks = [launch.peak_memory_bytes for launch in self.run.good]
+        return max((peak for peak in peaks if peak is not None), default=None)
+
+    @property
+    def held_bytes(self) -> tuple[int, int, int] | None:
+        """Parameters, gradients and optimizer state of the rank that held most of them together."""
+        held = [launch.held_bytes for launch in self.run.good if launch.held_bytes is not None]
+        return max(held, key=sum, default=None)
+
+    @property
+    def flops_per_sample(self) -> float | None:
+        """Of forward and backward; None of a replay, whose sleeping says nothing of the model."""
+        proof = self.run.proof
+        return proof.flops_per_sample if proof and self.case.compute == "real" else None
+
+    @property
+    def mfu(self) -> float | None:
+        """The share of its GPUs' peak that it reaches."""
+        if self.samples_per_s is None:
+            return None
+        peak = peak_of(self.case, self.machine)
+        return mfu(self.case, self.flops_per_sample, self.samples_per_s.value, peak)
+
+    @property
+    def params_equal(self) -> bool | None:
+        """Whether the ranks' parameters ended equal in every launch; None where nothing promises or tells it."""
+        known = [launch.params_equal for launch in self.run.launches if launch.params_equal is not None]
+        return all(known) if known else None
+
+    @cached_property
+    def evaluations(self) -> list[Timing]:
+        """The evaluation steps of each launch."""
+        return [launch.evaluation for launch in self.run.good if launch.evaluation is not None]
+
+    @cached_property
+    def checkpoints(self) -> Mapping[str, CheckpointCost]:
+        """What checkpoints cost, by method; plain's comes first."""
+        launches = [launch.checkpoints for launch in self.run.good]
+        costs = checkpoint_costs(self.run.case_id, launches, self.timings)
+        return {cost.method: cost for cost in costs}
+
+    @cached_property
+    def start(self) -> tuple[Interval, Mapping[str, float]] | None:
+        """The start of a launch, and each part of it, seconds."""
+        return typical_start([launch.start_up for launch in self.run.good if launch.start_up is not None])
+
+    @property
+    def server_share_s(self) -> float | None:
+        """A launch's share of its fork server's start."""
+        if self.start is None:
+            return None
+        return sum(launch.server_s for launch in self.run.good) / len(self.run.good)
+
+    @cached_property
+    def recovery(self) -> RecoveryCost | None:
+        """Its training with snapshots."""
+        return self.run.recovery
+
+    @property
+    def failed(self) -> RecoveryCost | None:
+        """The same, if something was to fail in it."""
+        return self.recovery if self.case.recovery != "uninterrupted" else None
+
+    @cached_property
+    def loss_difference(self) -> tuple[float, int] | None:
+        """How far its losses are from the uninterrupted training's of the same round, and over how many steps at least.
+
+        None where there is nothing to hold them against.
+        """
+        if self.case.recovery in ("off", "uninterrupted", "leave"):  # with fewer ranks other losses are right
+            return None
+        wanted = self.others.get(replace(self.case, recovery="uninterrupted").case_id)
+        curves = {
+            each.round: each.recovered.losses for each in (wanted.good if wanted else ()) if each.recovered
+        }
+        pairs = [
+            found
+            for each in self.run.good
+            if each.recovered is not None and each.round in curves
+            if (found := loss_difference(each.recovered.losses, curves[each.round])) is not None
+        ]
+        if not pairs:
+            return None
+        return max(difference for difference, _ in pairs), min(steps for _, steps in pairs)
+
+    @cached_property
+    def traffic(self) -> LinkTraffic | None:
+        """What emulated links carried a step."""
+        return mean_traffic(launch.traffic for launch in self.run.good if launch.traffic is not None)
+
+    @property
+    def expected_node_bytes(self) -> float | None:
+        """What the busiest of them should carry, by the algorithm's formula."""
+        size = bytes_to_aggregate(self.run) if self.traffic is not None else None
+        return None if size is None else busiest_link_bytes(self.case, self.case.known_algorithm, size)
+
+    @property
+    def traffic_ratio(self) -> float | None:
+        """What was sent over what was expected."""
+        expected = self.expected_node_bytes
+        return self.traffic.sent / expected if self.traffic is not None and expected else None
+
+    @property
+    def paced(self) -> Sequence[Pacing] | None:
+        """How each launch of a replay kept time."""
+        return [launch.pace for launch in self.run.good if launch.pace is not None] or None
+
+    @cached_property
+    def to_loss(self) -> Cost | None:
+        """What it takes to reach the loss that was asked for."""
+        return cost_of(self.run)
+
+    @property
+    def speedup_to_loss(self) -> Interval | None:
+        """The base case's time to the loss over its own."""
+        if self.to_loss is None or self.to_loss.time_s is None:
+            return None
+        if self.is_base:
+            return _ITSELF
+        comparison = against_base(self.run, self.baseline) if self.baseline is not None else None
+        return comparison.rate_ratio() if comparison is not None else None
+
+    @cached_property
+    def staleness(self) -> tuple[int, ...] | None:
+        """How many gradients that a server applied were 0, 1, 2 ... updates old."""
+        return added(launch.staleness for launch in self.run.good) or None
+
+
+def case_results(cases: Sequence[CaseRun], target: float, machine: Mapping[str, Any]) -> list[CaseResult]:
+    """Return the results of cases already read, in their order.
+
+    Args:
+        cases: all of a run.
+        target: the half-width that their intervals were to have, a fraction.
+        machine: machine.json.
+    """
+    others, computing = {run.case_id: run for run in cases}, _compute_times(cases)
+    return [
+        CaseResult(run=run, others=others, computing=computing, target=target, machine=machine)
+        for run in cases
+    ]
+
+
+def _compute_times(cases: Sequence[CaseRun]) -> dict[Key, Interval]:
+    """Return the computation of independent ranks by what decides it; at one rank `single` is that too."""
+    found: dict[Key, Interval] = {}
+    for role, run in itertools.product(("base", "bound"), cases):  # the bound last, so that it wins
+        own = _own_compute(run) if traits_of(run.case).role == role else None
+        if own is not None:
+            found[grouping.deciding("compute", run.case)] = own
+    return found
+
+
+def _own_compute(run: CaseRun) -> Interval | None:
+    """Forward and backward, seconds a step."""
+    return run.parts.interval("forward", "backward") if run.parts is not None else None
