@@ -27,7 +27,7 @@ from ddpbench.causes import (
 )
 from ddpbench.errors import OutputError
 from ddpbench.launch.sweep.sweep import Sweep
-from ddpbench.machine.server import tail_of
+from ddpbench.machine.running_server import tail_of
 from ddpbench.records import RunDir
 
 

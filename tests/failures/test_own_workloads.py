@@ -172,7 +172,7 @@ from tests.failures.test_own_workloads import case_of, own
 
 folder, notes = Path(sys.argv[1]), sys.argv[2]
 with ServerProcess({"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}, folder / "server.log") as server:
-    (folder / "pids").write_text(f"{server._process.pid} {server.pid}")
+    (folder / "pids").write_text(f"{server._running._process.pid} {server.pid}")
     inspected(server, case_of(own("Litters"), notes), folder, 600)
 """
 

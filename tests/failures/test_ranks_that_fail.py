@@ -141,7 +141,7 @@ def test_the_death_of_the_fork_server_is_one_launchs_failure(
     )
     path.write_text(text, encoding="utf-8")
     monkeypatch.setenv("DDPBENCH_TEST_MARK", str(tmp_path / "killed"))
-    monkeypatch.setattr("ddpbench.machine.server.STOPPED_LOOKS", 2)
+    monkeypatch.setattr("ddpbench.machine.running_server.STOPPED_LOOKS", 2)
     listener = Outcomes()
     Sweep(prepare(SweepRequest(experiment=path, out=tmp_path / "run")), listener).run()
     for name, said in zip(

@@ -18,7 +18,7 @@ import pytest
 
 import ddpbench
 from ddpbench import user_files
-from ddpbench.machine import server
+from ddpbench.machine import running_server
 from ddpbench.machine.launched import LaunchedRanks
 from ddpbench.machine.server import ServerProcess
 from ddpbench.records import RunDir
@@ -52,9 +52,9 @@ def test_ranks_and_servers_look_for_no_module_in_the_working_directory(
         seen.append(env)
         raise _StartedError
 
-    monkeypatch.setattr(server.subprocess, "Popen", popen)
+    monkeypatch.setattr(running_server.subprocess, "Popen", popen)
     sockets = socket.socketpair()
-    monkeypatch.setattr(server.socket, "socketpair", lambda *_: sockets)
+    monkeypatch.setattr(running_server.socket, "socketpair", lambda *_: sockets)
     with pytest.raises(_StartedError), sockets[0], sockets[1]:
         ServerProcess({}, tmp_path / "server.log")
     case = case_of("ddp", 2, launcher="torchrun")

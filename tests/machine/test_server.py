@@ -11,37 +11,41 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from ddpbench.errors import LaunchError, ServerGoneError
+from ddpbench.machine import running_server
 from ddpbench.machine import server as server_module
-from ddpbench.machine.server import ASKED, STOPPED_LOOKS, ServerProcess
+from ddpbench.machine.running_server import STOPPED_LOOKS, RunningServer
+from ddpbench.machine.server import ASKED, ServerProcess
 from ddpbench.records import LaunchDir, LaunchRequest
-from ddpbench.records.heartbeat import PAGE_BYTES
 from ddpbench.spec import Case
 
 Connected = tuple[ServerProcess, socket.socket]
 
 
 @pytest.fixture
-def connected() -> Iterator[Connected]:
+def connected(monkeypatch: pytest.MonkeyPatch) -> Iterator[Connected]:
     """A client whose server is this test."""
     ours, theirs = socket.socketpair()
-    client = ServerProcess.__new__(ServerProcess)
-    client._connection = ours
-    client._received = b""
-    client._pending = []
-    client.pids = ()
-    client._pid = client._stopped = 0
-    client._process = SimpleNamespace(pid=os.getpid())  # type: ignore[assignment]
-    client._looked_at = 0.0
-    client._waiting = lambda: None
-    client._log = Path("/nonexistent/server.log")
-    client._log_stays = True
-    with ours, theirs:
+    running = running_on(ours)
+    monkeypatch.setattr(server_module, "start_server", lambda *_, **__: running)
+    monkeypatch.setattr(running, "end", lambda: None)
+    with ours, theirs, ServerProcess({}, Path("/nonexistent/server.log")) as client:
         yield client, theirs
+
+
+def running_on(connection: socket.socket, process: Any = None) -> RunningServer:
+    return RunningServer(
+        process if process is not None else cast(Any, SimpleNamespace(pid=os.getpid())),
+        connection,
+        Path("/nonexistent/server.log"),
+        log_stays=True,
+        waiting=lambda: None,
+        oom_before=4,
+    )
 
 
 def say(server: socket.socket, *events: dict[str, object]) -> None:
@@ -61,8 +65,7 @@ def test_only_who_waits_for_the_server_itself_shows_life_beside(
         raise _AskedToWaitError
 
     client, _ = connected
-    monkeypatch.setattr(client, "_end", lambda: None)
-    client._waiting = waiting
+    monkeypatch.setattr(client._running, "_waiting", waiting)
     assert client.events(0.0) == []
     with pytest.raises(_AskedToWaitError):
         client._ask("started", do="probe")
@@ -116,8 +119,8 @@ def test_a_server_whose_answer_nobody_waited_for_serves_no_more(
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(client, "_waiting", interrupted, raising=False)
-    monkeypatch.setattr(client, "_end", lambda: ended.append(True))
+    monkeypatch.setattr(client._running, "_waiting", interrupted)
+    monkeypatch.setattr(client._running, "end", lambda: ended.append(True))
     with pytest.raises(KeyboardInterrupt):
         client._ask("started" if what == "launch" else "imported", do=what)
     assert ended == [True]
@@ -130,15 +133,16 @@ def test_a_server_that_an_import_spoilt_is_replaced_by_one_that_does_not_import(
     spoilt = {"event": "refused", "reason": "the fork server has 2 threads", "imported": True}
     others: list[socket.socket] = []
     done: list[str] = []
-    ours = client._connection
     case = Case(workload="hf:bert-tiny", strategy="lightning")
 
-    def start() -> None:
+    def start() -> RunningServer:
         done.append("start")
-        client._has = set()
-        client._connection, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair()
         say(theirs, {"event": "started", "pids": [7]})
-        others.extend((theirs, client._connection))
+        others.extend((theirs, ours))
+        another = running_on(ours)
+        monkeypatch.setattr(another, "end", lambda: None)
+        return another
 
     def launch() -> bool:
         request = LaunchRequest(case=case, purpose="measure")
@@ -153,9 +157,7 @@ def test_a_server_that_an_import_spoilt_is_replaced_by_one_that_does_not_import(
         ]
 
     monkeypatch.setattr(server_module, "_spoiling", set())
-    monkeypatch.setattr(client, "_has", set(), raising=False)
-    monkeypatch.setattr(client, "_page", bytearray(PAGE_BYTES), raising=False)
-    monkeypatch.setattr(client, "_end", lambda: done.append("end"))
+    monkeypatch.setattr(client._running, "end", lambda: done.append("end"))
     monkeypatch.setattr(client, "_start", start)
     say(server, spoilt)
     assert launch(), "what came before is no part of the launch"
@@ -176,7 +178,7 @@ def test_a_server_that_an_import_spoilt_is_replaced_by_one_that_does_not_import(
     assert not launch()
     assert asked(others[0]) == [("launch", False)], "it has it now"
     assert done == ["end", "start"]
-    for one in (ours, *others):
+    for one in others:
         one.close()
 
 
@@ -185,9 +187,9 @@ def test_a_server_that_stays_stopped_is_ended_and_named(
 ) -> None:
     """One that goes on meanwhile is not."""
     client, _ = connected
-    monkeypatch.setattr(server_module, "_LOOK_S", 0.0)
+    monkeypatch.setattr(running_server, "_LOOK_S", 0.0)
     with subprocess.Popen(["sleep", "60"]) as stopped:
-        client._process, client._pid = stopped, stopped.pid  # type: ignore[assignment]
+        monkeypatch.setattr(client, "_running", running_on(client._running._connection, stopped))
         for number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGSTOP):
             stopped.send_signal(number)
             while client.is_stopped != (number == signal.SIGSTOP):
@@ -211,17 +213,14 @@ def test_a_server_that_is_gone_is_told_from_one_that_refuses(
     connected: Connected, monkeypatch: pytest.MonkeyPatch, kills: int, quota: int | None, said: str
 ) -> None:
     client, server = connected
-    client._oom_before = 4
-    client._log = Path("/nowhere/server.log")
-    client._log_stays = True
-    monkeypatch.setattr(server_module, "oom_kills", lambda: 4 + kills)
+    monkeypatch.setattr(running_server, "oom_kills", lambda: 4 + kills)
     monkeypatch.setattr("ddpbench.machine.disturbance.memory_quota", lambda: quota)
 
     class Ended:
         def wait(self, timeout: float) -> int:
             return -9
 
-    client._process = Ended()  # type: ignore[assignment]
+    monkeypatch.setattr(client._running, "_process", Ended())
     server.close()
     with pytest.raises(ServerGoneError, match="the fork server was killed by SIGKILL") as gone:
         client.events(0.1)
@@ -237,7 +236,7 @@ def test_a_server_that_is_stopped_before_it_is_born_is_given_up(
             super().__init__(*arguments, **options)
             os.kill(self.pid, signal.SIGSTOP)
 
-    monkeypatch.setattr(server_module, "STOPPED_LOOKS", 2)
+    monkeypatch.setattr(running_server, "STOPPED_LOOKS", 2)
     monkeypatch.setattr(subprocess, "Popen", Stopped)
     with pytest.raises(ServerGoneError, match=r"was stopped, by SIGSTOP or a debugger"):
         ServerProcess({}, tmp_path / "server.log")

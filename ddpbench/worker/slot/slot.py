@@ -25,8 +25,9 @@ from ddpbench.errors import DdpbenchError, LaunchError, OutputError, RequestErro
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.machine.placement import early_env
+from ddpbench.machine.running_server import START_TIMEOUT_S
 from ddpbench.machine.seen import POLL_S
-from ddpbench.machine.server import START_TIMEOUT_S, ServerProcess
+from ddpbench.machine.server import ServerProcess
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Case
