@@ -26,7 +26,7 @@ from ddpbench.causes import (
     users_line,
 )
 from ddpbench.errors import OutputError
-from ddpbench.launch.sweep.sweep import Sweep
+from ddpbench.launch.sweep import directory
 from ddpbench.machine.running_server import tail_of
 from ddpbench.records import RunDir
 
@@ -275,9 +275,9 @@ def test_a_logs_last_line_is_read_with_its_traceback(tmp_path: Path) -> None:
 
 def test_a_run_directory_is_not_blamed_where_no_process_can_be_started(tmp_path: Path) -> None:
     removed: list[str] = []
-    sweep = SimpleNamespace(_prepared=SimpleNamespace(resumes=False), _run=RunDir(tmp_path / "run"))
-    made = SimpleNamespace(remove=lambda: removed.append("made"))
-    with pytest.raises(OutputError) as raised, Sweep._writing(sweep, made):  # type: ignore[arg-type]
+    prepared: Any = SimpleNamespace(resumes=False, run=RunDir(tmp_path / "run"))
+    made: Any = SimpleNamespace(remove=lambda: removed.append("made"))
+    with pytest.raises(OutputError) as raised, directory._writing(prepared, made):
         os_fork()
     assert str(raised.value) == (f"{tmp_path / 'run'} cannot be measured: {UNAVAILABLE}{OF_PROCESSES}")
     assert removed == ["made"]

@@ -1,9 +1,9 @@
-"""The shape of the code: no module imports itself in a circle, and no function is longer than a screen."""
+"""The shape of the code: no module imports itself in a circle, and no function or class is too long to read."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -12,6 +12,31 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 MOST_LINES = 60
+MOST_METHODS = 15
+MOST_CLASS_LINES = 200
+"""Without its texts, comments and empty lines."""
+LARGE = frozenset(
+    {
+        "launch/own_class/dropped.py:_Collected",
+        "launch/own_class/effects.py:Effects",
+        "launch/own_class/loop_methods.py:LoopMethods",
+        "launch/own_class/reading.py:Reading",
+        "launch/own_class/rendering.py:_Pass",
+        "launch/own_class/tracing.py:Tracer",
+        "launch/own_class/writing.py:_Writer",
+        "records/rundir.py:RunDir",  # paths
+        "spec/case.py:Case",  # data
+        "strategies/frameworks/tensorflow/replica.py:TfReplica",
+        "worker/mpi/process_group.py:MpiGroup",  # a process group has a method for each collective
+        "worker/rank/measuring.py:Measurement",
+        "worker/rank/recovering.py:Recovering",
+        "worker/slot/meeting.py:Meeting",
+        "worker/verify/comparing.py:Comparer",
+        "worker/verify/own_steps.py:Lockstep",
+        "worker/verify/proof.py:Prover",
+    }
+)
+"""Classes that are larger: nothing is added here."""
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -36,6 +61,32 @@ def too_long(text: str) -> list[str]:
     return [each.name for each in found if lines_of(each) > MOST_LINES and not is_data(each)]
 
 
+def too_large(text: str) -> list[str]:
+    """Return the classes with too many methods beside Python's own, or too many lines of code."""
+    return [
+        each.name
+        for each in ast.walk(ast.parse(text))
+        if isinstance(each, ast.ClassDef)
+        and (methods_of(each) > MOST_METHODS or code_lines_of(each, text.splitlines()) > MOST_CLASS_LINES)
+    ]
+
+
+def methods_of(of: ast.ClassDef) -> int:
+    return sum(isinstance(each, ast.FunctionDef) and not each.name.startswith("__") for each in of.body)
+
+
+def code_lines_of(of: ast.ClassDef, lines: Sequence[str]) -> int:
+    texts = {
+        number
+        for node in ast.walk(of)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        for number in range(node.lineno, node.lineno + lines_of(node))
+    }
+    own = range(of.lineno, of.lineno + lines_of(of))
+    code = [lines[number - 1].strip() for number in own if number not in texts]
+    return sum(bool(line) and not line.startswith("#") for line in code)
+
+
 def circle(imports: dict[str, set[str]]) -> list[str]:
     try:
         TopologicalSorter(imports).prepare()
@@ -56,6 +107,30 @@ def test_no_function_is_longer_than_a_screen() -> None:
 )
 def test_a_long_function_is_found_unless_it_is_data(body: str, long: bool) -> None:
     assert bool(too_long(f"def work():\n{body}")) is long
+
+
+def test_no_class_is_larger_than_what_fits_in_a_head() -> None:
+    package = ROOT / "ddpbench"
+    found = {
+        f"{path.relative_to(package).as_posix()}:{name}"
+        for path in package.rglob("*.py")
+        for name in too_large(path.read_text(encoding="utf-8"))
+    }
+    assert found == LARGE
+
+
+@pytest.mark.parametrize(
+    ("body", "large"),
+    [
+        ("    def f(self): ...\n" * 16, True),
+        ('    def f(self): ...\n    # why\n\n    "text"\n' * 15, False),
+        ("    def __len__(self): ...\n" * 16, False),
+        ("    x = 0\n" * 200, True),
+        ('    x = 0\n    # why\n\n    "text"\n' * 199, False),
+    ],
+)
+def test_a_large_class_is_found(body: str, large: bool) -> None:
+    assert bool(too_large(f"class Work:\n{body}")) is large
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ddpbench.analysis.summary import RunSummary
     from ddpbench.errors import LaunchError
     from ddpbench.launch.sweep.preparation import Prepared, SweepRequest
-    from ddpbench.launch.sweep.sweep import SweepResult
+    from ddpbench.launch.sweep.progress import SweepResult
     from ddpbench.records import RunDir
 
 
@@ -139,7 +139,8 @@ def _carry_out(prepared: Prepared, console: Console) -> tuple[SweepResult, Path,
     import ddpbench
     from ddpbench.cli.progress import listening
     from ddpbench.errors import LaunchError, OutputError
-    from ddpbench.launch.sweep.sweep import Sweep, SweepResult
+    from ddpbench.launch.sweep.progress import SweepResult
+    from ddpbench.launch.sweep.sweep import Sweep
 
     run = prepared.run
     result = SweepResult(run)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ddpbench.launch.listener import Listener
+from ddpbench.launch.sweep import directory, launching
 from ddpbench.launch.sweep import sweep as module
 from ddpbench.launch.sweep.identification import Found
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
@@ -74,15 +75,14 @@ class Simulated:
             SweepRequest(experiment=run) if resume else SweepRequest(experiment=experiment, out=run)
         )
         self.patch.setattr(module, "identify", self._identify)
-        self.patch.setattr(
-            module, "check_resumable", lambda _: None
-        )  # nothing is identified, and nothing recorded
+        # nothing is identified, and nothing recorded
+        self.patch.setattr(directory, "check_resumable", lambda _: None)
         self.patch.setattr(module, "Servers", _NoServers)
         self.patch.setattr(module, "claimed", lambda cores=(), gpus=(): nullcontext(self.gpus.extend(gpus)))
-        self.patch.setattr(module, "launch_throughput", lambda *_: None)
+        self.patch.setattr(launching, "launch_throughput", lambda *_: None)
         self.patch.setenv("DDPBENCH_SHARED_MACHINE", "1" if shared else "")
         work = Sweep(prepared, self.heard, clock=lambda: self.now)
-        self.patch.setattr(work._runner, "run_launch", self._launch)
+        self.patch.setattr(work._launching.runner, "run_launch", self._launch)
         work.run()
         return work
 

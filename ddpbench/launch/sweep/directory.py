@@ -1,0 +1,70 @@
+"""The run directory of a sweep, while it is this sweep's: made or found fit to go on with, and locked."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from ddpbench.causes import environments_part
+from ddpbench.errors import OutputError
+from ddpbench.launch.sweep.identification import check_resumable
+from ddpbench.launch.sweep.preparation import Prepared
+from ddpbench.records import RunDir
+from ddpbench.records.rundir import Made, explain_os_error
+from ddpbench.texts import command
+
+
+@contextmanager
+def own_directory(prepared: Prepared, claim: AbstractContextManager[object]) -> Iterator[Made]:
+    """Give what is made in the directory, once it is locked and `claim` is entered.
+
+    Raises:
+        RequestError: the output cannot be used, or belongs to another machine or experiment.
+    """
+    run = prepared.run
+    if prepared.resumes:
+        # A damaged or newer one is refused before anything starts; packed records are unpacked before new ones.
+        with _locked(run):
+            check_resumable(prepared)
+    with claim:
+        made = run.create()
+        with _writing(prepared, made), _locked(run):
+            if not prepared.resumes:
+                _begin(run, made)
+            yield made
+
+
+def _locked(run: RunDir) -> AbstractContextManager[None]:
+    return run.locked(otherwise="give another --out")
+
+
+def _begin(run: RunDir, made: Made) -> None:
+    """Notes, once the directory is locked, what is not of this sweep.
+
+    Raises:
+        OutputError: it has become another sweep's.
+    """
+    if run.plan.exists():
+        raise OutputError(
+            f"another sweep has just planned {run.path}: choose another --out, or resume that one with: "
+            f"{command('ddpbench', 'sweep', run.path)}"
+        )
+    made.begin()
+
+
+@contextmanager
+def _writing(prepared: Prepared, made: Made) -> Iterator[None]:
+    """Makes a directory that cannot be written before its plan stands a wrong request, of which nothing is left."""
+    run = prepared.run
+    try:
+        yield
+    except OSError as error:
+        if prepared.resumes or run.plan.exists():
+            raise
+        made.remove()
+        if error.errno == errno.EAGAIN:  # mostly a process that could not be started
+            why = f"{error.strerror}{environments_part(error)}"
+            raise OutputError(f"{run.path} cannot be measured: {why}") from None
+        told = f"{run.path} cannot be written: {explain_os_error(error)}"
+        raise OutputError(told) from None

@@ -1,0 +1,118 @@
+"""The launches of a sweep, one at a time: each placed on the machine, its network and its turn, run and noted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.fabrics import Fabrics
+from ddpbench.launch.listener import Listener
+from ddpbench.launch.plan import LaunchPlan, plan_launch
+from ddpbench.launch.sweep.preparation import Prepared
+from ddpbench.launch.sweep.progress import Progress
+from ddpbench.launch.sweep.servers import Servers, launches_of_one_server
+from ddpbench.launch.sweep.throughput import ThroughputSoFar, launch_throughput
+from ddpbench.launch.watch import LaunchRunner
+from ddpbench.machine.serving import ranks_for
+from ddpbench.machine.turnstile import Turn
+from ddpbench.records.rundir import Purpose
+from ddpbench.spec import Case, PlannedCase
+
+
+class Launching:
+    """Makes a sweep's launches, and notes them in its progress."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        progress: Progress,
+        listener: Listener,
+        clock: Callable[[], float],
+        *,
+        shared: bool,
+        session: str,
+        turn: Turn | None,
+    ) -> None:
+        self._run, self._hardware = prepared.run, prepared.hardware
+        self._budget = prepared.experiment.budget
+        self._progress, self._listener, self._clock, self._turn = progress, listener, clock, turn
+        self._catalog = TableCatalog()
+        self.fabrics = Fabrics(self._run, listener.preparing)
+        self.gpu_addresses: list[str | None] = []
+        """PCI addresses of the GPUs by their number, once a rank has told them."""
+        self.runner = LaunchRunner(
+            self._run,
+            hang_timeout_s=self._budget.hang_timeout,
+            hang_setting="budget.hang_timeout",
+            shared=shared,
+            session=session,
+            run_id=prepared.plan.run_id,
+            turn=turn,
+        )
+
+    def plan(self, case: Case, purpose: Purpose, number: int) -> LaunchPlan:
+        """Return the launch of a case, placed on this machine."""
+        return plan_launch(
+            case,
+            purpose,
+            number,
+            directory=self._run.launch(case.case_id, purpose, number),
+            hardware=self._hardware,
+            catalog=self._catalog,
+            gpu_addresses=self.gpu_addresses,
+        )
+
+    def make_fabrics(self) -> None:
+        """Make and prove the networks of all cases that are still to be launched.
+
+        Raises:
+            FabricError: one cannot be made, or does not carry.
+        """
+        done = self._progress.done
+        self.fabrics.make(
+            entry.case for entry in done.worthwhile if done.unfinished(entry, self._budget.rounds_min)
+        )
+
+    def start_server(self, entry: PlannedCase, number: int, servers: Servers) -> None:
+        """Start the server of a round's launch beforehand, while the other side starts its own: none measures yet."""
+        if self._turn is not None and entry.case.launcher == "local":
+            servers.of(self.plan(entry.case, "measure", number).server_env)
+
+    def launch(
+        self,
+        entry: PlannedCase,
+        purpose: Purpose,
+        number: int,
+        servers: Servers,
+        *,
+        sharing: Sequence[PlannedCase] = (),
+    ) -> None:
+        """`sharing` are those whose launches bear a part each of their server's start; no proof does."""
+        case = entry.case
+        self._progress.tell_launch(entry, purpose, number)
+        with ExitStack() as stack:
+            if self._turn is not None and purpose == "measure":
+                place = self._progress.done.of_round(number).index(entry)
+                waiting = partial(self._listener.preparing, "waiting for its turn")
+                stack.enter_context(self._turn.held(waiting, place=place))
+            plan = self.fabrics.placed(self.plan(case, purpose, number))
+            log, forked = self._run.path / "server.log", partial(servers.of, plan.server_env)
+            server = stack.enter_context(ranks_for(case, log, forked))
+            share = launches_of_one_server(entry, sharing)
+            share_s = servers.charged_s(server, number) / share if share else 0.0
+            began = self._clock()
+            outcome = self.runner.run_launch(
+                server,
+                plan,
+                measured_s=self._budget.measured_s,
+                target_loss=self._budget.target_loss,
+                server_share_s=share_s,
+                on_pulse=ThroughputSoFar(entry, self._listener).pulse,
+                lost=partial(self.fabrics.lost, case),
+            )
+            took_s = self._clock() - began
+        self._progress.note(entry, purpose, number, outcome, took_s)
+        rate = launch_throughput(self._run, case, number) if purpose == "measure" else None
+        self._listener.launch_ended(entry, outcome, rate if outcome.status == "ok" else None)

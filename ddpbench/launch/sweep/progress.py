@@ -1,0 +1,115 @@
+"""How far a sweep is: what of its plan is done, how long the rest will take, and what is told of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ddpbench.launch.listener import Listener
+from ddpbench.launch.plan import Plan
+from ddpbench.launch.sweep.preparation import Prepared
+from ddpbench.launch.sweep.stopping import StoppingRule
+from ddpbench.machine.done import Done, left_out_words, to_prove
+from ddpbench.machine.expected import Expected
+from ddpbench.machine.room import Room
+from ddpbench.records import LaunchOutcome, RunDir
+from ddpbench.records.rundir import Purpose
+from ddpbench.spec import PlannedCase
+from ddpbench.texts import command
+
+
+@dataclass(slots=True)
+class SweepResult:
+    """How a sweep ended."""
+
+    run: RunDir
+    stop_reason: str = ""
+    wall_s: float = 0.0
+    measured_s: float = 0.0
+    launches: int = 0
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def measured_share(self) -> float | None:
+        """Share of this session's wall time spent in warm-up and measured steps."""
+        return self.measured_s / self.wall_s if self.wall_s else None
+
+
+class Progress:
+    """Which launches of a plan are done, what is expected of the rest, and whether the budget has room for it."""
+
+    def __init__(
+        self, prepared: Prepared, listener: Listener, clock: Callable[[], float], *, shared: bool
+    ) -> None:
+        """`shared`: other sweeps may run beside. The clock's seconds begin anywhere."""
+        self._run, self._resumes = prepared.run, prepared.resumes
+        self._listener, self._clock, self._shared = listener, clock, shared
+        self._budget = prepared.experiment.budget
+        self._room = Room(self._budget, self.warn, listener.note)
+        self.result = SweepResult(prepared.run)
+        self.started = 0.0
+        """When the budget began to be spent, by the clock."""
+        self.go_by(prepared.plan)
+
+    def go_by(self, plan: Plan) -> None:
+        """Goes by this plan from now on; nothing of it is done."""
+        self.plan = plan
+        self.done = Done(self._run, plan)
+        self.expected = Expected(plan, self.done, shared=self._shared, tried=plan.tried)
+        self.rule = StoppingRule(
+            self._run, self.done, self.expected, self._budget, self._listener, clock=self._clock
+        )
+
+    @property
+    def left_s(self) -> float:
+        """How much of the budget is left, seconds."""
+        return self.rule.left_s(self.started)
+
+    def read_outcomes(self) -> None:
+        """Takes over what earlier sessions finished, and how long it took."""
+        if self._resumes:
+            self.expected.note_finished(self.done.read())
+
+    def note(
+        self, entry: PlannedCase, purpose: Purpose, number: int, outcome: LaunchOutcome, took_s: float
+    ) -> None:
+        """Notes that a launch is done, and how long it took."""
+        if purpose == "measure":
+            self.expected.note(entry.case, outcome, took_s)
+        self.done.endings[entry.case.case_id, purpose, number] = outcome.status
+        self.result.launches += 1
+        self.result.measured_s += outcome.measured_s
+
+    def tell_plan(self) -> None:
+        """Tells how much is left of the promised rounds, and warns where the budget has no room for that."""
+        estimate = self.plan.left_s(self.done, shared=self._shared)
+        self._listener.planned(self.plan, self._run, len(self.done.endings), estimate)
+        self._tell_room("as estimated", self._budget.total, 0)
+
+    def tell_room(self, when: str, number: int) -> None:
+        """Tells where what is left has room for more or fewer of the promised rounds; round `number` is next."""
+        self._tell_room(when, self.left_s, number)
+
+    def _tell_room(self, when: str, left_s: float, number: int) -> None:
+        self._room.tell(when, left_s, number, self.done, self.expected)
+
+    def tell_launch(self, entry: PlannedCase, purpose: Purpose, number: int) -> None:
+        """Tells that a launch begins, how many there are, and how long the rest will take."""
+        what = "proof" if purpose == "proof" else f"round {number + 1}"
+        done = len(self.done.endings)
+        todo = self.done.rounds_todo(max(self._budget.rounds_min, number + 1))
+        total = done + len(to_prove(self.done.unproved)) + todo
+        self._listener.launch_started(entry, what, done, total, self.expected.left_s(number))
+
+    def tell_left_out(self) -> None:
+        """Tells what was left out of the promised rounds where the budget is spent."""
+        if self.result.stop_reason != "budget":
+            return
+        left = left_out_words(self.plan.labels(), self.done, self._budget)
+        if left:
+            self.warn(f"{left}; to run them: {command('ddpbench', 'sweep', self._run.path)}")
+
+    def warn(self, text: str) -> None:
+        """Warns, and keeps the warning for the sweep's result."""
+        self.result.warnings.append(text)
+        self._listener.warn(text)
