@@ -62,7 +62,7 @@ def too_long(text: str) -> list[str]:
 
 
 def too_large(text: str) -> list[str]:
-    """Return the classes with too many methods beside Python's own, or too many lines of code."""
+    """Return the classes with too many methods, Python's own aside, or too many lines of code."""
     return [
         each.name
         for each in ast.walk(ast.parse(text))

@@ -27,7 +27,7 @@ START_TIMEOUT_S = 120.0
 STOPPED_LOOKS = 10
 """So often in a row, a second apart, a server is found stopped before it is given up.
 
-Looks are counted and not seconds: whoever stops a whole job may stop this process between two of them.
+Looks are counted and not seconds: a job that is stopped whole may have this process stopped between two of them.
 """
 _LOOK_S = 1.0
 _TAIL_BYTES = 1 << 16
@@ -53,12 +53,12 @@ def start_server(
     ours, theirs = socket.socketpair()
     shared = theirs.fileno(), page_fd
     argv = [
-        # -P and the path below: this package's own worker, whatever the working directory holds.
+        # -P and the path below: this package's worker, never a module of the working directory.
         *(sys.executable, "-P", "-m", "ddpbench.worker", "--serve"),
         *(*map(str, shared), str(os.getpid()), str(log.parent.absolute())),
     ]
     with output:
-        # A session of its own: Ctrl-C reaches the controlling side alone, which ends ranks in order.
+        # In a new session: Ctrl-C reaches the controlling side alone, which ends ranks in order.
         process = subprocess.Popen(
             argv,
             env=applied(child_environment(), env),
@@ -128,7 +128,7 @@ class RunningServer:
 
     @property
     def alive(self) -> bool:
-        """Whether the server can still be asked for ranks."""
+        """Return whether the server can still be asked for ranks."""
         return self._process.poll() is None
 
     @property
@@ -190,7 +190,7 @@ class RunningServer:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the server is stopped: ranks go on, but none is started and no end of one is heard of."""
+        """Return whether the server is stopped: its ranks run, but none is started and no end of one is reported."""
         return is_stopped(self.pid)  # until it is born, its guard is all there is
 
     def give_up_stopped(self) -> NoReturn:
@@ -203,7 +203,7 @@ class RunningServer:
         kill_all([pid])  # its guard hears of this, and does the rest
         self.end()
         raise ServerGoneError(
-            f"the fork server (process {pid}) was stopped, by SIGSTOP or a debugger, and did not go on: it was ended"
+            f"the fork server (process {pid}) was stopped, by SIGSTOP or a debugger, and did not continue: it was ended"
         )
 
     def ask(self, awaited: str, **request: Any) -> dict[str, Any]:

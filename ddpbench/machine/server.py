@@ -82,7 +82,7 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
 
     @property
     def alive(self) -> bool:
-        """Whether the server can still be asked for ranks."""
+        """Return whether the server can still be asked for ranks."""
         return self._running.alive
 
     @property
@@ -92,7 +92,7 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the server is stopped: ranks go on, but none is started and no end of one is heard of."""
+        """Return whether the server is stopped: its ranks run, but none is started and no end of one is reported."""
         return self._running.is_stopped
 
     def give_up_stopped(self) -> NoReturn:

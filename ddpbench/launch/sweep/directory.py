@@ -1,4 +1,4 @@
-"""The run directory of a sweep, while it is this sweep's: made or found fit to go on with, and locked."""
+"""The run directory of a sweep, while it is this sweep's: made new or checked for a resume, and locked."""
 
 from __future__ import annotations
 
@@ -66,5 +66,4 @@ def _writing(prepared: Prepared, made: Made) -> Iterator[None]:
         if error.errno == errno.EAGAIN:  # mostly a process that could not be started
             why = f"{error.strerror}{environments_part(error)}"
             raise OutputError(f"{run.path} cannot be measured: {why}") from None
-        told = f"{run.path} cannot be written: {explain_os_error(error)}"
-        raise OutputError(told) from None
+        raise OutputError(f"{run.path} cannot be written: {explain_os_error(error)}") from None

@@ -89,7 +89,7 @@ class Launching:
         *,
         sharing: Sequence[PlannedCase] = (),
     ) -> None:
-        """`sharing` are those whose launches bear a part each of their server's start; no proof does."""
+        """Run one launch. The start of its server is shared out among the launches of `sharing`, but not with a proof."""
         case = entry.case
         self._progress.tell_launch(entry, purpose, number)
         with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""How far a sweep is: what of its plan is done, how long the rest will take, and what is told of both."""
+"""The progress of a sweep: which launches are done, the expected time of the rest, and the reports of both."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ddpbench.texts import command
 
 @dataclass(slots=True)
 class SweepResult:
-    """How a sweep ended."""
+    """The end of a sweep: its reason, times and warnings."""
 
     run: RunDir
     stop_reason: str = ""
@@ -36,12 +36,12 @@ class SweepResult:
 
 
 class Progress:
-    """Which launches of a plan are done, what is expected of the rest, and whether the budget has room for it."""
+    """The launches of a plan that are done, the expected time of the rest, and the budget left for them."""
 
     def __init__(
         self, prepared: Prepared, listener: Listener, clock: Callable[[], float], *, shared: bool
     ) -> None:
-        """`shared`: other sweeps may run beside. The clock's seconds begin anywhere."""
+        """`shared`: other sweeps may run at the same time. The clock's seconds begin anywhere."""
         self._run, self._resumes = prepared.run, prepared.resumes
         self._listener, self._clock, self._shared = listener, clock, shared
         self._budget = prepared.experiment.budget
@@ -62,7 +62,7 @@ class Progress:
 
     @property
     def left_s(self) -> float:
-        """How much of the budget is left, seconds."""
+        """Return what is left of the budget, seconds."""
         return self.rule.left_s(self.started)
 
     def read_outcomes(self) -> None:
