@@ -89,7 +89,7 @@ class Launching:
         *,
         sharing: Sequence[PlannedCase] = (),
     ) -> None:
-        """Run one launch. The start of its server is shared out among the launches of `sharing`, but not with a proof."""
+        """Run one launch. The start of its server is shared out among the launches of `sharing`."""
         case = entry.case
         self._progress.tell_launch(entry, purpose, number)
         with ExitStack() as stack:
