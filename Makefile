@@ -18,7 +18,7 @@ IMPORTED := ddpbench.report.page, matplotlib.backends.backend_agg, matplotlib.ba
 IMPORT := $(BIN)/python -c 'import $(IMPORTED); from ddpbench.worker.server import preload; preload()'
 IMPORTED_OF_FRAMEWORKS := accelerate deepspeed lightning ray.train.torch tensorflow transformers.trainer
 
-.PHONY: sweep test thorough frameworks bench campaign soak check docs pictures build clean help
+.PHONY: sweep test thorough frameworks bench campaign soak check docs reports pictures build clean help
 .DEFAULT_GOAL := help
 
 help:  ## what there is
@@ -67,11 +67,13 @@ campaign: .venv/.dev  ## try 1,000 bad inputs and 300 faults; exit 1 where one m
 soak: .venv/.dev  ## run two long sweeps; exit 1 where memory or open files grow
 	$(BIN)/python -m tests.campaign.soak
 
-docs: .venv/.dev  ## write the generated pages of docs/, and the pages of the kept runs
+docs: .venv/.dev  ## write the generated pages of docs/
 	$(BIN)/python -c 'import pathlib; from ddpbench.analysis.table.columns import page; pathlib.Path("docs/columns.md").write_text(page(), "utf-8")'
 	$(BIN)/python -c 'import pathlib; from ddpbench.cli.commands_page import page; pathlib.Path("docs/commands.md").write_text(page(), "utf-8")'
 	$(BIN)/python -c 'import pathlib; from ddpbench.report.method import glossary; pathlib.Path("docs/glossary.md").write_text(glossary(), "utf-8")'
 	$(BIN)/python -c 'import pathlib; from ddpbench.launch.settings_page import page; pathlib.Path("docs/settings.md").write_text(page(), "utf-8")'
+
+reports: .venv/.dev  ## write the pages of the kept runs, whose values have changed
 	@for run in reports/*/records.tar.xz; do $(BIN)/python -m ddpbench report "$${run%/*}" > /dev/null || exit 1; done
 
 pictures: .venv/.dev  ## make README's pictures again, from its run; needs chromium

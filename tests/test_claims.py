@@ -47,10 +47,19 @@ MOST_BYTES = 1_000_000
 
 
 def differences(found: Any, expected: Any, rel: float, where: str = "") -> list[str]:
-    """Where two values of JSON differ: texts at all, numbers by more than `rel`."""
-    if isinstance(found, dict) and isinstance(expected, dict) and set(found) == set(expected):
-        return [
-            text for key in found for text in differences(found[key], expected[key], rel, f"{where}.{key}")
+    """Where a kept value of JSON is not what the records give: texts at all, numbers by more than `rel`.
+
+    What is given and was not kept, such as a new column, is no difference: pages are written again as values change.
+    """
+    if isinstance(found, dict) and isinstance(expected, dict):
+        if {*found} == {*expected} == {"columns", "data"}:
+            return differences(rows_in(found), rows_in(expected), rel, where)
+        gone = [f"{where}.{key}: kept, and no longer given" for key in found if key not in expected]
+        return gone + [
+            text
+            for key in found
+            if key in expected
+            for text in differences(found[key], expected[key], rel, f"{where}.{key}")
         ]
     if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
         pairs = enumerate(zip(found, expected, strict=True))
@@ -60,6 +69,11 @@ def differences(found: Any, expected: Any, rel: float, where: str = "") -> list[
     else:
         same = found == expected
     return [] if same else [f"{where}: {found!r} kept, {expected!r} by the records"]
+
+
+def rows_in(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A table of a page's data as a row each."""
+    return [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
 
 
 def table(text: str) -> list[dict[str, Any]]:
@@ -103,6 +117,25 @@ def test_the_table_is_what_the_records_give(
     name, rows, _ = kept
     found = table((REPORTS / name / "cases.csv").read_text(encoding="utf-8"))
     assert not differences(found, rows, 1e-9), advice(name)
+    assert [*found[0]] == [column for column in rows[0] if column in found[0]], "columns are never moved"
+
+
+@pytest.mark.parametrize(
+    ("kept", "wrong"),
+    [
+        ({"a": [1.0], "t": {"columns": ["x"], "data": [[1], [2]]}}, []),
+        ({"a": [1.0 + 1e-12]}, []),
+        ({"a": [1.1]}, [".a[0]: 1.1 kept, 1.0 by the records"]),
+        ({"a": [1.0, 2.0]}, [".a: [1.0, 2.0] kept, [1.0] by the records"]),
+        ({"b": "text"}, [".b: 'text' kept, 'new' by the records"]),
+        ({"gone": 1}, [".gone: kept, and no longer given"]),
+        ({"t": {"columns": ["x"], "data": [[1], [3]]}}, [".t[1].x: 3 kept, 2 by the records"]),
+        ({"t": {"columns": ["z"], "data": [[1], [2]]}}, [f".t[{at}].z: kept, and no longer given" for at in (0, 1)]),
+    ],
+)  # fmt: skip
+def test_a_new_column_is_no_difference_and_a_changed_value_is(kept: dict[str, Any], wrong: list[str]) -> None:
+    given = {"a": [1.0], "b": "new", "t": {"columns": ["y", "x"], "data": [[0, 1], [0, 2]]}}
+    assert differences(kept, given, 1e-9) == wrong
 
 
 def test_the_page_is_what_the_records_give(kept: tuple[str, list[dict[str, Any]], dict[str, Any]]) -> None:

@@ -477,8 +477,8 @@ TABLE: tuple[Column, ...] = (
     _LINKS.number(
         "node_received_bytes",
         "bytes",
-        "bytes per step to the node that receives most (where ranks of a node have "
-        "links of their own, to the rank that does, with what stays within the node)",
+        "bytes per step to the node that receives most (where ranks of a node have links of "
+        "their own, to the rank that does, with what stays within the node)",
         _TRAFFIC(lambda found: found.received),
     ),
     _LINKS.number(
