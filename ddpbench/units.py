@@ -150,6 +150,14 @@ def decimals_borne(
     return found
 
 
+def format_rounded(value: float, decimals: int) -> str:
+    """Return a number with so many decimals, `"1,234.5"`; with fewer than none to tens, but never to 0."""
+    if decimals < 0 and value:
+        decimals = max(decimals, -math.floor(math.log10(abs(value))))
+    text = f"{round(value, decimals):,.{max(decimals, 0)}f}"
+    return text.replace("-", "\N{MINUS SIGN}") if float(text.replace(",", "")) else text.replace("-", "")
+
+
 def format_at_most(fraction: float) -> str:
     """Return a bound in per cent, rounded up: one decimal below 10 %, `"4.1 %"`, none above, `"17 %"`."""
     digits = 1 if 100 * fraction < 9.95 else 0

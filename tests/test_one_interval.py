@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from ddpbench.analysis import RunSummary, summarize
-from ddpbench.analysis.statistics.stats import Interval
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.records import RunDir
 from ddpbench.report.rows import rows_of
 from ddpbench.report.tables.cases import summary_table

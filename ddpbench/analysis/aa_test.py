@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.walls import begin_wall_s, server_start_s
 from ddpbench.analysis.statistics.correlation import correlation_of
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.resolution import (
     InTurn,
     deviation_interval,
@@ -61,7 +63,7 @@ class NoiseResult:
     """A against A. Changes are fractions of the step time.
 
     `difference` is A's step time over its twin's minus 1, with its 95 % interval over rounds: it should
-    include 0. `deviation_pairs` is the standard deviation of the log ratio within a round and
+    include 0. Both intervals have ends. `deviation_pairs` is the standard deviation of the log ratio within a round and
     `deviation_launches` that of a launch's log step time over rounds: pairs gain what drift cancels.
     The interval of `deviation_pairs`, at 95 %, takes ratios to be normal. `round_s` is a round's wall time for the two
     launches of a sweep, `round_in_turn_s` that of two sides with fork servers of their own, and `begin_s` what a sweep
@@ -72,12 +74,8 @@ class NoiseResult:
     case: str
     rounds: int
     samples_per_s: float
-    difference: float
-    difference_low: float
-    difference_high: float
-    deviation_pairs: float
-    deviation_pairs_low: float
-    deviation_pairs_high: float
+    difference: Interval
+    deviation_pairs: Interval
     deviation_launches: float
     round_s: float
     round_in_turn_s: float
@@ -88,11 +86,11 @@ class NoiseResult:
 
     def describe(self) -> str:
         """Return a few lines for a terminal."""
-        gap, low, high = (100 * x for x in (self.difference, self.difference_low, self.difference_high))
+        gap, (low, high) = 100 * self.difference.value, (100 * end for end in _ends(self.difference))
         sure = (
             "includes 0, as it should" if low <= 0 <= high else "excludes 0: pairs do not cancel this noise"
         )
-        spread, drift = 100 * self.deviation_pairs, 100 * self.deviation_launches
+        spread, drift = 100 * self.deviation_pairs.value, 100 * self.deviation_launches
         lines = [
             f"{self.case}: {self.samples_per_s:,.1f} samples/s, {self.rounds} rounds of two launches",
             f"two equal cases differ by {gap:+.2f} % [{low:+.2f}, {high:+.2f}] (95 %; {sure})",
@@ -118,13 +116,21 @@ class NoiseResult:
                 lines.append(_row(f"{100 * wanted.change:g} %", cells))
         return lines
 
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values, an interval's ends beside its value: `difference_low`."""
+        found: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            if name in ("difference", "deviation_pairs"):
+                found |= {name: value["value"], f"{name}_low": value["low"], f"{name}_high": value["high"]}
+            else:
+                found[name] = value
+        return found
+
     def _limits(self) -> list[str]:
         """Return what the tables are of, and how well their numbers are known."""
-        low, high = self.deviation_pairs_low, self.deviation_pairs_high
+        pairs, (low, high) = self.deviation_pairs.value, _ends(self.deviation_pairs)
         drift = format_two_digits(100 * drift_of(self.deviation_launches))
-        shortest, longest = (
-            (end / self.deviation_pairs) ** 2 if self.deviation_pairs else 1 for end in (low, high)
-        )
+        shortest, longest = ((end / pairs) ** 2 if pairs else 1 for end in (low, high))
         level = f"{100 * (1 - ALPHA):g} % confidence, {100 * POWER:g} % power"
         most = f"{MOST_ROUNDS_IN_TURN} at most in turn, {MOST_ROUNDS:,} in a sweep"
         none = f"- where under {MIN_ROUNDS} rounds fit, or none resolve it ({most})"
@@ -138,6 +144,12 @@ class NoiseResult:
             f"two runs: ddpbench compare BASE NEW, half of the time each, {drift} % of drift between them",
             f"{self.rounds} rounds show a deviation between {deviation}: {times}",
         ]
+
+
+def _ends(interval: Interval) -> tuple[float, float]:
+    assert interval.low is not None
+    assert interval.high is not None
+    return interval.low, interval.high
 
 
 _WAYS = ("in turn", "one sweep", "two runs")
@@ -175,15 +187,12 @@ def noise_of(
         told = f": {reason}" if reason else "; run more rounds"
         raise RecordError(f"{run.path}: both launches of {len(both)} of 2 rounds needed are there{told}")
     ratio = comparison.time_ratio()
-    assert ratio.low is not None
-    assert ratio.high is not None
+    low, high = _ends(ratio)
     spread, shared = _spread(both), {mine.pair for mine, _ in both}
     if not spread:
         raise RecordError(f"{run.path}: {COPIES}")
     launches_s, server_s = _launches_s((first, second), shared), server_start_s(cases, shared)
     flags = [f"{name} {count}" for name, count in _flag_counts(first, second).items()]
-    known = deviation_interval(spread, len(both))
-    assert known is not None  # there is an interval of the ratio
     plan = _Plan(
         pairs=spread,
         launches=_over_rounds((first, second)),
@@ -196,12 +205,8 @@ def noise_of(
         case=first.case.label,
         rounds=len(both),
         samples_per_s=samples_rate([*first.timings, *second.timings]).value,
-        difference=ratio.value - 1,
-        difference_low=ratio.low - 1,
-        difference_high=ratio.high - 1,
-        deviation_pairs=spread,
-        deviation_pairs_low=known[0],
-        deviation_pairs_high=known[1],
+        difference=Interval(ratio.value - 1, low - 1, high - 1),
+        deviation_pairs=deviation_interval(spread, len(both)),
         deviation_launches=plan.launches,
         round_s=plan.round_s,
         round_in_turn_s=plan.round_in_turn_s,

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ddpbench.analysis.statistics.stats import Interval, mean_step_s, step_time
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import mean_step_s, step_time
 from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.records import Checkpoint
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ddpbench.analysis.statistics.stats import Interval, shows_less, shows_more
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import shows_less, shows_more
 
 FindingKind = Literal[
     "claim",

@@ -23,7 +23,8 @@ from typing import Literal
 from ddpbench.analysis.judging import judge_pairs
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.shares import share_of_step
-from ddpbench.analysis.statistics.stats import Interval, Judgement, shows_more
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import Judgement, shows_more
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import Key
 

@@ -10,15 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.stats import (
-    ALPHA,
-    MIN_ROUNDS,
-    Interval,
-    Judgement,
-    compare,
-    judge,
-    judge_all,
-)
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, Judgement, compare, judge, judge_all
 
 
 def judge_pairs(pairs: Mapping[str, tuple[CaseRun, CaseRun]]) -> dict[str, Judgement]:

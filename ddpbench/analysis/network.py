@@ -14,7 +14,8 @@ from dataclasses import replace
 
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.results import NetworkResult
-from ddpbench.analysis.statistics.stats import Interval, median_launch
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import median_launch
 from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.formulas import PAYLOAD, TIMES, busiest_node_bytes, busiest_rank_bytes, lower_bound_s
 from ddpbench.spec import OWN_TYPES, Case

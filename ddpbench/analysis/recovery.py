@@ -14,7 +14,8 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ddpbench.analysis.statistics.stats import Interval, median_launch
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import median_launch
 from ddpbench.records import Failure, Gang, Snapshot, Trained
 from ddpbench.spec import Case
 from ddpbench.spec.recoveries import KEPT_SNAPSHOTS, WINDOW_STEPS, window_of

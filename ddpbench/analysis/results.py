@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ddpbench.analysis.read.overlap import PARTS
-from ddpbench.analysis.statistics.stats import Interval
+from ddpbench.analysis.statistics.interval import Interval
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ddpbench.analysis.read.steptime import BlockTimes, time_blocks
 from ddpbench.analysis.statistics.correlation import correlation_of
-from ddpbench.analysis.statistics.stats import Interval, compare, step_time
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import compare, step_time
 from ddpbench.analysis.statistics.timings import Pair, Timing
 from ddpbench.errors import RecordError
 from ddpbench.records import Address, Block, LaunchDir, LaunchOutcome, RankStart, RunDir

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from ddpbench.analysis.read.overlap import PARTS, Breakdown
-from ddpbench.analysis.statistics.stats import MARGIN, Interval, median_launch
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import MARGIN, median_launch
 from ddpbench.units import decimals_borne
 
 

@@ -8,7 +8,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from ddpbench.analysis.statistics.stats import Interval, median_launch
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import median_launch
 from ddpbench.records import Met, RankStart, Warmup
 
 

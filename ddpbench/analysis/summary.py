@@ -9,7 +9,7 @@ import pandas as pd
 
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.invariants.checked import Checked
-from ddpbench.analysis.statistics.stats import Interval
+from ddpbench.analysis.statistics.interval import Interval
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

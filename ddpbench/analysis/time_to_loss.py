@@ -17,7 +17,8 @@ import numpy as np
 
 from ddpbench.analysis.read.loss_curves import LossCurveRun
 from ddpbench.analysis.results import LossPoint, TrainedToLoss
-from ddpbench.analysis.statistics.stats import Comparison, Interval, compare, step_time
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import Comparison, compare, step_time
 from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import Key

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ddpbench.analysis.regression import Change
-    from ddpbench.launch.interleave.bisect import Found
 
 
 def add_parser(commands: Any) -> None:
@@ -103,7 +103,7 @@ def _run(arguments: argparse.Namespace) -> int:
     with _removed_if_refused(out), claim:
         found = search(arguments.good, commits, measure, event=lambda text: say(text, sys.stderr))
     if arguments.json:
-        show(json.dumps(_as_json(found), indent=1))
+        show(json.dumps(asdict(found), indent=1))
     else:
         say(found_words(found))
     return 0 if len(found.commits) == 1 else 1
@@ -130,17 +130,6 @@ def _worst(changes: Sequence[Change]) -> Change | None:
         key=lambda one: (one.verdict == "slower", (one.ratio and one.ratio.low) or 0.0),
         default=None,
     )
-
-
-def _as_json(found: Found) -> dict[str, Any]:
-    return {
-        "commits": list(found.commits),
-        "ratio": {"value": found.ratio, "low": found.low, "high": found.high},
-        "tried": [
-            {"commit": one.commit, "verdict": one.verdict, "ratio": one.ratio, "why": one.why}
-            for one in found.tried
-        ],
-    }
 
 
 class _Quiet:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise
     found = noise_of(prepared.run, **asked)
     if arguments.json:
-        show(json.dumps({"run_dir": str(prepared.run.path), **asdict(found)}, indent=1))
+        show(json.dumps({"run_dir": str(prepared.run.path), **found.to_json()}, indent=1))
     else:
         show(found.describe())
         show(f"records: {prepared.run.path}")

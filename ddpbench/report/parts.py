@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ddpbench.report.words import Estimate, decimals_of, milliseconds
+from ddpbench.analysis.statistics.interval import Interval, decimals_of
+from ddpbench.report.words import milliseconds
 from ddpbench.wanted import ONLY_PNG, Wanted
 
 if TYPE_CHECKING:
@@ -31,8 +32,10 @@ class Cell:
     number: bool = False
     strong: bool = False
     link: str = ""
-    measured: Estimate | None = None
+    measured: Interval | None = None
     """What its text and its second line are made of, where it is a value with an interval."""
+    null: float | None = None
+    """No difference, such as a ratio of 1, to which none of its ends is rounded."""
 
     @property
     def told(self) -> bool:
@@ -45,17 +48,19 @@ class Cell:
         return any(len(word) > LONGEST_WORD for word in f"{self.text} {self.under}".split())
 
     @classmethod
-    def estimate(cls, value: Estimate | None, *, strong: bool = False) -> Cell:
+    def estimate(cls, value: Interval | None, *, strong: bool = False, null: float | None = None) -> Cell:
         """Return a value with its interval beneath; empty where it was not measured."""
         if value is None:
             return cls(text="", number=True)
+        text, under = value.texts(null)
         return cls(
-            text=value.number,
-            under=value.interval,
+            text=text,
+            under=under,
             key=value.value,
             number=True,
             strong=strong,
             measured=value,
+            null=null,
         )
 
     @classmethod
@@ -97,12 +102,14 @@ class Table:
         """Return it with one rounding within each column of measured values."""
         if self.mixed:
             return self
-        columns: dict[int, list[Estimate]] = {}
+        columns: dict[int, list[Interval]] = {}
+        nulls: dict[int, float | None] = {}
         for row in self.rows:
             for place, cell in enumerate(row):
                 if cell.measured is not None:
                     columns.setdefault(place, []).append(cell.measured)
-        decimals = {place: decimals_of(values) for place, values in columns.items()}
+                    nulls[place] = cell.null
+        decimals = {place: decimals_of(values, nulls[place]) for place, values in columns.items()}
         if not decimals:
             return self
         rows = tuple(
@@ -138,7 +145,7 @@ def _at(cell: Cell, decimals: int) -> Cell:
     assert cell.measured is not None
     small = 0 < abs(cell.measured.value) < 10.0**-decimals
     # never round a value away
-    text, under = cell.measured.rounded(cell.measured.decimals_in_column if small else decimals)
+    text, under = cell.measured.rounded(cell.measured.decimals_in_column(cell.null) if small else decimals)
     return replace(cell, text=text, under=under)
 
 

@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.words import Estimate, ranks
+from ddpbench.report.words import ranks
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import Key, cap_words, is_virtual, virtual_words
 from ddpbench.strategies.traits import as_ring, is_ring, rings_among, traits_of
@@ -27,17 +28,17 @@ class Row:
     error: str
     launches: int
     baseline_case_id: str
-    step_time_s: Estimate | None
-    samples_per_s: Estimate | None
-    speedup: Estimate | None
+    step_time_s: Interval | None
+    samples_per_s: Interval | None
+    speedup: Interval | None
     speedup_rounds: int
     """Rounds with a launch of both; 0 where there is no base case beside it."""
-    efficiency: Estimate | None
-    exposed_comm_s: Estimate | None
+    efficiency: Interval | None
+    exposed_comm_s: Interval | None
     oversubscribed: bool
     noise_flag: str
     ci_reached: bool | None
-    evaluation_samples_per_s: Estimate | None = None
+    evaluation_samples_per_s: Interval | None = None
     same_caps: str = ""
     """Other bucket caps that make the same buckets, which it stands for: `1 MiB, 2 MiB`."""
     numbers: str = ""
@@ -98,7 +99,7 @@ class Row:
         if not traits_of(self.case).exact:
             known = traits_of(self.case).promise is not None
             words.append("another path of training" if known else "strategy not known here")
-        if self.ok and self.samples_per_s is not None and not self.samples_per_s.has_interval:
+        if self.ok and self.samples_per_s is not None and not self.samples_per_s.has_ends:
             words.append("too few rounds for an interval")
         if self.oversubscribed:
             words.append("oversubscribed")
@@ -162,9 +163,9 @@ def _row(record: Mapping[Any, Any], case: Case) -> Row:
     def real(name: str) -> float | None:
         return None if _missing(record[name]) else float(record[name])
 
-    def estimate(name: str, low: str, high: str) -> Estimate | None:
+    def estimate(name: str, low: str, high: str) -> Interval | None:
         value = real(name)
-        return None if value is None else Estimate(value, real(low), real(high))
+        return None if value is None else Interval(value, real(low), real(high))
 
     noise = record["noise_flag"]
     reached = record["ci_reached"]

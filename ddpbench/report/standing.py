@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import MARGIN
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.words import Estimate
 from ddpbench.units import format_at_most
 
 BEST, AS_GOOD, SLOWER, CANNOT_TELL, TOO_FEW = "best", "as good", "slower", "cannot tell", "too few"
@@ -25,7 +25,7 @@ class Stand:
     verdict: str
     against: str
     """The best of the others, by its id."""
-    ratio: Estimate
+    ratio: Interval
 
     @property
     def good(self) -> bool:
@@ -55,7 +55,7 @@ class Stand:
 def stands(summary: RunSummary, topic: str) -> dict[str, Stand]:
     """Return how each case of a topic stands, by its id."""
     return {
-        one.case_id: Stand(verdict=one.verdict, against=one.best_case_id, ratio=Estimate.of(one.ratio))
+        one.case_id: Stand(verdict=one.verdict, against=one.best_case_id, ratio=one.ratio)
         for one in summary.comparisons
         if one.topic == topic
     }

@@ -17,7 +17,8 @@ from ddpbench.analysis.statistics.best import (
     tukey_quantile,
     verdicts,
 )
-from ddpbench.analysis.statistics.stats import Interval, compare
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import compare
 from ddpbench.analysis.statistics.timings import Timing
 
 FAMILIES = 2400

@@ -27,7 +27,8 @@ from ddpbench.analysis.read.measurement import _loaders_share_cores
 from ddpbench.analysis.read.measurement import _slow_interfaces as _slow_interfaces_of
 from ddpbench.analysis.read.pace import Pacing
 from ddpbench.analysis.scaling.fits import _remarks
-from ddpbench.analysis.statistics.stats import Interval, step_time
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import step_time
 from ddpbench.records import RankStart, RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Budget, Case

@@ -21,7 +21,8 @@ from ddpbench.analysis.inputs import WAITED_LIMIT, input_groups
 from ddpbench.analysis.precisions import precision_groups
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS, Breakdown
-from ddpbench.analysis.statistics.stats import Interval, judged, shows_less, shows_more
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import judged, shows_less, shows_more
 from ddpbench.analysis.summary import Decided
 from ddpbench.spec import Case
 from tests.analysis.test_claim_verdicts import claim, measured, run_of

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ddpbench.analysis.scaling.laws import KNEE_CUT, Laws, _knee, fit_laws
 from ddpbench.analysis.scaling.speedups import SpeedupCurve
-from ddpbench.analysis.statistics.stats import Interval
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.timings import Timing
 
 BASE_RATE = 100.0

@@ -230,7 +230,7 @@ def test_an_a_against_a_run_is_of_pairs(tmp_path: Path) -> None:
     assert found.rounds == 3
     logs = [math.log(100 / 101), 0.0, math.log(200 / 199)]
     mean = sum(logs) / 3
-    assert found.deviation_pairs == pytest.approx(math.sqrt(sum((one - mean) ** 2 for one in logs) / 2))
+    assert found.deviation_pairs.value == pytest.approx(math.sqrt(sum((one - mean) ** 2 for one in logs) / 2))
 
 
 def test_laws_take_pairs_and_keep_what_two_sessions_ran_of_a_round_apart() -> None:

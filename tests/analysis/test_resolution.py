@@ -14,6 +14,7 @@ from ddpbench.analysis.regression.apart import across
 from ddpbench.analysis.regression.changes import _told_in_turn, wider_in_turn
 from ddpbench.analysis.statistics import resolution
 from ddpbench.analysis.statistics.correlation import estimated, reckoned_by_pairs
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.resolution import (
     InTurn,
     deviation_interval,
@@ -26,7 +27,7 @@ from ddpbench.analysis.statistics.resolution import (
     smallest_seen,
 )
 from ddpbench.analysis.statistics.sequential import evidence
-from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, POWER, Interval, t_quantile
+from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, POWER, t_quantile
 from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
 from tests.analysis.test_correlation import factors, noise
@@ -194,14 +195,11 @@ def test_more_rounds_than_a_comparison_may_have_are_not_promised() -> None:
 
 
 def test_the_interval_of_a_deviation_covers() -> None:
-    assert deviation_interval(1.0, 2) is None
+    assert deviation_interval(1.0, 2) == Interval(1.0)
     found = deviation_interval(1.0, 8)
-    assert found is not None
     # chi-squared with 7 degrees of freedom: 2.5 % below 1.68987, and above 16.01276
-    assert found == (
-        pytest.approx(math.sqrt(7 / 16.01276), rel=1e-5),
-        pytest.approx(math.sqrt(7 / 1.68987), rel=1e-5),
-    )
+    assert found.low == pytest.approx(math.sqrt(7 / 16.01276), rel=1e-5)
+    assert found.high == pytest.approx(math.sqrt(7 / 1.68987), rel=1e-5)
 
 
 def test_the_widest_interval_is_a_number() -> None:

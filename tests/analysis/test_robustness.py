@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from ddpbench.analysis.read.overlap import PARTS, Breakdown
 from ddpbench.analysis.shares import share_of_step
-from ddpbench.analysis.statistics.stats import Interval, compare, step_time
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import compare, step_time
 from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.analysis.steps.waterfall import losses, of_rounds
 

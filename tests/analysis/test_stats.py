@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from scipy import stats as scipy_stats
 
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import (
     Comparison,
-    Interval,
     compare,
     half_width,
     judge,

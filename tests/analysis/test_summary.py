@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 
 import pytest
@@ -223,18 +223,19 @@ def test_noise_of_a_machine_by_hand(run: RunDir) -> None:
     deviation = math.sqrt(sum((x - mean) ** 2 for x in logs) / 2)
     assert found.rounds == 3
     assert found.round_s == pytest.approx(6.4)  # a round's fork server is started for the third case, too
-    assert found.deviation_pairs == pytest.approx(deviation)
+    assert found.deviation_pairs.value == pytest.approx(deviation)
     assert found.deviation_launches > 0.25  # the drift that pairs cancel
     ratio = math.exp(mean)
-    assert found.difference == pytest.approx(ratio - 1)
+    assert found.difference.value == pytest.approx(ratio - 1)
     half = 4.30265 * deviation / math.sqrt(3)  # t(0.975, 2)
-    assert found.difference_high == pytest.approx(ratio * math.exp(half) - 1, rel=1e-4)
+    assert found.difference.high == pytest.approx(ratio * math.exp(half) - 1, rel=1e-4)
     assert found.round_in_turn_s == pytest.approx(7.8)  # either side has fork servers of its own
-    low, high = deviation_interval(deviation, 3) or (0.0, 0.0)
-    assert (found.deviation_pairs_low, found.deviation_pairs_high) == (
-        pytest.approx(low),
-        pytest.approx(high),
-    )
+    wanted = deviation_interval(deviation, 3)
+    assert astuple(found.deviation_pairs) == pytest.approx(astuple(wanted))
+    told = found.to_json()
+    assert told["deviation_pairs"] == found.deviation_pairs.value
+    assert told["deviation_pairs_low"] == found.deviation_pairs.low
+    assert told["difference_high"] == found.difference.high
     # nine rounds fit a minute; with rounds known to be independent: t(0.975, 8) = 2.30600, t(0.8, 8) = 0.88889
     minute = found.within[0]
     assert minute.seconds == 60
@@ -271,7 +272,7 @@ def test_noise_tells_what_is_asked_for(run: RunDir) -> None:
     found = noise_of(run, within_s=[300.0], changes=[0.03])
     assert (found.round_s, found.round_in_turn_s, found.begin_s) == (10.0, 12.0, 15.0)
     ((within,), (wanted,)) = found.within, found.resolve
-    deviation = found.deviation_pairs
+    deviation = found.deviation_pairs.value
     assert within.in_turn == resolved_in_turn(deviation, 22)  # 300 s less two times 15, in rounds of 12
     assert within.one_sweep == resolved_in_one_sweep(deviation, 28)
     rounds = rounds_to_resolve(0.03, lambda n: resolved_in_turn(deviation, n))

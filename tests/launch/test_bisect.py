@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ddpbench.analysis.regression import Change
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.sequential import anytime_interval
-from ddpbench.analysis.statistics.stats import Interval
 from ddpbench.errors import LaunchError, RequestError
 from ddpbench.launch.interleave.bisect import commits_between, found_words, search
 from tests.synthetic import case_of
@@ -58,7 +58,7 @@ def test_the_guilty_commit_of_sixteen_is_named_in_nine_of_ten(searches: int) -> 
         guilty = seed % 16
         found = search("good", COMMITS, Machine(guilty, seed=seed).measure)
         right += found.commits == (COMMITS[guilty],)
-        assert found.low < 1.08 < found.high or seed > 0
+        assert found.ratio.low < 1.08 < found.ratio.high or seed > 0
     assert right >= 0.9 * searches, right
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.results import Compared, LaunchResult, Phase, Proved, StepParts
-from ddpbench.analysis.statistics.stats import Interval
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import Counts, Failure, RunSummary
 from ddpbench.analysis.table.columns import COLUMNS
 from ddpbench.spec import Case

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from ddpbench.analysis import RunSummary, summarize
 from ddpbench.analysis.results import Loss
-from ddpbench.analysis.statistics.stats import Interval
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.steps.one_step import LAST, Lane, OneStep, Transfer
 from ddpbench.analysis.table.columns import COLUMNS
 from ddpbench.report.draw import style

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from ddpbench.analysis.results import StepParts
-from ddpbench.analysis.statistics.stats import Interval
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report import page
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import drawing, wrapped
@@ -18,7 +18,6 @@ from ddpbench.report.rows import Row, rows_of
 from ddpbench.report.sections import breakdown, scaling
 from ddpbench.report.sections.communication.curves import Point, TransferCurve
 from ddpbench.report.sections.communication.figure import picture as transfers
-from ddpbench.report.words import Estimate
 from tests.report.handmade import ddp, handmade_summary
 from tests.report.reading import read
 
@@ -43,7 +42,7 @@ def with_parts(step: StepParts, **changes: float) -> StepParts:
 def test_sizes_that_round_to_the_same_words_are_told_apart_by_their_bytes(rows: list[Row]) -> None:
     row = next(row for row in rows if row.case_id == ddp(4).case_id)
     sizes = (1_059_328, 1_060_352, 2_000_000)
-    points = [Point(bytes=size, time_ms=Estimate(1.0), busbw=None, rounds=5, transfers=10) for size in sizes]
+    points = [Point(bytes=size, time_ms=Interval(1.0), busbw=None, rounds=5, transfers=10) for size in sizes]
     curve = TransferCurve(op="all_reduce", world_size=4, variant=0, points=tuple(points))
     cells = [line[2] for line in transfers(row, [row], rows, [curve], 0).table.rows]
     assert [(cell.text, cell.under) for cell in cells] == [
@@ -100,7 +99,7 @@ def test_points_that_would_hide_each_other_stand_side_by_side() -> None:
 
 
 def test_a_columns_small_values_do_not_give_its_large_ones_more_digits() -> None:
-    values = [Estimate(5.95959, 5.95, 5.97), Estimate(0.0005, 0.00049, 0.00051), Estimate(24.863, 24.8, 24.9)]
+    values = [Interval(5.95959, 5.95, 5.97), Interval(0.0005, 0.00049, 0.00051), Interval(24.863, 24.8, 24.9)]
     table = Table(
         caption="",
         columns=(Column("ms", number=True),),

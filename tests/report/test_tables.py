@@ -10,14 +10,13 @@ import pytest
 
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.results import Proved
-from ddpbench.analysis.statistics.stats import Interval
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.cells import cells
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import strategies
 from ddpbench.report.tables.cases import summary_table
 from ddpbench.report.tables.proofs import proofs_line, proofs_table
-from ddpbench.report.words import Estimate
 from tests.report.handmade import handmade_summary
 
 
@@ -86,7 +85,7 @@ def test_cells_are_escaped_and_say_what_they_are() -> None:
 
 
 def test_a_column_of_measured_values_has_one_rounding() -> None:
-    speedups = (Estimate(1.0512, 1.023, 1.080), Estimate(5.31, 4.85, 5.81), Estimate(0.596, 0.579, 0.615))
+    speedups = (Interval(1.0512, 1.023, 1.080), Interval(5.31, 4.85, 5.81), Interval(0.596, 0.579, 0.615))
     rows = tuple((Cell(text="ring"), Cell.estimate(value), Cell.count(5)) for value in speedups)
     columns = (Column("Strategy"), Column("Speed-up", number=True), Column("Launches", number=True))
     table = Table(
@@ -102,7 +101,7 @@ def test_a_column_of_measured_values_has_one_rounding() -> None:
 
 
 def test_what_is_small_keeps_two_digits_in_a_column_of_large_values() -> None:
-    values = (Estimate(0.332, 0.303, 0.363), Estimate(0.0373, 0.0362, 0.0384))
+    values = (Interval(0.332, 0.303, 0.363), Interval(0.0373, 0.0362, 0.0384))
     table = Table(caption="", columns=(Column("E"),), rows=tuple((Cell.estimate(one),) for one in values))
     assert [row[0].text for row in table.evenly_rounded().rows] == ["0.332", "0.037"]
 

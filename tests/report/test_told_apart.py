@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from ddpbench.analysis import summarize
+from ddpbench.analysis.statistics.interval import Interval, decimals_of
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.records import RunDir
 from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import breakdown, claims, heatmap, network, one_step, scaling, strategies
 from ddpbench.report.standing import stands
 from ddpbench.report.tables.data_parallel import phases_table
-from ddpbench.report.words import Estimate, decimals_of
 from ddpbench.spec import grouping
 from tests.frames import framed
 from tests.synthetic import case_of, write_run
@@ -77,14 +77,16 @@ def test_an_end_of_a_decided_ratio_is_not_rounded_to_no_difference() -> None:
         for row in table.evenly_rounded().rows
     ]
     assert not any(float(end) == 1 for text in cells for end in text.strip("[]").split(", ") if text)
-    assert str(Estimate(0.785, 0.352, 0.951, null=1.0)) == "0.79 [0.35, 0.95]"
-    assert str(Estimate(0.785, 0.352, 0.9996, null=1.0)) == "0.7850 [0.3520, 0.9996]"
-    assert str(Estimate(0.785, 0.352, 1.0, null=1.0)) == "0.8 [0.4, 1.0]"
-    assert (
-        str(Estimate(0.785, 0.352, 0.999999, null=1.0)) == "0.8 [0.4, 1.0]"
-    )  # no number has so many decimals
-    beside = [Estimate(0.785, 0.352, 0.9996, null=1.0), Estimate(12.3, 11.9, 12.7, null=1.0)]
-    assert decimals_of(beside) == 4
+
+    def told(ratio: Interval) -> str:
+        return " ".join(ratio.texts(null=1))
+
+    assert told(Interval(0.785, 0.352, 0.951)) == "0.79 [0.35, 0.95]"
+    assert told(Interval(0.785, 0.352, 0.9996)) == "0.7850 [0.3520, 0.9996]"
+    assert told(Interval(0.785, 0.352, 1.0)) == "0.8 [0.4, 1.0]"
+    assert told(Interval(0.785, 0.352, 0.999999)) == "0.8 [0.4, 1.0]"  # no number has so many decimals
+    beside = [Interval(0.785, 0.352, 0.9996), Interval(12.3, 11.9, 12.7)]
+    assert decimals_of(beside, null=1) == 4
 
 
 def test_the_least_time_is_less_than_any_that_was_measured() -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from ddpbench.analysis import summarize
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.captions import not_shown, setting_of, without, without_word
 from ddpbench.report.draw import style
 from ddpbench.report.rows import rows_of
 from ddpbench.report.standing import AS_GOOD, Stand
 from ddpbench.report.words import (
-    Estimate,
     launches_each,
     milliseconds,
     moment,
@@ -30,25 +30,25 @@ from tests.synthetic import write_run
 @pytest.mark.parametrize(
     ("estimate", "text"),
     [
-        (Estimate(0.7123, 0.6604, 0.7642), "0.71 [0.66, 0.76]"),  # half-width 0.05: two decimals
-        (Estimate(0.67512, 0.663, 0.6873), "0.675 [0.663, 0.687]"),  # half-width 0.012: a second digit
-        (Estimate(1234.5, 1199.6, 1269.4), "1,234 [1,200, 1,269]"),  # half-width 35: no tens, as in a column
-        (Estimate(98765.0, 98000.0, 99530.0), "98,765 [98,000, 99,530]"),
-        (Estimate(3.14159), "3.14"),
-        (Estimate(0.0, -0.5, 0.5), "0.0 [\N{MINUS SIGN}0.5, 0.5]"),
-        (Estimate(5.0, 5.0, 5.0), "5.00 [5.00, 5.00]"),
-        (Estimate(2.0, -400.0, 404.0), "2 [\N{MINUS SIGN}400, 400]"),  # never rounded away
-        (Estimate(0.32, 0.0, 18.0), "0.32 [0, 18]"),  # nor is what an interval says nothing about
-        (Estimate(1.53, 0.01, 200.0), "1.5 [0.01, 200]"),
-        (Estimate(0.001, -500.0, 500.0), "0 [\N{MINUS SIGN}500, 500]"),
+        (Interval(0.7123, 0.6604, 0.7642), "0.71 [0.66, 0.76]"),  # half-width 0.05: two decimals
+        (Interval(0.67512, 0.663, 0.6873), "0.675 [0.663, 0.687]"),  # half-width 0.012: a second digit
+        (Interval(1234.5, 1199.6, 1269.4), "1,234 [1,200, 1,269]"),  # half-width 35: no tens, as in a column
+        (Interval(98765.0, 98000.0, 99530.0), "98,765 [98,000, 99,530]"),
+        (Interval(3.14159), "3.14"),
+        (Interval(0.0, -0.5, 0.5), "0.0 [\N{MINUS SIGN}0.5, 0.5]"),
+        (Interval(5.0, 5.0, 5.0), "5.00 [5.00, 5.00]"),
+        (Interval(2.0, -400.0, 404.0), "2 [\N{MINUS SIGN}400, 400]"),  # never rounded away
+        (Interval(0.32, 0.0, 18.0), "0.32 [0, 18]"),  # nor is what an interval says nothing about
+        (Interval(1.53, 0.01, 200.0), "1.5 [0.01, 200]"),
+        (Interval(0.001, -500.0, 500.0), "0 [\N{MINUS SIGN}500, 500]"),
     ],
 )
-def test_numbers_are_rounded_to_their_intervals_precision(estimate: Estimate, text: str) -> None:
+def test_numbers_are_rounded_to_their_intervals_precision(estimate: Interval, text: str) -> None:
     assert str(estimate) == text
 
 
 def test_scaling_changes_the_unit_of_value_and_interval() -> None:
-    assert str(Estimate(0.012, 0.011, 0.013).scaled(1e3)) == "12.0 [11.0, 13.0]"
+    assert str(Interval(0.012, 0.011, 0.013).scaled(1e3)) == "12.0 [11.0, 13.0]"
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_clean_takes_out_what_could_deceive() -> None:
 
 
 def test_a_value_is_parted_from_a_name_that_ends_in_a_number() -> None:
-    assert valued("DDP", Estimate(409, 403, 416)) == "DDP 409 [403, 416]"
-    assert valued("DDP on nodes of 1", Estimate(409, 403, 416)) == "DDP on nodes of 1: 409 [403, 416]"
+    assert valued("DDP", Interval(409, 403, 416)) == "DDP 409 [403, 416]"
+    assert valued("DDP on nodes of 1", Interval(409, 403, 416)) == "DDP on nodes of 1: 409 [403, 416]"
 
 
 def _case(strategy: str, algorithm: str, traits: str = "") -> Case:
@@ -133,7 +133,7 @@ def test_what_a_figure_lacks_is_named() -> None:
 
 def test_a_case_that_may_be_the_best_is_not_at_most_nothing_longer() -> None:
     ahead, behind = (
-        Stand(verdict=AS_GOOD, against="", ratio=Estimate(0.99, 0.97, high)) for high in (1.0, 1.012)
+        Stand(verdict=AS_GOOD, against="", ratio=Interval(0.99, 0.97, high)) for high in (1.0, 1.012)
     )
     assert ahead.words("strategy") == "as good as the best strategy"
     assert behind.words("strategy") == "as good as the best strategy (at most 1.2 % longer)"

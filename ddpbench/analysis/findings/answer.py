@@ -37,7 +37,8 @@ from ddpbench.analysis.findings.wording import (
 )
 from ddpbench.analysis.invariants.checked import Violation
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, Judgement, rounds_for
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Judgement, rounds_for
 from ddpbench.analysis.statistics.tails import missed_words
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import PANEL

@@ -47,12 +47,12 @@ from ddpbench.analysis.findings.wording import (
 from ddpbench.analysis.invariants.checked import Violation
 from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import (
     ALPHA,
     MARGIN,
     MIN_ROUNDS,
     Comparison,
-    Interval,
     Judgement,
     compare,
     judged,

@@ -10,7 +10,8 @@ from ddpbench.analysis.findings.wording import launch_tags, longer, name_of, sen
 from ddpbench.analysis.inputs import InputCase, InputGroup, input_groups
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.shares import percent_of, share_of_step
-from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, shows_less
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS, shows_less
 from ddpbench.spec import labels
 from ddpbench.units import counted
 

@@ -13,14 +13,8 @@ from ddpbench.analysis.findings.wording import launch_tags, plain, sentence
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.shares import percent_of
 from ddpbench.analysis.statistics.correlation import widened
-from ddpbench.analysis.statistics.stats import (
-    MIN_ROUNDS,
-    Interval,
-    Judgement,
-    by_pair,
-    rounds_of_all,
-    share,
-)
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Judgement, by_pair, rounds_of_all, share
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import virtual_words
 from ddpbench.strategies.traits import traits_of

@@ -14,10 +14,10 @@ from ddpbench.analysis.findings.wording import inverse, launch_tags, name_of, pl
 from ddpbench.analysis.judging import speedup_over
 from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import (
     MIN_ROUNDS,
     Comparison,
-    Interval,
     Judgement,
     compare,
     judge_all,

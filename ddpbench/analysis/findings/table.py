@@ -11,7 +11,7 @@ from ddpbench.analysis.inputs import input_groups
 from ddpbench.analysis.precisions import precision_groups
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.results import Compared
-from ddpbench.analysis.statistics.stats import Interval
+from ddpbench.analysis.statistics.interval import Interval
 
 
 def compared(cases: Sequence[CaseRun], withheld: Set[str] = frozenset()) -> Iterator[Compared]:

@@ -10,7 +10,8 @@ from ddpbench.analysis.network import beyond_formula_s
 from ddpbench.analysis.read.launches import CaseRun, Launch
 from ddpbench.analysis.read.pace import host_share, late_s
 from ddpbench.analysis.shares import percent_of
-from ddpbench.analysis.statistics.stats import MARGIN, Interval, Judgement, mean_step_s
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import MARGIN, Judgement, mean_step_s
 from ddpbench.records import Compared
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import SCALE, VARIANT, cap_words

@@ -22,7 +22,8 @@ from ddpbench.analysis.statistics.changepoints import (
     level_each,
     shifts,
 )
-from ddpbench.analysis.statistics.stats import ALPHA, Comparison, Interval, geometric_mean
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import ALPHA, Comparison, geometric_mean
 from ddpbench.errors import RequestError, meant
 from ddpbench.spec import Case
 from ddpbench.spec.labels import labels

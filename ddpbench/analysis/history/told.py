@@ -11,7 +11,8 @@ from ddpbench.analysis.history.series import ABSENT, CaseHistory, ChangePoint, H
 from ddpbench.analysis.regression import Side, unlike
 from ddpbench.analysis.regression.told import ends
 from ddpbench.analysis.statistics.estimands import GEOMETRIC_MEANS, MEDIAN
-from ddpbench.analysis.statistics.stats import ALPHA, Interval
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import ALPHA
 from ddpbench.escaping import escape_markdown, markdown_row
 from ddpbench.records import RunDir
 from ddpbench.records.machine import DIGESTS

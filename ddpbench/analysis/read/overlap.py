@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from ddpbench.analysis.read.parts import Ints, RankSteps, apart, column
 from ddpbench.analysis.read.transfers import Moved, Transfers, transfers_of
-from ddpbench.analysis.statistics.stats import Interval, median_launch
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import median_launch
 from ddpbench.records import COMPUTE_SPANS, StepRecord
 
 STANDARD_SPANS = frozenset({"data", "forward", "backward", "optimizer", "synchronize"})

@@ -30,6 +30,7 @@ from ddpbench.analysis.statistics.correlation import (
     neighbours,
     widening_in_turn,
 )
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.resolution import (
     WANTED,
     InTurn,
@@ -46,7 +47,6 @@ from ddpbench.analysis.statistics.stats import (
     FEWEST,
     MARGIN,
     MIN_ROUNDS,
-    Interval,
     geometric_mean,
     judged,
     median_difference,

@@ -9,8 +9,8 @@ from ddpbench.analysis.read.measurement import FOREIGN_LIMIT
 from ddpbench.analysis.regression.changes import Change, Changes
 from ddpbench.analysis.regression.sides import Side
 from ddpbench.analysis.statistics.estimands import GEOMETRIC_MEANS, TYPICAL_ROUND
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.resolution import DRIFT
-from ddpbench.analysis.statistics.stats import Interval
 from ddpbench.analysis.statistics.tails import missed_words
 from ddpbench.escaping import escape_markdown, escape_markdown_code, markdown_row
 from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN

@@ -20,7 +20,8 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.scaling.choice import AllocationRequest, check, choose
 from ddpbench.analysis.scaling.curves import CaseCurve
 from ddpbench.analysis.scaling.saving import Saving, saving_of
-from ddpbench.analysis.statistics.stats import Interval, samples_rate, step_time
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import samples_rate, step_time
 from ddpbench.analysis.table.frame import case_table
 from ddpbench.errors import RequestError
 from ddpbench.records import RunDir, why_unproved

@@ -11,7 +11,8 @@ import numpy as np
 
 from ddpbench.analysis.scaling.jackknife import Estimated
 from ddpbench.analysis.scaling.model import EXACT, Law, Model
-from ddpbench.analysis.statistics.stats import ALPHA, Interval
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import ALPHA
 from ddpbench.units import counted, format_at_most
 
 Goodness = Literal["within error", "beyond error", "undetermined"]

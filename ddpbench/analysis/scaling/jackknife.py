@@ -19,7 +19,8 @@ from scipy import special
 
 from ddpbench.analysis.scaling.speedups import Array, SpeedupCurve
 from ddpbench.analysis.statistics.correlation import widening
-from ddpbench.analysis.statistics.stats import ALPHA, Interval
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import ALPHA
 from ddpbench.analysis.statistics.timings import Pair
 
 

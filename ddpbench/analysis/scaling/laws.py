@@ -16,7 +16,8 @@ from ddpbench.analysis.scaling.jackknife import jackknife
 from ddpbench.analysis.scaling.model import EXTRAPOLATION, Law, Model
 from ddpbench.analysis.scaling.next_size import NextSize, candidates, next_size, next_without_fit
 from ddpbench.analysis.scaling.speedups import SpeedupCurve, speedup_of
-from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS
 
 MIN_POINTS = 3
 """World sizes, one rank among them, under which nothing is fitted."""

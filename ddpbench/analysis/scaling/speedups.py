@@ -16,7 +16,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, compare, mean_rate, pairs
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS, compare, mean_rate, pairs
 from ddpbench.analysis.statistics.timings import Pair, Timing
 
 Array = NDArray[np.float64]

@@ -39,11 +39,11 @@ from numpy.typing import NDArray
 from scipy import special
 
 from ddpbench.analysis.statistics.correlation import widened
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import (
     ALPHA,
     MARGIN,
     MIN_ROUNDS,
-    Interval,
     Judgement,
     by_pair,
     compare,

@@ -28,15 +28,9 @@ from ddpbench.analysis.statistics.correlation import (
     reckoned_by_pairs,
     widening_of,
 )
+from ddpbench.analysis.statistics.interval import WIDEST, Interval
 from ddpbench.analysis.statistics.sequential import half_width_in_deviations
-from ddpbench.analysis.statistics.stats import (
-    ALPHA,
-    FEWEST,
-    MIN_ROUNDS,
-    POWER,
-    WIDEST,
-    t_quantile,
-)
+from ddpbench.analysis.statistics.stats import ALPHA, FEWEST, MIN_ROUNDS, POWER, t_quantile
 from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
 
 DRIFT = 0.04
@@ -311,16 +305,16 @@ class InTurn:
         return None if rounds is None else self.begin_s + rounds * self.round_s
 
 
-def deviation_interval(deviation: float, values: int, alpha: float = ALPHA) -> tuple[float, float] | None:
-    """Return the interval of a standard deviation that was estimated from so many normal values; None under `FEWEST`.
+def deviation_interval(deviation: float, values: int, alpha: float = ALPHA) -> Interval:
+    """Return a standard deviation with its interval, of so many normal values; without ends under `FEWEST` of them.
 
     (n - 1) s^2 / sigma^2 has a chi-squared distribution with n - 1 degrees of freedom.
     """
     if values < FEWEST:
-        return None
+        return Interval(deviation)
     df = values - 1
     largest, smallest = (float(special.chdtri(df, share)) for share in (alpha / 2, 1 - alpha / 2))
-    return deviation * math.sqrt(df / largest), deviation * math.sqrt(df / smallest)
+    return Interval(deviation, deviation * math.sqrt(df / largest), deviation * math.sqrt(df / smallest))
 
 
 def rounds_in(seconds: float, round_s: float) -> int:

@@ -32,7 +32,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpbench.analysis.statistics.stats import ALPHA, FEWEST, Interval, deviation
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import ALPHA, FEWEST, deviation
 
 EFFECT = 1.0
 """c: the difference, in deviations of single rounds, for which such an interval is narrow soonest."""

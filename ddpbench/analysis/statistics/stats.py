@@ -35,6 +35,7 @@ from typing import Literal
 from scipy import special
 
 from ddpbench.analysis.statistics.correlation import widened
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.timings import Pair, Timing
 from ddpbench.spec import settings
 
@@ -54,49 +55,8 @@ POWER = 0.8
 
 COPIES = "launches do not differ at all, as no clock measures: are these copies of one run?"
 """What is said of launches without any scatter."""
-WIDEST = 300.0
-"""No logarithm of a ratio is told beyond this: its exponential, times any time, is a number still."""
 
 Verdict = Literal["faster", "slower", "equivalent", "unresolved", "too few"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Interval:
-    """A value with its confidence interval; the ends are None where there are too few rounds for one."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-    @classmethod
-    def around(cls, value: float, half_width: float | None) -> Interval:
-        """`value * exp(+-half_width)`: the half-width is that of a logarithm."""
-        if half_width is None:
-            return cls(value=value)
-        factor = math.exp(min(half_width, WIDEST))
-        return cls(value=value, low=value / factor, high=value * factor)
-
-    @classmethod
-    def plus_minus(cls, value: float, half_width: float | None) -> Interval:
-        """`value +- half_width`, in the value's own unit."""
-        if half_width is None:
-            return cls(value=value)
-        return cls(value=value, low=value - half_width, high=value + half_width)
-
-    def scaled(self, factor: float) -> Interval:
-        """Return the same in another unit, or per rank; the factor is positive."""
-        low, high = (None if end is None else factor * end for end in (self.low, self.high))
-        return Interval(value=factor * self.value, low=low, high=high)
-
-    def reciprocal(self) -> Interval:
-        """Return the interval of one over a positive value."""
-        low, high = (None if end is None else 1 / end for end in (self.high, self.low))
-        return Interval(value=1 / self.value, low=low, high=high)
-
-    def exponential(self) -> Interval:
-        """Return the interval of a ratio whose logarithm this is; ends beyond all numbers are infinite."""
-        low, high = (None if end is None else _exp(end) for end in (self.low, self.high))
-        return Interval(value=_exp(self.value), low=low, high=high)
 
 
 def shows_more(found: Interval, limit: float) -> bool:
@@ -111,10 +71,6 @@ def shows_more(found: Interval, limit: float) -> bool:
 def shows_less(found: Interval, limit: float) -> bool:
     """Return whether it is shown to be less than a limit, likewise."""
     return found.high is not None and found.high < limit
-
-
-def _exp(value: float) -> float:
-    return math.exp(value) if value < 700 else math.inf
 
 
 @lru_cache(maxsize=1024)

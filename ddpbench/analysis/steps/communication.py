@@ -21,7 +21,8 @@ from ddpbench.analysis.findings.groups import grouped, layouts_of
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.transfers import Moved
 from ddpbench.analysis.results import TransferResult
-from ddpbench.analysis.statistics.stats import Interval, median_launch
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import median_launch
 from ddpbench.formulas import TIMES
 from ddpbench.records.operations import flow_of
 from ddpbench.spec import grouping

@@ -33,7 +33,8 @@ from ddpbench.analysis.judging import speedup_over
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.results import Loss
-from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, median_launch, pairs
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS, median_launch, pairs
 from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import cap_order

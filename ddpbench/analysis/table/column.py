@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from ddpbench.analysis.statistics.stats import Interval
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.table.result import CaseResult
 from ddpbench.spec import Case
 

@@ -22,7 +22,8 @@ from ddpbench.analysis.read.traffic import LinkTraffic, mean_traffic
 from ddpbench.analysis.recovery import RecoveryCost, loss_difference
 from ddpbench.analysis.rounds import width_of
 from ddpbench.analysis.startup import typical_start
-from ddpbench.analysis.statistics.stats import Interval, samples_rate, step_time
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import samples_rate, step_time
 from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.analysis.table.peaks import mfu, peak_of
 from ddpbench.analysis.time_to_loss import Cost, against_base, cost_of

@@ -18,6 +18,7 @@ from ddpbench.launch.interleave.sides import commit_named, git, why_no_repositor
 
 if TYPE_CHECKING:
     from ddpbench.analysis.regression import Change
+    from ddpbench.analysis.statistics.interval import Interval
 
 
 class Measure(Protocol):
@@ -51,9 +52,7 @@ class Found:
     """
 
     commits: tuple[str, ...]
-    ratio: float
-    low: float
-    high: float
+    ratio: Interval
     tried: tuple[Tried, ...]
 
 
@@ -128,9 +127,7 @@ def search(
             fast = index
     return Found(
         commits=tuple(commits[fast + 1 : slow + 1]),
-        ratio=ratio.value,
-        low=ratio.low,
-        high=ratio.high,
+        ratio=ratio,
         tried=tuple(tried),
     )
 
@@ -166,9 +163,9 @@ def _short(commit: str) -> str:
 
 def found_words(found: Found) -> str:
     """Return what a search came to, in a sentence."""
-    change = (
-        f"{100 * (found.ratio - 1):+.1f} % ({100 * (found.low - 1):+.1f} to {100 * (found.high - 1):+.1f})"
-    )
+    ratio = found.ratio
+    value, low, high = (f"{100 * (one - 1):+.1f}" for one in (ratio.value, ratio.low, ratio.high) if one)
+    change = f"{value} % ({low} to {high})"
     if len(found.commits) == 1:
         return f"{found.commits[0]} made it slower: {change} over the whole range"
     listed = "\n".join(f"  {commit}" for commit in found.commits)

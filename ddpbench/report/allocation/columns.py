@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ddpbench.analysis.scaling.allocation import Allocation, Job
-from ddpbench.analysis.statistics.stats import Interval
-from ddpbench.report.words import estimate_of
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.units import format_seconds
 
 
@@ -27,7 +26,7 @@ def columns_of(allocation: Allocation) -> list[JobColumn]:
         JobColumn("Ranks", lambda job: f"{job.world_size} (base case)" if job.base else str(job.world_size)),
         JobColumn(f"{head}s", lambda job: f"{job.devices:,}"),
         JobColumn("Global batch", lambda job: f"{job.global_batch:,}"),
-        JobColumn("Step, ms", lambda job: str(estimate_of(job.step_s).scaled(1e3))),
+        JobColumn("Step, ms", lambda job: str(job.step_s.scaled(1e3))),
     ]
     if allocation.samples_per_epoch is not None:
         found.append(JobColumn("Epoch", lambda job: _time(job.epoch_s)))
@@ -35,8 +34,8 @@ def columns_of(allocation: Allocation) -> list[JobColumn]:
     if allocation.epochs is not None or allocation.steps is not None:
         found.append(JobColumn("Run", lambda job: _time(job.run_s)))
         found.append(JobColumn(f"{head}-hours per run", lambda job: _hours(job.run_hours)))
-    found.append(JobColumn("Speed-up", lambda job: str(estimate_of(job.speedup))))
-    found.append(JobColumn("Efficiency", lambda job: str(estimate_of(job.efficiency))))
+    found.append(JobColumn("Speed-up", lambda job: str(job.speedup)))
+    found.append(JobColumn("Efficiency", lambda job: str(job.efficiency)))
     if allocation.first is not None:
         found.append(
             JobColumn("Queue wait", lambda job: "" if job.wait_s is None else format_seconds(job.wait_s))
@@ -54,4 +53,4 @@ def _time(interval: Interval | None) -> str:
 
 
 def _hours(interval: Interval | None) -> str:
-    return "" if interval is None else str(estimate_of(interval))
+    return "" if interval is None else str(interval)

@@ -11,7 +11,7 @@ from ddpbench.analysis.scaling.allocation import Allocation, Job
 from ddpbench.report.allocation.sentences import base_rate
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
-from ddpbench.report.words import estimate_of, launches_each, ranks
+from ddpbench.report.words import launches_each, ranks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def picture(allocation: Allocation) -> Picture:
     """Speed-up against ranks on logarithmic axes, with the ideal line and the efficiency cut."""
     chosen = allocation.chosen
-    heading = f"{allocation.name}: speed-up {estimate_of(chosen.speedup)} at {ranks(chosen.world_size)}"
+    heading = f"{allocation.name}: speed-up {chosen.speedup} at {ranks(chosen.world_size)}"
     if chosen.base:
         heading = f"{allocation.name}: no job size above 1 rank has an efficiency of {allocation.cut:g}"
     caption = (
@@ -33,13 +33,11 @@ def picture(allocation: Allocation) -> Picture:
     sized = [job for job in allocation.jobs if not job.base]
     alt = (
         f"Line chart, both axes logarithmic, of speed-up (no unit) against number of ranks for {allocation.name}: "
-        + ", ".join(f"{estimate_of(job.speedup)} at {ranks(job.world_size)}" for job in sized)
+        + ", ".join(f"{job.speedup} at {ranks(job.world_size)}" for job in sized)
         + "."
     )
     columns = (Column("Ranks", number=True), Column("Speed-up", number=True))
-    rows = tuple(
-        (Cell.count(job.world_size), Cell.estimate(estimate_of(job.speedup))) for job in allocation.jobs
-    )
+    rows = tuple((Cell.count(job.world_size), Cell.estimate(job.speedup)) for job in allocation.jobs)
     return Picture(
         file_name="allocation",
         heading=heading,
@@ -89,7 +87,7 @@ def _draw_speedups(axes: Axes, allocation: Allocation) -> None:
     axes.plot([1], [1], base.marker, color=base.colour, markersize=6, zorder=3)
     look = style.look(allocation.case)
     sized = [job for job in allocation.jobs if not job.base]
-    estimates = [estimate_of(job.speedup) for job in sized]
+    estimates = [job.speedup for job in sized]
     axes.errorbar(
         [job.world_size for job in sized],
         [e.value for e in estimates],
@@ -133,7 +131,7 @@ def _mark_chosen(axes: Axes, chosen: Job) -> None:
 
 def _heights(allocation: Allocation, low: float, high: float) -> tuple[float, float]:
     """Return the ends of the speed-up's axis: room for both lines, and for every whisker above 0."""
-    estimates = [estimate_of(job.speedup) for job in allocation.jobs if not job.base]
+    estimates = [job.speedup for job in allocation.jobs if not job.base]
     values = [bound for e in estimates for bound in (e.value, e.low) if bound and bound > 0]
     bottom = min([low * allocation.cut, *values]) / 1.05
     top = max(high, *(e.high or e.value for e in estimates)) * 1.1

@@ -8,7 +8,7 @@ from typing import Any
 
 from ddpbench.analysis.scaling.allocation import Allocation, Job
 from ddpbench.analysis.statistics.estimands import MEDIAN_LAUNCH
-from ddpbench.report.words import estimate_of, launches_each, ranks
+from ddpbench.report.words import launches_each, ranks
 from ddpbench.units import counted, format_seconds
 from ddpbench.version import VERSION
 
@@ -53,7 +53,7 @@ def _comes(job: Job) -> str:
 
 
 def _efficiency(job: Job) -> str:
-    return str(estimate_of(job.efficiency))
+    return str(job.efficiency)
 
 
 def _finishing(allocation: Allocation) -> list[str]:
@@ -169,7 +169,7 @@ def method(allocation: Allocation) -> str:
     launched = launches_each(job.launches for job in allocation.jobs)
     threads = counted(allocation.threads_per_rank, "thread")
     place = "with a GPU of its own" if allocation.unit == "GPU" else "pinned to cores of its own"
-    step = estimate_of(base.step_s).scaled(1e3)
+    step = base.step_s.scaled(1e3)
     text = (
         f"Measured with ddpbench {written_by}{commit} on {_hardware(identity)}; {', '.join(programs)}. Workload "
         f"{allocation.setting}, {allocation.dtype}, {threads} per rank; strategy {allocation.name}. Each job size was "
@@ -220,7 +220,7 @@ def _told(value: Any) -> str:
 
 def base_rate(allocation: Allocation) -> str:
     """Return the samples per second of one process, with their interval."""
-    return f"{estimate_of(allocation.base_rate)} samples/s"
+    return f"{allocation.base_rate} samples/s"
 
 
 def paragraphs(parts: Sequence[str]) -> list[str]:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.draw import style
 from ddpbench.report.draw.glyphs import fonts_with, missing_glyphs
 from ddpbench.report.draw.png import digest_of, png_of, stamped
 from ddpbench.report.draw.sheet import Sheet
 from ddpbench.report.draw.slim import slim
 from ddpbench.report.parts import Picture
-from ddpbench.report.words import Estimate
 from ddpbench.texts import within
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Drawn:
 def mark(
     axes: Axes,
     place: float,
-    estimate: Estimate,
+    estimate: Interval,
     launches: Sequence[float],
     look: style.Look,
     *,

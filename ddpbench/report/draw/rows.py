@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import mark, text_width_in
 from ddpbench.report.draw.sheet import Sheet
-from ddpbench.report.words import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +37,7 @@ def axis_end(longest: float) -> float:
     return longest if longest > 0 else 1.0
 
 
-def whiskers(axes: Axes, place: float, estimate: Estimate) -> None:
+def whiskers(axes: Axes, place: float, estimate: Interval) -> None:
     """An interval across the end of a bar, with a rim in the ground's colour that shows it on any fill."""
     from matplotlib.patheffects import Normal, Stroke
 
@@ -86,7 +86,7 @@ class Point:
     """A row of `grouped_rows`: its name, its value (None where there is none), and the words beside it."""
 
     name: str
-    estimate: Estimate | None
+    estimate: Interval | None
     launches: Sequence[float]
     look: style.Look
     hollow: bool

@@ -25,7 +25,7 @@ from ddpbench.report.embedded import Embedded, Numbers, data_address, with_image
 from ddpbench.report.history.picture import HOW_TO_READ, case_picture
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.templates import environment, page_style
-from ddpbench.report.words import estimate_of, moment
+from ddpbench.report.words import moment
 from ddpbench.units import counted
 from ddpbench.version import VERSION
 
@@ -118,7 +118,7 @@ def _cases_table(history: History, figures: Mapping[int, int]) -> Table:
 
 def _latest(case: CaseHistory) -> Cell:
     step = case.measured[-1].step if case.measured else None
-    return Cell.estimate(None if step is None else estimate_of(step.scaled(1e3)))
+    return Cell.estimate(None if step is None else step.scaled(1e3))
 
 
 def _runs_table(history: History) -> Table:

@@ -14,7 +14,7 @@ from ddpbench.analysis.history.told import day_of, gap_words, ratio_words, since
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import spread, text_width_in
 from ddpbench.report.parts import Cell, Column, Picture, Table
-from ddpbench.report.words import estimate_of, moment
+from ddpbench.report.words import moment
 from ddpbench.units import counted
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _table(history: History, case: CaseHistory) -> Table:
             (
                 Cell(text=history.sides[point.run].name),
                 Cell(text=moment(started_utc(history.sides[point.run]))),
-                Cell.estimate(None if point.step is None else estimate_of(point.step.scaled(1e3))),
+                Cell.estimate(None if point.step is None else point.step.scaled(1e3)),
                 Cell.count(point.launches),
                 Cell(text=point.reason),
             )

@@ -8,13 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.analysis.statistics.estimands import MEDIAN
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.captions import label_but_links, setting_but_links
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import MOST_SERIES, Series, variant_words
 from ddpbench.report.standing import BEST, Stand
-from ddpbench.report.words import Estimate, launches_each, number, ranks, series_of
+from ddpbench.report.words import launches_each, number, ranks, series_of
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import cap_order
 from ddpbench.spec.links import links_of, short_links
@@ -357,8 +358,8 @@ def _short_rate(rate: float) -> str:
     return format_bit_rate(rate).removesuffix("bit/s").replace(" ", "\N{NARROW NO-BREAK SPACE}")
 
 
-def _value(row: Row, what: str, scale: float) -> Estimate | None:
-    found: Estimate | None = getattr(row, what)
+def _value(row: Row, what: str, scale: float) -> Interval | None:
+    found: Interval | None = getattr(row, what)
     return None if found is None else found.scaled(scale)
 
 

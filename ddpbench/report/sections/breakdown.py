@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import grey_ground, label_of, not_shown, setting_of
 from ddpbench.report.draw import style
@@ -15,15 +16,7 @@ from ddpbench.report.draw.rows import axis_end, block, over_bar
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import full_names, panels_of, variant_words
-from ddpbench.report.words import (
-    Estimate,
-    headline,
-    launches_each,
-    milliseconds,
-    percent,
-    series_of,
-    signed_percent,
-)
+from ddpbench.report.words import headline, launches_each, milliseconds, percent, series_of, signed_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +37,7 @@ class Bar:
     row: Row
     name: str
     parts: Mapping[str, float]
-    cells: Mapping[str, Estimate]
+    cells: Mapping[str, Interval]
     """The parts and `overlapped_comm`, milliseconds, with their intervals over launches."""
     total_s: float
     overlapped_s: float
@@ -130,9 +123,7 @@ def _bars(summary: RunSummary, rows: Sequence[Row]) -> dict[str, Bar]:
             row=row,
             name=f"{row.name}, {words[row.case_id]}" if words[row.case_id] else row.name,
             parts={name: step.parts[name].value for name in style.PHASES},
-            cells={
-                name: Estimate.of(step.parts[name]).scaled(1e3) for name in (*style.PHASES, "overlapped_comm")
-            },
+            cells={name: step.parts[name].scaled(1e3) for name in (*style.PHASES, "overlapped_comm")},
             total_s=step.step_time_s,
             overlapped_s=step.parts["overlapped_comm"].value,
             launches=step.launches,

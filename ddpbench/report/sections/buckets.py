@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import fullest, label_of, marks_of, not_shown, setting_of
 from ddpbench.report.draw import style
@@ -16,7 +17,7 @@ from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.sections import heatmap
 from ddpbench.report.series import BY_CAP, panels_of
 from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, METHOD, TOO_FEW, Stand, stands, widest
-from ddpbench.report.words import Estimate, launches_each, milliseconds, not_drawn, ranks, series_of
+from ddpbench.report.words import launches_each, milliseconds, not_drawn, ranks, series_of
 from ddpbench.spec.grouping import Key, cap_order, cap_words
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def _picture(
 
 def _judged(rows: Sequence[Row], told: Mapping[str, Stand]) -> bool:
     """Return whether any of these was compared with the others in pairs of launches."""
-    return any(row.case_id in told and told[row.case_id].ratio.has_interval for row in rows)
+    return any(row.case_id in told and told[row.case_id].ratio.has_ends for row in rows)
 
 
 def _sizes(rows: Sequence[Row]) -> tuple[list[int], list[int]]:
@@ -185,7 +186,7 @@ def _heading(panel_name: str, shown: Sequence[Row], told: Mapping[str, Stand]) -
     return f"{prefix}{lowest.strategy_name} at {ranks(most)}: {_compared(timed, told, fastest)}"
 
 
-def _compared(timed: Sequence[tuple[Row, Estimate]], told: Mapping[str, Stand], fastest: str) -> str:
+def _compared(timed: Sequence[tuple[Row, Interval]], told: Mapping[str, Stand], fastest: str) -> str:
     """Return what can be said of several caps at one number of ranks, whose `fastest` is in words."""
     judged = [(row, told[row.case_id]) for row, _ in timed if row.case_id in told]
     if not judged:
@@ -210,7 +211,7 @@ def _verdict(row: Row, told: Mapping[str, Stand]) -> str:
     return told[row.case_id].verdict if row.case_id in told else ""
 
 
-def _ms(estimate: Estimate) -> str:
+def _ms(estimate: Interval) -> str:
     return f"{estimate.scaled(1e3)} ms"
 
 
@@ -247,20 +248,20 @@ def _table(
     return Table(caption=f"{BY_CAP}, {rows[0].strategy_name}{name}", columns=columns, rows=cells)
 
 
-def _longer(stand: Stand | None) -> Estimate | None:
+def _longer(stand: Stand | None) -> Interval | None:
     """Return how much longer a step takes than with the fastest other cap, %; None where pairs are too few."""
-    if stand is None or not stand.ratio.has_interval:
+    if stand is None or not stand.ratio.has_ends:
         return None
     value, low, high = stand.ratio.value, stand.ratio.low, stand.ratio.high
     assert low is not None
     assert high is not None
-    return Estimate(100 * (value - 1), 100 * (low - 1), 100 * (high - 1))
+    return Interval(100 * (value - 1), 100 * (low - 1), 100 * (high - 1))
 
 
 def _digits(rows: Sequence[Row], told: Mapping[str, Stand]) -> int:
     """Return the decimals of the table's column of differences."""
     found = [
-        longer.decimals_in_column for row in rows if (longer := _longer(told.get(row.case_id))) is not None
+        longer.decimals_in_column() for row in rows if (longer := _longer(told.get(row.case_id))) is not None
     ]
     return max(found, default=0)
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from ddpbench.analysis.summary import Decided, HeldPair, RunSummary
 from ddpbench.report.parts import Cell, Column, Section, Table
 from ddpbench.report.rows import Row
-from ddpbench.report.words import Estimate
 
 MOST_ROWS = 200
 """Of one claim; all are in the report's data."""
@@ -98,7 +97,7 @@ def _row(held: HeldPair) -> tuple[Cell, ...]:
     return (
         Cell(text=held.a_name),
         Cell(text=held.b_name),
-        Cell.estimate(Estimate.ratio(ratio) if ratio is not None else None),
+        Cell.estimate(ratio, null=1),
         Cell(text=held.verdict, under=held.reason),
         Cell.count(held.rounds),
     )

@@ -248,7 +248,7 @@ def _table(
                 estimate = row.step_time_s.scaled(1e3)
                 stand = told.get(row.case_id)
                 standing = stand.words() if stand is not None else ""
-                words = ", ".join(word for word in (estimate.interval, standing) if word)
+                words = ", ".join(word for word in (estimate.brackets, standing) if word)
                 line.append(
                     Cell(
                         text=estimate.number,

@@ -8,13 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import grey_ground, label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import axis_end, block, over_bar, whiskers
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
-from ddpbench.report.words import Estimate, launches_each, milliseconds, percent, series_of
+from ddpbench.report.words import launches_each, milliseconds, percent, series_of
 from ddpbench.spec.grouping import loading
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Bar:
     row: Row
     waited_s: float | None
     waited_share: float | None
-    ratio: Estimate | None
+    ratio: Interval | None
     verdict: str
 
 
@@ -64,7 +65,7 @@ def _groups(summary: RunSummary, rows: Sequence[Row]) -> list[list[Bar]]:
             row=row,
             waited_s=one.waited_s,
             waited_share=one.waited_share,
-            ratio=None if one.ratio is None else Estimate.of(one.ratio),
+            ratio=None if one.ratio is None else one.ratio,
             verdict=one.verdict,
         )
         groups.setdefault(one.group, []).append(bar)

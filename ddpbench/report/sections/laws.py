@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from ddpbench.analysis.scaling.fits import Fit
 from ddpbench.analysis.scaling.model import EXTRAPOLATION, LAW_NAMES, Law
-from ddpbench.analysis.statistics.stats import Interval
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import label_of
 from ddpbench.report.draw import style
 from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
-from ddpbench.report.words import Estimate, estimate_of, launches_each, not_drawn, percent, ranks, series_of
+from ddpbench.report.words import launches_each, not_drawn, percent, ranks, series_of
 from ddpbench.strategies.traits import traits_of
 
 if TYPE_CHECKING:
@@ -96,11 +96,7 @@ def _notes(curve: CurveLaws) -> list[str]:
             words.append(f"{_capital(LAW_NAMES[fit.law])} {fit.verdict}.")
             continue
         parameters = series_of(
-            [
-                f"{_MEANINGS[name]} {estimate_of(value)}"
-                for name, value in fit.parameters.items()
-                if name in _SYMBOLS
-            ]
+            [f"{_MEANINGS[name]} {value}" for name, value in fit.parameters.items() if name in _SYMBOLS]
         )
         words.append(f"{_capital(LAW_NAMES[fit.law])} ({parameters}) {fit.verdict}.")
         words += fit.remarks
@@ -249,7 +245,7 @@ def _line(curve: CurveLaws, what: str, size: int | None, value: Interval, note: 
         Cell(text=curve.name),
         Cell(text=what),
         Cell(text="", number=True) if size is None else Cell.count(size),
-        Cell.estimate(estimate_of(value)),
+        Cell.estimate(value),
         Cell(text=note),
     )
 
@@ -283,8 +279,8 @@ def _paint(sheet: Sheet, *, curves: Sequence[CurveLaws], emulated: set[str], sta
             )
 
 
-def _efficiencies(curve: CurveLaws) -> list[Estimate]:
-    return [estimate_of(point.speedup).scaled(1 / point.world_size) for point in curve.laws.points]
+def _efficiencies(curve: CurveLaws) -> list[Interval]:
+    return [point.speedup.scaled(1 / point.world_size) for point in curve.laws.points]
 
 
 def _paint_curve(axes: Axes, curve: CurveLaws, *, hollow: bool) -> None:
@@ -373,7 +369,7 @@ def _texts(curve: CurveLaws) -> list[tuple[str, str]]:
         for index, (name, value) in enumerate(shown):
             head = f"{_SHORT[fit.law]} ({_MARKS[fit.goodness]}): " if index == 0 else ""
             held = " (held)" if name == "beta" and _held(fit) else ""
-            lines.append((f"{head}{_SYMBOLS[name]} = {estimate_of(value)}{held}", _COLOURS[fit.law]))
+            lines.append((f"{head}{_SYMBOLS[name]} = {value}{held}", _COLOURS[fit.law]))
         if "gamma" in fit.parameters and fit.line and abs((start := fit.line[0][1]) - 1) >= _AT_ONE:
             lines.append((f"1 rank fitted too: {start:.2f} of the base case", _COLOURS[fit.law]))
     return lines

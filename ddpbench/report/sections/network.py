@@ -12,6 +12,7 @@ import pandas as pd
 
 from ddpbench.analysis.read.traffic import FEWEST, MOST
 from ddpbench.analysis.statistics.estimands import MEDIAN_INTERVALS
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.formulas import PAYLOAD
 from ddpbench.report.captions import burst_words, label_of, setting_of
@@ -20,7 +21,7 @@ from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import Panel, panels_of, variant_words
-from ddpbench.report.words import Estimate, not_drawn, number, series_of
+from ddpbench.report.words import not_drawn, number, series_of
 from ddpbench.spec.links import link_words, local_rate, short_links
 from ddpbench.units import counted, format_bytes
 
@@ -40,7 +41,7 @@ class Point:
     """A case: how long its step's transfers were under way, and by the formula; milliseconds."""
 
     row: Row
-    time_ms: Estimate
+    time_ms: Interval
     formula: str
     formula_ms: float | None
     bound_ms: float | None
@@ -108,7 +109,7 @@ def _points(summary: RunSummary, rows: Sequence[Row]) -> dict[str, Point]:
             continue
         found[row.case_id] = Point(
             row=row,
-            time_ms=Estimate.of(one.network_s).scaled(1e3),
+            time_ms=one.network_s.scaled(1e3),
             formula=one.formula,
             formula_ms=None if one.formula_s is None else 1e3 * one.formula_s,
             bound_ms=None if one.bound_s is None else 1e3 * one.bound_s,
@@ -398,7 +399,7 @@ def _paint_lines(axes: Axes, lines: Sequence[Line]) -> None:
     axes.grid(visible=True, axis="y")
 
 
-def _ends(estimate: Estimate) -> list[float]:
+def _ends(estimate: Interval) -> list[float]:
     return [value for value in (estimate.value, estimate.low, estimate.high) if value]
 
 

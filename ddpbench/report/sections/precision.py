@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import MARGIN
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import grey_ground, label_of, not_shown
@@ -17,7 +18,7 @@ from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.series import alike_but
-from ddpbench.report.words import Estimate, launches_each, not_drawn, number, percent, series_of
+from ddpbench.report.words import launches_each, not_drawn, number, percent, series_of
 from ddpbench.spec.grouping import Key, cap_order
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ MOST_GROUPS = 6
 _PITCH_IN = 0.3
 _UNIT = "ms per step"
 _ORDER = ("full", "bf16", "fp16")
-_Words = Mapping[str, tuple[str, Estimate | None]]
+_Words = Mapping[str, tuple[str, Interval | None]]
 """For each case its verdict, and its step time over full precision's."""
 
 
@@ -74,10 +75,10 @@ def _groups(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def _words(summary: RunSummary) -> _Words:
-    found: dict[str, tuple[str, Estimate | None]] = {}
+    found: dict[str, tuple[str, Interval | None]] = {}
     for one in summary.comparisons:
         if one.topic == "precision":
-            ratio = None if one.ratio.low is None else Estimate.of(one.ratio)
+            ratio = None if one.ratio.low is None else one.ratio
             found[one.case_id] = ("too few rounds" if one.verdict == "too few" else one.verdict, ratio)
     return found
 
@@ -98,7 +99,7 @@ def _name(group: Sequence[Row]) -> str:
     return f"{group[0].name}, {group[0].case.workload}"
 
 
-def _gap(word: str, ratio: Estimate | None) -> str:
+def _gap(word: str, ratio: Interval | None) -> str:
     """`31 % faster` in a step's time, as the findings say it."""
     if ratio is None or word not in ("faster", "slower"):
         return {

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.names import names_of
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import claimed_speedups, fullest, label_of, marks_of, not_shown, setting_of
 from ddpbench.report.draw import style
@@ -16,7 +17,7 @@ from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import Panel, Series, panels_of
-from ddpbench.report.words import Estimate, not_drawn, ranks, rounds_each, series_of, valued
+from ddpbench.report.words import not_drawn, ranks, rounds_each, series_of, valued
 from ddpbench.spec.grouping import launcher_name
 from ddpbench.strategies.traits import traits_of
 
@@ -247,7 +248,7 @@ def _paint_narrow(sheet: Sheet, *, series: Sequence[Series], panel: Panel) -> No
 _LEGEND_CHARACTERS = 50
 
 
-def _told(name: str, estimate: Estimate) -> str:
+def _told(name: str, estimate: Interval) -> str:
     """Return a name with its value, whose interval is in the table where a phone has no room for it."""
     whole = f"{name}: {estimate}"
     return whole if len(whole) <= _LEGEND_CHARACTERS else f"{name}: {estimate.number}"
@@ -255,7 +256,7 @@ def _told(name: str, estimate: Estimate) -> str:
 
 def _paint_panels(
     left: Axes, right: Axes, series: Sequence[Series], panel: Panel
-) -> list[tuple[Series, float, Estimate, float]]:
+) -> list[tuple[Series, float, Interval, float]]:
     """Draws both, and returns what `_paint_efficiency` does."""
     sizes = panel.world_sizes
     _paint_speedup(left, series, sizes, panel.oversubscribed_sizes)
@@ -268,13 +269,13 @@ def _paint_panels(
     return ends
 
 
-def _whiskers(estimates: Sequence[Estimate | None]) -> list[list[float]]:
+def _whiskers(estimates: Sequence[Interval | None]) -> list[list[float]]:
     below = [e.value - e.low if e and e.low is not None else 0.0 for e in estimates]
     above = [e.high - e.value if e and e.high is not None else 0.0 for e in estimates]
     return [below, above]
 
 
-def _plot(axes: Axes, xs: Sequence[float], item: Series, estimates: Sequence[Estimate | None]) -> None:
+def _plot(axes: Axes, xs: Sequence[float], item: Series, estimates: Sequence[Interval | None]) -> None:
     """Points, whiskers and a thin line that breaks where a point is missing."""
     look = item.look
     ys = [e.value if e else math.nan for e in estimates]
@@ -297,8 +298,8 @@ def _plot(axes: Axes, xs: Sequence[float], item: Series, estimates: Sequence[Est
     )
 
 
-def _on_grid(item: Series, sizes: Sequence[int], what: str) -> list[Estimate | None]:
-    found: dict[int, Estimate | None] = {
+def _on_grid(item: Series, sizes: Sequence[int], what: str) -> list[Interval | None]:
+    found: dict[int, Interval | None] = {
         row.case.world_size: getattr(row, what) for row in item.rows if _has(row)
     }
     return [found.get(size) for size in sizes]
@@ -308,7 +309,7 @@ _APART = 0.05
 """Octaves between points that would else hide each other: as little as shows both, so near is the ideal."""
 
 
-def _overlap(lines: Sequence[Sequence[Estimate | None]]) -> bool:
+def _overlap(lines: Sequence[Sequence[Interval | None]]) -> bool:
     """Return whether at some number of ranks three points or more have whiskers that cover each other."""
     for column in zip(*lines, strict=True):
         known = [(e.low or e.value, e.high or e.value) for e in column if e]
@@ -379,13 +380,13 @@ def _thinned(sizes: Sequence[int]) -> list[int]:
 
 def _paint_efficiency(
     axes: Axes, series: Sequence[Series], sizes: Sequence[int], oversubscribed: Sequence[int]
-) -> list[tuple[Series, float, Estimate, float]]:
+) -> list[tuple[Series, float, Interval, float]]:
     """Draws, and returns each series with its last point's x, its estimate there and its ranks."""
     logs = [math.log2(size) for size in sizes]
     gaps = [after - before for before, after in pairwise(logs)] or [1.0]
     step = min(0.09, 0.5 * min(gaps) / max(len(series), 1))
     top = 1.05
-    ends: list[tuple[Series, float, Estimate, float]] = []
+    ends: list[tuple[Series, float, Interval, float]] = []
     for index, item in enumerate(series):
         shift = (index - (len(series) - 1) / 2) * step
         estimates = _on_grid(item, sizes, "efficiency")
@@ -433,7 +434,7 @@ def _in_lines(name: str) -> str:
     return f"{strategy}\n{variant if len(variant) <= 26 else f'{variant[:11]}…{variant[-14:]}'}"
 
 
-def _label_ends(axes: Axes, ends: Sequence[tuple[Series, float, Estimate, float]]) -> None:
+def _label_ends(axes: Axes, ends: Sequence[tuple[Series, float, Interval, float]]) -> None:
     """A label for each series in the margin on the right, tied to its last point by a thin line."""
     from ddpbench.report.draw.canvas import spread
 

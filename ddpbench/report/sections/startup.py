@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ddpbench.analysis.names import names_of
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.parts import Cell, Column, Section, Table
-from ddpbench.report.words import Estimate
 from ddpbench.spec.grouping import launcher_name
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
 def _cells(name: str, case: Case, record: dict[str, Any]) -> tuple[Cell, ...]:
     low, high = record["startup_ci_low_s"], record["startup_ci_high_s"]
     value = float(record["startup_s"])
-    estimate = Estimate(value) if pd.isna(low) else Estimate(value, float(low), float(high))
+    estimate = Interval(value) if pd.isna(low) else Interval(value, float(low), float(high))
     share = record["server_share_s"]
     return (
         Cell(text=name),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddpbench.analysis.bound import bounds_of, is_bounded, outruns
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import MARGIN
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import fullest, label_of, marks_of, not_shown, setting_of
@@ -19,7 +20,7 @@ from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.series import Panel, Series, full_names, panels_of
 from ddpbench.report.tables.data_parallel import is_data_parallel
-from ddpbench.report.words import Estimate, launches_each, not_drawn, number, ranks, series_of, valued
+from ddpbench.report.words import launches_each, not_drawn, number, ranks, series_of, valued
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import UNDISTURBED
 from ddpbench.strategies.traits import traits_of
@@ -80,7 +81,7 @@ def _ratios(summary: RunSummary, rows: Sequence[Row]) -> tuple[Table, ...]:
                 (
                     Cell(text=names[a.case_id]),
                     Cell(text=names[b.case_id]),
-                    Cell.estimate(Estimate.ratio(ratio)),
+                    Cell.estimate(ratio, null=1),
                     Cell(text=verdict),
                 )
                 for a, b, ratio, verdict in told
@@ -194,7 +195,7 @@ def _heading(panel: Panel, groups: _Groups) -> str:
     return f"{prefix}Throughput of ranks that exchange nothing"
 
 
-def _bound_of(row: Row, bounds: Mapping[Hashable, Row]) -> Estimate | None:
+def _bound_of(row: Row, bounds: Mapping[Hashable, Row]) -> Interval | None:
     """Return the throughput of the independent ranks that compute as a case does; None where there are none."""
     found = bounds.get(grouping.deciding("compute", row.case))
     return found.samples_per_s if found is not None else None

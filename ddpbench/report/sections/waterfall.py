@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpbench.analysis.results import Loss
 from ddpbench.analysis.statistics.estimands import MEDIAN_INTERVALS
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import FEWEST_FOR_MEDIAN, MIN_ROUNDS
 from ddpbench.analysis.steps.waterfall import LOSSES
 from ddpbench.analysis.summary import RunSummary
@@ -19,7 +20,7 @@ from ddpbench.report.draw.rows import block, over_bar
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import panels_of, variant_words
-from ddpbench.report.words import Estimate, series_of
+from ddpbench.report.words import series_of
 from ddpbench.units import counted
 
 if TYPE_CHECKING:
@@ -78,8 +79,8 @@ class Fall:
     """What sets its group of comparable cases apart from the run's others; empty where there is one."""
     base: str
     """The case that it is held against, in a few words."""
-    losses: Mapping[str, Estimate]
-    efficiency: Estimate
+    losses: Mapping[str, Interval]
+    efficiency: Interval
     rounds: int
     split: bool
     outrun: bool = False
@@ -102,13 +103,13 @@ class Fall:
         return max(able, key=lambda name: self.weighed[name].value)
 
     @property
-    def weighed(self) -> Mapping[str, Estimate]:
+    def weighed(self) -> Mapping[str, Interval]:
         """The losses to choose from: contention and own computation together where one of them is a gain."""
         crowded, own = (self.losses.get(name) for name in ("contention", "own_computation"))
         if crowded is None or own is None or all(one.high is None or one.high >= 0 for one in (crowded, own)):
             return self.losses
         # One is worked out against the other, so that their errors cancel: this interval is no narrower than theirs.
-        both = Estimate(
+        both = Interval(
             crowded.value + own.value, _added(crowded.low, own.low), _added(crowded.high, own.high)
         )
         rest = {
@@ -185,7 +186,7 @@ def _falls(summary: RunSummary, rows: Sequence[Row]) -> list[Fall]:
         row = by_id.get(case_id)
         if row is None or not row.ok:
             continue
-        values = {one.item: Estimate.of(one.share) for one in items}
+        values = {one.item: one.share for one in items}
         efficiency = values.pop("efficiency")
         counts = [one.rounds for one in items if one.item != "efficiency"]
         falls.append(
@@ -210,17 +211,17 @@ def _added(a: float | None, b: float | None) -> float | None:
     return None if a is None or b is None else a + b
 
 
-def _includes_zero(loss: Estimate) -> bool:
+def _includes_zero(loss: Interval) -> bool:
     return loss.low is not None and loss.high is not None and loss.low <= 0 <= loss.high
 
 
-def _text(loss: Estimate) -> str:
+def _text(loss: Interval) -> str:
     """To three decimals: a share below a thousandth of the step is no news. What is not there at all is `0`."""
     if loss.value == loss.low == loss.high == 0:
         return "0"
     return (
         f"{_fixed(loss.value)} [{_fixed(loss.low)}, {_fixed(loss.high)}]"
-        if loss.has_interval
+        if loss.has_ends
         else _fixed(loss.value)
     )
 
@@ -322,7 +323,7 @@ def _heading(fall: Fall) -> str:
 
 
 def _table(fall: Fall) -> Table:
-    ends = (("ideal", Estimate(1.0)), ("measured", fall.efficiency))
+    ends = (("ideal", Interval(1.0)), ("measured", fall.efficiency))
     rows = [(Cell(text=name), Cell(text=""), Cell.estimate(value)) for name, value in ends]
     left = 1.0
     between = []

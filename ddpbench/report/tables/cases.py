@@ -6,13 +6,14 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, WITHIN_ROUNDS
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import claimed_speedups
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import variant_words
 from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, stands
-from ddpbench.report.words import Estimate, series_of
+from ddpbench.report.words import series_of
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import PANEL, cap_order, virtual_words
 from ddpbench.spec.links import link_words, short_links
@@ -183,7 +184,7 @@ def _cap(row: Row) -> Cell:
 
 def _numbers(row: Row, *, strong: bool) -> Iterator[Cell]:
     shown = row.ok
-    step: Estimate | None = row.step_time_s.scaled(1e3) if row.step_time_s is not None else None
+    step: Interval | None = row.step_time_s.scaled(1e3) if row.step_time_s is not None else None
     yield Cell.estimate(row.samples_per_s if shown else None, strong=strong)
     yield Cell.estimate(row.speedup if shown else None)
     yield Cell.estimate(row.efficiency if shown else None)

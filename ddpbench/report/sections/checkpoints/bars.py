@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import axis_end, whiskers
-from ddpbench.report.words import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 def whiskered(
-    axes: Axes, place: float, estimate: Estimate, fill: style.Fill, *, height: float, label: str
+    axes: Axes, place: float, estimate: Interval, fill: style.Fill, *, height: float, label: str
 ) -> None:
     """Draws a row's bar with its whiskers, and `label` at the right."""
     axes.barh(
@@ -36,7 +36,7 @@ def whiskered(
     )
 
 
-def right_end(estimates: Sequence[Estimate]) -> float:
+def right_end(estimates: Sequence[Interval]) -> float:
     """Room for all bars, and for whiskers as long as they leave the bars to be seen."""
     longest = max(estimate.value for estimate in estimates)
     return 1.04 * axis_end(min(max(estimate.high or estimate.value for estimate in estimates), 2 * longest))

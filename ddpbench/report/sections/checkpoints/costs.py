@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddpbench.analysis.checkpoints import INTERVALS, share
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import label_of, setting_of
 from ddpbench.report.draw import style
@@ -16,7 +17,7 @@ from ddpbench.report.draw.rows import over_bar
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.checkpoints.bars import finish, right_end, whiskered
-from ddpbench.report.words import Estimate, launches_each, milliseconds, percent, series_of
+from ddpbench.report.words import launches_each, milliseconds, percent, series_of
 from ddpbench.units import counted
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Cost:
 
     row: Row
     method: str
-    cost_s: Estimate
+    cost_s: Interval
     mean_s: float
     first_s: float
     write_s: float
@@ -61,7 +62,7 @@ def costs_of(summary: RunSummary, rows: Sequence[Row]) -> list[Cost]:
             Cost(
                 row=row,
                 method=cost.method,
-                cost_s=Estimate.of(cost.cost),
+                cost_s=cost.cost,
                 mean_s=cost.mean_s,
                 first_s=cost.first_s,
                 write_s=cost.write_s,
@@ -122,9 +123,9 @@ def _heading(costs: Sequence[Cost]) -> str:
     return f"{first.row.name}: a checkpoint takes {words}, 1 % of the time at one in {steps} steps"
 
 
-def _ms(estimate: Estimate) -> str:
+def _ms(estimate: Interval) -> str:
     scaled = estimate.scaled(1e3)
-    return f"{scaled.number} ms {scaled.interval}".strip()
+    return f"{scaled.number} ms {scaled.brackets}".strip()
 
 
 def _table(costs: Sequence[Cost]) -> Table:

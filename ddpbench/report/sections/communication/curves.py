@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpbench.analysis.results import TransferResult
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.rows import Row
-from ddpbench.report.words import Estimate, number, percent, ranks
+from ddpbench.report.words import number, percent, ranks
 from ddpbench.units import format_bytes
 
 MIB = 2**20
@@ -21,13 +22,13 @@ class Point:
     """Transfers of one size: time in milliseconds, busbw in GB/s (None where no factor is known)."""
 
     bytes: int
-    time_ms: Estimate
-    busbw: Estimate | None
+    time_ms: Interval
+    busbw: Interval | None
     rounds: int
     transfers: int
-    call_ms: Estimate | None = None
+    call_ms: Interval | None = None
     """The time by nccl-tests' clock, and busbw by that."""
-    call_busbw: Estimate | None = None
+    call_busbw: Interval | None = None
     latency_share: float | None = None
     """How much of its time is latency, by the line through its curve; None where there is none that fits."""
 
@@ -40,7 +41,7 @@ class TransferCurve:
     world_size: int
     variant: int
     points: tuple[Point, ...]
-    latency_ms: Estimate | None = None
+    latency_ms: Interval | None = None
     """Where the line through its points is at no bytes; None where sizes are too few or too near."""
     mib_ms: float = 0.0
     """What a MiB more takes, by that line."""
@@ -66,7 +67,7 @@ def curves_of(results: Sequence[TransferResult]) -> list[TransferCurve]:
                 world_size=world_size,
                 variant=index,
                 points=tuple(map(_point, sorted(sizes, key=lambda one: one.bytes))),
-                latency_ms=None if line.latency_s is None else Estimate.of(line.latency_s).scaled(1e3),
+                latency_ms=None if line.latency_s is None else line.latency_s.scaled(1e3),
                 mib_ms=math.nan if line.byte_s is None else 1e3 * MIB * line.byte_s,
                 misfit=math.nan if line.misfit is None else line.misfit,
             )
@@ -77,10 +78,10 @@ def curves_of(results: Sequence[TransferResult]) -> list[TransferCurve]:
 def _point(one: TransferResult) -> Point:
     return Point(
         bytes=one.bytes,
-        time_ms=Estimate.of(one.time_s).scaled(1e3),
-        busbw=None if one.busbw is None else Estimate.of(one.busbw).scaled(1e-9),
-        call_ms=Estimate.of(one.call_time_s).scaled(1e3),
-        call_busbw=None if one.call_busbw is None else Estimate.of(one.call_busbw).scaled(1e-9),
+        time_ms=one.time_s.scaled(1e3),
+        busbw=None if one.busbw is None else one.busbw.scaled(1e-9),
+        call_ms=one.call_time_s.scaled(1e3),
+        call_busbw=None if one.call_busbw is None else one.call_busbw.scaled(1e-9),
         rounds=one.rounds,
         transfers=one.transfers,
         latency_share=one.latency_share,

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.draw import style
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.communication.curves import TransferCurve
-from ddpbench.report.words import Estimate
 from ddpbench.spec import BucketCap
 from ddpbench.spec.grouping import cap_words
 from ddpbench.spec.links import links_of, local_rate
@@ -119,7 +119,7 @@ def link_rate(row: Row) -> float | None:
     return None if rate is None else rate / 8e9
 
 
-def _ends(estimate: Estimate) -> list[float]:
+def _ends(estimate: Interval) -> list[float]:
     return [
         value for value in (estimate.value, estimate.low, estimate.high) if value is not None and value > 0
     ]
@@ -138,7 +138,7 @@ def _size_axis(axes: Axes, low: float, high: float) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def _curve(axes: Axes, row: Row, curve: TransferCurve, points: Sequence[tuple[float, Estimate]]) -> None:
+def _curve(axes: Axes, row: Row, curve: TransferCurve, points: Sequence[tuple[float, Interval]]) -> None:
     look = style.look(row.case, curve.variant)
     values = [estimate.value for _, estimate in points]
     whiskers = [

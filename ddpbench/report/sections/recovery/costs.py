@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.rows import Row, raw_launches
-from ddpbench.report.words import Estimate
 from ddpbench.spec.grouping import RECOVERIES
 from ddpbench.spec.labels import labels
 
@@ -38,13 +38,13 @@ class Cost:
     name: str
     failures: int
     recoveries: int
-    total: Estimate | None
-    restored: Estimate | None
-    at_pace: Estimate | None
+    total: Interval | None
+    restored: Interval | None
+    at_pace: Interval | None
     at_pace_count: int
     parts: tuple[float, ...]
     steps: float | None
-    snapshot: Estimate | None
+    snapshot: Interval | None
     snapshot_mean_s: float | None
     """Means over launches, `restored_mean_s` and `step_mean_s` too."""
     restored_mean_s: float | None
@@ -54,8 +54,8 @@ class Cost:
     difference: float | None
     compared: int
     """Steps whose losses were compared."""
-    joining: Estimate | None
-    rates: tuple[Estimate | None, Estimate | None, Estimate | None]
+    joining: Interval | None
+    rates: tuple[Interval | None, Interval | None, Interval | None]
     """Samples per second before, while a node was away, and after."""
     step_mean_s: float
     """NaN where no launch went well."""
@@ -121,12 +121,12 @@ def _optional(value: Any) -> float | None:
     return None if pd.isna(value) else float(value)
 
 
-def _estimate(record: dict[str, Any], pattern: str) -> Estimate | None:
+def _estimate(record: dict[str, Any], pattern: str) -> Interval | None:
     value = _optional(record[pattern.format("")])
     if value is None:
         return None
     low, high = (_optional(record[pattern.format(f"_ci_{end}")]) for end in ("low", "high"))
-    return Estimate(value, low, high)
+    return Interval(value, low, high)
 
 
 def failures_table(costs: Sequence[Cost]) -> Table:

@@ -78,7 +78,7 @@ def _heading(costs: Sequence[Cost]) -> str:
     first, last = costs[0], costs[-1]
     assert first.total is not None
     assert last.total is not None
-    told = f"{first.name}: {first.total.number} s {first.total.interval}".strip()
+    told = f"{first.name}: {first.total.number} s {first.total.brackets}".strip()
     if last is first:
         return f"A failure costs {told.partition(': ')[2]} ({first.name})"
     return (

@@ -9,11 +9,12 @@ from typing import Any
 import pandas as pd
 
 from ddpbench.analysis.results import TrainedToLoss
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import fullest, setting_of
 from ddpbench.report.rows import Row
 from ddpbench.report.series import variant_words
-from ddpbench.report.words import Estimate, ranks
+from ddpbench.report.words import ranks
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import PANEL, Key
 from ddpbench.spec.links import link_words
@@ -34,10 +35,10 @@ class Line:
     lowest: float | None
     steps_trained: int
     apart: float | None
-    time_s: Estimate | None
+    time_s: Interval | None
     steps: float | None
     samples: float | None
-    speedup: Estimate | None
+    speedup: Interval | None
     points: tuple[tuple[int, int, float, float], ...]
 
     @property
@@ -84,10 +85,10 @@ def _line(
     record: Mapping[Any, Any],
     points: Sequence[tuple[int, int, float, float]],
 ) -> Line:
-    def estimate(pattern: str) -> Estimate | None:
+    def estimate(pattern: str) -> Interval | None:
         value = _optional(record[pattern.format("")])
         ends = (_optional(record[pattern.format(end)]) for end in ("_ci_low", "_ci_high"))
-        return None if value is None else Estimate(value, *ends)
+        return None if value is None else Interval(value, *ends)
 
     return Line(
         row=row,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.draw import style
 from ddpbench.report.sections.time_to_loss.lines import Line
-from ddpbench.report.words import Estimate
 from ddpbench.strategies.traits import traits_of
 
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ def _looks(lines: Sequence[Line]) -> list[tuple[style.Look, Any]]:
     return looks
 
 
-def _exact(value: float | None) -> Estimate | None:
-    return None if value is None else Estimate(value)
+def _exact(value: float | None) -> Interval | None:
+    return None if value is None else Interval(value)
 
 
 def _range(lines: Sequence[Line]) -> float:
@@ -98,7 +98,7 @@ def _range(lines: Sequence[Line]) -> float:
     return max(losses) - min(losses)
 
 
-def _reach(axes: Axes, line: Line, look: style.Look, at: Estimate | None, place: float) -> None:
+def _reach(axes: Axes, line: Line, look: style.Look, at: Interval | None, place: float) -> None:
     if at is None:
         return
     whiskers = None
