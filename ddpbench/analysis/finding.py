@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ddpbench.analysis.sentences import Sentence
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import shows_less, shows_more
 
@@ -50,7 +51,7 @@ class Finding:
     """A sentence that the data support, its sources, and the section or figure that shows it."""
 
     kind: FindingKind
-    text: str
+    text: Sentence
     """The sentence, of 30 words at most. No code parses it."""
     tags: tuple[str, ...] = ()
     """Its qualifications: links, computation, size, launches."""
@@ -91,4 +92,4 @@ class Finding:
     @property
     def line(self) -> str:
         """The sentence with what qualifies it in brackets, for plain text."""
-        return f"{self.text.removesuffix('.')} ({'; '.join(self.tags)})." if self.tags else self.text
+        return self.text.qualified(self.tags)

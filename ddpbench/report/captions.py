@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ddpbench.analysis.network import burst_s
+from ddpbench.analysis.sentences import Sentence
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.rows import Row
 from ddpbench.report.words import series_of
@@ -29,12 +29,8 @@ def fullest(rows: Sequence[Row]) -> Row:
     return max(rows, key=lambda row: len(virtual_words(row.case)))
 
 
-def setting_of(row: Row, *, but: Collection[str] = ()) -> str:
+def setting_of(row: Row, *, but: Collection[str] = ()) -> tuple[str, ...]:
     """A panel's fixed setting in words, for captions, without the fields `but`: workload, scaling, batch, link, ..."""
-    return ", ".join(_setting(row, but))
-
-
-def _setting(row: Row, but: Collection[str] = ()) -> list[str]:
     case = row.case
     found = {
         "workload": case.workload,
@@ -46,7 +42,23 @@ def _setting(row: Row, but: Collection[str] = ()) -> list[str]:
     }
     words = [word for name, word in found.items() if word and name not in but]
     words += virtual_words(case, but=but)
-    return [*words, *(["times virtual"] if case.dilation != 1 else [])]
+    return (*words, *(["times virtual"] if case.dilation != 1 else []))
+
+
+def alike_setting(rows: Iterable[Row], *, but: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the setting of rows that all have the same one; empty where they differ."""
+    found = {setting_of(row, but=but) for row in rows}
+    return found.pop() if len(found) == 1 else ()
+
+
+def captioned(
+    setting: Iterable[str], sentences: Iterable[str], *, name: str = "", end: str = "", joint: str = ", "
+) -> Sentence:
+    """Return a caption: what is shown, its setting but what the name says, and sentences.
+
+    Of the setting a page leaves out what it tells.
+    """
+    return Sentence(name, [word for word in setting if word not in name], end, " ".join(sentences), joint)
 
 
 def shared_setting(rows: Sequence[Row], *, but: Collection[str] = ()) -> list[str]:
@@ -56,12 +68,12 @@ def shared_setting(rows: Sequence[Row], *, but: Collection[str] = ()) -> list[st
     """
     if not rows:
         return []
-    every = [set(_setting(row, but)) for row in rows]
+    every = [set(setting_of(row, but=but)) for row in rows]
     linked = {word for row in rows if row.case.fabric for word in virtual_words(row.case)[:1]}
     free = [row.needs_no_link for row in rows]
     return [
         word
-        for word in _setting(fullest(rows), but)
+        for word in setting_of(fullest(rows), but=but)
         if all(word in own or (word in linked and none) for own, none in zip(every, free, strict=True))
     ]
 
@@ -90,27 +102,7 @@ def emulation_words(rows: Sequence[Row], cores: object) -> list[str]:
     return found
 
 
-def without(caption: str, shared: Collection[str]) -> str:
-    """Return a caption without a setting that is told once for the page: two or more of its words in a row."""
-    if not shared:
-        return caption
-    word = "|".join(map(re.escape, sorted(shared, key=_length, reverse=True)))
-    short = re.sub(rf"(?:^|[;,] )(?:{word})(?:, (?:{word}))+(?=[.,;])", "", caption)
-    return short.lstrip(".,; ")
-
-
-def without_word(text: str, shared: Collection[str]) -> str:
-    """Return a sentence without the words that are told once for the page, where they stand between commas."""
-    for word in shared:
-        text = re.sub(rf", {re.escape(word)}(?=[,:.])", "", text)
-    return text
-
-
-def _length(word: str) -> int:
-    return len(word)
-
-
-def setting_but_links(rows: Sequence[Row]) -> str:
+def setting_but_links(rows: Sequence[Row]) -> tuple[str, ...]:
     """Return the setting of rows that differ in their links: without those."""
     return setting_of(fullest(rows), but=("fabric",))
 

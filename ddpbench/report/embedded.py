@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
-from ddpbench.report.captions import without
+from ddpbench.analysis.sentences import but
 from ddpbench.report.draw.canvas import Drawn
 from ddpbench.report.parts import Picture, Table
 from ddpbench.report.words import headline
@@ -45,7 +45,7 @@ class Embedded:
     @property
     def caption(self) -> str:
         """Its caption without the setting that all cases share."""
-        return without(self.picture.caption, self.shared)
+        return but(self.picture.caption, self.shared)
 
     @property
     def source(self) -> Markup:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ddpbench.analysis.sentences import Sentence, but
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import shared_setting
 from ddpbench.report.parts import Picture
@@ -22,7 +23,13 @@ def dressed(
     """Return the pictures with their subtitle and source line, and the files that are wanted of them."""
     every, source = conditions(rows), source_line(summary)
     return [
-        replace(picture, subtitle=_subtitle(picture, every), source=source, wanted=wanted)
+        replace(
+            picture,
+            subtitle=_subtitle(picture, every),
+            caption=but(picture.caption, _told(picture, every)),
+            source=source,
+            wanted=wanted,
+        )
         for picture in pictures
     ]
 
@@ -52,6 +59,12 @@ def source_line(summary: RunSummary) -> str:
         f"torch {torch}" if torch else "",
     ]
     return clean(f"Source: {' · '.join(part for part in parts if part)}")
+
+
+def _told(picture: Picture, every: Sequence[str]) -> set[str]:
+    """Return the conditions that the subtitle and the heading tell."""
+    own = picture.caption.conditions if isinstance(picture.caption, Sentence) else ()
+    return {*every, *picture.label, *(word for word in own if word in picture.heading)}
 
 
 def _subtitle(picture: Picture, every: Sequence[str]) -> str:

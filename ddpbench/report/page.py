@@ -18,12 +18,13 @@ from markupsafe import Markup, escape
 
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.wording import LATE
+from ddpbench.analysis.sentences import but
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.analysis.table.columns import meanings
 from ddpbench.analysis.table.frame import csv_of
 from ddpbench.errors import DdpbenchError
 from ddpbench.installed import functions
-from ddpbench.report.captions import emulation_words, shared_words, without, without_word
+from ddpbench.report.captions import emulation_words, shared_words
 from ddpbench.report.draw.painter import Painter, draw_all
 from ddpbench.report.embedded import (
     Embedded,
@@ -250,7 +251,7 @@ def _anchored(
         (
             replace(
                 finding,
-                text=without_word(finding.text, shared),
+                text=finding.text.but(shared),
                 tags=tuple(tag for tag in finding.tags if tag not in shared),
             ),
             finding.evidence if finding.evidence in anchors else "summary",
@@ -358,7 +359,7 @@ def _environment(shared: Collection[str]) -> jinja2.Environment:
     found.filters["counted"] = counted
     found.filters["at_most"] = format_at_most
     found.filters["exactly"] = _exactly
-    found.filters["unshared"] = partial(without, shared=shared)
+    found.filters["unshared"] = partial(but, told=shared)
     return found
 
 

@@ -11,6 +11,7 @@ import pytest
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.all_claims import claims_answer
 from ddpbench.analysis.findings.answer import answer_of
+from ddpbench.analysis.sentences import Sentence
 from ddpbench.analysis.summary import ClaimVerdict, Decided
 
 HOLDS: ClaimVerdict = "holds"
@@ -34,7 +35,11 @@ def decided(says: str, verdict: ClaimVerdict) -> Decided:
 
 def finding(says: str) -> Finding:
     return Finding(
-        kind="claim", text=f"On {says}.", evidence="claims", verdict="holds", cases=(f"{says}-a", "base")
+        kind="claim",
+        text=Sentence(f"On {says}"),
+        evidence="claims",
+        verdict="holds",
+        cases=(f"{says}-a", "base"),
     )
 
 
@@ -176,8 +181,8 @@ def test_several_are_about_all_their_cases() -> None:
 
 
 def test_claims_are_the_answer_and_come_before_any_other() -> None:
-    asked = Finding(kind="precision", text="bf16 is faster.", evidence="precision", verdict="faster")
-    links = Finding(kind="links", text="So it is.", evidence="links", verdict="faster")
+    asked = Finding(kind="precision", text=Sentence("bf16 is faster"), evidence="precision", verdict="faster")
+    links = Finding(kind="links", text=Sentence("So it is"), evidence="links", verdict="faster")
     claimed = finding("a wins")
     assert answer_of([], [asked], claimed) == (claimed, asked)
     assert answer_of([], [asked, links], claimed) == (claimed, links)

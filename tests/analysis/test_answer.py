@@ -8,6 +8,7 @@ import pytest
 
 from ddpbench.analysis import Finding, RunSummary, summarize
 from ddpbench.analysis.findings.answer import answer_of
+from ddpbench.analysis.sentences import Sentence
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case
 from tests.analysis.test_findings import DDP, MASTER, SINGLE, summary_of
@@ -320,8 +321,8 @@ def test_a_speed_up_alone_is_an_answer(tmp_path: Path) -> None:
 
 
 def test_an_asked_finding_stands_beside_and_an_undecided_one_does_not() -> None:
-    asked = Finding(kind="precision", text="bf16 is faster.", evidence="precision", verdict="faster")
-    unsure = Finding(kind="inputs", text="Who knows.", evidence="inputs", verdict="unresolved")
+    asked = Finding(kind="precision", text=Sentence("bf16 is faster"), evidence="precision", verdict="faster")
+    unsure = Finding(kind="inputs", text=Sentence("Who knows"), evidence="inputs", verdict="unresolved")
     assert answer_of([], [unsure, asked]) == (asked,)
     assert answer_of([], [unsure])[0].verdict == "too few"
 

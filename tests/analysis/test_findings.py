@@ -17,6 +17,7 @@ from ddpbench.analysis import Finding, RunSummary, load, summarize
 from ddpbench.analysis.findings.compared import _most_telling, decided_first
 from ddpbench.analysis.findings.families import Families
 from ddpbench.analysis.read.cases import read_cases
+from ddpbench.analysis.sentences import Sentence
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Budget, Case, PlannedCase
@@ -249,7 +250,9 @@ def test_a_strategy_that_is_inexact_by_design_is_called_so(tmp_path: Path) -> No
 
 
 def told(verdict: str, evidence: str = "strategies") -> Finding:
-    return Finding(kind="strategies", text=f"{verdict} {evidence}", evidence=evidence, verdict=verdict)  # type: ignore[arg-type]
+    return Finding(
+        kind="strategies", text=Sentence(f"{verdict} {evidence}"), evidence=evidence, verdict=verdict
+    )  # type: ignore[arg-type]
 
 
 def test_findings_begin_with_what_was_decided_and_end_with_what_was_not() -> None:

@@ -21,6 +21,7 @@ from ddpbench.analysis.inputs import WAITED_LIMIT, input_groups
 from ddpbench.analysis.precisions import precision_groups
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS, Breakdown
+from ddpbench.analysis.sentences import Sentence
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import judged, shows_less, shows_more
 from ddpbench.analysis.summary import Decided
@@ -150,7 +151,7 @@ def test_a_finding_whose_interval_holds_what_it_denies_is_none(
     ratio = Interval(value=1.0, low=ends[0], high=ends[1])
     for kind in ("strategies", "bound", "buckets", "layouts", "links", "lead", "inputs", "precision"):
         with pytest.raises(ValueError, match="does not show"):
-            Finding(kind=kind, text="", evidence="", verdict=verdict, ratio=ratio)
+            Finding(kind=kind, text=Sentence(""), evidence="", verdict=verdict, ratio=ratio)
 
 
 def waiting(shares: Sequence[float]) -> CaseRun:

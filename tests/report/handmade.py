@@ -11,6 +11,7 @@ import pandas as pd
 
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.results import Compared, LaunchResult, Phase, Proved, StepParts
+from ddpbench.analysis.sentences import Sentence
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import Counts, Failure, RunSummary
 from ddpbench.analysis.table.columns import COLUMNS
@@ -204,32 +205,40 @@ def handmade_summary(**changes: Any) -> RunSummary:
         findings=(
             Finding(
                 kind="strategies",
-                text="DDP is 34.3 % [31.0, 37.7] faster than master at 2 ranks, gpt:nano (5 launches each).",
+                text=Sentence(
+                    "DDP is 34.3 % [31.0, 37.7] faster than master at 2 ranks, gpt:nano (5 launches each)"
+                ),
                 evidence="strategies",
                 verdict="faster",
             ),
             Finding(
                 kind="buckets",
-                text="25 MiB and default buckets are equivalent within 2 % at 4 ranks: 0.4 % [-0.6, 1.4].",
+                text=Sentence(
+                    "25 MiB and default buckets are equivalent within 2 % at 4 ranks: 0.4 % [-0.6, 1.4]"
+                ),
                 evidence="buckets",
                 verdict="equivalent",
             ),
             Finding(
                 kind="buckets",
-                text="5 MiB against 25 MiB buckets at 4 ranks: no significant difference; this sweep cannot "
-                "rule out up to 3.1 %.",
+                text=Sentence(
+                    "5 MiB against 25 MiB buckets at 4 ranks: no significant difference; this sweep cannot "
+                    "rule out up to 3.1 %"
+                ),
                 evidence="buckets",
                 verdict="unresolved",
             ),
             Finding(
                 kind="buckets",
-                text="1 MiB buckets are 12.4 % [10.9, 14.0] slower than 25 MiB at 4 ranks (5 launches each).",
+                text=Sentence(
+                    "1 MiB buckets are 12.4 % [10.9, 14.0] slower than 25 MiB at 4 ranks (5 launches each)"
+                ),
                 evidence="buckets",
                 verdict="slower",
             ),
             Finding(
                 kind="speed-up",
-                text="The efficiency of DDP at 4 ranks is 0.675 [0.663, 0.687].",
+                text=Sentence("The efficiency of DDP at 4 ranks is 0.675 [0.663, 0.687]"),
                 evidence="scaling",
                 verdict="note",
             ),

@@ -10,6 +10,7 @@ import pytest
 
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.results import Proved
+from ddpbench.analysis.sentences import Sentence
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.cells import cells
 from ddpbench.report.parts import Cell, Column, Table
@@ -118,7 +119,7 @@ def test_findings_on_strategies_have_their_ratios_where_their_evidence_is() -> N
     a, b = (str(one) for one in summary.cases["case_id"][:2])
     finding = Finding(
         kind="strategies",
-        text="One is slower.",
+        text=Sentence("One is slower"),
         evidence="strategies",
         verdict="slower",
         cases=(a, b),

@@ -7,7 +7,7 @@ import pytest
 
 from ddpbench.analysis import summarize
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.report.captions import not_shown, setting_of, without, without_word
+from ddpbench.report.captions import not_shown, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.rows import rows_of
 from ddpbench.report.standing import AS_GOOD, Stand
@@ -137,36 +137,6 @@ def test_a_case_that_may_be_the_best_is_not_at_most_nothing_longer() -> None:
     )
     assert ahead.words("strategy") == "as good as the best strategy"
     assert behind.words("strategy") == "as good as the best strategy (at most 1.2 % longer)"
-
-
-SHARED = (
-    "gpt:micro",
-    "weak scaling with a local batch of 4",
-    "CPU",
-    "emulated 1 Gbit/s link",
-    "5 launches each",
-)
-
-
-@pytest.mark.parametrize(
-    ("caption", "short"),
-    [
-        ("gpt:micro, weak scaling with a local batch of 4, CPU. Base case: single.", "Base case: single."),
-        ("DDP, 2 ranks; gpt:micro, CPU, emulated 1 Gbit/s link. Ideal is 1.", "DDP, 2 ranks. Ideal is 1."),
-        ("DDP, gpt:micro, CPU, gloo. A transfer", "DDP, gloo. A transfer"),
-        ("gpt:nano, weak scaling with a local batch of 8, CPU. Dots", None),  # not this setting
-        ("Made on a CPU. Dots", None),
-    ],
-)
-def test_a_caption_leaves_out_the_setting_that_the_page_tells_once(caption: str, short: str | None) -> None:
-    assert without(caption, SHARED) == (short or caption)
-    assert without(caption, ()) == caption
-
-
-def test_a_finding_leaves_out_words_between_commas_that_the_page_tells_once() -> None:
-    text = "DDP at 2 ranks, gpt:micro, emulated 1 Gbit/s link: speed-up 1.61 [1.43, 1.80]."
-    assert without_word(text, SHARED) == "DDP at 2 ranks: speed-up 1.61 [1.43, 1.80]."
-    assert without_word("DDP at 2 ranks, gpt:nano: no.", SHARED) == "DDP at 2 ranks, gpt:nano: no."
 
 
 def test_a_report_s_captions_tell_it(tmp_path: Path) -> None:

@@ -106,14 +106,14 @@ def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Findi
         text = (
             f"Not enough launches to compare {many}: at most {counted(rounds, 'round')} of both in one session, and "
             f"under {MIN_ROUNDS} is too few rounds. Resume the sweep, or make a new one with budget.rounds_max = "
-            f"{MIN_ROUNDS} or more."
+            f"{MIN_ROUNDS} or more"
         )
         if not rounds:
             text = (
                 f"Not compared: {many} that share no rounds, as after a merge or a resume: drift would pass for a "
-                "difference. Run both in one sweep."
+                "difference. Run both in one sweep"
             )
-        few = Finding(kind="uncompared", text=text, evidence="summary", verdict="too few")
+        few = Finding(kind="uncompared", text=sentence(text), evidence="summary", verdict="too few")
         result.insert(0 if not decided else most - 1, few)
     return tuple(result[:most])
 
@@ -251,32 +251,35 @@ def _sentence(pair: _Pair, judged: Judgement, apart: _Apart) -> Finding:
     a, b, ratio = pair.a, pair.b, judged.ratio
     verdict = judged.verdict
     alike = a.case.nodes == b.case.nodes  # else the names tell the layouts
-    place = _place(b, apart, pair.family if alike else ())  # of b, for independent ranks use no links
-    if pair.evidence == "buckets":
-        start, end = f"{name_of(a, b, pair.family)} at {place}: ", ""
-        first, second, verb = f"{_cap(a)} buckets", f"{_cap(b)} buckets", "are"
-    else:
-        start, end = "", f" at {place}"
-        first, second, verb = name_of(a, b, pair.family), name_of(b, a, pair.family), "is"
+    place, said = _place(b, apart, pair.family if alike else ())  # of b, for independent ranks use no links
+    first, second, verb = name_of(a, b, pair.family), name_of(b, a, pair.family), "is"
+    caps = pair.evidence == "buckets"
+    if caps:
+        who, (first, second), verb = first, (f"{_cap(run)} buckets" for run in (a, b)), "are"
     slower_by = ratio if ratio.value >= 1 else inverse(ratio)
-    many = slower_by.value >= RATIO_THRESHOLD
+    many, rest = slower_by.value >= RATIO_THRESHOLD, ""
     if verdict == "faster" and traits_of(a.case).role == "bound":
         gap = f"{plain(slower_by)} times as long as" if many else f"{longer(slower_by)} longer than"
-        text = f"a step of {second} takes {gap} one of independent ranks, which exchange nothing,{end}"
+        text = f"a step of {second} takes {gap} one of independent ranks, which exchange nothing,"
         a, b, ratio, verdict = b, a, inverse(ratio), "slower"
     elif verdict in ("faster", "slower"):
         if verdict == "slower" and (many or pair.evidence in ("strategies", "layouts")):
             first, second, verdict = second, first, "faster"  # what is faster stands first
             a, b, ratio = b, a, inverse(ratio)
         ahead = f"{plain(slower_by)} times as fast as" if many else f"{longer(slower_by)} faster than"
-        text = f"{first} {verb} {ahead if verdict == 'faster' else f'{longer(slower_by)} slower than'} {second}{end}"
+        text = (
+            f"{first} {verb} {ahead if verdict == 'faster' else f'{longer(slower_by)} slower than'} {second}"
+        )
     elif verdict == "equivalent":
-        text = f"{first} and {second} are equivalent within {MARGIN_WORDS}{end}: step times differ by {signed(ratio)}"
+        text = f"{first} and {second} are equivalent within {MARGIN_WORDS}"
+        rest = f": step times differ by {signed(ratio)}"
     else:
-        text = f"{first} against {second}{end}: no significant difference; {undecided(ratio)}"
+        text, rest = f"{first} against {second}", f": no significant difference; {undecided(ratio)}"
     return Finding(
         kind=pair.kind,
-        text=sentence(start + text),
+        text=sentence(f"{who} at {place}", said, f": {text}{rest}")
+        if caps
+        else sentence(f"{text} at {place}", said, rest),
         tags=(
             *_labels(b, apart),
             *conditions((a, b)),
@@ -297,7 +300,8 @@ def _sentence_on_all(group: Sequence[_Decision], apart: _Apart) -> Finding:
     names = [name_of(run, b, family) for run in others]
     reference = name_of(b, others[0], family)
     ratios = tuple(one.ratio for one in judged)
-    told = f"against {reference} at {_place(b, apart, family)}: no significant difference; {undecided_all(ratios)}"
+    place, said = _place(b, apart, family)
+    told = f": no significant difference; {undecided_all(ratios)}"
     all_of_them = conditions([*others, b])
     # what disturbed one of several is no word on them all
     alone = [] if mostly_disturbed([*others, b]) else zip(names, others, strict=True)
@@ -307,11 +311,14 @@ def _sentence_on_all(group: Sequence[_Decision], apart: _Apart) -> Finding:
     corrected = max(pair.corrected for pair in pairs)
     rounds = sorted({one.rounds for one in judged})
     each, *more = launch_tags(rounds[-1], corrected)
-    texts = [f"{one} {told}" for one in (series_of(names), listed_apart(names), counted(len(names), "other"))]
+    texts = [
+        sentence(f"{one} against {reference} at {place}", said, told)
+        for one in (series_of(names), listed_apart(names), counted(len(names), "other"))
+    ]
     text = fitting(texts)
     return Finding(
         kind="strategies",
-        text=sentence(text),
+        text=text,
         tags=(
             *([series_of(names)] if text == texts[-1] else ()),
             *_labels(b, apart),
@@ -331,19 +338,19 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
     """Yield speed-up and efficiency of the reference, and what its step is made of."""
     run = reference_of(members)
     family = [one for one in members if one.case.world_size == run.case.world_size]
-    name = f"{name_of(run, family=family)} at {_place(run, apart, family)}"
+    place, said = _place(run, apart, family)
+    name = f"{name_of(run, family=family)} at {place}"
     base = next((other for other in members if other.case_id == run.baseline_id), None)
     gain = speedup_over(run, base) if base is not None else None
     if base is not None and gain is not None:
         speedup, rounds = gain
-        told = f"{name}: speed-up {plain(speedup)}, efficiency {plain(speedup.scaled(1 / run.case.world_size))} over"
-        text = fitting(
-            [f"{told} one rank at {plain(samples_rate(base.timings))} samples/s", f"{told} one rank"]
-        )
+        efficiency = plain(speedup.scaled(1 / run.case.world_size))
+        told = f": speed-up {plain(speedup)}, efficiency {efficiency} over one rank"
+        rate = f" at {plain(samples_rate(base.timings))} samples/s"
         few = () if rounds >= MIN_ROUNDS else ("too few rounds",)
         yield Finding(
             kind="speed-up",
-            text=sentence(text),
+            text=fitting(sentence(name, said, end) for end in (told + rate, told)),
             tags=(*_labels(run, apart), *conditions((run, base)), *launch_tags(rounds), *few),
             evidence="scaling",
             verdict="note",
@@ -355,10 +362,10 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
         # Of one bucket it is known beforehand that nothing can be hidden.
         hidden = None if one_bucket(run) else parts.overlap_interval()
         overlap = f"; overlap hides {percent_of(hidden)} of communication" if hidden is not None else ""
-        text = f"{name}: {exposed} of a step is exposed communication, {wait} waiting for ranks{overlap}"
+        text = f": {exposed} of a step is exposed communication, {wait} waiting for ranks{overlap}"
         yield Finding(
             kind="parts",
-            text=sentence(text),
+            text=sentence(name, said, text),
             tags=(
                 *_labels(run, apart),
                 *conditions((run,)),
@@ -381,14 +388,14 @@ def _unlike_timed(run: CaseRun) -> str:
     return f", {format_two_digits(100 * abs(off))} % {'longer' if off > 0 else 'shorter'} than timed ones: see Validity"
 
 
-def _place(run: CaseRun, apart: _Apart, family: Sequence[CaseRun] = ()) -> str:
-    """Return ranks and workload, what tells the panel from the run's others, and of several layouts the case's."""
+def _place(run: CaseRun, apart: _Apart, family: Sequence[CaseRun] = ()) -> tuple[str, list[str]]:
+    """Return ranks, of several layouts with the case's; and the workload with what tells the panel from others."""
     case = run.case
     ranks = counted(case.world_size, "rank")
     if len({one.case.nodes for one in family if traits_of(one.case).exchanges}) > 1:
         ranks += f" ({case.nodes} x {case.ranks_per_node})"
     more = grouping.words(case, [name for name in apart.fields if name != "workload"], apart.cases)
-    return ", ".join([ranks, case.workload, *more])
+    return ranks, [case.workload, *more]
 
 
 def _labels(run: CaseRun, apart: _Apart) -> tuple[str, ...]:

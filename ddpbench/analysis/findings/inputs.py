@@ -9,6 +9,7 @@ from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.wording import launch_tags, longer, name_of, sentence, signed
 from ddpbench.analysis.inputs import InputCase, InputGroup, input_groups
 from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.sentences import Sentence
 from ddpbench.analysis.shares import percent_of, share_of_step
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, shows_less
@@ -40,11 +41,13 @@ def _world(group: InputGroup) -> int:
 
 
 def _sentence(group: InputGroup) -> Finding:
-    who = _who(group.members[0].run)
+    run = group.members[0].run
     decided = [member for member in group.loaded if member.judged is not None and member.verdict != "too few"]
     if not decided:
-        text = f"{who}: not enough launches to tell whether training waits for its input (under {MIN_ROUNDS} rounds)"
-        return Finding(kind="inputs", text=sentence(text), evidence="inputs", verdict="too few")
+        end = (
+            f": not enough launches to tell whether training waits for its input (under {MIN_ROUNDS} rounds)"
+        )
+        return Finding(kind="inputs", text=_said(run, end), evidence="inputs", verdict="too few")
     judged = [member.judged for member in decided if member.judged is not None]
     rounds = min(one.rounds for one in judged)
     farthest = max(decided, key=lambda member: member.ratio.value if member.ratio is not None else 0.0)
@@ -52,19 +55,17 @@ def _sentence(group: InputGroup) -> Finding:
     more: tuple[str, ...] = ()
     verdict: Literal["slower", "equivalent", "unresolved"] = "unresolved"
     if group.bound:
-        verdict, text, more = "slower", f"{who}, is {_bound(group)}", tuple(_about_bound(group))
+        verdict, end, more = "slower", f", is {_bound(group)}", tuple(_about_bound(group))
     elif all(member.verdict == "not input-bound" for member in decided):
-        verdict, text = (
-            "equivalent",
-            f"{who}, is not input-bound: its step time differs by {gap} from that with data in memory",
-        )
+        verdict = "equivalent"
+        end = f", is not input-bound: its step time differs by {gap} from that with data in memory"
         if len(decided) > 1:
             more = (f"no more {_listed([member for member in decided if member is not farthest])}",)
     else:
-        text = f"{who}: cannot be told input-bound or not: its step time differs by {gap} from that with data in memory"
+        end = f": cannot be told input-bound or not: its step time differs by {gap} from that with data in memory"
     return Finding(
         kind="inputs",
-        text=sentence(text),
+        text=_said(run, end),
         tags=(*more, *launch_tags(rounds, max(one.comparisons for one in judged))),
         evidence="inputs",
         verdict=verdict,
@@ -135,8 +136,8 @@ def _waited(member: InputCase) -> str:
     return percent_of(share_of_step(member.run.parts, "data")) if member.run.parts is not None else "0 %"
 
 
-def _who(run: CaseRun) -> str:
-    return f"{name_of(run)} at {counted(run.case.world_size, 'rank')}, {run.case.workload}"
+def _said(run: CaseRun, end: str) -> Sentence:
+    return sentence(f"{name_of(run)} at {counted(run.case.world_size, 'rank')}", [run.case.workload], end)
 
 
 def _workers(member: InputCase) -> str:

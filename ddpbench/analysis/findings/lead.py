@@ -108,8 +108,7 @@ def _told(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> 
         return None
     case = by[ddp].case
     links = virtual_words(case)
-    place = f"{counted(case.world_size, 'rank')}, {case.workload}"
-    text = f"at {place}, a master after backward takes {plain(interval)} times DDP's step"
+    text = f", a master after backward takes {plain(interval)} times DDP's step"
     parts = [
         f"a ring after backward makes {plain(what.ratio)} of it",
         f"overlap {plain(when.ratio)}",
@@ -125,7 +124,7 @@ def _told(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> 
     few = () if enough else ("too few rounds to share it out",)
     return interval.value, Finding(
         kind="lead",
-        text=sentence(text),
+        text=sentence(f"at {counted(case.world_size, 'rank')}", [case.workload], text),
         tags=(*links, *parts, *launch_tags(lead.rounds), *few),
         evidence="strategies",
         verdict="slower" if enough else "too few",

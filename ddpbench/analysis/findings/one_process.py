@@ -29,15 +29,15 @@ def one_process_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     ranks, process = families.one_process
     case, batches = ranks.case, [run.case.global_batch for run in families.one_process]
     who = f"{name_of(ranks)} at {counted(case.world_size, 'rank')}"
-    other = f"one process with {counted(process.case.threads_per_rank, 'thread')}, {case.workload}"
-    rate = plain(inverse(judged.ratio))
-    text = f"{who} trains {rate} times the samples/s of {other}"
+    other = f"one process with {counted(process.case.threads_per_rank, 'thread')}"
+    rate = f"trains {plain(inverse(judged.ratio))} times the samples/s"
+    text = sentence(f"{who} {rate} of {other}", [case.workload])
     if judged.verdict == "unresolved":
-        text = f"{who} against {other}: no significant difference; it trains {rate} times the samples/s"
+        text = sentence(f"{who} against {other}", [case.workload], f": no significant difference; it {rate}")
     return (
         Finding(
             kind="threads",
-            text=sentence(text),
+            text=text,
             tags=(
                 *grouping.told(case),
                 *(["{:,} and {:,} samples per step".format(*batches)] if len(set(batches)) > 1 else []),

@@ -31,10 +31,10 @@ def precision_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
 
 def _sentence(group: PrecisionGroup) -> Finding:
     case = group.full.case
-    who = f"{name_of(group.full)} at {counted(case.world_size, 'rank')}, {case.workload}"
+    who = f"{name_of(group.full)} at {counted(case.world_size, 'rank')}", [case.workload]
     decided = [(run, judged) for run, judged in group.others if judged.verdict != "too few"]
     if not decided:
-        text = sentence(f"{who}: not enough launches to compare precisions (under {MIN_ROUNDS} rounds)")
+        text = sentence(*who, f": not enough launches to compare precisions (under {MIN_ROUNDS} rounds)")
         return Finding(kind="precision", text=text, evidence="precision", verdict="too few")
     parts = [f"{run.case.precision} {_words(judged)}" for run, judged in decided]
     sizes = [f"{run.case.precision}: {size}" for run, judged in decided for size in size_tags(judged)]
@@ -42,7 +42,7 @@ def _sentence(group: PrecisionGroup) -> Finding:
     verdicts = {judged.verdict for _, judged in decided}
     return Finding(
         kind="precision",
-        text=sentence(f"{who}, against full precision: {', and '.join(parts)}"),
+        text=sentence(*who, f", against full precision: {', and '.join(parts)}"),
         tags=(*sizes, *launch_tags(rounds, max(judged.comparisons for _, judged in decided))),
         evidence="precision",
         verdict=verdicts.pop() if len(verdicts) == 1 else "note",

@@ -94,14 +94,14 @@ def _sentence(name: str, pair: tuple[CaseRun, CaseRun], judged: Judgement) -> Fi
         labels.insert(0, virtual_words(worst.case)[0])
     elif worst.case.fabric or best.case.fabric:
         labels.insert(0, "emulated links")
-    who = f"{name} at {counted(worst.case.world_size, 'rank')}, {worst.case.workload}"
-    text = f"{who}: a step takes {plain(ratio)} times as long {_apart(worst, best)}"
+    who = f"{name} at {counted(worst.case.world_size, 'rank')}"
+    text = f": a step takes {plain(ratio)} times as long {_apart(worst, best)}"
     if judged.verdict in ("equivalent", "unresolved"):
-        text = f"{who}: no significant difference {_apart(worst, best)}; {undecided(ratio)}"
+        text = f": no significant difference {_apart(worst, best)}; {undecided(ratio)}"
     verdict = "slower" if judged.verdict in ("slower", "faster") else judged.verdict
     return Finding(
         kind="links",
-        text=sentence(text),
+        text=sentence(who, [worst.case.workload], text),
         tags=(*labels, *size_tags(judged), *launch_tags(judged.rounds, judged.comparisons)),
         evidence="links",
         verdict=verdict,

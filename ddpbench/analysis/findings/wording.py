@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from ddpbench.analysis.names import short_workloads
 from ddpbench.analysis.network import beyond_formula_s
 from ddpbench.analysis.read.launches import CaseRun, Launch
 from ddpbench.analysis.read.pace import host_share, late_s
+from ddpbench.analysis.sentences import Sentence, capital
 from ddpbench.analysis.shares import percent_of
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import MARGIN, Judgement, mean_step_s
@@ -28,6 +30,7 @@ INEXACT: frozenset[Compared] = frozenset(
 )
 """What is compared of a strategy that is inexact by design."""
 
+Text = TypeVar("Text", bound=str)
 MOST_WORDS = 30
 """Of a sentence."""
 MOST_NAMES = 2
@@ -37,18 +40,21 @@ RATIO_THRESHOLD = 2.0
 MARGIN_WORDS = f"{100 * MARGIN:g} %"
 
 
-def sentence(text: str) -> str:
-    """Return it with a capital and a full stop."""
-    return f"{text[:1].upper()}{text[1:]}."
+def sentence(start: str, conditions: Iterable[str] = (), end: str = "") -> Sentence:
+    """Return one with a capital and a full stop; a page leaves out those of its conditions that it tells."""
+    return Sentence(capital(start), conditions, end)
 
 
-def fitting(texts: Iterable[str]) -> str:
-    """Return the first of these, which get shorter, that has words few enough for a sentence, or the last."""
-    text = ""
-    for text in texts:
-        if len(text.split()) <= MOST_WORDS:
-            break
-    return text
+def fitting(texts: Iterable[Text]) -> Text:
+    """Return the first of these, which get shorter, that has words few enough for a sentence, or the last.
+
+    Raises:
+        ValueError: there is none.
+    """
+    every = list(texts)
+    if not every:
+        raise ValueError("no text to choose from")
+    return next((text for text in every if len(text.split()) <= MOST_WORDS), every[-1])
 
 
 def listed(names: Sequence[str]) -> str:

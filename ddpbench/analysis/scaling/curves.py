@@ -253,13 +253,13 @@ def law_findings(laws: Sequence[CurveLaws], cases: Sequence[CaseRun]) -> tuple[F
         workload, *setting = curve.shared
         missed = [other for other in fits[1:] if other.goodness == fit.goodness == "beyond error"]
         text = (
-            f"{curve.name} from 1 to {sizes[-1]} ranks, {workload}: {LAW_NAMES[fit.law]}"
+            f": {LAW_NAMES[fit.law]}"
             f"{f' with {parameter_words(fit)}' if fit.goodness != 'beyond error' else ''} {fit.judged}"
         )
         runs = [run for run in cases if run.case_id in curve.case_ids.values()]
         finding = Finding(
             kind="law",
-            text=sentence(text),
+            text=sentence(f"{curve.name} from 1 to {sizes[-1]} ranks", [workload], text),
             tags=(
                 fit.detail,
                 *(f"nor does {LAW_NAMES[other.law]}" for other in missed),

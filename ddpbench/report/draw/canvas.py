@@ -227,7 +227,7 @@ def _draw(picture: Picture, families: Sequence[str]) -> tuple[Drawn, set[str]]:
     text_in = picture.width_in - 2 * _MARGIN_IN
     title = wrapped(picture.heading, int(text_in * _TITLE_CHARACTERS_PER_IN))
     subtitle = wrapped(picture.subtitle, int(text_in * _NOTE_CHARACTERS_PER_IN))
-    caption = wrapped(_unsaid(picture), int(text_in * _NOTE_CHARACTERS_PER_IN))
+    caption = wrapped(picture.caption, int(text_in * _NOTE_CHARACTERS_PER_IN))
     source = wrapped(picture.source, int(text_in * _NOTE_CHARACTERS_PER_IN))
     above = len(title) * _TITLE_LINE_IN + len(subtitle) * _NOTE_LINE_IN + 2 * _MARGIN_IN
     notes = [*caption, *([""] if caption and source else []), *source]
@@ -272,17 +272,6 @@ def _draw(picture: Picture, families: Sequence[str]) -> tuple[Drawn, set[str]]:
     png = stamped(png, digest_of(svg))  # a test compares a kept picture with its page by this
     files[f"figures/{picture.file_name}.png"] = png
     return Drawn(narrow=narrow, svg=svg, png=png, files=files), missing
-
-
-def _unsaid(picture: Picture) -> str:
-    """Return the caption without the setting that it begins with, where the subtitle and the heading tell that."""
-    first, stop, rest = picture.caption.partition(". ")
-    told = f"{picture.subtitle}, {picture.heading}"
-    return (
-        rest
-        if picture.subtitle and stop and all(word in told for word in first.split(", "))
-        else picture.caption
-    )
 
 
 def narrow_form(picture: Picture) -> bytes:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpbench.analysis.statistics.estimands import MEDIAN
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.report.captions import label_but_links, setting_but_links
+from ddpbench.report.captions import captioned, label_but_links, setting_but_links
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
@@ -105,14 +105,16 @@ def picture(lines: Sequence[Series], index: int, told: Mapping[str, Stand]) -> P
     heading = _heading(lines, told)
     efficient = any(row.efficiency is not None for row in shown)
     each = launches_each(row.launches for row in shown)
-    caption = " ".join(
+    caption = captioned(
+        setting_but_links(shown),
         [
-            f"{setting_but_links(shown)}, {name_of(lines)}. Left: step time, {MEDIAN}; both axes are logarithmic.",
+            f"Left: step time, {MEDIAN}; both axes are logarithmic.",
             *(["Right: efficiency over single at one rank, which uses no link."] if efficient else []),
             f"Hollow markers: emulated links; whiskers: 95 % intervals over launches ({each}), hidden by the marker",
             "where they are shorter. Lines only guide the eye.",
             *(["Square: the shortest step at its bandwidth."] if len(lines) > 1 else []),
-        ]
+        ],
+        name=name_of(lines),
     )
     rates = series_of([format_bit_rate(rate) for rate in _rates(shown)])
     return Picture(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.captions import grey_ground, label_of, not_shown, setting_of
+from ddpbench.report.captions import alike_setting, captioned, grey_ground, label_of, not_shown
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import axis_end, block, over_bar
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -167,18 +167,18 @@ def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str], index:
         marks.append("*: the parts do not describe the timed steps, which take another time.")
     marks += [*grey_ground(bar.row for bar in bars), *not_shown(missing, most=4)]
     linked = [bar.row for bar in bars if not bar.row.needs_no_link]
-    settings = {setting_of(row) for row in linked or [bar.row for bar in bars]}
-    start = [f"{next(iter(settings))}." if len(settings) == 1 else "Settings differ; see the names."]
-    caption = " ".join(
+    setting = alike_setting(linked or [bar.row for bar in bars])
+    caption = captioned(
+        setting,
         [
-            *start,
+            *([] if setting else ["Settings differ; see the names."]),
             *([f"All that have buckets: {shared}."] if (shared := _shared_cap(bars)) else []),
             f"Each part is its {MEDIAN} ({launches_each(bar.launches for bar in bars)}), of means over ranks and",
             "instrumented steps; so is the step at a bar's end, to which the medians of its parts add up only nearly.",
             *(_meanings(bars) if not index else ["To be read as the figure before, on another scale."]),
             f"Timed: the same case's timed steps, {MEDIAN}; in brackets {MEDIAN_INTERVALS}.",
             *marks,
-        ]
+        ],
     )
     names = [style.PHASES[name].name for name in style.PHASES if any(bar.parts[name] for bar in bars)]
     return Picture(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.captions import fullest, label_of, marks_of, not_shown, setting_of
+from ddpbench.report.captions import captioned, fullest, label_of, marks_of, not_shown, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -158,14 +158,16 @@ def _marks(
 
 
 def _caption(shown: Sequence[Row], marks: Sequence[str]) -> str:
-    return " ".join(
+    return captioned(
+        setting_of(fullest(shown)),
         [
-            f"{shown[0].strategy_name}, {setting_of(fullest(shown))}. Large markers: step time, {MEDIAN};",
+            f"Large markers: step time, {MEDIAN};",
             f"whiskers: {MEDIAN_INTERVALS} ({launches_each(row.launches for row in shown)});",
             "small dots: single launches. Caps are categories, not a scale; 'default' is 25 MiB after a",
             "first bucket of 1 MiB.",
             *marks,
-        ]
+        ],
+        name=shown[0].strategy_name,
     )
 
 

@@ -10,7 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from ddpbench.analysis.statistics.estimands import MEDIAN
-from ddpbench.report.captions import fullest, label_but_links, label_of, setting_but_links, setting_of
+from ddpbench.report.captions import (
+    captioned,
+    fullest,
+    label_but_links,
+    label_of,
+    setting_but_links,
+    setting_of,
+)
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
@@ -128,16 +135,16 @@ def _omission_words(every: int, drawn: int, across: Across) -> list[str]:
 
 
 def _caption(shown: Sequence[Row], across: Across, marks: Sequence[str]) -> str:
-    setting = setting_of(fullest(shown))
-    if across == "link":
-        setting = f"{ranks(shown[0].case.world_size)}, {setting_but_links(shown)}"
-    return " ".join(
+    name, linked = shown[0].strategy_name, across == "link"
+    return captioned(
+        setting_but_links(shown) if linked else setting_of(fullest(shown)),
         [
-            f"{shown[0].strategy_name}, {setting}. In a cell: step time, ms, {MEDIAN},",
+            f"In a cell: step time, ms, {MEDIAN},",
             f"{launches_each(row.launches for row in shown)}, and how much longer than the lowest of its row, paired",
             "within rounds where they can be; the ground darkens with it. Caps are categories, not a scale.",
             *marks,
-        ]
+        ],
+        name=f"{name}, {ranks(shown[0].case.world_size)}" if linked else name,
     )
 
 

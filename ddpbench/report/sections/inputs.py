@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.captions import grey_ground, label_of, setting_of
+from ddpbench.report.captions import alike_setting, captioned, grey_ground, label_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import axis_end, block, over_bar, whiskers
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -132,7 +132,6 @@ def _heading(groups: Sequence[Sequence[Bar]]) -> str:
 def _picture(groups: Sequence[Sequence[Bar]]) -> Picture:
     bars = [bar for group in groups for bar in group]
     heading = _heading(groups)
-    settings = {setting_of(group[0].row, but=("data",)) for group in groups}
     marks = []
     if any(bar.verdict == "memory" for bar in bars):
         marks.append(
@@ -140,14 +139,13 @@ def _picture(groups: Sequence[Sequence[Bar]]) -> Picture:
             "for the number of all such comparisons of the sweep."
         )
     marks += grey_ground(bar.row for bar in bars)
-    start = [f"{next(iter(settings))}."] if len(settings) == 1 else []
-    caption = " ".join(
+    caption = captioned(
+        alike_setting((group[0].row for group in groups), but=("data",)),
         [
-            *start,
             f"Bars: timed step, {MEDIAN} ({launches_each(bar.row.launches for bar in bars)}); whiskers:",
             f"{MEDIAN_INTERVALS}. The first part is what a step waits for a batch, from instrumented steps.",
             *marks,
-        ]
+        ],
     )
     return Picture(
         file_name="inputs",

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from ddpbench.analysis.scaling.fits import Fit
 from ddpbench.analysis.scaling.model import EXTRAPOLATION, LAW_NAMES, Law
+from ddpbench.analysis.sentences import Sentence
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.captions import label_of
+from ddpbench.report.captions import captioned, label_of
 from ddpbench.report.draw import style
 from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -51,7 +52,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     drawn, others = split(groups)
     emulated = {row.case_id for row in rows if row.emulated}
     by_id = {row.case_id: row for row in rows}
-    notes = [note for group in drawn for curve in group[:MOST_CURVES] for note in _notes(curve)]
+    notes = [_note(curve) for group in drawn for curve in group[:MOST_CURVES]]
     refused = [reason for group in drawn for curve in group for reason in curve.laws.refused]
     rest = [group[0].setting for group in others]
     return Section(
@@ -76,21 +77,22 @@ def _why_absent(summary: RunSummary) -> str:
             "with a core or GPU for each."
         )
     curve = curves[0]
-    return f"No law is fitted. {_capital(curve.name)}, {curve.setting}: {curve.laws.absent}.{_next(curve)}"
+    words = [f"No law is fitted. {_capital(curve.name)}, {curve.setting}: {curve.laws.absent}."]
+    return " ".join([*words, *_next(curve)])
 
 
-def _next(curve: CurveLaws) -> str:
+def _next(curve: CurveLaws) -> list[str]:
     following = curve.laws.next
     if following is None:
-        return ""
+        return []
     here = "" if following.here else ", on a machine or allocation with more devices than this one"
-    return f" Most worth measuring next: {ranks(following.world_size)}{here}; {following.reason}."
+    return [f"Most worth measuring next: {ranks(following.world_size)}{here}; {following.reason}."]
 
 
-def _notes(curve: CurveLaws) -> list[str]:
+def _note(curve: CurveLaws) -> Sentence:
     """Return what a curve's laws say, in a paragraph."""
     laws = curve.laws
-    words = [f"{curve.name}, {curve.setting}.", *([laws.knee_words] if laws.knee_words else [])]
+    words = [laws.knee_words] if laws.knee_words else []
     for fit in laws.fits:
         if fit.goodness == "beyond error":  # the table has its parameters, which describe nothing
             words.append(f"{_capital(LAW_NAMES[fit.law])} {fit.verdict}.")
@@ -101,7 +103,7 @@ def _notes(curve: CurveLaws) -> list[str]:
         words.append(f"{_capital(LAW_NAMES[fit.law])} ({parameters}) {fit.verdict}.")
         words += fit.remarks
     words += [text for text in (laws.trend, laws.peak_words) if text]
-    return [" ".join(words) + _next(curve)]
+    return captioned(curve.shared, [*words, *_next(curve)], name=curve.name)
 
 
 def _capital(text: str) -> str:
@@ -120,9 +122,9 @@ def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str]) -> Pict
     left_out = [curve.name for curve in group[MOST_CURVES:]]
     fewest = launches_each(point.rounds for curve in curves for point in curve.laws.points)
     hollow = any(case_id in emulated for curve in curves for case_id in curve.case_ids.values())
-    caption = " ".join(
+    caption = captioned(
+        curves[0].shared,
         [
-            f"{curves[0].setting}.",
             f"Points are efficiencies over the base case, paired within rounds ({fewest}); whiskers are 95 %",
             "t-intervals over launches. The base case, single at 1 rank, is the point at 1. Lines are laws fitted to",
             "the points: solid within the measured range, dashed where they are extrapolated, up to",
@@ -131,7 +133,7 @@ def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str]) -> Pict
             *([_HELD] if any(_held(fit) for curve in curves for fit in curve.laws.fits) else []),
             *(["Hollow markers: emulated or dilated."] if hollow else []),
             *([f"Not drawn: {series_of(left_out)}."] if left_out else []),
-        ]
+        ],
     )
     alt = (
         f"{'Line chart' if len(curves) == 1 else f'{len(curves)} line charts'} of efficiency (no unit) against number "

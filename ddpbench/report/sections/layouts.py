@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.captions import fullest, label_of, marks_of, setting_of
+from ddpbench.report.captions import captioned, fullest, label_of, marks_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -103,13 +103,14 @@ def _picture(
         if not _has(row)
     }
     marks = [METHOD, *marks_of(shown, missing)]
-    caption = " ".join(
+    caption = captioned(
+        setting_of(fullest(shown)),
         [
-            f"{setting_of(fullest(shown))}. Layouts are nodes x ranks on each. Large markers: step time, {MEDIAN};",
+            f"Layouts are nodes x ranks on each. Large markers: step time, {MEDIAN};",
             f"whiskers: {MEDIAN_INTERVALS} ({launches_each(row.launches for row in shown)}); small dots:",
             "single launches.",
             *marks,
-        ]
+        ],
     )
     layouts = series_of(list(dict.fromkeys(shape(row) for row in shown)))
     points = _points(groups, told, raw)

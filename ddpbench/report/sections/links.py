@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.captions import label_but_links, setting_but_links, settings_apart
+from ddpbench.report.captions import captioned, label_but_links, setting_but_links, settings_apart
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone
 from ddpbench.report.drawn import split
@@ -148,13 +148,14 @@ def _dots(groups: Sequence[Sequence[Row]], raw: Mapping[str, Sequence[float]]) -
         if fair
         else "These cases ran oversubscribed: none is ranked"
     )
-    caption = " ".join(
+    caption = captioned(
+        setting_but_links(shown),
         [
-            f"{setting_but_links(shown)}. Cases of a group differ in nothing but what their row names. Large markers:",
+            "Cases of a group differ in nothing but what their row names. Large markers:",
             f"step time, {MEDIAN}; whiskers: {MEDIAN_INTERVALS}",
             f"({launches_each(row.launches for row in shown)});",
             "small dots: single launches. Hollow markers: emulated or dilated.",
-        ]
+        ],
     )
     points = _points(groups, raw)
     return Picture(

@@ -15,7 +15,7 @@ from ddpbench.analysis.statistics.estimands import MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.formulas import PAYLOAD
-from ddpbench.report.captions import burst_words, label_of, setting_of
+from ddpbench.report.captions import burst_words, captioned, label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -172,14 +172,15 @@ def _picture(panel: Panel, lines: Sequence[Line], index: int) -> Picture:
             " Socket buffers do not shrink: a sender computes on while they empty, and its transfer may outlast "
             "a step."
         )
-    caption = " ".join(
+    caption = captioned(
+        setting_of(row),
         [
-            f"{setting_of(row)}. Network time: while any rank transfers, computing or not, which counts what overlaps",
+            "Network time: while any rank transfers, computing or not, which counts what overlaps",
             "once. Parts of a step are means over ranks: do not add it to them. From instrumented steps, which need",
             "not be as long as timed ones. Hollow",
             f"markers: emulated links; whiskers: {MEDIAN_INTERVALS} over {span}, hidden by the marker where",
             f"they are shorter. Both axes are logarithmic. {behind}",
-        ]
+        ],
     )
     nodes = series_of([str(size) for size in sorted({point.row.case.nodes for point in every})])
     return Picture(

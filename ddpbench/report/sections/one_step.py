@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddpbench.analysis.steps.one_step import Lane, OneStep, Transfer
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.captions import label_of, setting_of
+from ddpbench.report.captions import captioned, label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import block
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -132,10 +132,10 @@ def _caption(told: OneStep, row: Row, name: str) -> str:
             f"Shown of {len(told.lanes) + len(told.omitted)} ranks: {named}, and always rank 0 and the one with the "
             f"longest step. Omitted: {_listed(told.omitted)}."
         )
-    return " ".join(
-        word
-        for word in (
-            f"{name}; {setting_of(row)}. Instrumented step {told.step} of launch {told.round + 1}, whose",
+    return captioned(
+        setting_of(row),
+        [
+            f"Instrumented step {told.step} of launch {told.round + 1}, whose",
             f"instrumented steps are the median of {counted(told.launches, 'launch', 'launches')}; of its {told.steps}",
             f"this one, {milliseconds(told.length_s)} ms, is nearest to their median,",
             f"{milliseconds(told.median_s)} ms. A step is as long as its longest rank's.",
@@ -144,9 +144,10 @@ def _caption(told: OneStep, row: Row, name: str) -> str:
             "when its bucket is ready (tick), through its queue (thin line) and waiting for other ranks, until its",
             "result is there.",
             clock,
-            omitted,
-        )
-        if word
+            *([omitted] if omitted else []),
+        ],
+        name=name,
+        joint="; ",
     )
 
 

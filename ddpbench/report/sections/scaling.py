@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 from ddpbench.analysis.names import names_of
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.captions import claimed_speedups, fullest, label_of, marks_of, not_shown, setting_of
+from ddpbench.report.captions import (
+    captioned,
+    claimed_speedups,
+    fullest,
+    label_of,
+    marks_of,
+    not_shown,
+    setting_of,
+)
 from ddpbench.report.draw import style
 from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -86,9 +94,9 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row], summary: RunSum
     heading = _heading(panel, series)
     base_text = _base_text(shown, by_id)
     marks = marks_of(shown, missing, ground=panel.rows)
-    caption = " ".join(
+    caption = captioned(
+        setting_of(fullest(shown)),
         [
-            f"{setting_of(fullest(shown))}.",
             *([base_text] if base_text else []),
             f"Points are ratios to the base case within rounds ({rounds_each(r.speedup_rounds for r in shown)});",
             "whiskers are 95 % t-intervals over these, of each pair alone, the base case's own uncertainty included.",
@@ -97,7 +105,7 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row], summary: RunSum
             *marks,
             *notes,
             *_without_base(panel, by_id),
-        ]
+        ],
     )
     gap = "".join(f" {one}" for one in not_shown(missing))
     alt = (

@@ -12,7 +12,7 @@ from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import MARGIN
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.captions import fullest, label_of, marks_of, not_shown, setting_of
+from ddpbench.report.captions import captioned, fullest, label_of, marks_of, not_shown, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone
 from ddpbench.report.drawn import split
@@ -132,15 +132,15 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
     }
     heading = _heading(panel, groups)
     marks = marks_of(shown, missing)
-    setting = setting_of(fullest(shown))
-    caption = " ".join(
+    caption = captioned(
+        setting_of(fullest(shown)),
         [
-            f"{setting}. Large markers: throughput, {MEDIAN}; whiskers:",
+            f"Large markers: throughput, {MEDIAN}; whiskers:",
             f"{MEDIAN_INTERVALS} ({launches_each(row.launches for row in shown)}); small dots: single launches.",
             *_about_bounds(groups),
             *marks,
             *notes,
-        ]
+        ],
     )
     names = list(dict.fromkeys(item.name for _, members in groups for item, row in members if _has(row)))
     gaps = "".join(f" {one}" for one in not_shown(missing))

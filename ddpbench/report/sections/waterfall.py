@@ -14,7 +14,7 @@ from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import FEWEST_FOR_MEDIAN, MIN_ROUNDS
 from ddpbench.analysis.steps.waterfall import LOSSES
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.captions import label_of, setting_of
+from ddpbench.report.captions import captioned, label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import block, over_bar
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -275,7 +275,7 @@ def _picture(fall: Fall, index: int) -> Picture:
         "a part of the step takes beyond that, as a share of the step; the losses and the measured efficiency add "
         "up to 1. Parts are from instrumented steps, the efficiency from timed ones."
     )
-    caption = " ".join([f"{fall.name}; {setting_of(fall.row)}.", reading, interval, *marks])
+    caption = captioned(setting_of(fall.row), [reading, interval, *marks], name=fall.name, joint="; ")
     return Picture(
         file_name="waterfall" if index == 0 else f"waterfall-{index + 1}",
         heading=heading,

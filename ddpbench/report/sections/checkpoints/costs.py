@@ -11,7 +11,7 @@ from ddpbench.analysis.checkpoints import INTERVALS, share
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.captions import label_of, setting_of
+from ddpbench.report.captions import alike_setting, captioned, label_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import over_bar
 from ddpbench.report.parts import Cell, Column, Picture, Table
@@ -82,19 +82,18 @@ def costs_of(summary: RunSummary, rows: Sequence[Row]) -> list[Cost]:
 def checkpoint_picture(costs: Sequence[Cost]) -> Picture:
     """Return the figure of what a checkpoint takes, and of its share of the time."""
     heading = _heading(costs)
-    settings = {setting_of(cost.row) for cost in costs}
     sizes = sorted({round(cost.size_bytes / 1e6, 1) for cost in costs})
     megabytes = f"{sizes[0]:,g}" if len(sizes) == 1 else f"{sizes[0]:,g} to {sizes[-1]:,g}"
-    caption = " ".join(
+    caption = captioned(
+        alike_setting(cost.row for cost in costs),
         [
-            *([f"{next(iter(settings))}."] if len(settings) == 1 else []),
             f"State of model and optimizer, {megabytes} MB, on the disk and flushed (fsync), from barrier to barrier.",
             f"The {MEDIAN}, each launch's first included ({launches_each(cost.launches for cost in costs)},",
             f"{counted(min(cost.checkpoints // cost.launches for cost in costs), 'checkpoint')} of a method in each);",
             f"whiskers: {MEDIAN_INTERVALS}. Right, for {costs[0].row.name}: the checkpoint's time over",
             "that of a checkpoint and the steps between two of them, means over launches; dotted: 1 %; for the others",
             "see the table.",
-        ]
+        ],
     )
     return Picture(
         file_name="checkpoints",

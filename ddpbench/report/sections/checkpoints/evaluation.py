@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
-from ddpbench.report.captions import label_of, setting_of
+from ddpbench.report.captions import alike_setting, captioned, label_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import over_bar
 from ddpbench.report.parts import Cell, Column, Picture, Table
@@ -29,10 +29,9 @@ _EVALUATION = style.PHASES["forward"]
 def evaluation_picture(rows: Sequence[Row]) -> Picture:
     """Return the figure of throughput in training and in evaluation."""
     heading = _heading(rows)
-    settings = {setting_of(row) for row in rows}
-    caption = " ".join(
+    caption = captioned(
+        alike_setting(rows),
         [
-            *([f"{next(iter(settings))}."] if len(settings) == 1 else []),
             "Evaluation: forward and loss without gradients, in eval mode, on each rank's own batches, in blocks",
             f"between barriers with nothing exchanged inside them. The whole job, {MEDIAN}",
             f"({launches_each(row.launches for row in rows)}); whiskers: {MEDIAN_INTERVALS}.",
@@ -41,7 +40,7 @@ def evaluation_picture(rows: Sequence[Row]) -> Picture:
                 if any(r.oversubscribed for r in rows)
                 else []
             ),
-        ]
+        ],
     )
     return Picture(
         file_name="evaluation",

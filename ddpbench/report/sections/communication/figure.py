@@ -7,7 +7,7 @@ from functools import partial
 
 from ddpbench.analysis.statistics.estimands import MEDIAN_INTERVALS
 from ddpbench.analysis.steps.communication import FACTORS, OTHER_CLOCK
-from ddpbench.report.captions import burst_words, label_of, setting_of
+from ddpbench.report.captions import burst_words, captioned, label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
@@ -97,9 +97,10 @@ def _caption(name: str, row: Row, curves: Sequence[TransferCurve], marks: Sequen
     """Return what a transfer's time and its busbw are, and over how many rounds they are medians."""
     factors = [f"{op}: {FACTORS[op][0]}" for op in dict.fromkeys(c.op for c in curves) if op in FACTORS]
     rounds = sorted({point.rounds for curve in curves for point in curve.points})
-    return " ".join(
+    return captioned(
+        setting_of(row),
         [
-            f"{name}, {setting_of(row)}, {row.case.backend or 'no backend'}. A transfer takes from when its data can",
+            "A transfer takes from when its data can",
             "flow until its last rank has the result; time in a queue behind others is not in it, and time that",
             "several share over the same links is divided evenly among them. Transfers run beside computation and",
             "differ with it, so no line joins them. One point a size: the median over rounds of its",
@@ -115,7 +116,9 @@ def _caption(name: str, row: Row, curves: Sequence[TransferCurve], marks: Sequen
                 else []
             ),
             *marks,
-        ]
+        ],
+        name=name,
+        end=f", {row.case.backend or 'no backend'}",
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddpbench.report.captions import label_of, setting_of
+from ddpbench.report.captions import alike_setting, captioned, label_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import axis_end, block, over_bar
 from ddpbench.report.parts import Cell, Column, Picture, Table
@@ -45,16 +45,15 @@ def parts_picture(costs: Sequence[Cost]) -> Picture:
     """Return the figure of the parts of recoveries, of costs that were timed, the least first."""
     groups = _groups(costs)
     heading = _heading(costs)
-    settings = {setting_of(cost.row, but=("recovery",)) for cost in costs}
-    caption = " ".join(
+    caption = captioned(
+        alike_setting((cost.row for cost in costs), but=("recovery",)),
         [
-            *([f"{next(iter(settings))}."] if len(settings) == 1 else []),
             "From the failure until the step that it came before is made again: each part is its median over launches.",
             "A part ends when the last agent or rank has come as far.",
             "Detection lasts until torchrun's last agent has seen it (it looks ten times a second). Starting ranks is",
             "new processes, imports, data and model. Restoring is reading the snapshot and making the replica.",
             *(["Much longer ones have a scale of their own, below."] if len(groups) > 1 else []),
-        ]
+        ],
     )
     height = _LEGEND_IN + sum(_AXIS_IN + _PITCH_IN * len(group) for group in groups)
     narrow = 1.15 + sum(_AXIS_IN + _NARROW_PITCH_IN * len(group) for group in groups)

@@ -23,7 +23,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     if not groups:
         return None
     shown, others = split(groups, MOST_FIGURES)
-    notes = list(not_drawn([setting_words(group) for group in others]))
+    notes = list(not_drawn([", ".join(setting_words(group)) for group in others]))
     drawn: list[list[Line]] = []
     for group in shown:
         lines, omitted = drawn_lines(group)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
-from ddpbench.report.captions import label_of
+from ddpbench.report.captions import captioned, label_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
@@ -62,9 +62,9 @@ def picture(
     }
     windows = sorted({line.window for line in lines})
     over = f"{windows[0]}" if len(windows) == 1 else f"{windows[0]} to {windows[-1]}"
-    caption = " ".join(
+    caption = captioned(
+        setting_words(group),
         [
-            f"{setting_words(group)}.",
             f"Mean loss of the last {over} steps (as many samples in each case as {SMOOTHED_BATCHES} steps of its base",
             f"case have), means over launches ({launches_each(line.launches for line in lines)}), against training",
             "time and samples of the whole job. Markers beneath the target, one row per case: where it was reached,",
@@ -82,7 +82,7 @@ def picture(
                 else []
             ),
             *(["Hollow markers: emulated."] if any(row.emulated for row in members) else []),
-        ]
+        ],
     )
     return Picture(
         file_name="time-to-loss" if not place else f"time-to-loss-{place + 1}",

@@ -148,7 +148,7 @@ def _names(rows: Sequence[Row]) -> dict[str, str]:
     }
 
 
-def setting_words(group: Sequence[Line]) -> str:
+def setting_words(group: Sequence[Line]) -> tuple[str, ...]:
     """Return the setting in words, but for scaling and batch, which differ from line to line."""
     return setting_of(fullest([line.row for line in group]), but=("scaling",))
 
