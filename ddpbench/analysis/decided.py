@@ -16,7 +16,8 @@ from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.fabrics import FabricRun, fabrics_of
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.summary import Decided
-from ddpbench.analysis.table.frame import case_table
+from ddpbench.analysis.table.frame import case_table, table_of
+from ddpbench.analysis.table.result import CaseResult, case_results
 from ddpbench.records import RunDir
 from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import StoredPlan, read_plan
@@ -28,7 +29,9 @@ class DecidedRun:
     """A run whose claims are decided."""
 
     cases: list[CaseRun]
+    results: list[CaseResult]
     table: pd.DataFrame
+    """Of the results."""
     claims: tuple[Decided, ...]
     checks: Checked
 
@@ -41,13 +44,16 @@ def decide(
     claims: Sequence[PlannedClaim],
 ) -> DecidedRun:
     """Return the cases with what the claims say of their pairs, and the table of that."""
-    table = case_table(plan, cases, machine)
+    target = plan.budget.target_half_width
+    results = case_results(cases, target, machine)
+    table = table_of(results)
     checks = check_cases(cases, table, fabrics)
     decided = decided_claims(claims, cases, checks.withheld)
     if decided:
         cases = judged_by_claims(cases, decided)
-        table = case_table(plan, cases, machine)
-    return DecidedRun(cases=cases, table=table, claims=decided, checks=checks)
+        results = case_results(cases, target, machine)
+        table = table_of(results)
+    return DecidedRun(cases=cases, results=results, table=table, claims=decided, checks=checks)
 
 
 def load(run: RunDir | Path | str) -> pd.DataFrame:

@@ -319,6 +319,18 @@ def loss_difference(found: Sequence[float], wanted: Sequence[float]) -> tuple[fl
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Rates:
+    """Samples per second of a job's steps."""
+
+    before: Interval | None = None
+    """The failure."""
+    away: Interval | None = None
+    """While a node is."""
+    after: Interval | None = None
+    """The last restart."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RecoveryCost:
     """A case's failures over its launches."""
 
@@ -347,8 +359,7 @@ class RecoveryCost:
     joined: Interval | None
     unreadable: tuple[str, ...]
     """Snapshots that could not be used, and why; the one before was."""
-    rates: Mapping[str, Interval]
-    """Samples per second of the job's steps: `before` the failure, `away` (a node is), `after` the last restart."""
+    rates: Rates
 
 
 def recovery_cost(found: Sequence[Recovered], failed: Sequence[Recovered] = ()) -> RecoveryCost | None:
@@ -386,7 +397,7 @@ def recovery_cost(found: Sequence[Recovered], failed: Sequence[Recovered] = ()) 
     )
 
 
-def _rates(found: Sequence[Recovered]) -> dict[str, Interval]:
+def _rates(found: Sequence[Recovered]) -> Rates:
     rates: dict[str, list[float]] = {}
     for each in found:
         first, *later = each.paces
@@ -396,7 +407,7 @@ def _rates(found: Sequence[Recovered]) -> dict[str, Interval]:
         for name, pace in told.items():
             if math.isfinite(pace.samples_per_s):
                 rates.setdefault(name, []).append(pace.samples_per_s)
-    return {name: median_launch(values) for name, values in rates.items()}
+    return Rates(**{name: median_launch(values) for name, values in rates.items()})
 
 
 def _median_of_all(values: Sequence[float | None]) -> float | None:

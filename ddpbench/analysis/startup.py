@@ -34,6 +34,14 @@ class StartUp:
         return math.fsum(getattr(self, part.name) for part in fields(self))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TypicalStart:
+    """The start of a case's launches, seconds: of the median launch, and the median of each part."""
+
+    total: Interval
+    parts: StartUp
+
+
 PARTS = tuple(part.name for part in fields(StartUp))
 
 
@@ -64,9 +72,9 @@ def start_up_of(ranks: Sequence[tuple[RankStart | None, Met | None, Warmup | Non
     return max(found, key=lambda one: one[0])[1]
 
 
-def typical_start(starts: Sequence[StartUp]) -> tuple[Interval, dict[str, float]] | None:
-    """Return the start of the median launch with its 95 % interval, and the median of each part."""
+def typical_start(starts: Sequence[StartUp]) -> TypicalStart | None:
+    """Return the start of the median launch with its 95 % interval, and the median of each part; None of none."""
     if not starts:
         return None
-    total = median_launch([start.total_s for start in starts])
-    return total, {part: statistics.median(getattr(start, part) for start in starts) for part in PARTS}
+    parts = {part: statistics.median(getattr(start, part) for start in starts) for part in PARTS}
+    return TypicalStart(total=median_launch([start.total_s for start in starts]), parts=StartUp(**parts))

@@ -14,6 +14,7 @@ from ddpbench.analysis.statistics.interval import Interval
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ddpbench.analysis.case_summary import CaseSummary
     from ddpbench.analysis.checkpoints import CheckpointCost
     from ddpbench.analysis.read.fabrics import FabricRun
     from ddpbench.analysis.results import (
@@ -118,6 +119,8 @@ class RunSummary:
     run_path: str
     counts: Counts
     cases: pd.DataFrame
+    by_case: tuple[CaseSummary, ...] = ()
+    """The same as values, in the same order."""
     launches: tuple[LaunchResult, ...] = ()
     breakdown: tuple[StepParts, ...] = ()
     phases: tuple[Phase, ...] = ()

@@ -397,8 +397,7 @@ def used_words(summary: RunSummary) -> str:
     They are not of several machines or jobs, whose nodes may differ.
     """
     identity = _part(summary.machine, "identity")
-    ran = summary.cases.loc[summary.cases["status"] != "skipped", "case_id"]
-    cases = [summary.planned[case_id] for case_id in ran]
+    cases = [summary.planned[one.case_id] for one in summary.by_case if one.status != "skipped"]
     if (
         summary.merged_from
         or "slots" in identity

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-import pandas as pd
-
-from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.case_summary import CaseSummary
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.words import ranks
 from ddpbench.spec import Case, grouping
@@ -19,28 +16,10 @@ from ddpbench.units import counted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class Row(CaseSummary):
     """A case as the figures and tables need it; None where something was not measured."""
 
     case: Case
-    case_id: str
-    status: str
-    error: str
-    launches: int
-    baseline_case_id: str
-    step_time_s: Interval | None
-    samples_per_s: Interval | None
-    speedup: Interval | None
-    speedup_rounds: int
-    """Rounds with a launch of both; 0 where there is no base case beside it."""
-    efficiency: Interval | None
-    exposed_comm_s: Interval | None
-    oversubscribed: bool
-    noise_flag: str
-    ci_reached: bool | None
-    evaluation_samples_per_s: Interval | None = None
-    same_caps: str = ""
-    """Other bucket caps that make the same buckets, which it stands for: `1 MiB, 2 MiB`."""
     numbers: str = ""
     """The type of its parameters, and what autocast computes in."""
     ring: bool = False
@@ -68,6 +47,11 @@ class Row:
         """The strategy as figures name it."""
         display = traits_of(self.case).display
         return as_ring(display) if self.ring else display
+
+    @property
+    def same_buckets(self) -> str:
+        """Other bucket caps that make the same buckets, which it stands for: `1 MiB, 2 MiB`."""
+        return ", ".join(f"{cap} MiB" for cap in self.same_caps)
 
     @property
     def bucket_name(self) -> str:
@@ -122,13 +106,15 @@ class Row:
 
 def rows_of(summary: RunSummary) -> list[Row]:
     """Return the summary's cases as typed rows, in their order."""
-    found = [
-        _row(record, summary.planned[str(record["case_id"])]) for record in summary.cases.to_dict("records")
-    ]
-    found = [replace(row, numbers=grouping.number_words(row.case, summary.machine)) for row in found]
+    found = [_row(one, summary.planned[one.case_id], summary.machine) for one in summary.by_case]
     if rings_among(row.case for row in found):
         found = [replace(row, ring=is_ring(row.case)) for row in found]
     return _with_layouts(found)
+
+
+def _row(found: CaseSummary, case: Case, machine: Mapping[str, object]) -> Row:
+    values = {one.name: getattr(found, one.name) for one in fields(found)}
+    return Row(**values, case=case, numbers=grouping.number_words(case, machine))
 
 
 def _with_layouts(rows: Sequence[Row]) -> list[Row]:
@@ -156,42 +142,6 @@ def _with_layouts(rows: Sequence[Row]) -> list[Row]:
     return [replace(row, layout=layouts.get(row.case_id, "")) for row in rows]
 
 
-def _row(record: Mapping[Any, Any], case: Case) -> Row:
-    def text(name: str) -> str:
-        return "" if _missing(record[name]) else str(record[name])
-
-    def real(name: str) -> float | None:
-        return None if _missing(record[name]) else float(record[name])
-
-    def estimate(name: str, low: str, high: str) -> Interval | None:
-        value = real(name)
-        return None if value is None else Interval(value, real(low), real(high))
-
-    noise = record["noise_flag"]
-    reached = record["ci_reached"]
-    return Row(
-        case=case,
-        case_id=text("case_id"),
-        status=text("status"),
-        error=text("error"),
-        launches=0 if _missing(record["launches"]) else int(record["launches"]),
-        baseline_case_id=text("baseline_case_id"),
-        step_time_s=estimate("step_time_s", "step_time_ci_low_s", "step_time_ci_high_s"),
-        samples_per_s=estimate("samples_per_s", "samples_per_s_ci_low", "samples_per_s_ci_high"),
-        speedup=estimate("speedup", "speedup_ci_low", "speedup_ci_high"),
-        speedup_rounds=0 if _missing(record["speedup_rounds"]) else int(record["speedup_rounds"]),
-        efficiency=estimate("efficiency", "efficiency_ci_low", "efficiency_ci_high"),
-        exposed_comm_s=estimate("exposed_comm_s", "exposed_comm_ci_low_s", "exposed_comm_ci_high_s"),
-        oversubscribed=_true(record["oversubscribed"]),
-        noise_flag="" if _missing(noise) or noise is False else "noisy" if _true(noise) else str(noise),
-        ci_reached=None if _missing(reached) else _true(reached),
-        same_caps=", ".join(f"{cap} MiB" for cap in text("same_buckets_mb").split("; ") if cap),
-        evaluation_samples_per_s=estimate(
-            "evaluation_samples_per_s", "evaluation_samples_per_s_ci_low", "evaluation_samples_per_s_ci_high"
-        ),
-    )
-
-
 def raw_launches(
     summary: RunSummary, of: Literal["step_time_s", "samples_per_s"] = "step_time_s"
 ) -> dict[str, list[float]]:
@@ -202,11 +152,3 @@ def raw_launches(
         if one.status == "ok" and value is not None:
             values.setdefault(one.case_id, []).append(value)
     return values
-
-
-def _missing(value: Any) -> bool:
-    return value is None or value is pd.NA or value == "" or (isinstance(value, float) and math.isnan(value))
-
-
-def _true(value: Any) -> bool:
-    return not _missing(value) and str(value).lower() in ("true", "1", "1.0")

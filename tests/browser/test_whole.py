@@ -5,7 +5,6 @@ And its tables, with those of others: no column is cut off, in a page of every s
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import re
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from ddpbench.records import RunDir
 from ddpbench.report import write_report
 from tests.browser.waiting import until
 from tests.emulated import write_emulated
-from tests.report.handmade import bucket_comparisons, handmade_summary
+from tests.report.handmade import bucket_comparisons, handmade_summary, with_cases
 
 pytestmark = pytest.mark.browser
 Open = Callable[..., Any]
@@ -187,7 +186,7 @@ def many_settings() -> RunSummary:
     )
     for name in ("samples_per_s", "samples_per_s_ci_low", "samples_per_s_ci_high"):
         cases[name] = 1000 * cases[name]
-    return dataclasses.replace(summary, cases=cases)
+    return with_cases(summary, cases)
 
 
 @pytest.fixture(scope="session")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
+from ddpbench.analysis.case_summary import CaseSummary
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.results import Compared, LaunchResult, Phase, Proved, StepParts
 from ddpbench.analysis.sentences import Sentence
@@ -49,6 +50,41 @@ def case_row(case: Case, *, rate: float | None, base: float = 812.0, **given: An
         row |= {"step_time_median_s": step * 0.99, "step_time_p95_s": step * 1.1}
         row["exposed_comm_s"] = 0.18 * step if case.strategy in ("ddp", "master") else None
     return row | given
+
+
+def values_of(frame: pd.DataFrame) -> tuple[CaseSummary, ...]:
+    """The rows of such a table as a summary has them beside it."""
+
+    def number(value: Any) -> float | None:
+        return None if pd.isna(value) else float(value)
+
+    def interval(row: Mapping[Any, Any], pattern: str) -> Interval | None:
+        value, low, high = (number(row[pattern.format(end)]) for end in ("", "_ci_low", "_ci_high"))
+        return None if value is None else Interval(value, low, high)
+
+    return tuple(
+        CaseSummary(
+            case_id=row["case_id"],
+            status=row["status"],
+            error=row["error"],
+            launches=row["launches"],
+            baseline_case_id=row["baseline_case_id"],
+            oversubscribed=row["oversubscribed"],
+            noise_flag=row["noise_flag"],
+            ci_reached=row["ci_reached"],
+            step_time_s=interval(row, "step_time{}_s"),
+            samples_per_s=interval(row, "samples_per_s{}"),
+            speedup=interval(row, "speedup{}"),
+            efficiency=interval(row, "efficiency{}"),
+            exposed_comm_s=interval(row, "exposed_comm{}_s"),
+        )
+        for row in frame.to_dict("records")
+    )
+
+
+def with_cases(summary: RunSummary, cases: pd.DataFrame, **changes: Any) -> RunSummary:
+    """The summary with another table of cases."""
+    return dataclasses.replace(summary, cases=cases, by_case=values_of(cases), **changes)
 
 
 def launches_of(row: dict[str, Any], rounds: int = 5) -> tuple[LaunchResult, ...]:
@@ -271,7 +307,8 @@ def handmade_summary(**changes: Any) -> RunSummary:
         measured_share=0.74,
         wall_s=341.0,
     )
-    return dataclasses.replace(summary, **changes)
+    cases = changes.pop("cases", summary.cases)
+    return with_cases(summary, cases, **changes)
 
 
 def bucket_comparisons(world_size: int = 4, verdicts: Sequence[str] = ()) -> tuple[Compared, ...]:

@@ -20,7 +20,7 @@ from ddpbench.report.parts import Picture, Section
 from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import buckets, communication, heatmap, one_step, strategies, waterfall
 from ddpbench.report.standing import stands
-from tests.report.handmade import PLANNED, bucket_comparisons, case_row, ddp, handmade_summary
+from tests.report.handmade import PLANNED, bucket_comparisons, case_row, ddp, handmade_summary, with_cases
 from tests.synthetic import write_everything
 
 pytestmark = pytest.mark.usefixtures("painted")
@@ -168,7 +168,7 @@ def test_a_bound_below_what_it_bounds_is_not_called_one(
     mine = cases["case_id"] == DDP4
     for name, factor in (("", 1), ("_ci_low", 1 - 0.018), ("_ci_high", 1 + 0.018)):
         cases.loc[mine, f"samples_per_s{name}"] = ddp_rate * factor
-    summary = dataclasses.replace(summary, cases=cases)
+    summary = with_cases(summary, cases)
     picture = drawn(strategies.section(summary, rows_of(summary)))
     assert picture.heading.endswith(heading)
     assert ("exchange nothing and are the upper bound." in picture.caption) is established
@@ -196,7 +196,7 @@ def test_a_number_above_independent_ranks_has_no_upper_bound_beside_it() -> None
         ([case_row(slow, rate=900.0)], "DDP 2,191 [2,152, 2,230]; upper bound 2,710"),
     ):
         cases = pd.concat([pd.DataFrame(more, columns=list(COLUMNS)), summary.cases])
-        found = dataclasses.replace(summary, cases=cases, planned=PLANNED)
+        found = with_cases(summary, cases, planned=PLANNED)
         picture = drawn(strategies.section(found, rows_of(found)))
         assert picture.heading.endswith(words), picture.heading
         assert ("They are none for FSDP, whose ranks do less each." in picture.caption) is (more is sharded)
@@ -249,7 +249,7 @@ def test_every_cell_says_something() -> None:
     summary = handmade_summary(comparisons=bucket_comparisons(4))
     cases = summary.cases.copy()
     cases.loc[cases["case_id"] == ddp(2, 5.0).case_id, "status"] = "oom"
-    picture = cells(dataclasses.replace(summary, cases=cases))
+    picture = cells(with_cases(summary, cases))
     table = {row[0].text: [cell.text for cell in row[1:]] for row in picture.table.rows}
     assert [column.title for column in picture.table.columns] == [
         "Ranks",

@@ -43,7 +43,7 @@ def test_the_page_says_it_beside_the_cap_and_among_what_limits_the_numbers(run: 
         "others: 0.18 MiB."
     ) in summary.validity
     rows = rows_of(summary)
-    assert [row.same_caps for row in rows] == ["", "1 MiB, 2.5 MiB"]
+    assert [row.same_buckets for row in rows] == ["", "1 MiB, 2.5 MiB"]
     table = summary_table(summary, rows)
     place = [column.title for column in table.columns].index("Bucket")
     assert [(cells[place].text, cells[place].under) for cells in table.rows] == [

@@ -18,7 +18,7 @@ from ddpbench.report.rows import Row, rows_of
 from ddpbench.report.sections import breakdown, scaling
 from ddpbench.report.sections.communication.curves import Point, TransferCurve
 from ddpbench.report.sections.communication.figure import picture as transfers
-from tests.report.handmade import ddp, handmade_summary
+from tests.report.handmade import ddp, handmade_summary, with_cases
 from tests.report.reading import read
 
 
@@ -90,7 +90,7 @@ def test_points_that_would_hide_each_other_stand_side_by_side() -> None:
         summary = handmade_summary()
         near = summary.cases["speedup"].where(summary.cases["world_size"] == 1, 1.9)
         cases = summary.cases.assign(speedup=near, speedup_ci_low=near - width, speedup_ci_high=near + width)
-        one = dataclasses.replace(summary, cases=cases)
+        one = with_cases(summary, cases)
         left = painted(scaling.section(one, rows_of(one)).pictures[0]).axes[0]
         return sorted({round(float(x), 3) for line in left.lines for x in line.get_xdata() if 1.7 < x < 2.3})
 

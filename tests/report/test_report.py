@@ -38,6 +38,7 @@ from tests.report.handmade import (
     handmade_summary,
     launches_of,
     parts_of,
+    with_cases,
 )
 from tests.report.reading import Read, read
 from tests.synthetic import write_run
@@ -133,7 +134,7 @@ def test_oversubscribed_cases_are_marked_and_in_no_headline(tmp_path: Path, docu
     summary = handmade_summary()
     cases = summary.cases.copy()
     cases.loc[cases["world_size"] > 1, "oversubscribed"] = True
-    other = written(tmp_path, dataclasses.replace(summary, cases=cases))
+    other = written(tmp_path, with_cases(summary, cases))
     headings = [text for text in texts(other, "h3") if "ran oversubscribed: none is ranked" in text]
     assert len(headings) == 5
 
@@ -242,7 +243,7 @@ def test_a_sweep_without_data_says_why_each_figure_is_missing(tmp_path: Path) ->
 def test_one_world_size_is_no_scaling(tmp_path: Path) -> None:
     summary = handmade_summary()
     cases = summary.cases[summary.cases["world_size"] == 1]
-    document = written(tmp_path, dataclasses.replace(summary, cases=cases))
+    document = written(tmp_path, with_cases(summary, cases))
     assert "This sweep has one world size (1 rank): there is no scaling to show." in texts(document, "dd")
 
 
@@ -262,7 +263,7 @@ def test_too_few_rounds_leave_points_without_intervals(tmp_path: Path) -> None:
     for column in [name for name in COLUMNS if "_ci_" in name]:
         cases[column] = float("nan")
     counts = Counts(planned=38, succeeded=36, failed=2, skipped_cases=1, cases=20, rounds=2)
-    document = written(tmp_path, dataclasses.replace(summary, cases=cases, counts=counts))
+    document = written(tmp_path, with_cases(summary, cases, counts=counts))
     assert len(document.all("img")) == 5
     assert "too few rounds for an interval" in " ".join(texts(document, "td"))
     assert "nan" not in " ".join(texts(document, "td")).lower()
@@ -310,7 +311,7 @@ def test_variants_of_a_strategy_are_told_apart_by_name_and_marker(tmp_path: Path
     summary = handmade_summary()
     rows = [case_row(ddp(world, options_json=view), rate=700.0 * world) for world in (2, 4) for view in views]
     cases = pd.concat([summary.cases.iloc[:1], pd.DataFrame(rows, columns=list(COLUMNS))])
-    changed = dataclasses.replace(summary, cases=cases, launches=launches_of(rows[0]))
+    changed = with_cases(summary, cases, launches=launches_of(rows[0]))
     document = written(tmp_path, changed)
     names = {text for text in texts(document, "th") if text.startswith("DDP")}
     assert {"DDP gradient_as_bucket_view=true", "DDP gradient_as_bucket_view=false"} <= names
@@ -330,7 +331,7 @@ def test_a_bucket_cap_without_numbers_leaves_the_figures_to_the_others(status: s
     summary = handmade_summary()
     base = summary.cases.iloc[: 1 if based else 0]
     cases = pd.concat([base, pd.DataFrame(rows, columns=list(COLUMNS))])
-    changed = dataclasses.replace(summary, cases=cases, launches=launches_of(rows[-1]))
+    changed = with_cases(summary, cases, launches=launches_of(rows[-1]))
     scaled, compared = (make(changed, rows_of(changed)) for make in (scaling.section, strategies.section))
     for found in (scaled, compared):
         words = "DDP is shown with 1 MiB buckets; default: see"
@@ -374,9 +375,7 @@ def test_grey_ground_is_explained_where_all_that_ran_there_failed(tmp_path: Path
             "nan"
         )
     cases.loc[crowded, "status"] = "failed"
-    page = write_report(dataclasses.replace(summary, cases=cases), RunDir(tmp_path)).read_text(
-        encoding="utf-8"
-    )
+    page = write_report(with_cases(summary, cases), RunDir(tmp_path)).read_text(encoding="utf-8")
     scaling = page.partition('id="scaling"')[2].partition("<h2")[0]
     assert "Grey ground: more ranks than cores (oversubscribed)." in scaling
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
+from ddpbench.analysis.case_summary import CaseSummary
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.records import RunDir
 from ddpbench.report import write_report
@@ -76,7 +76,7 @@ def test_how_much_of_the_machine_was_used(identity: dict[str, Any], cases: list[
     summary = replace(
         handmade_summary(),
         machine={"identity": identity},
-        cases=pd.DataFrame({"case_id": [str(n) for n in range(len(cases))], "status": "ok"}),
+        by_case=tuple(CaseSummary(case_id=str(n), status="ok") for n in range(len(cases))),
         planned={str(n): one for n, one in enumerate(cases)},
     )
     verb = "was" if expected == "1 of 1 GPU" else "were"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ddpbench.analysis.case_summary import case_summary
 from ddpbench.analysis.decided import decide
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.all_claims import claims_answer
@@ -121,6 +122,7 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, progress: Told) -
         run_path=str(run.path),
         counts=counts,
         cases=table,
+        by_case=tuple(map(case_summary, decided.results)),
         planned={run.case_id: run.case for run in cases},
         launches=tuple(launch_results(cases)),
         breakdown=tuple(step_parts(cases)),

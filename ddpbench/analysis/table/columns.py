@@ -11,7 +11,7 @@ from dataclasses import fields
 from ddpbench.analysis.read.pace import dilation_needed, host_share, lateness_p95_s
 from ddpbench.analysis.read.staleness import mean_of
 from ddpbench.analysis.statistics.estimands import MEDIAN, WITHIN_ROUNDS
-from ddpbench.analysis.statistics.stats import samples_rate, step_time
+from ddpbench.analysis.statistics.stats import step_time
 from ddpbench.analysis.table.column import Column, From, Within, setting
 from ddpbench.spec import Case
 from ddpbench.spec.grouping import check_complete
@@ -245,7 +245,7 @@ TABLE: tuple[Column, ...] = (
         "evaluation_samples_per_s{}",
         "samples/s",
         f"throughput of evaluation, {MEDIAN}",
-        lambda case: samples_rate(case.evaluations) if case.evaluations else None,
+        lambda case: case.evaluation_samples_per_s,
     ),
     *_CHECKPOINTS.measured(
         "snapshot_plain{}_s",
@@ -270,37 +270,37 @@ TABLE: tuple[Column, ...] = (
         "s",
         "from a launch's being asked for to the end of its last first step, median over "
         "launches, as its parts are",
-        _START(lambda found: found[0]),
+        _START(lambda found: found.total),
     ),
     _LAUNCHES.number(
         "startup_process_s",
         "s",
         "of startup_s: until its process works for it",
-        _START(lambda found: found[1]["process_s"]),
+        _START(lambda found: found.parts.process_s),
     ),
     _LAUNCHES.number(
         "startup_imports_s",
         "s",
         "of startup_s: importing torch and all else",
-        _START(lambda found: found[1]["imports_s"]),
+        _START(lambda found: found.parts.imports_s),
     ),
     _LAUNCHES.number(
         "startup_model_s",
         "s",
         "of startup_s: making data and model",
-        _START(lambda found: found[1]["model_s"]),
+        _START(lambda found: found.parts.model_s),
     ),
     _LAUNCHES.number(
         "startup_meeting_s",
         "s",
         "of startup_s: meeting the other ranks (rendezvous)",
-        _START(lambda found: found[1]["meeting_s"]),
+        _START(lambda found: found.parts.meeting_s),
     ),
     _LAUNCHES.number(
         "startup_first_step_s",
         "s",
         "of startup_s: making the replica, and the first step",
-        _START(lambda found: found[1]["first_step_s"]),
+        _START(lambda found: found.parts.first_step_s),
     ),
     _LAUNCHES.number(
         "server_share_s",
@@ -432,19 +432,19 @@ TABLE: tuple[Column, ...] = (
         "before_samples_per_s{}",
         "samples/s",
         "throughput of steps before the failure",
-        _RECOVERY(lambda cost: cost.rates.get("before")),
+        _RECOVERY(lambda cost: cost.rates.before),
     ),
     *_FAILURES.measured(
         "away_samples_per_s{}",
         "samples/s",
         "throughput of steps while a node is away",
-        _RECOVERY(lambda cost: cost.rates.get("away")),
+        _RECOVERY(lambda cost: cost.rates.away),
     ),
     *_FAILURES.measured(
         "after_samples_per_s{}",
         "samples/s",
         "throughput of steps after the last restart",
-        _RECOVERY(lambda cost: cost.rates.get("after")),
+        _RECOVERY(lambda cost: cost.rates.after),
     ),
     *_FAILURES.measured(
         "joining{}_s",
@@ -582,11 +582,7 @@ TABLE: tuple[Column, ...] = (
     _PLAN.text(
         "same_buckets_mb",
         "other bucket caps asked for that make the same buckets: the row stands for them",
-        lambda case: "; ".join(
-            cap if isinstance(cap, str) else f"{cap:g}"
-            for cap in case.run.planned.stands_for
-            if cap is not None
-        ),
+        lambda case: "; ".join(case.same_caps),
         "MiB",
     ),
     setting("env_json", "", "environment variables set for the ranks; an empty text unsets one"),

@@ -12,7 +12,7 @@ import pandas as pd
 
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.table.columns import COLUMNS, DTYPES, TABLE
-from ddpbench.analysis.table.result import case_results
+from ddpbench.analysis.table.result import CaseResult, case_results
 from ddpbench.errors import OutputError
 from ddpbench.escaping import escape_csv, unescape_csv
 from ddpbench.records import RunDir, explain_os_error, write_atomically
@@ -24,7 +24,11 @@ _ALWAYS = COLUMNS[: COLUMNS.index("dilation") + 1]
 
 def case_table(plan: StoredPlan, cases: Sequence[CaseRun], machine: Mapping[str, Any]) -> pd.DataFrame:
     """Return the table of cases already read; `machine` is machine.json."""
-    results = case_results(cases, plan.budget.target_half_width, machine)
+    return table_of(case_results(cases, plan.budget.target_half_width, machine))
+
+
+def table_of(results: Sequence[CaseResult]) -> pd.DataFrame:
+    """Return the table of cases whose results are known."""
     columns: dict[str, pd.Series[Any]] = {}
     for column in TABLE:
         values = [column.value(result) for result in results]

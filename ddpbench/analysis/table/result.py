@@ -21,7 +21,7 @@ from ddpbench.analysis.read.staleness import added
 from ddpbench.analysis.read.traffic import LinkTraffic, mean_traffic
 from ddpbench.analysis.recovery import RecoveryCost, loss_difference
 from ddpbench.analysis.rounds import width_of
-from ddpbench.analysis.startup import typical_start
+from ddpbench.analysis.startup import TypicalStart, typical_start
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import samples_rate, step_time
 from ddpbench.analysis.statistics.timings import Timing
@@ -206,6 +206,17 @@ class CaseResult:
         """The evaluation steps of each launch."""
         return [launch.evaluation for launch in self.run.good if launch.evaluation is not None]
 
+    @property
+    def evaluation_samples_per_s(self) -> Interval | None:
+        """The rate of evaluation."""
+        return samples_rate(self.evaluations) if self.evaluations else None
+
+    @property
+    def same_caps(self) -> tuple[str, ...]:
+        """Other bucket caps asked for that make the same buckets, MiB or `default`."""
+        caps = (cap for cap in self.run.planned.stands_for if cap is not None)
+        return tuple(cap if isinstance(cap, str) else f"{cap:g}" for cap in caps)
+
     @cached_property
     def checkpoints(self) -> Mapping[str, CheckpointCost]:
         """What checkpoints cost, by method; plain's comes first."""
@@ -214,7 +225,7 @@ class CaseResult:
         return {cost.method: cost for cost in costs}
 
     @cached_property
-    def start(self) -> tuple[Interval, Mapping[str, float]] | None:
+    def start(self) -> TypicalStart | None:
         """The start of a launch, and each part of it, seconds."""
         return typical_start([launch.start_up for launch in self.run.good if launch.start_up is not None])
 

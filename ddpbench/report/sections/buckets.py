@@ -55,8 +55,8 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
         with_buckets = {row.case.bucket_cap_mb for row in rows if row.case.bucket_cap_mb is not None}
         same = [row for row in rows if row.same_caps]
         absent = (
-            f"All bucket caps of this sweep ({same[0].bucket_name}, {same[0].same_caps}) make the same buckets: they "
-            "were run once, and there is nothing to compare."
+            f"All bucket caps of this sweep ({same[0].bucket_name}, {same[0].same_buckets}) make the same buckets: "
+            "they were run once, and there is nothing to compare."
             if len(with_buckets) == 1 and same
             else f"This sweep has one bucket cap ({cap_words(next(iter(with_buckets)))}): nothing to compare."
             if len(with_buckets) == 1

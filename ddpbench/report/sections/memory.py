@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import pandas as pd
 
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Cell, Column, Section, Table
@@ -18,7 +16,6 @@ from ddpbench.spec.grouping import Key
 from ddpbench.strategies.traits import traits_of
 
 _MIB = 2**20
-_HELD = ("held_parameter_bytes", "held_gradient_bytes", "held_optimizer_bytes")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +33,7 @@ class Kept:
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     """Return the section on memory; None where all cases of a model hold the same."""
-    kept = _kept(summary, rows)
+    kept = _kept(rows)
     models: dict[tuple[Any, ...], set[tuple[int, int, int]]] = {}
     for one in kept:
         models.setdefault(_model(one.row), set()).add(one.held)
@@ -86,36 +83,27 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     )
 
 
-def _kept(summary: RunSummary, rows: Sequence[Row]) -> list[Kept]:
-    by_id: Mapping[str, Mapping[Any, Any]] = {
-        str(record["case_id"]): record
-        for record in summary.cases[["case_id", *_HELD, "peak_memory_bytes"]].to_dict("records")
-    }
+def _kept(rows: Sequence[Row]) -> list[Kept]:
     words = variant_words(rows)
     found: dict[tuple[Any, ...], Kept] = {}
     for row in rows:
-        record = by_id[row.case_id]
-        if not row.ok or traits_of(row.case).one_process or any(pd.isna(record[name]) for name in _HELD):
+        held = row.held_bytes
+        if not row.ok or traits_of(row.case).one_process or held is None:
             continue
-        parameters, gradients, optimizer = (int(record[name]) for name in _HELD)
-        own = record["peak_memory_bytes"]
         key = (
             _model(row),
             row.case.strategy,
             words[row.case_id],
             row.case.world_size,
-            parameters,
-            gradients,
-            optimizer,
+            held,
         )
         before = found.get(key)
-        peaks = [] if pd.isna(own) else [int(own)]
-        peaks += [before.peak] if before is not None and before.peak is not None else []
+        peaks = (row.peak_memory_bytes, before.peak if before is not None else None)
         found[key] = Kept(
             row=row if before is None else before.row,
             words=words[row.case_id],
-            held=(parameters, gradients, optimizer),
-            peak=max(peaks, default=None),
+            held=held,
+            peak=max((peak for peak in peaks if peak is not None), default=None),
         )
     return list(found.values())
 

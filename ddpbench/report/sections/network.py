@@ -6,9 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from ddpbench.analysis.read.traffic import FEWEST, MOST
 from ddpbench.analysis.statistics.estimands import MEDIAN_INTERVALS
@@ -80,7 +78,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     points = _points(summary, rows)
     drawable = [(panel, lines) for panel in panels_of(rows) if (lines := _lines(panel, points))]
     drawn, rest = split(drawable)
-    traffic = _traffic(summary, rows)
+    traffic = _traffic(rows)
     absent = ""
     if not drawable:
         absent = (
@@ -274,17 +272,15 @@ def _table(lines: Sequence[Line], panel: Panel) -> Table:
     return table.without_empty_columns()
 
 
-def _traffic(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
+def _traffic(rows: Sequence[Row]) -> Table | None:
     """Return what the busiest node's link carried a step, case by case; None where nothing was counted."""
-    by_id = {row.case_id: row for row in rows}
     several = len({row.case.workload for row in rows}) > 1
     variants = variant_words(rows)
     lines = []
-    for record in summary.cases.to_dict("records"):
-        row = by_id.get(str(record["case_id"]))
-        if row is None or not row.ok or pd.isna(record["node_sent_bytes"]):
+    for row in rows:
+        if not row.ok or row.traffic is None:
             continue
-        ratio = record["traffic_ratio"]
+        ratio = row.traffic_ratio
         lines.append(
             (
                 Cell(
@@ -293,13 +289,13 @@ def _traffic(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
                 ),
                 Cell(text=short_links(row.case.fabric)),
                 Cell.count(row.case.nodes),
-                _size(record["gradient_bytes"]),
-                _size(record["node_sent_bytes"]),
-                _size(record["node_received_bytes"]),
-                _size(record["expected_node_bytes"]),
+                _size(row.gradient_bytes),
+                _size(row.traffic.sent),
+                _size(row.traffic.received),
+                _size(row.expected_node_bytes),
                 Cell(
-                    text="" if pd.isna(ratio) else f"{ratio:.3f}",
-                    key=None if pd.isna(ratio) else float(ratio),
+                    text="" if ratio is None else f"{ratio:.3f}",
+                    key=ratio,
                     number=True,
                 ),
             )
@@ -328,8 +324,8 @@ def _traffic(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
     )
 
 
-def _size(value: Any) -> Cell:
-    if pd.isna(value):
+def _size(value: float | None) -> Cell:
+    if value is None:
         return Cell(text="", number=True)
     return Cell(text=format_bytes(float(value)), key=float(value), number=True)
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.interval import Interval
@@ -49,7 +47,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
         anchor="precision",
         title="Precision",
         question="What does computing in bf16 or fp16 buy?",
-        pictures=(_picture(shown, words, raw_launches(summary), _costs(summary)),),
+        pictures=(_picture(shown, words, raw_launches(summary)),),
         notes=notes,
     )
 
@@ -83,18 +81,6 @@ def _words(summary: RunSummary) -> _Words:
     return found
 
 
-def _costs(summary: RunSummary) -> dict[str, tuple[float | None, float | None]]:
-    """Operations a sample and MFU of each case."""
-    return {
-        str(record["case_id"]): (_optional(record["flops_per_sample"]), _optional(record["mfu"]))
-        for record in summary.cases.to_dict("records")
-    }
-
-
-def _optional(value: Any) -> float | None:
-    return None if pd.isna(value) else float(value)
-
-
 def _name(group: Sequence[Row]) -> str:
     return f"{group[0].name}, {group[0].case.workload}"
 
@@ -113,7 +99,6 @@ def _picture(
     groups: Sequence[Sequence[Row]],
     words: _Words,
     raw: Mapping[str, Sequence[float]],
-    costs: Mapping[str, tuple[float | None, float | None]],
 ) -> Picture:
     shown = [row for group in groups for row in group if row.ok and row.step_time_s is not None]
     heading = _heading(groups, words)
@@ -144,7 +129,7 @@ def _picture(
             "Dot plot of step time, ms, by precision (full, bf16, fp16) for "
             f"{series_of([_name(group) for group in groups])}. {heading}."
         ),
-        table=_table(groups, words, costs),
+        table=_table(groups, words),
         width_in=style.FULL_WIDTH_IN,
         height_in=0.85 + _PITCH_IN * sum(len(group) + 1 for group in groups),
         paint=partial(_paint, points=points),
@@ -174,9 +159,8 @@ def _heading(groups: Sequence[Sequence[Row]], words: _Words) -> str:
 def _table(
     groups: Sequence[Sequence[Row]],
     words: _Words,
-    costs: Mapping[str, tuple[float | None, float | None]],
 ) -> Table:
-    with_mfu = any(costs[row.case_id][1] is not None for group in groups for row in group)
+    with_mfu = any(row.mfu is not None for group in groups for row in group)
     columns = (
         Column("Case"),
         Column("Precision"),
@@ -190,7 +174,7 @@ def _table(
     )
 
     def cells(group: Sequence[Row], row: Row) -> tuple[Cell, ...]:
-        flops, mfu = costs[row.case_id]
+        flops, mfu = row.flops_per_sample, row.mfu
         word, ratio = words.get(row.case_id, ("the reference" if row.case.precision == "full" else "", None))
         return (
             Cell(text=_name(group)),

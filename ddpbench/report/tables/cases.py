@@ -177,7 +177,7 @@ def _rest(row: Row, settings: Sequence[grouping.Setting]) -> str:
 def _cap(row: Row) -> Cell:
     return Cell(
         text=row.bucket_name,
-        under=f"as {row.same_caps}" if row.same_caps else "",
+        under=f"as {row.same_buckets}" if row.same_caps else "",
         key=1e9 * cap_order(row.case.bucket_cap_mb)[0] + cap_order(row.case.bucket_cap_mb)[1],
     )
 

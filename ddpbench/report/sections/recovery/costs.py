@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
-import pandas as pd
-
+from ddpbench.analysis.recovery import Rates, RecoveryCost
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
@@ -19,15 +17,15 @@ from ddpbench.spec.grouping import RECOVERIES
 from ddpbench.spec.labels import labels
 
 PARTS = {
-    "recovery_detection_s": "Detection",
-    "recovery_stopping_s": "Stopping ranks",
-    "recovery_rendezvous_s": "Rendezvous",
-    "recovery_starting_s": "Starting ranks",
-    "recovery_meeting_s": "Process groups",
-    "recovery_restoring_s": "Restoring",
-    "recovery_recomputing_s": "Recomputing",
+    "detection_s": "Detection",
+    "stopping_s": "Stopping ranks",
+    "rendezvous_s": "Rendezvous",
+    "starting_s": "Starting ranks",
+    "meeting_s": "Process groups",
+    "restoring_s": "Restoring",
+    "recomputing_s": "Recomputing",
 }
-"""Columns of the parts of a recovery, in their order, and what they are called."""
+"""The parts of a recovery, in their order, and what they are called."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,8 +53,7 @@ class Cost:
     compared: int
     """Steps whose losses were compared."""
     joining: Interval | None
-    rates: tuple[Interval | None, Interval | None, Interval | None]
-    """Samples per second before, while a node was away, and after."""
+    rates: Rates
     step_mean_s: float
     """NaN where no launch went well."""
     unreadable: str
@@ -64,17 +61,10 @@ class Cost:
 
 def costs_of(summary: RunSummary, rows: Sequence[Row]) -> list[Cost]:
     """Return what failures cost, the least first."""
-    by_id = {row.case_id: row for row in rows}
-    failed: list[tuple[Row, dict[str, Any]]] = []
-    for record in summary.cases[summary.cases["failures"].fillna(0) != 0].to_dict("records"):
-        row = by_id.get(str(record["case_id"]))
-        if row is not None:
-            failed.append((row, {str(name): value for name, value in record.items()}))
+    failed = [(row, row.failed) for row in rows if row.failed is not None and row.failed.failures]
     names = _names([row for row, _ in failed])
     steps_s = {case_id: fmean(times) for case_id, times in raw_launches(summary).items()}
-    found = [
-        _cost(row, record, names[row.case_id], steps_s.get(row.case_id, math.nan)) for row, record in failed
-    ]
+    found = [_cost(row, cost, names[row.case_id], steps_s.get(row.case_id, math.nan)) for row, cost in failed]
     return sorted(found, key=lambda cost: cost.total.value if cost.total is not None else float("inf"))
 
 
@@ -86,47 +76,32 @@ def _names(rows: Sequence[Row]) -> dict[str, str]:
     return dict(labels(row.case for row in rows))
 
 
-def _cost(row: Row, record: dict[str, Any], name: str, step_mean_s: float) -> Cost:
+def _cost(row: Row, found: RecoveryCost, name: str, step_mean_s: float) -> Cost:
+    difference, compared = row.loss_difference or (None, 0)
     return Cost(
         row=row,
         name=name,
-        failures=int(record["failures"]),
-        recoveries=int(record["recoveries"]),
-        total=_estimate(record, "recovery{}_s"),
-        restored=_estimate(record, "restored{}_s"),
-        at_pace=_estimate(record, "recovery_at_pace{}_s"),
-        at_pace_count=0 if pd.isna(record["recoveries_at_pace"]) else int(record["recoveries_at_pace"]),
-        parts=tuple(0.0 if pd.isna(record[part]) else float(record[part]) for part in PARTS),
-        steps=_optional(record["recomputed_steps"]),
-        snapshot=_estimate(record, "recovery_snapshot{}_s"),
-        snapshot_mean_s=_optional(record["recovery_snapshot_mean_s"]),
-        restored_mean_s=_optional(record["restored_mean_s"]),
-        snapshot_bytes=int(record["recovery_snapshot_bytes"]),
-        lost=int(record["samples_lost"]),
-        repeated=int(record["samples_repeated"]),
-        difference=_optional(record["recovery_loss_difference"]),
-        compared=0 if pd.isna(record["recovery_loss_steps"]) else int(record["recovery_loss_steps"]),
-        joining=_estimate(record, "joining{}_s"),
-        rates=(
-            _estimate(record, "before_samples_per_s{}"),
-            _estimate(record, "away_samples_per_s{}"),
-            _estimate(record, "after_samples_per_s{}"),
-        ),
+        failures=found.failures,
+        recoveries=found.recoveries,
+        total=found.total,
+        restored=found.restored,
+        at_pace=found.regained,
+        at_pace_count=found.regained_launches,
+        parts=tuple(found.parts.get(part, 0.0) for part in PARTS),
+        steps=found.recomputed_steps,
+        snapshot=found.snapshot,
+        snapshot_mean_s=found.snapshot_mean_s,
+        restored_mean_s=found.restored_mean_s,
+        snapshot_bytes=found.snapshot_bytes,
+        lost=found.lost,
+        repeated=found.repeated,
+        difference=difference,
+        compared=compared,
+        joining=found.joined,
+        rates=found.rates,
         step_mean_s=step_mean_s,
-        unreadable="" if pd.isna(record["snapshots_unreadable"]) else str(record["snapshots_unreadable"]),
+        unreadable="; ".join(found.unreadable),
     )
-
-
-def _optional(value: Any) -> float | None:
-    return None if pd.isna(value) else float(value)
-
-
-def _estimate(record: dict[str, Any], pattern: str) -> Interval | None:
-    value = _optional(record[pattern.format("")])
-    if value is None:
-        return None
-    low, high = (_optional(record[pattern.format(f"_ci_{end}")]) for end in ("low", "high"))
-    return Interval(value, low, high)
 
 
 def failures_table(costs: Sequence[Cost]) -> Table:
@@ -202,7 +177,7 @@ def rates_table(costs: Sequence[Cost]) -> tuple[Table, ...]:
             rows=tuple(
                 (
                     Cell(text=f"{cost.row.name}, {cost.row.case.agents} agents"),
-                    *(Cell.estimate(rate) for rate in cost.rates),
+                    *(Cell.estimate(rate) for rate in (cost.rates.before, cost.rates.away, cost.rates.after)),
                     Cell.estimate(cost.restored),
                     Cell.estimate(cost.joining),
                 )

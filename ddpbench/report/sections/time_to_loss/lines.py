@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import pandas as pd
 
 from ddpbench.analysis.results import TrainedToLoss
 from ddpbench.analysis.statistics.interval import Interval
@@ -53,7 +51,6 @@ def groups_of(summary: RunSummary, rows: Sequence[Row]) -> list[list[Line]]:
     if not summary.time_to_loss:
         return []
     by_id = {row.case_id: row for row in rows if row.ok}
-    table = {str(record["case_id"]): record for record in summary.cases.to_dict("records")}
     points: dict[str, list[tuple[int, int, float, float]]] = {}
     for one in summary.loss_curves:
         points.setdefault(one.case_id, []).append((one.step, one.samples, one.time_s, one.loss))
@@ -65,10 +62,7 @@ def groups_of(summary: RunSummary, rows: Sequence[Row]) -> list[list[Line]]:
     for members in found.values():
         names = _names([row for row, _ in members])
         groups.append(
-            [
-                _line(row, names[row.case_id], entry, table[row.case_id], points.get(row.case_id, ()))
-                for row, entry in members
-            ]
+            [_line(row, names[row.case_id], entry, points.get(row.case_id, ())) for row, entry in members]
         )
     return sorted(groups, key=lambda group: -len(group))
 
@@ -82,14 +76,9 @@ def _line(
     row: Row,
     name: str,
     entry: TrainedToLoss,
-    record: Mapping[Any, Any],
     points: Sequence[tuple[int, int, float, float]],
 ) -> Line:
-    def estimate(pattern: str) -> Interval | None:
-        value = _optional(record[pattern.format("")])
-        ends = (_optional(record[pattern.format(end)]) for end in ("_ci_low", "_ci_high"))
-        return None if value is None else Interval(value, *ends)
-
+    cost = row.to_loss
     return Line(
         row=row,
         name=name,
@@ -101,16 +90,12 @@ def _line(
         lowest=entry.lowest_loss,
         steps_trained=entry.steps_trained,
         apart=entry.apart,
-        time_s=estimate("time_to_loss{}_s"),
-        steps=_optional(record["steps_to_loss"]),
-        samples=_optional(record["samples_to_loss"]),
-        speedup=estimate("speedup_to_loss{}"),
+        time_s=cost.time_s if cost else None,
+        steps=cost.steps if cost else None,
+        samples=cost.samples if cost else None,
+        speedup=row.speedup_to_loss,
         points=tuple(points),
     )
-
-
-def _optional(value: Any) -> float | None:
-    return None if pd.isna(value) else float(value)
 
 
 def _names(rows: Sequence[Row]) -> dict[str, str]:
