@@ -29,7 +29,7 @@ SEEN = (
     "one_world_size_is_no_scaling",
 )
 """What tests of the page see of one more section that draws nothing; the others of their file are of figures."""
-END_OF_COLUMNS = ")\nCOLUMNS: tuple[str, ...]"
+END_OF_COLUMNS = ")\n_NAMED = {"
 
 
 def block(title: str, containing: str) -> str:
@@ -105,18 +105,8 @@ def test_an_axis(copy: Path) -> None:
     )
     insert(
         spec / "case.py",
-        "\n    @property\n    def case_id",
-        block("An axis", "    channels_last: bool = False\n"),
-    )
-    insert(
-        spec / "case.py", ')\n"""Fields that cases once lacked', block("An axis", '    "channels_last",\n')
-    )
-    insert(spec / "grouping.py", '}\n"""By field, in the order', block("An axis", "Facet("))
-    insert(copy / "ddpbench/analysis/table/columns.py", END_OF_COLUMNS, block("An axis", "setting("))
-    insert(
-        copy / "tests/spec/test_grouping.py",
-        '}\n"""Of each field that an experiment',
-        '    "channels_last": True,\n',
+        "    strategy_traits: Text = field(",
+        block("An axis", "channels_last: bool = axis("),
     )
     passes(copy, ["tests/spec", "tests/report/test_axes.py"])
     plan = ("-m", "ddpbench", "sweep", "quick", "--dry-run", "--set", "axes.channels_last=[true, false]")

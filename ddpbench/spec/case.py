@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ddpbench.spec import environment, limits
+from ddpbench.spec.axis import axis
 from ddpbench.spec.documents import MAX_CHARACTERS
-from ddpbench.units import Unit
+from ddpbench.units import Unit, counted
 from ddpbench.user_files import is_import_path, short_name
 
 Scaling = Literal["weak", "strong"]
@@ -35,11 +36,6 @@ OF_FRAMEWORKS = ("ray",)
 _NOTHING = object()
 UNUSED_RECOVERY = {"snapshot_every": 50, "agents": 1, "collective_timeout": 10.0}
 """Of a case without recovery, whatever the settings are: it has neither snapshots nor failures."""
-_ADDED_LATER = (
-    *("precision", "data", "evaluation", "checkpoint", "checkpoint_dir", "shrink", "env_json", "recovery"),
-    *("snapshot_every", "agents", "collective_timeout"),
-)
-"""Fields that cases once lacked: at their defaults they are left out of the id, so that old runs keep theirs."""
 _NOT_IN_ID = ("experiment", "strategy_traits")
 """Fields that change nothing of what is trained: of what experiment it is, and what its strategy says of itself."""
 _FOR_FILES = re.compile(r"[^A-Za-z0-9_]")
@@ -110,24 +106,79 @@ class Case:
     bucket_cap_mb: BucketCap = None
     local_batch: Annotated[int, limits.GLOBAL_BATCH] = 8
     global_batch: Annotated[int, limits.SAMPLES] = 8
-    scaling: Scaling = "weak"
+    scaling: Scaling = axis(
+        "weak",
+        role="panel",
+        title="Scaling",
+        meaning="weak: the local batch is fixed; strong: the global batch is fixed",
+        word=lambda value: f"{value} scaling",
+    )
     dtype: Text = "float32"
     fabric: Text = ""
     compute: Literal["real", "replayed", "synthetic"] = "real"
     dilation: Annotated[float, limits.DILATION] = 1.0
-    seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 0
-    replicate: Annotated[int, limits.REPLICATE] = 0
+    seed: Annotated[int, Field(ge=0, lt=1 << 32)] = axis(
+        0,
+        role="panel",
+        title="Seed",
+        meaning="seed of initial parameters and data",
+        word=lambda value: f"seed {value}",
+        decides=["loss"],
+    )
+    replicate: Annotated[int, limits.REPLICATE] = axis(
+        0,
+        role="variant",
+        title="Replicate",
+        meaning="number that distinguishes equal cases in an A/A test",
+        word=lambda value: f"replicate {value}",
+    )
     precision: Precision = "full"
     data: DataSource = "loader"
-    evaluation: bool = False
-    checkpoint: bool = False
-    checkpoint_dir: Text = ""
-    shrink: Annotated[int, Field(ge=1, le=limits.MOST_SHRINK)] = 1
+    evaluation: bool = axis(
+        False,
+        role="panel",
+        title="Evaluation",
+        meaning="launches also time evaluation",
+        word=lambda on: "with evaluation" if on else "without evaluation",
+    )
+    checkpoint: bool = axis(
+        False,
+        role="panel",
+        title="Checkpoints",
+        meaning="launches also time checkpoints",
+        word=lambda on: "with checkpoints" if on else "without checkpoints",
+    )
+    checkpoint_dir: Text = axis(
+        "",
+        role="panel",
+        title="Checkpoints in",
+        meaning="folder for the timed checkpoints; empty for the run directory",
+        word=lambda folder: f"checkpoints in {folder or 'the run'}",
+    )
     env_json: str = environment.NONE
     recovery: Recovery = "off"
-    snapshot_every: Annotated[int, limits.SNAPSHOT_STEPS] = 50
-    agents: Annotated[int, limits.NODES] = 1
-    collective_timeout: Annotated[float, limits.SECONDS_OF_COLLECTIVES] = 10.0
+    snapshot_every: Annotated[int, limits.SNAPSHOT_STEPS, Unit("steps")] = axis(
+        50,
+        role="panel",
+        title="Snapshots",
+        meaning="from one snapshot to the next, for recovery",
+        word=lambda steps: f"a snapshot every {counted(steps, 'step')}",
+    )
+    agents: Annotated[int, limits.NODES] = axis(
+        1,
+        role="panel",
+        title="Agents",
+        meaning="of torchrun, each of which stands for a node, for recovery",
+        word=lambda count: counted(count, "agent"),
+    )
+    collective_timeout: Annotated[float, limits.SECONDS_OF_COLLECTIVES, Unit("s")] = axis(
+        10.0,
+        role="panel",
+        title="Timeout",
+        meaning="of a collective, for recovery",
+        word=lambda seconds: f"collectives time out after {seconds:g} s",
+    )
+    shrink: Annotated[int, Field(ge=1, le=limits.MOST_SHRINK)] = 1
     strategy_traits: Text = field(default="", compare=False)
 
     @property
@@ -292,6 +343,9 @@ class Case:
 
 
 _DEFAULTS = {one.name: one.default for one in fields(Case)}
+_COMPARED = [one.name for one in fields(Case) if one.compare]
+_ADDED_LATER = _COMPARED[_COMPARED.index("replicate") + 1 :]
+"""Fields that cases once lacked: at their defaults they are left out of the id, so that old runs keep theirs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

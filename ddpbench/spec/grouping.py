@@ -12,16 +12,15 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, field, fields
 from functools import cache, partial
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any
 
 from ddpbench.spec import environment
+from ddpbench.spec.axis import Axis, Decided, Role, axis_of
 from ddpbench.spec.case import BASE, OF_FRAMEWORKS, OWN_TYPES, Case
 from ddpbench.spec.links import link_words, short_links
 from ddpbench.units import counted, series_of
 from ddpbench.user_files import short_name
 
-Role = Literal["panel", "variant", "scale", "bookkeeping"]
-Decided = Literal["loss", "state", "compute"]
 Key = tuple[Hashable, ...]
 """Of cases that are alike the same. Its parts have no place of their own: leave fields out with `but`."""
 
@@ -151,7 +150,7 @@ UNDISTURBED = ("off", "uninterrupted")
 _LAUNCHERS = {"local": "a fork server", "spawn": "mp.spawn", "ray": "Ray Train"}
 _ALL: tuple[Decided, ...] = ("loss", "state", "compute")
 
-FACETS: dict[str, Facet] = {
+_FACETS: dict[str, Facet] = {
     "experiment": Facet("bookkeeping", "Experiment", lambda case: case.experiment),
     "workload": Facet("panel", "Workload", lambda case: case.workload, _ALL, in_label=True),
     "strategy": Facet("variant", "Strategy", lambda case: case.strategy_name, in_label=True),
@@ -215,7 +214,6 @@ FACETS: dict[str, Facet] = {
         value=lambda case: case.global_batch if case.scaling == "strong" else None,
         cell=_batch_cell,
     ),
-    "scaling": Facet("panel", "Scaling", lambda case: f"{case.scaling} scaling"),
     "dtype": Facet("panel", "Type", type_word, _ALL),
     "fabric": Facet(
         "panel",
@@ -240,8 +238,6 @@ FACETS: dict[str, Facet] = {
         told=lambda case: case.dilation != 1,
         in_label=True,
     ),
-    "seed": Facet("panel", "Seed", lambda case: f"seed {case.seed}", ["loss"]),
-    "replicate": Facet("variant", "Replicate", lambda case: f"replicate {case.replicate}"),
     "precision": Facet(
         "panel",
         "Precision",
@@ -252,19 +248,6 @@ FACETS: dict[str, Facet] = {
     ),
     "data": Facet(
         "panel", "Data", loading, ["loss", "compute"], told=lambda case: case.data == "memory", in_label=True
-    ),
-    "evaluation": Facet(
-        "panel", "Evaluation", lambda case: "with evaluation" if case.evaluation else "without evaluation"
-    ),
-    "checkpoint": Facet(
-        "panel", "Checkpoints", lambda case: "with checkpoints" if case.checkpoint else "without checkpoints"
-    ),
-    "checkpoint_dir": Facet(
-        "panel",
-        "Checkpoints in",
-        lambda case: (
-            f"checkpoints in {case.checkpoint_dir}" if case.checkpoint_dir else "checkpoints in the run"
-        ),
     ),
     "env_json": Facet(
         "variant",
@@ -279,21 +262,6 @@ FACETS: dict[str, Facet] = {
         lambda case: RECOVERIES.get(case.recovery, case.recovery),
         in_label=True,
     ),
-    "snapshot_every": Facet(
-        "panel",
-        "Snapshots",
-        lambda case: f"a snapshot every {counted(case.snapshot_every, 'step')}",
-    ),
-    "agents": Facet(
-        "panel",
-        "Agents",
-        lambda case: counted(case.agents, "agent"),
-    ),
-    "collective_timeout": Facet(
-        "panel",
-        "Timeout",
-        lambda case: f"collectives time out after {case.collective_timeout:g} s",
-    ),
     "shrink": Facet(
         "panel",
         "Shrink",
@@ -304,7 +272,21 @@ FACETS: dict[str, Facet] = {
     ),
     "strategy_traits": Facet("bookkeeping", "Strategy says", lambda case: ""),
 }
-"""By field, in the order in which words stand."""
+"""Fields whose words need others of the case; the other fields are declared in `Case`."""
+
+
+def _declared(name: str, axis: Axis) -> Facet:
+    def word(case: Case) -> str:
+        return axis.word(getattr(case, name))
+
+    def always_shown(case: Case) -> bool:
+        return axis.always_shown(getattr(case, name))
+
+    return Facet(axis.role, axis.title, word, axis.decides, told=always_shown)
+
+
+AXES: dict[str, Axis] = {one.name: axis for one in fields(Case) if (axis := axis_of(one)) is not None}
+"""Declarations of fields that have more than type and default."""
 
 
 def check_complete(names: Iterable[str], known: Collection[str], where: str) -> None:
@@ -319,7 +301,10 @@ def check_complete(names: Iterable[str], known: Collection[str], where: str) -> 
         raise TypeError(f"{where} differ in {', '.join(lacking)}")
 
 
-check_complete((one.name for one in fields(Case)), FACETS, "Case and FACETS in ddpbench/spec/grouping.py")
+_KNOWN = _FACETS | {name: _declared(name, axis) for name, axis in AXES.items()}
+check_complete((one.name for one in fields(Case)), _KNOWN, "Case and its axes in ddpbench/spec/grouping.py")
+FACETS: dict[str, Facet] = {one.name: _KNOWN[one.name] for one in fields(Case)}
+"""By field, in the order in which words stand."""
 
 
 def of_role(*roles: Role) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -39,17 +39,12 @@ AXES: dict[str, Any] = {
     "bucket_cap_mb": 5.0,
     "local_batch": 16,
     "global_batch": 64,
-    "scaling": "strong",
     "dtype": "float64",
     "fabric": "1 Gbit/s",
     "compute": "replayed",
     "dilation": 2.0,
-    "seed": 1,
-    "replicate": 1,
     "precision": "bf16",
     "data": "memory",
-    "evaluation": True,
-    "checkpoint": True,
     "checkpoint_dir": "/scratch",
     "shrink": 4,
     "env_json": '{"NCCL_ALGO": "Ring"}',
@@ -58,7 +53,22 @@ AXES: dict[str, Any] = {
     "agents": 2,
     "collective_timeout": 30.0,
 }
-"""Of each field that an experiment may vary another value."""
+"""Another value of each field that an experiment may vary; `another` finds those of the others."""
+
+
+def another(name: str, default: Any) -> Any:
+    """Return a value of a new field other than its default: another choice, the opposite, or one more."""
+    hint = get_type_hints(Case)[name]
+    if get_origin(hint) is Literal:
+        return next(choice for choice in get_args(hint) if choice != default)
+    return not default if hint is bool else f"another {name}" if hint is str else default + 1
+
+
+AXES |= {
+    one.name: another(one.name, one.default)
+    for one in fields(Case)
+    if one.name not in AXES and FACETS[one.name].role != "bookkeeping"
+}
 FOLLOWS = {
     "global_batch": {"scaling": "strong"},
     "ranks_per_node": {"nodes": 2, "ranks_per_node": 1},

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_orig
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.table.result import CaseResult
 from ddpbench.spec import Case
+from ddpbench.spec.grouping import AXES
+from ddpbench.units import Unit
 
 Kind = Literal["text", "whole", "truth", "number"]
 Source = Literal[
@@ -52,14 +54,19 @@ class Column:
         return {"text": "string", "whole": "Int64", "truth": "boolean", "number": "float64"}[self.kind]
 
 
-def setting(name: str, unit: str, meaning: str) -> Column:
-    """Return the column of a field of `Case`, of its type there."""
-    hint = _HINTS[name]
+def setting(name: str, unit: str = "", meaning: str = "") -> Column:
+    """Return the column of a field of `Case`, of its type there; with its unit and meaning, where it declares them."""
+    hint, declared = _HINTS[name], AXES.get(name)
     while get_origin(hint) is Annotated:
-        hint = get_args(hint)[0]
-    kind = "text" if get_origin(hint) is Literal else _KINDS[hint]
+        hint, *more = get_args(hint)
+        unit = next((one.name for one in more if isinstance(one, Unit)), unit)
     return Column(
-        name=name, kind=kind, unit=unit, meaning=meaning, source="plan", value=attrgetter(f"case.{name}")
+        name=name,
+        kind="text" if get_origin(hint) is Literal else _KINDS[hint],
+        unit=unit,
+        meaning=meaning or (declared.meaning if declared is not None else ""),
+        source="plan",
+        value=attrgetter(f"case.{name}"),
     )
 
 

@@ -14,7 +14,7 @@ from ddpbench.analysis.statistics.estimands import MEDIAN, WITHIN_ROUNDS
 from ddpbench.analysis.statistics.stats import step_time
 from ddpbench.analysis.table.column import Column, From, Within, setting
 from ddpbench.spec import Case
-from ddpbench.spec.grouping import check_complete
+from ddpbench.spec.grouping import AXES, check_complete
 
 _SHOWN: dict[str, str] = {"whole": "integer", "truth": "boolean"}
 """What `docs/columns.md` calls a kind, where that is another word."""
@@ -87,7 +87,7 @@ _OVERLAP_FRACTION = _STEPS.measured(
     f"fraction of communication hidden behind computation, {MEDIAN}",
     _TRANSFERS(lambda parts: parts.overlap_interval()),
 )
-TABLE: tuple[Column, ...] = (
+_TABLE: tuple[Column, ...] = (
     _PLAN.text(
         "case_id",
         "stable name: strategy, ranks, bucket cap and a digest of the contents",
@@ -115,7 +115,7 @@ TABLE: tuple[Column, ...] = (
     ),
     setting("local_batch", "samples", "batch per rank"),
     setting("global_batch", "samples", "batch of the whole job"),
-    setting("scaling", "", "weak: the local batch is fixed; strong: the global batch is fixed"),
+    setting("scaling"),
     _PLAN.text(
         "dtype",
         "type of parameters and gradients; several of a class's own are joined: bfloat16+float32",
@@ -570,15 +570,15 @@ TABLE: tuple[Column, ...] = (
         "time per step in which transfers queue behind earlier ones of the same rank, median over launches",
         lambda case: case.communication("queue"),
     ),
-    setting("seed", "", "seed of initial parameters and data"),
-    setting("replicate", "", "number that distinguishes equal cases in an A/A test"),
-    setting("evaluation", "", "launches also time evaluation"),
+    setting("seed"),
+    setting("replicate"),
+    setting("evaluation"),
     setting("recovery", "", "what fails in a training with snapshots; off: there is none"),
-    setting("snapshot_every", "steps", "from one snapshot to the next, for recovery"),
-    setting("agents", "", "of torchrun, each of which stands for a node, for recovery"),
-    setting("collective_timeout", "s", "of a collective, for recovery"),
-    setting("checkpoint", "", "launches also time checkpoints"),
-    setting("checkpoint_dir", "", "folder for the timed checkpoints; empty for the run directory"),
+    setting("snapshot_every"),
+    setting("agents"),
+    setting("collective_timeout"),
+    setting("checkpoint"),
+    setting("checkpoint_dir"),
     _PLAN.text(
         "same_buckets_mb",
         "other bucket caps asked for that make the same buckets: the row stands for them",
@@ -599,6 +599,9 @@ TABLE: tuple[Column, ...] = (
         _RECOVERY(lambda cost: cost.snapshot_mean_s),
     ),
 )
+_NAMED = {column.name for column in _TABLE}
+TABLE = (*_TABLE, *(setting(name) for name in AXES if name not in _NAMED))
+"""All of them; an axis whose place is not decided yet comes last."""
 COLUMNS: tuple[str, ...] = tuple(column.name for column in TABLE)
 """Their names, in the order of the file."""
 _COMPARED = tuple(one.name for one in fields(Case) if one.compare)
