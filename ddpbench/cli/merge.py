@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -33,19 +32,19 @@ def _run(arguments: argparse.Namespace) -> int:
     import ddpbench
     from ddpbench.cli.results import failed
     from ddpbench.errors import RequestError
-    from ddpbench.launch.merge.merge import merge
+    from ddpbench.launch.merge.merge import merging
 
-    merged = merge(arguments.run_dirs, arguments.out)
-    for sentence in merged.left_out:
-        say(f"left out: {sentence}", sys.stderr)
-    count = len(arguments.run_dirs)
-    show(f"{merged.launches} launches of {count} runs in {merged.run.path}", file=sys.stderr)
-    try:
-        with PassingLine() as told:
-            page, summary = ddpbench.report_on(merged.run.path, told=told)
-    except RequestError:  # nothing was made of the request: nothing stays
-        shutil.rmtree(merged.run.path, ignore_errors=True)
-        raise
+    with merging(arguments.run_dirs, arguments.out) as merged:
+        for sentence in merged.left_out:
+            say(f"left out: {sentence}", sys.stderr)
+        count = len(arguments.run_dirs)
+        show(f"{merged.launches} launches of {count} runs in {merged.run.path}", file=sys.stderr)
+        try:
+            with PassingLine() as told:
+                page, summary = ddpbench.report_on(merged.run.path, told=told)
+        except RequestError:  # nothing was made of the request: nothing stays
+            merged.remove()
+            raise
     for sentence in summary.left_out:
         say(sentence, sys.stderr)
     show(page)

@@ -61,12 +61,16 @@ def holder(name: str) -> Holder:
 
 
 def _holder(name: str, found: _Socket, process: tuple[int, int] | None) -> Holder:
-    if process is not None:
-        return Holder(user=process[1] if found.user is None else found.user, process=process[0])
+    if found.user is not None and process is not None:
+        return Holder(user=found.user, process=process[0])
     peer = _peer(name)  # another user's processes show what they hold to root alone
-    if found.user is None:
+    if found.user is not None:
+        return Holder(user=found.user, process=peer.process if peer.user == found.user else None)
+    if (
+        process is None or peer.user is not None or not peer.listens
+    ):  # a name with a line break lists what is not there
         return peer
-    return Holder(user=found.user, process=peer.process if peer.user == found.user else None)
+    return Holder(user=process[1], process=process[0])
 
 
 def _peer(name: str) -> Holder:

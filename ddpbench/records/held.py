@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,9 @@ from ddpbench.planted import is_planted_in
 
 _MOST_LINKS = 40
 """Symbolic links that are followed, as in the kernel."""
+
+
+_OPEN = Path("/proc/self/fd")
 
 
 class HeldFolder:
@@ -42,7 +46,7 @@ class HeldFolder:
     @property
     def itself(self) -> Path:
         """A path of it that leads nowhere else while it is held."""
-        return Path(f"/proc/self/fd/{self.descriptor}")
+        return _OPEN / str(self.descriptor)
 
     def close(self) -> None:
         """Lets go of the folder and of those above it."""
@@ -56,6 +60,11 @@ class HeldFolder:
             OutputError: a link is another user's, in a folder like /tmp or below one of theirs there.
             OSError: a part is missing, is no folder or cannot be reached; or links lead in a circle.
         """
+        if path.parts[:4] == _OPEN.parts and len(path.parts) > 4:  # held already: where it leads is not read
+            held = Path(*path.parts[:5])
+            self._folders.append(os.open(held, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+            self._names.append(str(held.relative_to("/")))
+            path = Path("/", *path.parts[5:])
         parts, links = [*reversed(path.parts[1:])], 0
         while parts:
             part = parts.pop()
@@ -199,6 +208,46 @@ def new_folder(folder: Path) -> Iterator[Path]:
         except BaseException:
             held.remove_made()
             raise
+
+
+class MadeFolder:
+    """A folder that this call has made in a held one: whatever is put in its place, this one is written and removed."""
+
+    def __init__(self, parent: Path, name: str) -> None:
+        """Makes it.
+
+        Raises:
+            OSError: it cannot be made, as where something of that name is there.
+        """
+        self._path = parent / name
+        self._path.mkdir()
+        self._descriptor = os.open(self._path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    @property
+    def itself(self) -> Path:
+        """A path of it that leads nowhere else while it is held."""
+        return _OPEN / str(self._descriptor)
+
+    def close(self) -> None:
+        """Lets go of it."""
+        os.close(self._descriptor)
+
+    def remove(self) -> None:
+        """Removes it with all that is in it, as far as that can be."""
+        shutil.rmtree(".", ignore_errors=True, dir_fd=self._descriptor)
+        with contextlib.suppress(OSError):
+            self._path.rmdir()
+
+    def rename(self, name: str) -> None:
+        """Gives it another name in the same folder.
+
+        Raises:
+            OutputError: something else was put in its place.
+            OSError: it cannot be renamed.
+        """
+        self._path = self._path.rename(self._path.with_name(name))
+        if not os.path.samestat(os.fstat(self._descriptor), self._path.lstat()):
+            raise OutputError(f"{name} was exchanged while it was written: give another name")
 
 
 @contextlib.contextmanager

@@ -193,6 +193,46 @@ def test_a_merge_writes_in_the_folder_that_it_has_looked_at(
     assert [path.name for path in (tmp_path / "shared/away").iterdir()] == ["out"]
 
 
+def test_a_merge_writes_in_the_folder_that_it_has_made(
+    runs: tuple[RunDir, RunDir], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever can rename it meanwhile leads nothing elsewhere, and has nothing else removed."""
+    mine, shared = tmp_path / "mine", tmp_path / "shared"
+    for folder in (mine, shared):
+        folder.mkdir()
+    (mine / "plan.json").write_text("mine", encoding="utf-8")
+
+    def exchanged(*words: Any) -> None:
+        (made,) = shared.iterdir()
+        made.rename(tmp_path / "away")
+        made.symlink_to(mine)
+        copy_proofs(*words)
+
+    monkeypatch.setattr("ddpbench.launch.merge.merge.copy_proofs", exchanged)
+    with pytest.raises(OutputError, match="was exchanged while it was written"):
+        merge([run.path for run in runs], shared / "out")
+    assert [path.read_text(encoding="utf-8") for path in mine.iterdir()] == ["mine"]
+    assert list((tmp_path / "away").iterdir()) == []
+
+
+def test_a_merge_that_gets_no_report_removes_what_it_has_made_alone(
+    runs: tuple[RunDir, RunDir], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, folder = tmp_path / "mine", tmp_path / "shared/folder"
+    (mine / "out").mkdir(parents=True)
+    (mine / "out/thesis.txt").touch()
+
+    def refuses(*_: object, **__: object) -> None:
+        folder.rename(tmp_path / "shared/away")
+        folder.symlink_to(mine)
+        raise IdentityError("no report of it")
+
+    monkeypatch.setattr("ddpbench.report_on", refuses)
+    assert cli(["merge", *(str(run.path) for run in runs), "--out", str(folder / "out")]) == 2
+    assert (mine / "out/thesis.txt").exists()
+    assert list((tmp_path / "shared/away").iterdir()) == []
+
+
 def test_what_somebody_has_put_where_a_merge_writes_first_is_not_used(
     runs: tuple[RunDir, RunDir], tmp_path: Path
 ) -> None:

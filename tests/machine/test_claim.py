@@ -158,6 +158,20 @@ def test_a_stranger_with_all_names_of_a_user_has_two_sweeps_of_the_user_see_each
 
 
 @needs_root
+@pytest.mark.usefixtures("kernel")
+def test_a_name_that_looks_like_a_list_of_names_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel lists line breaks of a name as they are."""
+    monkeypatch.setenv("DDPBENCH_CLAIMS", "own")
+    name = f"ddpbench-core-{CORE}"
+    with socket.socket(socket.AF_UNIX) as own:
+        own.bind(f"\0{name}-test-{os.getpid()}")
+        inode = os.fstat(own.fileno()).st_ino
+        forged = f"x\n0: 00000002 00000000 00010000 0001 01 {inode} @{name}-of-{os.geteuid()}-aa"
+        with stranger_with(name, forged), claimed([CORE]):
+            pass
+
+
+@needs_root
 def test_who_cannot_be_told_from_ones_own_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that tells nothing, of a process that this user does not see, which answers nobody any more."""
     monkeypatch.setenv("DDPBENCH_CLAIMS", "own")

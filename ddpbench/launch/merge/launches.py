@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ class Merged:
     run_id: str
     launches: int = 0
     left_out: list[str] = field(default_factory=list)
+    remove: Callable[[], None] = lambda: None
+    """Removes the new run; while it is held open, whatever has been put in its place."""
 
 
 def all_cases(sources: Sequence[Source]) -> dict[str, dict[str, Any]]:

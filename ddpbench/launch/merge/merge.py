@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shlex
-import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from ddpbench.launch.merge.sources import Source, check_alike, check_different, 
 from ddpbench.machine.identity import setup_of
 from ddpbench.records import SCHEMA_VERSION, RunDir, explain_os_error
 from ddpbench.records.files import write_anew
-from ddpbench.records.held import new_folder
+from ddpbench.records.held import MadeFolder, new_folder, told_of
 from ddpbench.records.machine import read_merged
 from ddpbench.records.plan import claims_json, read_plan
 from ddpbench.spec.claims import Past, PlannedClaim
@@ -27,7 +27,14 @@ from ddpbench.version import VERSION
 
 
 def merge(paths: Sequence[Path], out: Path) -> Merged:
-    """Makes a run directory of several, from which tables and reports are made as from any other.
+    """Makes a run directory of several, read like any other; raises as `merging`."""
+    with merging(paths, out) as merged:
+        return merged
+
+
+@contextlib.contextmanager
+def merging(paths: Sequence[Path], out: Path) -> Iterator[Merged]:
+    """Makes a run directory of several, and holds it open during the body, which may remove it.
 
     Raises:
         RequestError: fewer than two different runs, or something that is not a run directory.
@@ -43,25 +50,31 @@ def merge(paths: Sequence[Path], out: Path) -> Merged:
     check_alike(sources)
     if out.exists() or out.is_symlink():
         raise OutputError(f"{out} exists already; a merge makes a new directory: choose another --out")
-    try:
-        with new_folder(out.parent) as parent:
-            merged = _made(sources, parent / f".{out.name}.merging-{os.getpid()}", out)
-    except OSError as error:
-        raise OutputError(f"{out} cannot be written: {explain_os_error(error)}") from None
-    merged.run = RunDir(out)
-    return merged
+    with contextlib.ExitStack() as held:
+        try:
+            parent = held.enter_context(new_folder(out.parent))
+            folder = held.enter_context(
+                contextlib.closing(MadeFolder(parent, f".{out.name}.merging-{os.getpid()}"))
+            )
+            merged = _made(sources, folder, out)
+        except OSError as error:
+            raise OutputError(f"{out} cannot be written: {explain_os_error(error)}") from None
+        yield merged
 
 
-def _made(sources: Sequence[Source], temporary: Path, out: Path) -> Merged:
-    """Make a run directory under a temporary name, and give it that of `out` once it is whole; raises as `merge`."""
-    temporary.mkdir()  # not one that somebody else has made
+def _made(sources: Sequence[Source], folder: MadeFolder, out: Path) -> Merged:
+    """Make a run directory under a temporary name, and give it that of `out` once it is whole; raises as `merging`."""
+    run = RunDir(folder.itself)
     try:
-        (temporary / "cases").mkdir()
-        merged = _write(sources, RunDir(temporary), out)
-        read_plan(RunDir(temporary))  # what was made is a run directory
-        temporary.rename(temporary.with_name(out.name))
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        with told_of(folder.itself, out):
+            run.cases.mkdir()
+            merged = _write(sources, run, out)
+            read_plan(run)  # what was made is a run directory
+        folder.rename(out.name)
+    except BaseException:
+        folder.remove()
+        raise
+    merged.run, merged.remove = RunDir(out), folder.remove
     return merged
 
 
