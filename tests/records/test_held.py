@@ -7,20 +7,31 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.records.held import held_folder, new_folder
+from ddpbench.records.held import HeldFolder, held_folder, new_folder
 
 
-def test_a_held_folder_is_not_looked_for_again_by_its_path(tmp_path: Path) -> None:
+def test_a_held_folder_is_not_looked_for_again_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever exchanges it just after its path was read leads nothing elsewhere."""
     mine, folder = tmp_path / "mine", tmp_path / "shared/folder"
     for made in (mine, folder):
         made.mkdir(parents=True)
+    target = HeldFolder.target
+
+    def exchanged(self: HeldFolder, name: str) -> Path | None:
+        found = target(self, name)
+        if found == folder:
+            folder.rename(tmp_path / "shared/away")
+            folder.symlink_to(mine)
+        return found
+
     with held_folder(folder) as held:
-        folder.rename(tmp_path / "shared/away")
-        folder.symlink_to(mine)
+        monkeypatch.setattr(HeldFolder, "target", exchanged)
         with new_folder(held.itself / "below") as below:
             (below / "file").touch()
     assert list(mine.iterdir()) == []
-    assert (tmp_path / "shared/away/below/file").exists()
+    assert (folder / "below/file").exists()
 
 
 def test_in_a_held_folder_that_was_removed_nothing_is_made(tmp_path: Path) -> None:
