@@ -155,7 +155,12 @@ def format_rounded(value: float, decimals: int) -> str:
     if decimals < 0 and value:
         decimals = max(decimals, -math.floor(math.log10(abs(value))))
     text = f"{round(value, decimals):,.{max(decimals, 0)}f}"
-    return text.replace("-", "\N{MINUS SIGN}") if float(text.replace(",", "")) else text.replace("-", "")
+    return with_minus(text) if float(text.replace(",", "")) else text.replace("-", "")
+
+
+def with_minus(number: str) -> str:
+    """Return a number's text with a minus sign in a hyphen's place."""
+    return number.replace("-", "\N{MINUS SIGN}")
 
 
 def format_at_most(fraction: float) -> str:
@@ -194,10 +199,16 @@ def parse_bit_rate(value: str | float) -> float:
 
 def format_bit_rate(bits_per_second: float) -> str:
     """A link's rate in the decimal unit that suits it: `"1 Gbit/s"`, `"62.5 Mbit/s"`; no digit is lost below 12."""
-    for unit, scale in (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
-        if bits_per_second >= scale:
-            return f"{bits_per_second / scale:.12g} {unit}"
-    return f"{bits_per_second:.12g} bit/s"
+    number, prefix = in_prefix(bits_per_second)
+    return f"{number} {prefix}bit/s"
+
+
+def in_prefix(value: float) -> tuple[str, str]:
+    """Return a number of up to 12 digits and the decimal prefix that suits it: `("62.5", "M")`."""
+    for prefix, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= scale:
+            return f"{value / scale:.12g}", prefix
+    return f"{value:.12g}", ""
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

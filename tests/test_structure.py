@@ -143,3 +143,61 @@ def test_no_module_imports_itself_in_a_circle() -> None:
 def test_a_circle_is_found() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}})
     assert not circle({"a": {"b", "c"}, "b": {"c"}})
+
+
+FORMATS = ("draw/canvas.py", "draw/png.py", "draw/slide.py", "draw/slim.py", "embedded.py")
+"""Files of the report that write formats: lines as wide as a picture, SVG, PNG, addresses in HTML."""
+EDITS = {
+    *(
+        "capitalize",
+        "partition",
+        "removeprefix",
+        "removesuffix",
+        "replace",
+        "rpartition",
+        "rsplit",
+        "split",
+        "sub",
+    ),
+    *("title", "translate"),
+}
+CUTS = {"lstrip", "rstrip", "strip"}
+
+
+def edits(text: str) -> list[str]:
+    """Return the calls that take words out of a text, or put others there, and the slices that change its case."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            called, on = node.func.attr, node.func.value
+            sliced = isinstance(on, ast.Subscript) and isinstance(on.slice, ast.Slice)
+            cased = called in ("lower", "upper") and sliced
+            if called in EDITS or cased or (called in CUTS and (node.args or node.keywords)):
+                found.append(f"line {node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+def test_a_report_edits_no_finished_prose() -> None:
+    """A sentence is composed once, by code that knows what stands beside it: `ddpbench/analysis/sentences.py`."""
+    folder = ROOT / "ddpbench/report"
+    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")}
+    assert paths.keys() >= set(FORMATS)
+    found = {name: edits(path.read_text("utf-8")) for name, path in paths.items() if name not in FORMATS}
+    assert not {name: lines for name, lines in found.items() if lines}
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        're.sub(rf", {word}", "", caption)',
+        'WORD.sub("", caption)',
+        'caption.replace("+", "")',
+        'caption.partition(". ")[2]',
+        'name.removesuffix(" scaling")',
+        'caption.lstrip(".,; ")',
+        "f'{text[:1].lower()}{text[1:]}'",
+    ],
+)
+def test_an_edit_of_prose_is_found(edit: str) -> None:
+    assert edits(f"told = {edit}")
+    assert not edits("told = ', '.join(words).strip()\ndataclass = replace(picture, caption=told)")

@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
 
 
 def capital(text: str) -> str:
     """Return a text with a capital."""
     return text[:1].upper() + text[1:]
+
+
+def headline(text: str) -> str:
+    """Return a text with a capital, unless it begins with a name such as `gpt:nano`."""
+    return capital(text) if re.match(r"[^\W\d_]+[:,]*( |$)", text) else text
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    start: str
+    conditions: tuple[str, ...]
+    end: str
+    after: str
+    joint: str
+    raised: bool
+
+    @property
+    def clause(self) -> str:
+        head = self.joint.join(part for part in (self.start, ", ".join(self.conditions)) if part)
+        return f"{head}{self.end}" if head else ""
+
+    def __str__(self) -> str:
+        clause = capital(self.clause) if self.raised else self.clause
+        return " ".join(part for part in (clause and f"{clause}.", self.after) if part)
 
 
 class Sentence(str):
@@ -17,10 +43,16 @@ class Sentence(str):
     """
 
     __slots__ = ("_parts",)
-    _parts: tuple[str, tuple[str, ...], str, str, str]
+    _parts: _Parts
 
     def __new__(
-        cls, start: str, conditions: Iterable[str] = (), end: str = "", after: str = "", joint: str = ", "
+        cls,
+        start: str,
+        conditions: Iterable[str] = (),
+        end: str = "",
+        after: str = "",
+        joint: str = ", ",
+        raised: bool = False,
     ) -> Sentence:
         """Put it together.
 
@@ -30,35 +62,44 @@ class Sentence(str):
             end: follows start and conditions, without its full stop. Where nothing is left of them it is left out.
             after: further sentences.
             joint: between the start and the conditions.
+            raised: whether it begins with a capital.
         """
-        parts = (start, tuple(conditions), end, after, joint)
-        sentence = super().__new__(cls, _joined(*parts))
+        return cls._of(_Parts(start, tuple(conditions), end, after, joint, raised))
+
+    @classmethod
+    def _of(cls, parts: _Parts) -> Sentence:
+        sentence = super().__new__(cls, str(parts))
         sentence._parts = parts
         return sentence
 
-    def __reduce__(self) -> tuple[type[Sentence], tuple[str, tuple[str, ...], str, str, str]]:
+    def __reduce__(self) -> tuple[Callable[[_Parts], Sentence], tuple[_Parts]]:
         """Return what a copy is made of."""
-        return Sentence, self._parts
+        return Sentence._of, (self._parts,)
+
+    @property
+    def clause(self) -> str:
+        """It without a capital, a full stop and further sentences."""
+        return self._parts.clause
 
     @property
     def conditions(self) -> tuple[str, ...]:
         """All its conditions."""
-        return self._parts[1]
+        return self._parts.conditions
 
     def but(self, told: Collection[str]) -> Sentence:
         """Return it without the conditions that are told beside it."""
-        start, conditions, *rest = self._parts
-        return Sentence(start, [word for word in conditions if word not in told], *rest)
+        kept = tuple(word for word in self.conditions if word not in told)
+        return self._of(replace(self._parts, conditions=kept))
 
     def qualified(self, tags: Collection[str]) -> Sentence:
         """Return it with these in brackets before its full stop."""
-        start, conditions, end, *rest = self._parts
-        return Sentence(start, conditions, f"{end} ({'; '.join(tags)})" if tags else end, *rest)
+        end = f"{self._parts.end} ({'; '.join(tags)})" if tags else self._parts.end
+        return self._of(replace(self._parts, end=end))
 
 
-def _joined(start: str, conditions: Iterable[str], end: str, after: str, joint: str) -> str:
-    head = joint.join(part for part in (start, ", ".join(conditions)) if part)
-    return " ".join(part for part in (f"{head}{end}." if head else "", after) if part)
+def sentence(start: str, conditions: Iterable[str] = (), end: str = "") -> Sentence:
+    """Return one with a capital."""
+    return Sentence(start, conditions, end, raised=True)
 
 
 def but(text: str, told: Collection[str]) -> str:

@@ -7,7 +7,7 @@ import math
 from ddpbench.analysis.read.overlap import PARTS, Breakdown
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import MARGIN, median_launch
-from ddpbench.units import decimals_borne
+from ddpbench.units import decimals_borne, with_minus
 
 
 def share_of_step(parts: Breakdown, name: str) -> Interval:
@@ -17,17 +17,17 @@ def share_of_step(parts: Breakdown, name: str) -> Interval:
     return median_launch(shares) if shares else Interval(value=0.0)
 
 
-def percent_of(found: Interval, sign: str = "") -> str:
+def percent_of(found: Interval, sign: str = "", *, bare: bool = False) -> str:
     """Return a fraction as `85 % [78, 92]`, with the digits that its interval bears; `sign` is `+` for a difference.
 
-    An end beside the margin is not rounded to it: `20 % [1.5, 42]`.
+    An end beside the margin is not rounded to it: `20 % [1.5, 42]`. Where `bare`, the interval is left out.
     """
     value = 100 * found.value
     ends = [None if end is None else 100 * end for end in (found.low, found.high)]
     digits = decimals_borne(value, *ends, most=1)
     low, high = (None if end is None else f"{end:{sign}.{_beside_margin(end, digits)}f}" for end in ends)
     text = f"{value:{sign}.{digits}f} %"
-    return (f"{text} [{low}, {high}]" if low and high else text).replace("-", "\N{MINUS SIGN}")
+    return with_minus(f"{text} [{low}, {high}]" if low and high and not bare else text)
 
 
 def _beside_margin(end: float, digits: int) -> int:

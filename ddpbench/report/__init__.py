@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,5 +63,5 @@ def _pictures(folder: Path) -> list[Path]:
     return [
         path
         for path in (sorted(folder.iterdir()) if folder.is_dir() else ())
-        if path.suffix[1:] in FORMATS and path.stem.rstrip("-0123456789") in kinds
+        if path.suffix[1:] in FORMATS and re.fullmatch(rf"({'|'.join(kinds)})(-\d+)?", path.stem)
     ]

@@ -13,10 +13,11 @@ from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
-from ddpbench.analysis.sentences import but
+from ddpbench.analysis.sentences import but, headline
 from ddpbench.report.draw.canvas import Drawn
+from ddpbench.report.method import TERMS
 from ddpbench.report.parts import Picture, Table
-from ddpbench.report.words import headline
+from ddpbench.texts import on_page
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +94,27 @@ def _boxes(characters: Sequence[str]) -> str:
         f"The figures have boxes in place of {listed}: no font that is installed here has them. Install one, such as "
         "the package fonts-noto-cjk, and make the report again; the text and tables of this page are right."
     )
+
+
+TERMS_HERE = Markup("<!-- terms -->")
+"""The place of the terms that a page has."""
+
+
+def with_terms(html: str) -> str:
+    """Return a page with the terms that its text has, and what they mean."""
+    body = html[html.index("<body>") : html.index('<h2 id="method"')]
+    text = re.sub(r"<[^>]*>", " ", body).lower()
+    found = "".join(
+        Markup("<dt>{}</dt><dd>{}</dd>\n").format(on_page(term), on_page(meaning))
+        for term, meaning in TERMS
+        if any(_has(text, word.lower()) for word in term.split(", "))
+    )
+    return html.replace(TERMS_HERE, found)
+
+
+def _has(text: str, word: str) -> bool:
+    """Return whether a word begins with this somewhere; of large texts, looking for it anywhere is quick."""
+    return word in text and re.search(rf"\b{re.escape(word)}", text) is not None
 
 
 class Numbers:

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import itertools
 import math
-import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from markupsafe import Markup, escape
 
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.wording import LATE
-from ddpbench.analysis.sentences import but
+from ddpbench.analysis.sentences import but, headline
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.analysis.table.columns import meanings
 from ddpbench.analysis.table.frame import csv_of
@@ -27,14 +26,15 @@ from ddpbench.installed import functions
 from ddpbench.report.captions import emulation_words, shared_words
 from ddpbench.report.draw.painter import Painter, draw_all
 from ddpbench.report.embedded import (
+    TERMS_HERE,
     Embedded,
     NumberedTable,
     Numbers,
     data_address,
     labelled,
     with_images,
+    with_terms,
 )
-from ddpbench.report.method import TERMS
 from ddpbench.report.outside import dressed
 from ddpbench.report.parts import Section
 from ddpbench.report.rows import Row, rows_of
@@ -70,7 +70,7 @@ from ddpbench.report.words import moment, percent
 from ddpbench.spec import Case
 from ddpbench.spec.documents import parse
 from ddpbench.strategies.traits import traits_of
-from ddpbench.texts import clean, command, on_page
+from ddpbench.texts import clean, command
 from ddpbench.units import counted, format_at_most, format_seconds
 from ddpbench.version import VERSION
 from ddpbench.wanted import ONLY_PNG, Wanted
@@ -153,7 +153,7 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
             data_parallel=own_phases,
             proofs_line=proofs_line(summary),
             proofs_passed=proved,
-            terms_here=_TERMS_HERE,
+            terms_here=TERMS_HERE,
             column_meanings=meanings(),
             **_closing_tables(summary, rows, _missing_from(sections), numbers),
             **_words_on_run(summary),
@@ -161,10 +161,9 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
             **_style_and_script(),
         )
     )
-    html = html.replace(_TERMS_HERE, _terms_of(html))
     drawn = painter.drawn() if painter is not None else draw_all(drawing)
     return Page(
-        html=with_images(html, drawn),
+        html=with_images(with_terms(html), drawn),
         figures={path: content for one in drawn for path, content in one.files.items()},
     )
 
@@ -195,25 +194,6 @@ def _downloads(summary: RunSummary) -> Mapping[str, str]:
         "csv": data_address("text/csv", csv_of(summary.cases)),
         "json": data_address("application/json", embedded_json(summary)),
     }
-
-
-_TERMS_HERE = Markup("<!-- terms -->")
-
-
-def _terms_of(html: str) -> str:
-    """Return the terms that a page's text has, with what they mean; `html` is the page without them."""
-    body = html[html.index("<body>") : html.index('<h2 id="method"')]
-    text = re.sub(r"<[^>]*>", " ", body).lower()
-    return "".join(
-        Markup("<dt>{}</dt><dd>{}</dd>\n").format(on_page(term), on_page(meaning))
-        for term, meaning in TERMS
-        if any(_has(text, word.lower()) for word in term.split(", "))
-    )
-
-
-def _has(text: str, word: str) -> bool:
-    """Return whether a word begins with this somewhere; of large texts, looking for it anywhere is quick."""
-    return word in text and re.search(rf"\b{re.escape(word)}", text) is not None
 
 
 def _placed(made: Sequence[Section], numbers: Numbers, shared: Collection[str]) -> _Placed:
@@ -356,6 +336,7 @@ def count_words(summary: RunSummary) -> Sequence[tuple[str, str]]:
 
 def _environment(shared: Collection[str]) -> jinja2.Environment:
     found = environment()
+    found.filters["headline"] = headline
     found.filters["counted"] = counted
     found.filters["at_most"] = format_at_most
     found.filters["exactly"] = _exactly
@@ -380,7 +361,7 @@ def _resumes(summary: RunSummary) -> str:
         return command("ddpbench", "submit", str(Path(summary.run_path).parent))
     if "planned_nodes" in context:
         return command("ddpbench", "plan", summary.run_path)
-    return command("ddpbench", "sweep", f"{summary.run_path.rstrip('/')}/experiment.toml")
+    return command("ddpbench", "sweep", str(Path(summary.run_path) / "experiment.toml"))
 
 
 def _experiment(summary: RunSummary) -> Mapping[str, object]:

@@ -61,10 +61,13 @@ class Row(CaseSummary):
     @property
     def name(self) -> str:
         """Strategy, ranks and bucket cap, in a few words."""
-        words = [self.strategy_name, ranks(self.case.world_size)]
-        if self.case.bucket_cap_mb is not None:
-            words.append(f"{self.bucket_name} buckets")
-        return ", ".join(words)
+        cap = f", {self.bucket_name} buckets" if self.case.bucket_cap_mb is not None else ""
+        return f"{self.name_but_cap}{cap}"
+
+    @property
+    def name_but_cap(self) -> str:
+        """Strategy and ranks."""
+        return f"{self.strategy_name}, {ranks(self.case.world_size)}"
 
     @property
     def badges(self) -> str:

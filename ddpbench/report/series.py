@@ -29,6 +29,8 @@ class Series:
     variant: int
     """Which variant of its strategy and algorithm in the panel this is, from 0: they share a colour, not a marker."""
     rows: tuple[Row, ...]
+    words: str = ""
+    """The part of its name that tells it from other variants of its strategy."""
 
     @property
     def traits(self) -> Traits:
@@ -88,11 +90,14 @@ class Panel:
         for by_cap in groups.values():
             cap = min(by_cap, key=lambda cap: (not any(row.ok for row in by_cap[cap]), cap_order(cap)))
             rows = sorted(by_cap[cap], key=lambda row: row.case.world_size)
-            name = " ".join([rows[0].strategy_name, words[rows[0].case_id]]).rstrip()
+            own = words[rows[0].case_id]
+            name = " ".join(filter(None, [rows[0].strategy_name, own]))
             kind = (rows[0].case.strategy, rows[0].case.algorithm)
             variant = seen[kind] = seen.get(kind, -1) + 1
             chosen.append(
-                Series(name=name, strategy=rows[0].case.strategy, variant=variant, rows=tuple(rows))
+                Series(
+                    name=name, words=own, strategy=rows[0].case.strategy, variant=variant, rows=tuple(rows)
+                )
             )
             if len(by_cap) > 1:
                 others = series_of(

@@ -27,6 +27,7 @@ from ddpbench.analysis.results import (
     columns_of,
 )
 from ddpbench.analysis.scaling.curves import CurveLaws
+from ddpbench.analysis.sentences import headline
 from ddpbench.analysis.summary import RunSummary
 
 
@@ -56,7 +57,9 @@ def embedded_json(summary: RunSummary) -> str:
         "validity": list(summary.validity),
         "checks": {
             "outcome": summary.checks.outcome,
-            "rules": [asdict(rule) for rule in summary.checks.rules],
+            "rules": [
+                asdict(rule) | {"statement": headline(rule.statement)} for rule in summary.checks.rules
+            ],
             "violations": [violation.to_json() for violation in summary.checks.violations],
         },
         "fabrics": [asdict(one) for one in summary.fabrics],

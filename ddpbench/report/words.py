@@ -11,12 +11,6 @@ from ddpbench.units import counted, format_rounded, utc_of
 series_of = units.series_of
 
 
-def headline(text: str) -> str:
-    """Return a heading with a capital, unless it begins with a name such as `gpt:nano`."""
-    first = text.split(" ", 1)[0].rstrip(":,")
-    return text[:1].upper() + text[1:] if first.isalpha() else text
-
-
 def number(value: float) -> str:
     """Return a number with three significant digits and thousands separated."""
     return Interval(value).number

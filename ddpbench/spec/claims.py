@@ -189,6 +189,11 @@ class Past:
         """The verdict without its numbers."""
         return self.verdict.partition(":")[0]
 
+    @property
+    def numbers(self) -> str:
+        """The numbers of the verdict; empty where it has none."""
+        return self.verdict.partition(": ")[2]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgedAgain(Past):

@@ -73,5 +73,10 @@ def _parts(fabric: str) -> tuple[str, str]:
         low, high = min(rate for _, rate in odd), max(rate for _, rate in odd)
         span = format_bit_rate(low) if low == high else f"{format_bit_rate(low)} to {format_bit_rate(high)}"
         words = [f"nodes {', '.join(str(node) for node, _ in odd)} at {span}"]
-    rest = fabric.split("; ")[1:]
-    return format_bit_rate(usual), "; ".join([", ".join(words), *rest] if words else rest)
+    rest = but_rate(fabric)
+    return format_bit_rate(usual), "; ".join(filter(None, [", ".join(words), rest]))
+
+
+def but_rate(fabric: str) -> str:
+    """Return what else a fabric's words say of its links than their rates; empty where that is all."""
+    return fabric.partition("; ")[2]

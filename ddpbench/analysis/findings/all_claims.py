@@ -7,16 +7,17 @@ from itertools import combinations
 
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.claims import EARLIER, SHARED_CORES
-from ddpbench.analysis.findings.wording import fitting, sentence
+from ddpbench.analysis.findings.wording import fitting
+from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.summary import ClaimVerdict, Decided
 
-_HEADS: Mapping[ClaimVerdict, tuple[str, str, str]] = {
-    "holds": ("here it holds that", "it holds that", "and that"),
-    "holds in part": ("here it holds in part that", "in part that", "and that"),
-    "does not hold": ("here it does not hold that", "not that", "nor that"),
-    "cannot tell": ("it cannot be told here whether", "it cannot be told whether", "or whether"),
+_HEADS: Mapping[ClaimVerdict, tuple[str, str, str, str]] = {
+    "holds": ("here it holds that", "it holds that", "that", "and that"),
+    "holds in part": ("here it holds in part that", "in part that", "that", "and that"),
+    "does not hold": ("here it does not hold that", "not that", "nor that", "nor that"),
+    "cannot tell": ("it cannot be told here whether", "it cannot be told whether", "whether", "or whether"),
 }
-"""Per verdict: the words that begin a sentence, those that continue one, and those before a further claim."""
+"""Per verdict: the words that begin a sentence, those that continue one, those before a further claim, and the last."""
 _TELLING: Sequence[ClaimVerdict] = ("holds", "does not hold", "holds in part", "cannot tell")
 """The order of naming, for a sentence that cannot hold all."""
 _COUNTED: Mapping[ClaimVerdict, tuple[str, str]] = {
@@ -93,8 +94,8 @@ def _named(found: Mapping[ClaimVerdict, Sequence[str]], named: Collection[ClaimV
     """Return up to `most` claims of each of these verdicts, and how many more there are of which verdict."""
     parts: list[str] = []
     for verdict in named:
-        first, further, before = _HEADS[verdict]
-        parts.append(f"{further if parts else first} {_in_a_row(found[verdict][:most], before)}")
+        first, further, middle, last = _HEADS[verdict]
+        parts.append(f"{further if parts else first} {_in_a_row(found[verdict][:most], middle, last)}")
     left = {
         verdict: len(says) - (min(most, len(says)) if verdict in named else 0)
         for verdict, says in found.items()
@@ -103,15 +104,14 @@ def _named(found: Mapping[ClaimVerdict, Sequence[str]], named: Collection[ClaimV
     return "; ".join([*parts, *([_counts(rest, more=" more")] if rest else [])])
 
 
-def _in_a_row(says: Sequence[str], before: str) -> str:
+def _in_a_row(says: Sequence[str], middle: str, last: str) -> str:
     """Return the claims: `a`, `a and that b`, `a, that b and that c`."""
-    middle = before if before.startswith("nor") else before.partition(" ")[2]
     first, *further = says
     return "".join(
         [
             first,
             *(f", {middle} {one}" for one in further[:-1]),
-            *(f" {before} {one}" for one in further[-1:]),
+            *(f" {last} {one}" for one in further[-1:]),
         ]
     )
 

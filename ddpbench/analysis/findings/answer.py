@@ -21,6 +21,7 @@ from ddpbench.analysis.findings.recovery import recovery_finding, snapshot_findi
 from ddpbench.analysis.findings.wording import (
     MARGIN_WORDS,
     RATIO_THRESHOLD,
+    apart_from,
     bare,
     called,
     conditions,
@@ -33,10 +34,10 @@ from ddpbench.analysis.findings.wording import (
     one_bucket,
     panel_wording,
     plain,
-    sentence,
 )
 from ddpbench.analysis.invariants.checked import Violation
 from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Judgement, rounds_for
 from ddpbench.analysis.statistics.tails import missed_words
@@ -142,12 +143,9 @@ class _Places:
         self.missing = [case for case in cases if grouping.panel(case) not in judged]
         self.noun = _PLURALS.get(self.fields[0], "settings") if len(self.fields) == 1 else "settings"
 
-    def of(self, one: Choice) -> str:
+    def words(self, one: Choice) -> list[str]:
         """Return a panel's own words."""
-        return self._of(one.chosen.case)
-
-    def _of(self, case: Case) -> str:
-        return ", ".join(self._words_of(case))
+        return self._words_of(one.chosen.case)
 
     def name(self, one: Choice) -> str:
         """Return the chosen case's name, told apart from all that were ranked anywhere."""
@@ -155,11 +153,11 @@ class _Places:
 
     def where(self, one: Choice) -> str:
         """Return the panel's words in brackets, where there are several."""
-        return f" ({self.of(one)})" if self.total > 1 else ""
+        return f" ({', '.join(self.words(one))})" if self.total > 1 else ""
 
     def not_judged(self) -> str:
         """Return the panels without a choice."""
-        return listed_apart([self._of(case) for case in self.missing])
+        return listed_apart(self._words_of(case) for case in self.missing)
 
     def count(self, count: int) -> str:
         """Return so many panels in words: `both links`, `all 3 workloads`, `2 of 3 settings`."""
@@ -189,10 +187,8 @@ def _in_one(one: Choice) -> str:
         return f"at {ranks} {name} trains {gain}"
     spoken = spoken_among(one.chosen.case, [run.case for run in one.ranked])
     if one.tied and gain and {run.case.strategy for run in one.tied} == {one.chosen.case.strategy}:
-        kinds = [
-            called(run, one.ranked).removeprefix(f"{spoken} (").removesuffix(")")
-            for run in (one.chosen, *one.tied)
-        ]
+        every = [run.case for run in one.ranked]
+        kinds = [", ".join(apart_from(run, every)) or spoken for run in (one.chosen, *one.tied)]
         start = f"use {spoken} at {ranks}: {gain}; "
         ends = (f"{listed(kinds)} cannot be told apart", f"{len(kinds)} kinds of it cannot be told apart")
         return fitting(start + end for end in ends)
@@ -239,7 +235,7 @@ def _gap(ratio: Interval) -> str:
     """Return how much longer a step takes, without the interval, which the finding on the two has."""
     if ratio.value >= RATIO_THRESHOLD:
         return f"{bare(ratio)} times as long"
-    return f"{longer(ratio).partition(' [')[0]} longer"
+    return f"{longer(ratio, bare=True)} longer"
 
 
 def _over_panels(choices: Sequence[Choice], places: _Places) -> str:
@@ -269,7 +265,7 @@ def _part(
     where = (
         f"on {places.count(len(members))}"
         if short
-        else f"for {listed_apart([places.of(one) for one in members])}"
+        else f"for {listed_apart(places.words(one) for one in members)}"
     )
     at = "" if same or name == "one rank" else f" at {counted(world, 'rank')}"
     return f"{name}{at} {where}"
@@ -338,13 +334,13 @@ def _slower_than_one_rank(choices: Sequence[Choice], places: _Places) -> Iterato
 def _not_decided(choices: Sequence[Choice], places: _Places) -> Iterator[str]:
     unsure = [one for one in choices if one.tied]
     if places.total > 1 and unsure and len(unsure) < len(choices):
-        yield f"not decided for {listed_apart([places.of(one) for one in unsure])}"
+        yield f"not decided for {listed_apart(places.words(one) for one in unsure)}"
 
 
 def _not_faster(choices: Sequence[Choice], places: _Places) -> Iterator[str]:
     flat = [one for one in choices if one.gain is not None and not one.gains and not one.loses]
     if flat:
-        where = f" for {listed_apart([places.of(one) for one in flat])}" if places.total > 1 else ""
+        where = f" for {listed_apart(places.words(one) for one in flat)}" if places.total > 1 else ""
         yield f"not shown to be faster than one rank{where}"
 
 
@@ -361,7 +357,7 @@ def _not_compared(choices: Sequence[Choice], places: _Places) -> Iterator[str]:
             name = called(run, [*places.family, run])
             yield f"not compared: {name} at {counted(run.case.world_size, 'rank')}{places.where(one)}"
     if places.total > 1 and (without := [one for one in choices if one.gain is None]):
-        yield f"no base case: {listed_apart([places.of(one) for one in without])}"
+        yield f"no base case: {listed_apart(places.words(one) for one in without)}"
 
 
 def _not_ranked(choices: Sequence[Choice], places: _Places) -> Iterator[str]:

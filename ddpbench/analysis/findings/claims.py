@@ -38,7 +38,6 @@ from ddpbench.analysis.findings.wording import (
     longer,
     panel_wording,
     plain,
-    sentence,
     signed,
     size_tags,
     takes_another_path,
@@ -47,6 +46,7 @@ from ddpbench.analysis.findings.wording import (
 from ddpbench.analysis.invariants.checked import Violation
 from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import (
     ALPHA,

@@ -29,7 +29,6 @@ from ddpbench.analysis.findings.wording import (
     name_of,
     one_bucket,
     plain,
-    sentence,
     signed,
     size_tags,
     undecided,
@@ -38,6 +37,7 @@ from ddpbench.analysis.findings.wording import (
 from ddpbench.analysis.invariants.steps import instrumented_over_timed
 from ddpbench.analysis.judging import speedup_over
 from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.shares import percent_of, share_of_step
 from ddpbench.analysis.statistics.stats import (
     MIN_ROUNDS,
@@ -313,7 +313,7 @@ def _sentence_on_all(group: Sequence[_Decision], apart: _Apart) -> Finding:
     each, *more = launch_tags(rounds[-1], corrected)
     texts = [
         sentence(f"{one} against {reference} at {place}", said, told)
-        for one in (series_of(names), listed_apart(names), counted(len(names), "other"))
+        for one in (series_of(names), listed_apart([name] for name in names), counted(len(names), "other"))
     ]
     text = fitting(texts)
     return Finding(

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from ddpbench.analysis.finding import Finding
-from ddpbench.analysis.findings.wording import launch_tags, longer, name_of, sentence, signed
+from ddpbench.analysis.findings.wording import launch_tags, longer, name_of, signed
 from ddpbench.analysis.inputs import InputCase, InputGroup, input_groups
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.sentences import Sentence
+from ddpbench.analysis.sentences import Sentence, sentence
 from ddpbench.analysis.shares import percent_of, share_of_step
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, shows_less

@@ -9,8 +9,9 @@ from typing import Any
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.families import Families
 from ddpbench.analysis.findings.groups import grouped, measured
-from ddpbench.analysis.findings.wording import launch_tags, plain, sentence
+from ddpbench.analysis.findings.wording import launch_tags, plain
 from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.shares import percent_of
 from ddpbench.analysis.statistics.correlation import widened
 from ddpbench.analysis.statistics.interval import Interval

@@ -10,10 +10,11 @@ from functools import partial
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.families import Families
 from ddpbench.analysis.findings.groups import grouped
-from ddpbench.analysis.findings.wording import inverse, launch_tags, name_of, plain, sentence
+from ddpbench.analysis.findings.wording import inverse, launch_tags, name_of, plain
 from ddpbench.analysis.judging import speedup_over
 from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import (
     MIN_ROUNDS,

@@ -12,10 +12,10 @@ from ddpbench.analysis.findings.wording import (
     launch_tags,
     name_of,
     plain,
-    sentence,
     size_tags,
 )
 from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.sentences import sentence
 from ddpbench.spec import grouping
 from ddpbench.units import counted
 

@@ -11,11 +11,11 @@ from ddpbench.analysis.findings.wording import (
     launch_tags,
     longer,
     name_of,
-    sentence,
     size_tags,
 )
 from ddpbench.analysis.precisions import PrecisionGroup, precision_groups
 from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Judgement
 from ddpbench.units import counted, format_at_most
 

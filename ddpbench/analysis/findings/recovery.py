@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddpbench.analysis.finding import Finding
-from ddpbench.analysis.findings.wording import fitting, launch_tags, plain, sentence
+from ddpbench.analysis.findings.wording import fitting, launch_tags, plain
 from ddpbench.analysis.goodput import words
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.recovery import RecoveryCost
+from ddpbench.analysis.sentences import capital, sentence
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import RECOVERIES
 from ddpbench.units import counted, format_seconds
@@ -38,7 +39,7 @@ def recovery_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     for run, cost in able:
         assert cost.total is not None
         assert cost.restored is not None
-        what = f"{RECOVERIES[run.case.recovery][:1].upper()}{RECOVERIES[run.case.recovery][1:]}"
+        what = capital(RECOVERIES[run.case.recovery])
         if kinds.count(run.case.recovery) > 1:
             what = f"{what}, {', '.join(grouping.words(run.case, apart, [one.case for one, _ in able]))}"
         pause = f"training goes on after {plain(cost.restored)} s"

@@ -13,12 +13,12 @@ from ddpbench.analysis.findings.wording import (
     launch_tags,
     name_of,
     plain,
-    sentence,
     size_tags,
     undecided,
 )
 from ddpbench.analysis.judging import judge_pairs
 from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.stats import Judgement
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import Key, cap_order, virtual_words

@@ -115,10 +115,11 @@ def _unhidden(by_id: dict[str, CaseRun], table: pd.DataFrame, names: Names) -> I
     share = statistics.median(pace.cpu_s / pace.cores_s for pace in paced)
     members = [by_id[case_id] for case_id in short]
     why = (
-        f"its ranks used {share:.0%} of their cores' time, and above {MOST_SHARE:.0%} they wait for each other"
+        f"its ranks used {100 * share:.0f} % of their cores' time, and above {100 * MOST_SHARE:.0f} % they wait for "
+        "each other"
         if used * share / MOST_SHARE >= 0.99 * k
         else "its optimizer takes longer here than the profiled one"
-    ).replace("%", " %")
+    )
     late = max(members, key=late_share)
     share = late_share(late)
     by = f"; steps of {names.of(late)} {too_long(share)}" if share > MARGIN else ""

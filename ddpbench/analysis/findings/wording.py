@@ -10,7 +10,6 @@ from ddpbench.analysis.names import short_workloads
 from ddpbench.analysis.network import beyond_formula_s
 from ddpbench.analysis.read.launches import CaseRun, Launch
 from ddpbench.analysis.read.pace import host_share, late_s
-from ddpbench.analysis.sentences import Sentence, capital
 from ddpbench.analysis.shares import percent_of
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import MARGIN, Judgement, mean_step_s
@@ -38,11 +37,6 @@ MOST_NAMES = 2
 RATIO_THRESHOLD = 2.0
 """Steps of which one takes at least so many times as long as the other are told so, and not in per cent."""
 MARGIN_WORDS = f"{100 * MARGIN:g} %"
-
-
-def sentence(start: str, conditions: Iterable[str] = (), end: str = "") -> Sentence:
-    """Return one with a capital and a full stop; a page leaves out those of its conditions that it tells."""
-    return Sentence(capital(start), conditions, end)
 
 
 def fitting(texts: Iterable[Text]) -> Text:
@@ -87,14 +81,21 @@ def panel_wording(fields: Iterable[str], among: Iterable[Case]) -> Callable[[Cas
     return lambda case: list(dict.fromkeys([workloads[case.workload], *words_of(case)]))
 
 
-def listed_apart(names: Sequence[str]) -> str:
-    """Return a few names that may have commas in them, as tables write those."""
-    return listed([name.replace(", ", " · ") for name in names])
+def listed_apart(names: Iterable[Iterable[str]]) -> str:
+    """Return a few names of several words, which are set apart as in tables."""
+    return listed([" · ".join(words) for words in names])
 
 
 def called(run: CaseRun, family: Iterable[CaseRun], more: Iterable[str] = ()) -> str:
     """Return a case's strategy, with what tells it from others of that strategy in brackets; of `more` fields too."""
     every = [other.case for other in family]
+    words = apart_from(run, every, more)
+    spoken = spoken_among(run.case, every)
+    return f"{spoken} ({', '.join(words)})" if words else spoken
+
+
+def apart_from(run: CaseRun, every: Sequence[Case], more: Iterable[str] = ()) -> list[str]:
+    """Return what tells a case from others of its strategy; of `more` fields too."""
     same = [case for case in every if case.strategy == run.case.strategy]
     # Numbers of ranks are told by the sentence, and layouts where one number of ranks has several.
     beside = [case for case in same if case.world_size == run.case.world_size]
@@ -102,9 +103,7 @@ def called(run: CaseRun, family: Iterable[CaseRun], more: Iterable[str] = ()) ->
     fields = [
         name for name in (*VARIANT, *SCALE, *more) if name not in ("world_size", "nodes", "ranks_per_node")
     ]
-    words = grouping.words(run.case, [*grouping.differing(same, fields), *layouts], same)
-    spoken = spoken_among(run.case, every)
-    return f"{spoken} ({', '.join(words)})" if words else spoken
+    return grouping.words(run.case, [*grouping.differing(same, fields), *layouts], same)
 
 
 def launch_tags(rounds: int, comparisons: int = 1) -> tuple[str, ...]:
@@ -296,9 +295,9 @@ def inverse(ratio: Interval) -> Interval:
     )
 
 
-def longer(ratio: Interval) -> str:
-    """Return a ratio of step times as `34 % [31, 38]`."""
-    return percent_of(_less_one(ratio))
+def longer(ratio: Interval, *, bare: bool = False) -> str:
+    """Return a ratio of step times as `34 % [31, 38]`; without the interval where `bare`."""
+    return percent_of(_less_one(ratio), bare=bare)
 
 
 def signed(ratio: Interval) -> str:

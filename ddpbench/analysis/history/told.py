@@ -37,17 +37,17 @@ class Place:
     differing: tuple[str, ...]
 
 
-def ratio_words(ratio: Interval) -> str:
-    """Return a ratio with its interval: `1.12 [1.08, 1.17]`."""
+def ratio_words(ratio: Interval, joint: str = " ") -> str:
+    """Return a ratio with its interval: `1.12 [1.08, 1.17]`; `joint` is between the two."""
     decimals = max(2, decimals_borne(ratio.value, ratio.low, ratio.high, nulls=(1.0,)))
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.{decimals}f}"
-    return f"{ratio.value:.{decimals}f} [{ratio.low:.{decimals}f}, {ratio.high:.{decimals}f}]"
+    return f"{ratio.value:.{decimals}f}{joint}[{ratio.low:.{decimals}f}, {ratio.high:.{decimals}f}]"
 
 
-def change_words(change: ChangePoint) -> str:
+def change_words(change: ChangePoint, joint: str = " ") -> str:
     """Return a change without its place: `slower 1.12 [1.08, 1.17]`."""
-    return f"{'slower' if change.slower else 'faster'} {ratio_words(change.ratio)}"
+    return f"{'slower' if change.slower else 'faster'} {ratio_words(change.ratio, joint)}"
 
 
 def between_words(history: History, change: ChangePoint) -> str:

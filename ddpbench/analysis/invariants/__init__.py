@@ -51,7 +51,7 @@ _WRONG = "A record or the analysis is wrong: do not use this case's numbers."
 INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         name="parts_add_up",
-        statement="The parts of a step add up to the step, and none is negative",
+        statement="the parts of a step add up to the step, and none is negative",
         meaning=_WRONG,
         kind="impossible",
         check=steps.parts_add_up,
@@ -59,7 +59,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         name="communication_within",
-        statement="Exposed communication is at most all communication and at most the step; overlapped communication "
+        statement="exposed communication is at most all communication and at most the step; overlapped communication "
         "is at most the computation",
         meaning="Its transfers are timed or attributed wrongly: do not use its communication columns.",
         kind="impossible",
@@ -68,7 +68,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         name="instrumented_as_timed",
-        statement=f"No instrumented step is shown to be over {100 * steps.AGREEMENT:g} % from the timed one",
+        statement=f"no instrumented step is shown to be over {100 * steps.AGREEMENT:g} % from the timed one",
         meaning=f"Its whole interval over launches is further away, or its mean further than "
         f"{100 * steps.HARD_AGREEMENT:g} %. Its breakdown does not describe its timed steps; neither do its "
         "communication columns, its losses of efficiency and the step drawn in One step.",
@@ -78,7 +78,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         name="single_steps",
-        statement="A mean step is not longer than the longest single step",
+        statement="a mean step is not longer than the longest single step",
         meaning="Blocks and single steps were timed differently: do not use this case's step time.",
         kind="impossible",
         check=steps.single_steps,
@@ -86,7 +86,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         name="time_spent",
-        statement="Timed steps fit into their launch's measured time, and that into its wall time",
+        statement="timed steps fit into their launch's measured time, and that into its wall time",
         meaning="Times were counted twice, or on two clocks: do not use this case's numbers.",
         kind="impossible",
         check=steps.time_spent,
@@ -94,7 +94,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         name="ran_as_asked",
-        statement="Ranks ran with the threads, ranks, device, types, backend, loader workers and bucket cap of their "
+        statement="ranks ran with the threads, ranks, device, types, backend, loader workers and bucket cap of their "
         "case",
         meaning="Code of the workload decides otherwise than the experiment: what is said of this setting is not so, "
         "and cases of another setting cannot be compared by it.",
@@ -103,7 +103,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         name="links_carry",
-        statement="No node sends or receives faster than its link; where its ranks have links of their own, no rank "
+        statement="no node sends or receives faster than its link; where its ranks have links of their own, no rank "
         "faster than that",
         meaning="Its step time is too short, or the link was not held to its rate: do not use this case's numbers.",
         kind="impossible",
@@ -112,14 +112,14 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         name="bus_bandwidth",
-        statement="No transfer's bus bandwidth is above what its link can carry, with what passes at once",
+        statement="no transfer's bus bandwidth is above what its link can carry, with what passes at once",
         meaning="Its transfers are taken to begin too late or to end too early: do not use its communication columns.",
         kind="impossible",
         check=links.bus_bandwidth,
     ),
     Invariant(
         name="network_time",
-        statement="A step's network time is at least what its bytes need on the link, and at most the time between "
+        statement="a step's network time is at least what its bytes need on the link, and at most the time between "
         f"any rank's first moment in it and any's last (to {100 * links.STEP_TOLERANCE:g} %)",
         meaning="Its transfers are taken to begin or end at the wrong moment: do not use its communication columns.",
         kind="impossible",
@@ -127,14 +127,14 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         name="sent_as_by_formula",
-        statement="An algorithm of ddpbench's own sends exactly the bytes of its formula",
+        statement="an algorithm of ddpbench's own sends exactly the bytes of its formula",
         meaning="The algorithm sends something else than it is named for, or the formula is wrong.",
         kind="impossible",
         check=links.sent_as_by_formula,
     ),
     Invariant(
         name="counted_as_by_formula",
-        statement=f"Bytes counted at the busiest node's link are {FEWEST:g} to {MOST:g} times those of "
+        statement=f"bytes counted at the busiest node's link are {FEWEST:g} to {MOST:g} times those of "
         "the algorithm's formula",
         meaning="It moved other bytes than the algorithm's formula says, beyond what headers and acknowledgements "
         "explain. Of short messages, as shrinking makes them, headers are a larger part.",
@@ -143,14 +143,14 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         name="buckets_hold_gradients",
-        statement="Buckets hold each gradient once",
+        statement="buckets hold each gradient once",
         meaning="The buckets told are not those of the measured steps.",
         kind="impossible",
         check=links.buckets_hold_gradients,
     ),
     Invariant(
         name="intervals_hold_points",
-        statement="Each interval has its value in it",
+        statement="each interval has its value in it",
         meaning=_WRONG,
         kind="impossible",
         check=rates.intervals_hold_points,
@@ -167,21 +167,21 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         name="within_the_machine",
-        statement="Ranks use no more time than their cores have, and no more operations than a GPU's peak",
+        statement="ranks use no more time than their cores have, and no more operations than a GPU's peak",
         meaning="A counter or the peak is wrong: do not use this case's host_share or MFU.",
         kind="impossible",
         check=rates.within_the_machine,
     ),
     Invariant(
         name="held_in_memory",
-        statement="What a rank holds fits into its peak of memory",
+        statement="what a rank holds fits into its peak of memory",
         meaning="Pages were swapped out or never touched: the peak is not what the case needs.",
         kind="doubtful",
         check=rates.held_in_memory,
     ),
     Invariant(
         name="at_most_the_ranks",
-        statement="A speed-up is at most the number of ranks",
+        statement="a speed-up is at most the number of ranks",
         meaning="More than linear: caches may hold a rank's smaller share, or the base case was measured too slow. Do "
         "not extrapolate it.",
         kind="doubtful",
@@ -190,7 +190,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         name="under_the_bound",
-        statement="No strategy is faster than independent ranks, which exchange nothing",
+        statement="no strategy is faster than independent ranks, which exchange nothing",
         meaning="The bound was disturbed, or the strategy leaves out work: do not say how far it is from ideal.",
         kind="doubtful",
         check=rates.under_the_bound,

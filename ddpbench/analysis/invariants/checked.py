@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from ddpbench.analysis.sentences import headline
 from ddpbench.units import format_bit_rate, format_seconds
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Invariant:
 
     name: str
     statement: str
-    """A sentence without its full stop."""
+    """A sentence without its capital and its full stop."""
     meaning: str
     """What it means for the reader where it does not hold: sentences."""
     kind: Kind
@@ -141,7 +142,7 @@ class Violation:
         """For `--json` and the data that a page embeds."""
         return {
             "invariant": self.invariant,
-            "statement": self.statement,
+            "statement": headline(self.statement),
             "kind": self.kind,
             "case_id": self.case_id,
             "round": self.broken.round,
@@ -151,7 +152,7 @@ class Violation:
             "most": self.broken.most,
             "unit": self.broken.unit,
             "count": self.count,
-            "text": f"{self.statement}: not so in {self.label}, where {self.broken.text}. {self.meaning}",
+            "text": f"{headline(self.statement)}: not so in {self.label}, where {self.broken.text}. {self.meaning}",
         }
 
 
@@ -231,9 +232,10 @@ class Checked:
             more = f" and {len(found) - 4} more" if len(found) > 4 else ""
             also = f" The same in {', '.join(others)}{more}." if others else ""
             start = "Impossible" if worst.kind == "impossible" else "Doubtful"
+            rule_words = headline(rule.statement)
             texts.append(
-                f"{start}: \N{LEFT DOUBLE QUOTATION MARK}{rule.statement}\N{RIGHT DOUBLE QUOTATION MARK} does not "
-                f"hold. In {where} {worst.broken.text}. {worst.meaning}{also}"
+                f"{start}: \N{LEFT DOUBLE QUOTATION MARK}{rule_words}\N{RIGHT DOUBLE QUOTATION MARK} does "
+                f"not hold. In {where} {worst.broken.text}. {worst.meaning}{also}"
             )
         return tuple(texts)
 
@@ -245,7 +247,7 @@ class Checked:
             return ""
         cases = list(dict.fromkeys(one.label for one in self.impossible))
         more = f" and {len(cases) - 3} more" if len(cases) > 3 else ""
-        rules = "; ".join(statement[:1].lower() + statement[1:] for statement in list(broken)[:3])
+        rules = "; ".join(list(broken)[:3])
         others = f"; and {len(broken) - 3} more rules" if len(broken) > 3 else ""
         return f"Something impossible was measured: it is not so that {rules}{others} ({', '.join(cases[:3])}{more})."
 
@@ -259,8 +261,7 @@ class Checked:
             f"{len(broken)} of {len(self.applied)} invariants {'does' if len(broken) == 1 else 'do'} not hold"
         )
         words = "; ".join(
-            f"{rule.statement[:1].lower()}{rule.statement[1:]} (not in {rule.broken} "
-            f"case{'s' if rule.broken != 1 else ''})"
+            f"{rule.statement} (not in {rule.broken} case{'s' if rule.broken != 1 else ''})"
             for rule in broken[:2]
         )
         return f"checks: {many}: {words}{'; ...' if len(broken) > 2 else ''}; see Validity in the report"

@@ -17,6 +17,7 @@ from ddpbench.analysis.read.cases import resume_command
 from ddpbench.analysis.read.faults import fault_sentences
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.staleness import staleness_sentences
+from ddpbench.analysis.sentences import capital
 from ddpbench.analysis.statistics.correlation import (
     TOLD_FROM,
     correlation_of,
@@ -167,7 +168,7 @@ def _disturbances(measured: Sequence[CaseRun]) -> Iterable[str]:
     total = sum(len(case.good) for case in measured)
     for flag, count in flags.items():
         yield (
-            f"{flag[:1].upper()}{flag[1:]} in {count} of {total} launches{_how_much(flag, measured)}: "
+            f"{capital(flag)} in {count} of {total} launches{_how_much(flag, measured)}: "
             f"{_MEANING[flag]}. They are kept, and their cases are marked."
         )
 

@@ -9,6 +9,7 @@ from typing import Any
 from ddpbench.errors import UnreadableError
 from ddpbench.records import RunDir
 from ddpbench.records.files import MOST_NOTES, parse_json, read_bytes
+from ddpbench.units import with_minus
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +94,7 @@ def fabric_sentences(fabrics: Iterable[FabricRun]) -> Iterable[str]:
     )
     if gaps:
         widest = max(gaps, key=abs)
-        signed = f"{100 * widest:+.1f} %".replace("-", "\N{MINUS SIGN}")
+        signed = with_minus(f"{100 * widest:+.1f} %")
         text += (
             "; before measuring all links carried traffic at once, and the one furthest from its rate was off by "
             f"{signed}"

@@ -8,6 +8,7 @@ from typing import Any
 from ddpbench.analysis.read.measurement import FOREIGN_LIMIT
 from ddpbench.analysis.regression.changes import Change, Changes
 from ddpbench.analysis.regression.sides import Side
+from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.estimands import GEOMETRIC_MEANS, TYPICAL_ROUND
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.resolution import DRIFT
@@ -21,6 +22,7 @@ from ddpbench.units import (
     format_at_most,
     format_number,
     format_two_digits,
+    with_minus,
 )
 
 PART_WORDS = {
@@ -42,7 +44,7 @@ def percent(ratio: float, decimals: int = 1) -> str:
     text = f"{100 * (ratio - 1):+.{decimals}f} %"
     if not any(digit in text for digit in "123456789"):
         text = text[1:]
-    return text.replace("-", "\N{MINUS SIGN}")
+    return with_minus(text)
 
 
 def value_words(ratio: Interval, limit: float = 0.0) -> str:
@@ -78,7 +80,7 @@ def where_words(change: Change) -> str:
     if part is None:
         return ""
     words = PART_WORDS.get(part.name, part.name.replace("_", " "))
-    return f"{words} {1e3 * part.difference.value:+.2g} ms".replace("-", "\N{MINUS SIGN}")
+    return f"{words} {with_minus(f'{1e3 * part.difference.value:+.2g}')} ms"
 
 
 def _ms(step: Interval | None) -> str:
@@ -174,7 +176,7 @@ def remarks(changes: Changes) -> list[str]:
     compared = [one.rounds for one in changes.changes if one.ratio is not None and one.rounds]
     if compared:
         words = missed_words(min(compared), "rounds" if changes.paired else "launches")
-        found += [estimands(changes), f"{words[:1].upper()}{words[1:]}."]
+        found += [estimands(changes), sentence(words)]
     undecided = [one for one in changes.undecided if not one.reason]
     wide = [far for one in undecided if (far := _farthest(one.ratio)) is not None]
     if wide:

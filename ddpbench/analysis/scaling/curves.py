@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.groups import grouped, panels
-from ddpbench.analysis.findings.wording import conditions, name_of, plain, sentence
+from ddpbench.analysis.findings.wording import conditions, name_of, plain
 from ddpbench.analysis.judging import speedup_over
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.scaling.fits import Fit
 from ddpbench.analysis.scaling.laws import Laws, ToFit, fit_all
 from ddpbench.analysis.scaling.model import LAW_NAMES
 from ddpbench.analysis.scaling.speedups import SpeedupCurve
+from ddpbench.analysis.sentences import sentence
 from ddpbench.helper_process import Beside
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import cap_order, is_virtual
@@ -263,7 +264,7 @@ def law_findings(laws: Sequence[CurveLaws], cases: Sequence[CaseRun]) -> tuple[F
             tags=(
                 fit.detail,
                 *(f"nor does {LAW_NAMES[other.law]}" for other in missed),
-                *((_tag(curve.laws.knee_words),) if curve.laws.knee_words else ()),
+                *((curve.laws.knee_words.clause,) if curve.laws.knee_words else ()),
                 *setting,
                 *(words for words in conditions(runs) if words not in setting),
             ),
@@ -273,11 +274,6 @@ def law_findings(laws: Sequence[CurveLaws], cases: Sequence[CaseRun]) -> tuple[F
         )
         return (finding,)
     return ()
-
-
-def _tag(words: str) -> str:
-    """Return a sentence as a tag."""
-    return f"{words[:1].lower()}{words[1:].removesuffix('.')}"
 
 
 _TELLING = ("within error", "beyond error", "undetermined")

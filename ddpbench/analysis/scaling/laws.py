@@ -16,6 +16,7 @@ from ddpbench.analysis.scaling.jackknife import jackknife
 from ddpbench.analysis.scaling.model import EXTRAPOLATION, Law, Model
 from ddpbench.analysis.scaling.next_size import NextSize, candidates, next_size, next_without_fit
 from ddpbench.analysis.scaling.speedups import SpeedupCurve, speedup_of
+from ddpbench.analysis.sentences import Sentence, sentence
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS
 
@@ -39,6 +40,9 @@ class LawPoint:
     rounds: int
 
 
+_NOTHING = Sentence("")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Laws:
     """What laws make of a curve. Without fits `absent` says why."""
@@ -52,7 +56,7 @@ class Laws:
     """What the serial fractions say."""
     knee: int | None = None
     """The knee, where there is one within the measured world sizes."""
-    knee_words: str = ""
+    knee_words: Sentence = _NOTHING
     peak_words: str = ""
     next: NextSize | None = None
     absent: str = ""
@@ -169,10 +173,9 @@ def _brought(marginal: float) -> str:
     return f"only {100 * marginal:.0f} % of the samples/s that one rank trains alone"
 
 
-def _knee(points: Sequence[LawPoint]) -> tuple[int | None, str]:
+def _knee(points: Sequence[LawPoint]) -> tuple[int | None, Sentence]:
     """Return the last world size before an added rank brings less than `KNEE_CUT` of a rank, and a sentence on it."""
     largest = points[-1].world_size
-    words: list[str] = []
     knee: int | None = None
     for before, point in zip([1, *(p.world_size for p in points)], points, strict=False):
         marginal = point.marginal
@@ -184,20 +187,19 @@ def _knee(points: Sequence[LawPoint]) -> tuple[int | None, str]:
             if marginal.high is not None and marginal.high < KNEE_CUT
             else "; the interval does not rule out half"
         )
-        words.append(
-            f"From {before} to {point.world_size} ranks an added rank brings "
-            f"{_brought(marginal.value)}{sure}."
+        words = (
+            f"from {before} to {point.world_size} ranks an added rank brings {_brought(marginal.value)}{sure}"
         )
         break
     else:
         last = points[-2].world_size if len(points) > 1 else 1
         shown = all(p.marginal.low is not None and p.marginal.low >= KNEE_CUT for p in points)
-        words.append(
-            f"Up to {largest} ranks an added rank brings at least {100 * KNEE_CUT:g} % of what one rank trains, "
+        words = (
+            f"up to {largest} ranks an added rank brings at least {100 * KNEE_CUT:g} % of what one rank trains, "
             f"on average from one size to the next ({100 * points[-1].marginal.value:.0f} % from {last} to {largest})"
-            f"{'' if shown else '; intervals do not rule out less'}."
+            f"{'' if shown else '; intervals do not rule out less'}"
         )
-    return knee, " ".join(words)
+    return knee, sentence(words)
 
 
 def _peak(usl: Fit | None, peak: Interval, largest: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ddpbench.analysis.scaling.allocation import Allocation, Job
+from ddpbench.analysis.sentences import capital
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.units import format_seconds
 
@@ -20,7 +21,7 @@ class JobColumn:
 
 def columns_of(allocation: Allocation) -> list[JobColumn]:
     """Return the table's columns: times of epochs and runs where their length is known, waits where they are given."""
-    head = allocation.unit[:1].upper() + allocation.unit[1:]
+    head = capital(allocation.unit)
     found = [
         JobColumn("Nodes", lambda job: str(job.nodes)),
         JobColumn("Ranks", lambda job: f"{job.world_size} (base case)" if job.base else str(job.world_size)),

@@ -95,8 +95,8 @@ def mark(
 
 
 def text_width_in(text: str, points: float) -> float:
-    """About how wide a text in DejaVu Sans is; rather too wide than too narrow."""
-    return len(text) * points * 0.62 / 72
+    """About how wide a text in DejaVu Sans is, its longest line; rather too wide than too narrow."""
+    return max(map(len, text.split("\n"))) * points * 0.62 / 72
 
 
 def spread(wanted: list[float], *, gap: float, low: float, high: float) -> list[float]:

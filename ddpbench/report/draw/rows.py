@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -91,6 +92,13 @@ class Point:
     look: style.Look
     hollow: bool
     told: str
+    across: int = 200
+    """Characters that a line of its name holds beside the axes."""
+
+    @property
+    def lines(self) -> str:
+        """Its name in lines."""
+        return textwrap.fill(self.name, self.across)
 
 
 Groups = Sequence[tuple[str, bool, Sequence[Point]]]
@@ -113,7 +121,7 @@ def grouped_rows(axes: Axes, groups: Groups, xlabel: str, *, above: int = 0) -> 
                 _words_above(axes, place, point, above, over=over, **words)
                 place += above
             else:
-                ticks.append((place, point.name))
+                ticks.append((place, point.lines))
                 axes.text(
                     1.02,
                     place,
@@ -167,7 +175,7 @@ def _head(axes: Axes, place: float, heading: str, rows: int, *, over: bool, inse
 
 def _words_above(axes: Axes, place: float, point: Point, lines: int, *, over: bool, **words: Any) -> None:
     """Write a point's name and words above it, in this number of lines."""
-    name = point.name.replace("\n", " ")
+    name = point.name
     ground = style.OVERSUBSCRIBED_GROUND if over else style.GROUND
     if lines > 1:
         over_bar(axes, place + 0.5, name, "", ground=ground)

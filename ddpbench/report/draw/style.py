@@ -114,6 +114,8 @@ DARK_TEXT, LIGHT_TEXT = "#15181C", "#FEFEFE"
 class Fill:
     """A phase of a step: its name in the legend, its fill, and its edge, in which its hatch is drawn too.
 
+    `head` is its name at a column.
+
     A fill stands out from the ground by itself, and a gap in the ground's colour divides it from its neighbours.
     One that does not is `hollow`: its edge stands out.
     """
@@ -124,6 +126,7 @@ class Fill:
     edge: str = GROUND
     line: Literal["-", "--"] = "-"
     text: str = DARK_TEXT
+    head: str = ""
 
     @property
     def hollow(self) -> bool:
@@ -142,14 +145,14 @@ class Fill:
 
 
 PHASES: dict[str, Fill] = {
-    "forward": Fill("forward", "#6696C5"),
-    "backward": Fill("backward", "#1C4670", text=LIGHT_TEXT),
-    "other_compute": Fill("other computation", "#1C4670", hatch="---", text=LIGHT_TEXT),
-    "exposed_comm": Fill("exposed communication", "#C4502F", text=LIGHT_TEXT),
-    "exposed_wait": Fill("waiting for ranks", GROUND, edge="#A14326", line="--"),
-    "optimizer": Fill("optimizer", "#8A9199"),
-    "data": Fill("data wait", "#A8862A", hatch="\\\\\\\\"),
-    "not_attributed": Fill("not attributed", GROUND, hatch="xxxx", edge=MUTED),
+    "forward": Fill("forward", "#6696C5", head="Forward"),
+    "backward": Fill("backward", "#1C4670", text=LIGHT_TEXT, head="Backward"),
+    "other_compute": Fill("other computation", "#1C4670", hatch="---", text=LIGHT_TEXT, head="Other"),
+    "exposed_comm": Fill("exposed communication", "#C4502F", text=LIGHT_TEXT, head="Exposed"),
+    "exposed_wait": Fill("waiting for ranks", GROUND, edge="#A14326", line="--", head="Waiting"),
+    "optimizer": Fill("optimizer", "#8A9199", head="Optimizer"),
+    "data": Fill("data wait", "#A8862A", hatch="\\\\\\\\", head="Data"),
+    "not_attributed": Fill("not attributed", GROUND, hatch="xxxx", edge=MUTED, head="Not attributed"),
 }
 """The parts of a step in the order in which they are stacked; columns of the breakdown."""
 OVERLAPPED = Fill("overlapped communication", "#F2C3B2", hatch="////", edge="#A14326")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from ddpbench.analysis.history import CaseHistory, ChangePoint, History
 from ddpbench.analysis.history.reading import started_utc
 from ddpbench.analysis.history.series import ABSENT
-from ddpbench.analysis.history.told import day_of, gap_words, ratio_words, since_words, verdict_words
+from ddpbench.analysis.history.told import change_words, day_of, gap_words, since_words, verdict_words
+from ddpbench.analysis.sentences import sentence
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import spread, text_width_in
 from ddpbench.report.parts import Cell, Column, Picture, Table
@@ -49,7 +50,7 @@ def case_picture(history: History, case: CaseHistory) -> Picture:
         file_name="history",
         heading=f"{case.label}: {finding}",
         caption=f"{counted(len(case.measured), 'run')} with numbers.{f' {gaps}' if gaps else ''}",
-        alt=f"Dot plot of step time against runs, for {case.label}. {verdict[:1].upper()}{verdict[1:]}.",
+        alt=f"Dot plot of step time against runs, for {case.label}. {sentence(verdict)}",
         table=_table(history, case),
         width_in=style.FULL_WIDTH_IN,
         height_in=_HEIGHT_IN,
@@ -149,14 +150,11 @@ def _label_changes(sheet: Sheet, changes: Sequence[ChangePoint], wanted_in: Sequ
     """Write each change above its line: with its interval where there is room for all, else its ratio alone."""
     if not changes:
         return
-    long = [
-        f"{'slower' if change.slower else 'faster'} {ratio_words(change.ratio).replace(' [', chr(10) + '[')}"
-        for change in changes
-    ]
+    long = [change_words(change, joint="\n") for change in changes]
     short = [f"{change.ratio.value:.2f}" for change in changes]
     low, high = _LEFT_IN, sheet.width_in - _RIGHT_IN
     for texts in (long, short):
-        size = max(text_width_in(line, style.NOTE_PT) for text in texts for line in text.split("\n"))
+        size = max(text_width_in(text, style.NOTE_PT) for text in texts)
         if size * len(texts) <= high - low:
             break
     places = spread(list(wanted_in), gap=size, low=low + size / 2, high=high - size / 2)

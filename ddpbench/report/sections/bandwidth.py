@@ -18,8 +18,8 @@ from ddpbench.report.standing import BEST, Stand
 from ddpbench.report.words import launches_each, number, ranks, series_of
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import cap_order
-from ddpbench.spec.links import links_of, short_links
-from ddpbench.units import format_bit_rate
+from ddpbench.spec.links import but_rate, links_of, short_links
+from ddpbench.units import format_bit_rate, in_prefix
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,17 +43,18 @@ def _rates(rows: Sequence[Row]) -> list[float]:
     return sorted({rate for rate in map(_rate, rows) if rate is not None})
 
 
-def _but_rate(row: Row) -> str:
-    return "; ".join(row.case.fabric.split("; ")[1:])
-
-
 def by_rate(rows: Sequence[Row]) -> list[list[Series]]:
     """Groups of lines over three or more bandwidths, one a strategy and bucket cap; the most ranks first."""
     groups: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Row]]] = {}
     for row in rows:
         if _rate(row) is not None and not row.oversubscribed:
             case = row.case
-            place = (grouping.panel(case, but=("fabric",)), case.world_size, case.nodes, _but_rate(row))
+            place = (
+                grouping.panel(case, but=("fabric",)),
+                case.world_size,
+                case.nodes,
+                but_rate(case.fabric),
+            )
             kind = (grouping.variant(case), case.bucket_cap_mb)
             groups.setdefault(place, {}).setdefault(kind, []).append(row)
     found: list[list[Series]] = []
@@ -145,8 +146,8 @@ def _heading(lines: Sequence[Series], told: Mapping[str, Stand]) -> str:
     ends = f"at {format_bit_rate(slow)} as at {format_bit_rate(fast)}"
     if len(lines) > 1:
         first, last = (_shown_best(lines, rate, told) for rate in (fast, slow))
-        what = "buckets" if of_caps(lines) else ""
-        names = [f"{line.name} {what}".strip() for line in (first, last) if line is not None]
+        what = " buckets" if of_caps(lines) else ""
+        names = [f"{line.name}{what}" for line in (first, last) if line is not None]
         if len(names) < 2:
             kind = "bucket cap" if what else "case"
             return f"Which {kind} is best is not decided both at {format_bit_rate(fast)} and at {format_bit_rate(slow)}"
@@ -357,7 +358,7 @@ def _name_lines(axes: Axes, lines: Sequence[Series], what: str, scale: float) ->
 
 
 def _short_rate(rate: float) -> str:
-    return format_bit_rate(rate).removesuffix("bit/s").replace(" ", "\N{NARROW NO-BREAK SPACE}")
+    return "\N{NARROW NO-BREAK SPACE}".join(in_prefix(rate))
 
 
 def _value(row: Row, what: str, scale: float) -> Interval | None:

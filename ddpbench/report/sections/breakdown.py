@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ddpbench.analysis.sentences import headline
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
@@ -16,7 +17,7 @@ from ddpbench.report.draw.rows import axis_end, block, over_bar
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import full_names, panels_of, variant_words
-from ddpbench.report.words import headline, launches_each, milliseconds, percent, series_of, signed_percent
+from ddpbench.report.words import launches_each, milliseconds, percent, series_of, signed_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +36,8 @@ class Bar:
     """One case's parts of a step, seconds."""
 
     row: Row
-    name: str
+    words: str
+    """What tells it from its strategy's other variants; empty where there are none."""
     parts: Mapping[str, float]
     cells: Mapping[str, Interval]
     """The parts and `overlapped_comm`, milliseconds, with their intervals over launches."""
@@ -45,6 +47,15 @@ class Bar:
     overhead: float | None
     apart: bool = False
     """Its instrumented steps do not take as long as its timed ones: it does not describe these."""
+
+    def called(self, *, cap: bool) -> str:
+        """Return its name, with its bucket cap or without."""
+        return ", ".join(filter(None, [self.row.name if cap else self.row.name_but_cap, self.words]))
+
+    @property
+    def name(self) -> str:
+        """Its whole name."""
+        return self.called(cap=True)
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
@@ -91,7 +102,7 @@ def _apart(bars: Iterable[Bar]) -> list[str]:
     ]
     more = [f"{len(found) - 4} more"] if len(found) > 4 else []
     text = (
-        f"{MARK.strip()} marks cases whose instrumented steps take another time than their timed ones: the parts do "
+        f"{_STAR} marks cases whose instrumented steps take another time than their timed ones: the parts do "
         f"not describe the timed steps. These are {series_of([*cases, *more])}."
     )
     return [text]
@@ -105,7 +116,8 @@ _SEEN = 0.001
 """Of the longest bar: thinner parts cannot be seen, and the legend leaves them out."""
 _TIGHT = 1.1
 """Of a text's width: a number that fills its part to the edges cannot be read."""
-MARK = " *"
+_STAR = "*"
+MARK = f" {_STAR}"
 """Behind the name of a case whose breakdown does not describe its timed steps."""
 _QUESTION = "What fills a step?"
 
@@ -121,7 +133,7 @@ def _bars(summary: RunSummary, rows: Sequence[Row]) -> dict[str, Bar]:
             continue
         bars[row.case_id] = Bar(
             row=row,
-            name=f"{row.name}, {words[row.case_id]}" if words[row.case_id] else row.name,
+            words=words[row.case_id],
             parts={name: step.parts[name].value for name in style.PHASES},
             cells={name: step.parts[name].scaled(1e3) for name in (*style.PHASES, "overlapped_comm")},
             total_s=step.step_time_s,
@@ -154,8 +166,7 @@ def _scales(bars: Sequence[Bar]) -> list[Sequence[Bar]]:
 
 
 def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str], index: int = 0) -> Picture:
-    found = _heading(bars)
-    found = f"of the shorter steps, {found[:1].lower()}{found[1:]}" if index else found
+    found = f"of the shorter steps, {_heading(bars)}" if index else headline(_heading(bars))
     heading = f"{panel} · {found}" if panel else headline(found)
     overheads = [bar.overhead for bar in bars if bar.overhead is not None]
     marks = []
@@ -164,7 +175,7 @@ def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str], index:
         span = least if least == most else f"{least} to {most}"
         marks.append(f"Length of instrumented steps against timed ones: {span}.")
     if any(bar.apart for bar in bars):
-        marks.append("*: the parts do not describe the timed steps, which take another time.")
+        marks.append(f"{_STAR}: the parts do not describe the timed steps, which take another time.")
     marks += [*grey_ground(bar.row for bar in bars), *not_shown(missing, most=4)]
     linked = [bar.row for bar in bars if not bar.row.needs_no_link]
     setting = alike_setting(linked or [bar.row for bar in bars])
@@ -232,12 +243,12 @@ def _heading(bars: Sequence[Bar]) -> str:
     fair = [bar for bar in bars if not bar.row.oversubscribed and bar.row.case.world_size > 1]
     if not fair:
         if any(bar.row.oversubscribed for bar in bars):
-            return "Every case above one rank ran oversubscribed: none is ranked"
+            return "every case above one rank ran oversubscribed: none is ranked"
         longest = max(bars, key=lambda bar: bar.total_s)
         return f"{longest.name}: a step of {milliseconds(longest.total_s)} ms, nothing exchanged"
     most = max(fair, key=lambda bar: bar.parts["exposed_comm"])
     if most.parts["exposed_comm"] <= 0:
-        return f"No communication is exposed in any of {len(fair)} cases above one rank"
+        return f"no communication is exposed in any of {len(fair)} cases above one rank"
     told = _texts(bars)[bars.index(most)]
     waiting = f" and {told['exposed_wait']} ms waiting for ranks" if most.parts["exposed_wait"] > 0 else ""
     low = most.cells["exposed_comm"].low
@@ -246,7 +257,7 @@ def _heading(bars: Sequence[Bar]) -> str:
         low is not None and all(one.high is not None and one.high < low for one in rivals)
     )
     return (
-        f"{'Most' if decided else 'Among the most'} exposed: {most.name}, {told['exposed_comm']} ms of "
+        f"{'most' if decided else 'among the most'} exposed: {most.name}, {told['exposed_comm']} ms of "
         f"communication{waiting} in a step of {milliseconds(most.total_s)} ms"
     )
 
@@ -255,7 +266,7 @@ def _table(bars: Sequence[Bar]) -> Table:
     columns = (
         Column("Case"),
         Column("Step, ms", number=True),
-        *(Column(f"{_head(fill.name)}, ms", number=True) for fill in style.PHASES.values()),
+        *(Column(f"{fill.head}, ms", number=True) for fill in style.PHASES.values()),
         Column("Overlapped, ms", number=True),
         Column("Launches", number=True),
         Column("Overhead", number=True),
@@ -279,9 +290,8 @@ def _table(bars: Sequence[Bar]) -> Table:
 
 def _labels(bars: Sequence[Bar]) -> list[str]:
     """Return the bars' names as the figure has them: without a bucket cap that all share, which the caption tells."""
-    shared = _shared_cap(bars)
-    names = [bar.name.replace(f", {shared}", "") if shared else bar.name for bar in bars]
-    return [name + MARK * bar.apart for name, bar in zip(names, bars, strict=True)]
+    cap = not _shared_cap(bars)
+    return [bar.called(cap=cap) + MARK * bar.apart for bar in bars]
 
 
 def _shared_cap(bars: Sequence[Bar]) -> str:
@@ -296,7 +306,7 @@ def _paint(sheet: Sheet, *, bars: Sequence[Bar]) -> None:
     from ddpbench.report.draw.canvas import text_width_in
 
     names = ["\n".join(textwrap.wrap(name, 36)[:3]) for name in _labels(bars)]
-    left = 0.25 + max(text_width_in(line, style.TICK_PT) for name in names for line in name.split("\n"))
+    left = 0.25 + max(text_width_in(name, style.TICK_PT) for name in names)
     axes = sheet.axes(left, 0.5, sheet.width_in - left - 1.85, _PITCH_IN * len(bars) + 0.05)
     longest = _longest_ms(bars)
     axes.set_xlim(0, longest)
@@ -420,8 +430,3 @@ def _fills(bars: Sequence[Bar]) -> list[style.Fill]:
     least = _SEEN * _longest_ms(bars) / 1e3
     fills = [fill for name, fill in style.PHASES.items() if any(bar.parts[name] > least for bar in bars)]
     return [*fills, *([style.OVERLAPPED] if any(bar.overlapped_s > least for bar in bars) else [])]
-
-
-def _head(name: str) -> str:
-    """Return a phase's first word, as a column's head: `exposed communication` is `Exposed`."""
-    return name.capitalize() if name.startswith("not ") else name.split(maxsplit=1)[0].capitalize()

@@ -59,7 +59,7 @@ def _earlier(claims: Sequence[Decided]) -> Table | None:
                 Cell(text=_numbered(one.says, one.number)),
                 Cell(text=_numbered("same words" if past.says == one.says else past.says, past.number)),
                 Cell(text=past.settings),
-                Cell(text=past.head, under=past.verdict.partition(": ")[2]),
+                Cell(text=past.head, under=past.numbers),
                 Cell(text=past.date, under=f"commit {past.commit}" if past.commit else ""),
                 Cell(text=past.why),
             )

@@ -288,7 +288,7 @@ def _paint(
     from ddpbench.report.draw.canvas import text_width_in
 
     names = _names(sizes, cells)
-    widest = max(text_width_in(line, style.TICK_PT) for name in names for line in name.split("\n"))
+    widest = max(text_width_in(name, style.TICK_PT) for name in names)
     left = max(0.95, 0.25 + widest)
     axes = sheet.axes(left, 0.1, sheet.width_in - left - 0.2, _CELL_IN * len(sizes))
     _paint_map(axes, names, sizes=sizes, caps=caps, cells=cells, told=told)

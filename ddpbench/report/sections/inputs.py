@@ -17,6 +17,7 @@ from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.words import launches_each, milliseconds, percent, series_of
 from ddpbench.spec.grouping import loading
+from ddpbench.units import with_minus
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,14 +96,14 @@ def _source(bar: Bar) -> str:
     return "memory" if bar.row.case.data == "memory" else loading(bar.row.case)
 
 
-def _gap(bar: Bar) -> str:
-    """Against memory, as `+12.3 % [11.0, 13.6]`."""
+def _gap(bar: Bar, sign: str = "+") -> str:
+    """Against memory, as `+12.3 % [+11.0, +13.6]`."""
     if bar.ratio is None:
         return ""
     ends = [bar.ratio.value, bar.ratio.low, bar.ratio.high]
     values = [100 * (value - 1) for value in ends if value is not None]
-    text = f"{values[0]:+.1f} %" + (f" [{values[1]:+.1f}, {values[2]:+.1f}]" if len(values) == 3 else "")
-    return text.replace("-", "\N{MINUS SIGN}")
+    first, *rest = (with_minus(f"{value:{sign}.1f}") for value in values)
+    return f"{first} % [{rest[0]}, {rest[1]}]" if len(rest) == 2 else f"{first} %"
 
 
 def _heading(groups: Sequence[Sequence[Bar]]) -> str:
@@ -114,7 +115,7 @@ def _heading(groups: Sequence[Sequence[Bar]]) -> str:
     if bound:
         worst = bound[-1]
         if worst.ratio is not None:
-            size = f"a step takes {_gap(worst)} longer than with data in memory".replace("+", "")
+            size = f"a step takes {_gap(worst, sign='')} longer than with data in memory"
         else:
             size = f"{percent(worst.waited_share or 0.0)} of a step is spent waiting for data"
         verb = "is" if worst.ratio is not None else "looks"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ddpbench.analysis.scaling.fits import Fit
 from ddpbench.analysis.scaling.model import EXTRAPOLATION, LAW_NAMES, Law
-from ddpbench.analysis.sentences import Sentence
+from ddpbench.analysis.sentences import Sentence, capital
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import captioned, label_of
@@ -77,7 +77,7 @@ def _why_absent(summary: RunSummary) -> str:
             "with a core or GPU for each."
         )
     curve = curves[0]
-    words = [f"No law is fitted. {_capital(curve.name)}, {curve.setting}: {curve.laws.absent}."]
+    words = [f"No law is fitted. {capital(curve.name)}, {curve.setting}: {curve.laws.absent}."]
     return " ".join([*words, *_next(curve)])
 
 
@@ -92,22 +92,18 @@ def _next(curve: CurveLaws) -> list[str]:
 def _note(curve: CurveLaws) -> Sentence:
     """Return what a curve's laws say, in a paragraph."""
     laws = curve.laws
-    words = [laws.knee_words] if laws.knee_words else []
+    words: list[str] = [laws.knee_words] if laws.knee_words else []
     for fit in laws.fits:
         if fit.goodness == "beyond error":  # the table has its parameters, which describe nothing
-            words.append(f"{_capital(LAW_NAMES[fit.law])} {fit.verdict}.")
+            words.append(f"{capital(LAW_NAMES[fit.law])} {fit.verdict}.")
             continue
         parameters = series_of(
             [f"{_MEANINGS[name]} {value}" for name, value in fit.parameters.items() if name in _SYMBOLS]
         )
-        words.append(f"{_capital(LAW_NAMES[fit.law])} ({parameters}) {fit.verdict}.")
+        words.append(f"{capital(LAW_NAMES[fit.law])} ({parameters}) {fit.verdict}.")
         words += fit.remarks
     words += [text for text in (laws.trend, laws.peak_words) if text]
     return captioned(curve.shared, [*words, *_next(curve)], name=curve.name)
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _label(group: Sequence[CurveLaws], by_id: Mapping[str, Row]) -> tuple[str, ...]:
@@ -203,7 +199,7 @@ def _table(group: Sequence[CurveLaws]) -> Table:
             "Karp-Flatt serial fraction" if curve.laws.scaling == "strong" else "Serial fraction (Gustafson)"
         )
         for fit in curve.laws.fits:
-            law = _capital(LAW_NAMES[fit.law])
+            law = capital(LAW_NAMES[fit.law])
             told = fit.r_squared is not None and fit.r_squared > 0  # below, the law is worse than none
             squared = f"; R² {fit.r_squared:.4f}" if told else ""
             rows += [
@@ -217,7 +213,7 @@ def _table(group: Sequence[CurveLaws]) -> Table:
                 _line(curve, "Brought by an added rank, ranks", point.world_size, point.marginal, ""),
             ]
         rows += [
-            _line(curve, f"{_capital(LAW_NAMES[fit.law])}: off by, %", size, _scaled(residual), "")
+            _line(curve, f"{capital(LAW_NAMES[fit.law])}: off by, %", size, _scaled(residual), "")
             for fit in curve.laws.fits
             for size, residual in fit.residuals.items()
         ]

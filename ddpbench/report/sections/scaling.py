@@ -434,12 +434,12 @@ def _paint_efficiency(
     return ends
 
 
-def _in_lines(name: str) -> str:
+def _in_lines(item: Series) -> str:
     """Return a long series name as strategy and variant; a variant too long for the margin loses its middle."""
-    if len(name) <= 26:
-        return name
-    strategy, _, variant = name.partition(" ")
-    return f"{strategy}\n{variant if len(variant) <= 26 else f'{variant[:11]}…{variant[-14:]}'}"
+    variant = item.words
+    if len(item.name) <= 26 or not variant:
+        return item.name
+    return f"{item.rows[0].strategy_name}\n{variant if len(variant) <= 26 else f'{variant[:11]}…{variant[-14:]}'}"
 
 
 def _label_ends(axes: Axes, ends: Sequence[tuple[Series, float, Interval, float]]) -> None:
@@ -458,7 +458,7 @@ def _label_ends(axes: Axes, ends: Sequence[tuple[Series, float, Interval, float]
         fontsize=style.LABEL_PT,
         fontweight="bold",
     )
-    names = [_in_lines(item.name) for item, *_ in ends]
+    names = [_in_lines(item) for item, *_ in ends]
     low, high = 0.04, 0.97
     gap = min(0.16 if any("\n" in name for name in names) else 0.115, (high - low) / max(len(ends) - 1, 1))
     places = spread([estimate.value / top for _, _, estimate, _ in ends], gap=gap, low=low, high=high)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -293,7 +292,8 @@ def _points(groups: _Groups, raw: Mapping[str, Sequence[float]]) -> Groups:
     def point(item: Series, row: Row) -> Point:
         estimate = row.samples_per_s if row.ok else None
         return Point(
-            name=textwrap.fill(item.name, 34),
+            name=item.name,
+            across=34,
             estimate=estimate,
             launches=raw.get(row.case_id, ()),
             look=item.look,
@@ -310,7 +310,6 @@ def _points(groups: _Groups, raw: Mapping[str, Sequence[float]]) -> Groups:
 def _paint(sheet: Sheet, *, points: Groups) -> None:
     from ddpbench.report.draw.canvas import text_width_in
 
-    lines = [line for _, _, members in points for point in members for line in point.name.split("\n")]
-    left = 0.35 + max(text_width_in(line, style.TICK_PT) for line in lines)
+    left = 0.35 + max(text_width_in(one.lines, style.TICK_PT) for *_, members in points for one in members)
     axes = sheet.axes(left, 0.5, sheet.width_in - left - 1.75, sheet.height_in - 0.6)
     grouped_rows(axes, points, _UNIT)

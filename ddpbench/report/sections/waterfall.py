@@ -21,7 +21,7 @@ from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import panels_of, variant_words
 from ddpbench.report.words import series_of
-from ddpbench.units import counted
+from ddpbench.units import counted, with_minus
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -217,20 +217,20 @@ def _includes_zero(loss: Interval) -> bool:
 
 def _text(loss: Interval) -> str:
     """To three decimals: a share below a thousandth of the step is no news. What is not there at all is `0`."""
-    if loss.value == loss.low == loss.high == 0:
-        return "0"
-    return (
-        f"{_fixed(loss.value)} [{_fixed(loss.low)}, {_fixed(loss.high)}]"
-        if loss.has_ends
-        else _fixed(loss.value)
-    )
+    return " ".join(filter(None, [_fixed(loss.value), _ends(loss)]))
+
+
+def _ends(loss: Interval) -> str:
+    """Return the interval in brackets; empty where there is none, or nothing at all."""
+    known = loss.has_ends and not loss.value == loss.low == loss.high == 0
+    return f"[{_fixed(loss.low)}, {_fixed(loss.high)}]" if known else ""
 
 
 def _fixed(value: float | None) -> str:
     if value == 0:
         return "0"
     text = f"{value:.3f}"
-    return text.replace("-", "\N{MINUS SIGN}") if float(text) else "0.000"
+    return with_minus(text) if float(text) else "0.000"
 
 
 def _picture(fall: Fall, index: int) -> Picture:
@@ -331,7 +331,7 @@ def _table(fall: Fall) -> Table:
         left -= loss.value
         shown = Cell(
             text=_fixed(loss.value),
-            under=_text(loss).partition(" ")[2],
+            under=_ends(loss),
             key=loss.value,
             number=True,
             strong=name == fall.cause,

@@ -8,7 +8,7 @@ from typing import Any
 from ddpbench.analysis.read.fabrics import FabricRun
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.spec.links import short_links
-from ddpbench.units import format_bit_rate
+from ddpbench.units import format_bit_rate, with_minus
 
 
 def machine_table(machine: Mapping[str, object], part: str, caption: str) -> Table:
@@ -51,9 +51,7 @@ def fabrics_table(fabrics: Sequence[FabricRun]) -> Table | None:
             Cell(text=_rates(one.asked_bit_per_s)),
             Cell(text=_rates(one.reached_bit_per_s)),
             Cell(
-                text=""
-                if one.widest_gap is None
-                else f"{100 * one.widest_gap:+.1f}".replace("-", "\N{MINUS SIGN}"),
+                text="" if one.widest_gap is None else with_minus(f"{100 * one.widest_gap:+.1f}"),
                 key=one.widest_gap,
                 number=True,
             ),

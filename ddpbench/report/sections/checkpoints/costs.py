@@ -167,7 +167,7 @@ def _paint(sheet: Sheet, *, costs: Sequence[Cost]) -> None:
     from ddpbench.report.draw.canvas import text_width_in
 
     names = [f"{cost.row.name}\n{_METHODS[cost.method]}" for cost in costs]
-    left = 0.3 + max(text_width_in(line, style.TICK_PT) for name in names for line in name.split("\n"))
+    left = 0.3 + max(text_width_in(name, style.TICK_PT) for name in names)
     height = sheet.height_in - 0.8
     bars = sheet.axes(left, 0.5, 5.3 - left, height)
     for place, cost in enumerate(costs):

@@ -77,9 +77,8 @@ def _heading(costs: Sequence[Cost]) -> str:
     first, last = costs[0], costs[-1]
     assert first.total is not None
     assert last.total is not None
-    told = f"{first.name}: {first.total.number} s {first.total.brackets}".strip()
     if last is first:
-        return f"A failure costs {told.partition(': ')[2]} ({first.name})"
+        return f"A failure costs {' s '.join(filter(None, first.total.texts()))} ({first.name})"
     return (
         f"A failure costs from {first.total.number} s ({first.name}) to {last.total.number} s ({last.name})"
     )

@@ -24,7 +24,10 @@ class Line:
     """A case that was trained to a loss. Times are seconds; its points are (step, samples, time, mean loss)."""
 
     row: Row
-    name: str
+    words: str
+    """Its name, but for the scaling."""
+    scaling: str
+    """Ends its name where another line has the same one; empty else."""
     target: float
     window: int
     batch: int
@@ -40,10 +43,14 @@ class Line:
     points: tuple[tuple[int, int, float, float], ...]
 
     @property
+    def name(self) -> str:
+        """Its name in tables, which have one device for each kind of scaling."""
+        return f"{self.words}{self.scaling}"
+
+    @property
     def drawn_name(self) -> str:
         """Its name in the figure, where one device stands once for both kinds of scaling."""
-        scaling = f", {self.row.case.scaling} scaling"
-        return self.name.removesuffix(scaling) if traits_of(self.row.case).role == "base" else self.name
+        return self.words if traits_of(self.row.case).role == "base" else self.name
 
 
 def groups_of(summary: RunSummary, rows: Sequence[Row]) -> list[list[Line]]:
@@ -74,14 +81,15 @@ def task(row: Row) -> Key:
 
 def _line(
     row: Row,
-    name: str,
+    name: tuple[str, str],
     entry: TrainedToLoss,
     points: Sequence[tuple[int, int, float, float]],
 ) -> Line:
     cost = row.to_loss
     return Line(
         row=row,
-        name=name,
+        words=name[0],
+        scaling=name[1],
         target=entry.target,
         window=entry.window,
         batch=entry.batch,
@@ -98,8 +106,11 @@ def _line(
     )
 
 
-def _names(rows: Sequence[Row]) -> dict[str, str]:
-    """Strategy, ranks and samples per step; caps, links, threads, loaders and scaling where they tell cases apart."""
+def _names(rows: Sequence[Row]) -> dict[str, tuple[str, str]]:
+    """Strategy, ranks and samples per step; caps, links, threads and loaders where they tell cases apart.
+
+    The scaling is beside it where two have one name.
+    """
     variants = variant_words(rows)
     caps = {
         name: len({row.case.bucket_cap_mb for row in rows if row.case.strategy == name}) > 1
@@ -113,7 +124,7 @@ def _names(rows: Sequence[Row]) -> dict[str, str]:
     names: dict[str, str] = {}
     for row in rows:
         words = [
-            " ".join([row.strategy_name, variants[row.case_id]]).rstrip(),
+            " ".join(filter(None, [row.strategy_name, variants[row.case_id]])),
             ranks(row.case.world_size),
             f"batch {row.case.global_batch:,}",
             *([f"{row.bucket_name} buckets"] if caps[row.case.strategy] else []),
@@ -128,7 +139,7 @@ def _names(rows: Sequence[Row]) -> dict[str, str]:
     counts = list(names.values())
     scaling = {row.case_id: row.case.scaling for row in rows}
     return {
-        case_id: f"{name}, {scaling[case_id]} scaling" if counts.count(name) > 1 else name
+        case_id: (name, f", {scaling[case_id]} scaling" if counts.count(name) > 1 else "")
         for case_id, name in names.items()
     }
 
