@@ -172,7 +172,8 @@ def edits(text: str) -> list[str]:
             called, on = node.func.attr, node.func.value
             sliced = isinstance(on, ast.Subscript) and isinstance(on.slice, ast.Slice)
             cased = called in ("lower", "upper") and sliced
-            if called in EDITS or cased or (called in CUTS and (node.args or node.keywords)):
+            words = called == "split" and not node.args and not node.keywords
+            if (called in EDITS and not words) or cased or (called in CUTS and (node.args or node.keywords)):
                 found.append(f"line {node.lineno}: {ast.unparse(node)}")
     return found
 

@@ -55,6 +55,8 @@ class HeldPair:
     verdict: PairVerdict
     reason: str = ""
     """Why the two were not compared; empty where they were."""
+    briefly: str = ""
+    """The same without details."""
     ratio: Interval | None = None
     """A's time over B's, of a sample or of a step; all intervals of all claims hold at once."""
     rounds: int = 0

@@ -108,7 +108,7 @@ def test_a_case_whose_numbers_cannot_be_right_decides_no_claim() -> None:
     runs = [run_of(DDP, [0.01] * 6), run_of(PARALLEL, [0.02] * 6)]
     wrong = Violation(
         invariant="at_most_the_ranks",
-        statement="A speed-up is at most the number of ranks",
+        statement="a speed-up is at most the number of ranks",
         meaning="",
         kind="doubtful",
         case_id=DDP.case_id,

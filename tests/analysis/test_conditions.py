@@ -228,7 +228,7 @@ def test_a_serial_fraction_above_one_is_called_what_it_is() -> None:
 def broken(rule: str, label: str, seen: float) -> Violation:
     return Violation(
         invariant=rule,
-        statement="A speed-up is at most the number of ranks",
+        statement="a speed-up is at most the number of ranks",
         meaning="",
         kind="doubtful",
         case_id=label,

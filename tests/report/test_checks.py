@@ -25,7 +25,7 @@ DDP4 = ddp(4).case_id
 def checks(kind: str = "impossible", name: str = "links_carry") -> Checked:
     violation = Violation(
         invariant=name,
-        statement="No node is faster than its link",
+        statement="no node is faster than its link",
         meaning="Do not use it.",
         kind="impossible" if kind == "impossible" else "doubtful",
         case_id=DDP4,
@@ -34,8 +34,8 @@ def checks(kind: str = "impossible", name: str = "links_carry") -> Checked:
     )
     rules = (
         Rule(name=name, statement=violation.statement, cases=3, numbers=9, broken=1),
-        Rule(name="other", statement="Parts add up", cases=7, numbers=7, broken=0),
-        Rule(name="silent", statement="Nothing to check here", cases=0, numbers=0, broken=0),
+        Rule(name="other", statement="parts add up", cases=7, numbers=7, broken=0),
+        Rule(name="silent", statement="nothing to check here", cases=0, numbers=0, broken=0),
     )
     return Checked(cases=7, rules=rules, violations=(violation,))
 

@@ -66,6 +66,8 @@ from ddpbench.strategies.traits import rings_among, spoken_among, spoken_of, tra
 from ddpbench.units import counted
 
 _Pair = tuple[CaseRun, CaseRun]
+_Reason = tuple[str, str]
+"""Why two are not compared, and details."""
 _HEADS: Mapping[ClaimVerdict, str] = {
     "holds": "holds here",
     "does not hold": "does not hold here",
@@ -127,7 +129,7 @@ def judged_by_claims(cases: Sequence[CaseRun], claims: Sequence[Decided]) -> lis
 def _decided(
     claim: PlannedClaim,
     pairs: Sequence[_Pair],
-    unable: Sequence[str],
+    unable: Sequence[_Reason | None],
     compared: Sequence[Comparison | None],
     *,
     names: Names,
@@ -181,25 +183,27 @@ def _runs_of(pairs: Sequence[_Pair]) -> list[CaseRun]:
     return list({run.case_id: run for pair in pairs for run in pair}.values())
 
 
-def _unable(pair: _Pair, names: Names) -> str:
-    """Return why one of the two has no numbers that may decide anything; empty where both have."""
+def _unable(pair: _Pair, names: Names) -> _Reason | None:
+    """Return why one of the two has no numbers that may decide anything; None where both have."""
     for run in pair:
         if run.planned.skip_reason is not None:
-            return f"{names.of(run)} was skipped: {run.planned.skip_reason}"
+            return f"{names.of(run)} was skipped", run.planned.skip_reason
         if run.status != "ok" or not run.timings:
             status = _STATUSES.get(run.status, run.status)
-            return f"{names.of(run)} {status}{f': {run.error}' if run.error else ''}"
+            return f"{names.of(run)} {status}", run.error
         shared = run.shared_cores_share
         if shared is None or shared >= MOST_SHARED:
-            return f"{names.of(run)} has more threads than cores"
+            return f"{names.of(run)} has more threads than cores", ""
         if (share := busy_share(run)) > FULL_SHARE:
-            return f"{names.of(run)} took {100 * share:.0f} % of this machine's cores, so that these set its pace"
-    return ""
+            pace = f"took {100 * share:.0f} % of this machine's cores, so that these set its pace"
+            return f"{names.of(run)} {pace}", ""
+    return None
 
 
-def _withheld(pair: _Pair, withheld: Mapping[str, Violation]) -> str:
-    """Return why the numbers of one of the two cannot be right; empty where nothing speaks against them."""
-    return next((withheld[run.case_id].why_withheld for run in pair if run.case_id in withheld), "")
+def _withheld(pair: _Pair, withheld: Mapping[str, Violation]) -> _Reason | None:
+    """Return why the numbers of one of the two cannot be right; None where nothing speaks against them."""
+    broken = next((withheld[run.case_id] for run in pair if run.case_id in withheld), None)
+    return None if broken is None else (broken.wrong, broken.broken.text)
 
 
 def _compared(a: CaseRun, b: CaseRun, *, of: Of) -> Comparison | None:
@@ -228,17 +232,19 @@ def _allowing(ratio: Interval, pair: _Pair) -> Interval:
 
 
 def _judgement(
-    claim: PlannedClaim, pair: _Pair, comparison: Comparison | None, unable: str, *, alpha: float
+    claim: PlannedClaim, pair: _Pair, comparison: Comparison | None, unable: _Reason | None, *, alpha: float
 ) -> dict[str, Any]:
     """Return the verdict on one pair, with what it was taken from or why there is none."""
     if comparison is None or not _enough(comparison):
         rounds = comparison.rounds if comparison is not None and comparison.paired else 0
-        why = unable or (
+        why = (
             f"{counted(rounds, 'round')} of both in one session, and under {MIN_ROUNDS} is too few"
             if rounds
             else "the two share no rounds, as after a merge"
         )
-        return {"verdict": "cannot tell", "reason": why, "rounds": rounds}
+        briefly, details = unable or (why, "")
+        reason = f"{briefly}: {details}" if details else briefly
+        return {"verdict": "cannot tell", "reason": reason, "briefly": briefly, "rounds": rounds}
     ratio = _allowing(comparison.time_ratio(alpha), pair)
     lead = 1 + claim.margin if claim.kind == "faster" else 1.0
     margin = claim.margin if claim.kind == "as fast" else MARGIN
@@ -436,7 +442,7 @@ class _Words:
     def of_one(self, held: HeldPair, pair: _Pair, names: Names) -> Iterator[str]:
         """Yield what is told of the only pair."""
         if held.ratio is None:
-            yield held.reason.partition(":")[0]
+            yield held.briefly
             return
         a, b = pair
         ranks, end = counted(a.case.world_size, "rank"), ""
@@ -504,7 +510,7 @@ class _Words:
         open_still = [held for held in self._open if held.ratio is not None]
         count = len(self._one.pairs)
         if not open_still:
-            yield f"of {count} comparisons none was made: {self._open[0].reason.partition(':')[0]}"
+            yield f"of {count} comparisons none was made: {self._open[0].briefly}"
             yield f"of {count} comparisons none was made"
             return
         widest = max(open_still, key=lambda held: _width(_ratio(held)))

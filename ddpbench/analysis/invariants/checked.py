@@ -136,7 +136,12 @@ class Violation:
     @property
     def why_withheld(self) -> str:
         """Return why nothing is concluded from the case, as part of a sentence."""
-        return f"the numbers of {self.label} cannot be right: {self.broken.text}"
+        return f"{self.wrong}: {self.broken.text}"
+
+    @property
+    def wrong(self) -> str:
+        """The same without the number."""
+        return f"the numbers of {self.label} cannot be right"
 
     def to_json(self) -> dict[str, Any]:
         """For `--json` and the data that a page embeds."""
