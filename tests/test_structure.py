@@ -202,3 +202,78 @@ def test_a_report_edits_no_finished_prose() -> None:
 def test_an_edit_of_prose_is_found(edit: str) -> None:
     assert edits(f"told = {edit}")
     assert not edits("told = ', '.join(words).strip()\ndataclass = replace(picture, caption=told)")
+
+
+KEYED = {
+    "FACETS": "what sentences call a field of a case",
+    "MTBF_S": "times between failures, by their names",
+    "allocation.machine": "machine.json",
+    "axes.spines": "matplotlib's",
+    "context": "machine.json",
+    "identity": "machine.json",
+    "node.attrib": "XML's",
+    "side.identity": "machine.json",
+    "side.machine": "machine.json",
+    "style.PHASES": "colours of the parts of a step",
+    "style.SETTINGS": "matplotlib's",
+}
+"""What `report/` may look up by a name, and what each of these is: none is a result."""
+
+
+def keyed(text: str) -> set[str]:
+    """Return what is looked up by a text of the code: `x` of `x["a"]`, `x.get("a")` and `getattr(x, "a")`."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Subscript(value=of, slice=ast.Constant(value=str()) | ast.JoinedStr(), ctx=ast.Load()):
+                found.add(ast.unparse(of))
+            case (
+                ast.Call(
+                    func=ast.Attribute(value=of, attr="get" | "pop"),
+                    args=[ast.Constant(value=str()) | ast.JoinedStr(), *_],
+                )
+                | ast.Call(func=ast.Name(id="getattr"), args=[of, ast.Constant(value=str()), *_])
+            ):
+                found.add(ast.unparse(of))
+    return found
+
+
+def framed(text: str) -> bool:
+    """Return whether rows are taken out of a table, or pandas is imported to look at them."""
+    ways = {"to_dict", "itertuples", "iterrows", "loc", "iloc"}
+    return any(isinstance(node, ast.Attribute) and node.attr in ways for node in ast.walk(ast.parse(text)))
+
+
+def test_the_report_reads_results_as_attributes() -> None:
+    texts = {
+        path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+        for path in (ROOT / "ddpbench" / "report").rglob("*.py")
+    }
+    found = {path: keyed(text) for path, text in texts.items()}
+    assert not {path: names - KEYED.keys() for path, names in found.items() if names - KEYED.keys()}
+    assert set.union(*found.values()) == KEYED.keys()
+    assert not [path for path, text in texts.items() if framed(text)]
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ('record["startup_s"]', {"record"}),
+        ('row[f"{name}_s"]', {"row"}),
+        ('summary.cases["status"].notna()', {"summary.cases"}),
+        ('(table or {}).get("mfu", 0)', {"table or {}"}),
+        ('values.pop("efficiency")', {"values"}),
+        ('getattr(row, "speedup")', {"row"}),
+        ("by_id[row.case_id].speedup", set()),
+        ("names.get(name)", set()),
+        ('files["page"] = text', set()),
+    ],
+)
+def test_a_look_up_by_name_is_found(line: str, names: set[str]) -> None:
+    assert keyed(line) == names
+
+
+@pytest.mark.parametrize("way", ["to_dict('records')", "itertuples()", "iterrows()", "loc[0]"])
+def test_a_table_that_is_taken_apart_is_found(way: str) -> None:
+    assert framed(f"rows = [row for row in summary.cases.{way}]")
+    assert not framed("csv_of(summary.cases)")

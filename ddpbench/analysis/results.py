@@ -6,12 +6,14 @@ columns of them, for JSON: the one encoder.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.statistics.interval import Interval
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +38,28 @@ class LaunchResult:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Parts(Generic[Value]):
+    """One value for each part of a step, such as its time or its text."""
+
+    forward: Value
+    backward: Value
+    optimizer: Value
+    other_compute: Value
+    exposed_comm: Value
+    exposed_wait: Value
+    data: Value
+    not_attributed: Value
+
+    @property
+    def by_name(self) -> dict[str, Value]:
+        """The same by the names in `PARTS`, for what goes through all of them."""
+        return {name: getattr(self, name) for name in PARTS}
+
+
+assert tuple(one.name for one in fields(Parts)) == PARTS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StepParts:
     """A case's instrumented step by its parts: means over ranks and steps, medians over launches.
 
@@ -43,8 +67,9 @@ class StepParts:
     """
 
     case_id: str
-    parts: Mapping[str, Interval]
-    """By name, as `analysis.read.overlap.PARTS` has them; and `overlapped_comm`, outside the step."""
+    parts: Parts[Interval]
+    overlapped_comm: Interval
+    """Behind computation, and so no part of the step."""
     step_time_s: float
     launches: int
     instrumentation_overhead: float | None
@@ -207,7 +232,7 @@ def columns_of(kind: Any, results: Iterable[Any]) -> dict[str, list[Any]]:
     """Return dataclasses of a kind as `columns` (their names) and `data` (a row each).
 
     A kind that has `columns` and `column_names` says them itself. An interval `x_s` becomes `x_s`, `x_ci_low_s` and
-    `x_ci_high_s`; a mapping of intervals the same for each key.
+    `x_ci_high_s`; parts of a step the same for each.
     """
     own = hasattr(kind, "columns")
     names = [*(kind.column_names() if own else _names(kind))]
@@ -217,8 +242,8 @@ def columns_of(kind: Any, results: Iterable[Any]) -> dict[str, list[Any]]:
 
 def _names(kind: Any) -> Iterator[str]:
     for field in fields(kind):
-        if "Mapping" in str(field.type):
-            for part in (*PARTS, "overlapped_comm"):
+        if "Parts" in str(field.type):
+            for part in PARTS:
                 yield from (name for name, _ in _ends(part, None))
         elif "Interval" in str(field.type):
             yield from (name for name, _ in _ends(field.name, None))
@@ -229,8 +254,8 @@ def _names(kind: Any) -> Iterator[str]:
 def _cells(result: Any) -> Iterator[tuple[str, Any]]:
     for field in fields(result):
         value = getattr(result, field.name)
-        if isinstance(value, Mapping):
-            for name, each in value.items():
+        if isinstance(value, Parts):
+            for name, each in value.by_name.items():
                 yield from _ends(name, each)
         elif isinstance(value, Interval) or "Interval" in str(field.type):
             yield from _ends(field.name, value)

@@ -122,6 +122,7 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
     made = [section for section in found if section.shows]
     without_figure = [section for section in found if not section.shows]
     pictures = [picture for section in made for picture in section.pictures]
+    identity = _part(summary.machine, "identity")
     drawing = dressed(summary, rows, [labelled(picture) for picture in pictures], wanted)
     if painter is not None:
         painter.start(drawing)
@@ -144,7 +145,7 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
             ),
             banners=[*([summary.checks.banner] if summary.checks.banner else []), *summary.warnings],
             shared=list(shared),
-            left_out=emulation_words(rows, _part(summary.machine, "identity").get("cores")),
+            left_out=emulation_words(rows, identity.get("cores")),
             virtual=any(row.emulated for row in rows),
             without_figure=without_figure,
             in_short=_in_short(summary),

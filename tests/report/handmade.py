@@ -11,7 +11,7 @@ import pandas as pd
 
 from ddpbench.analysis.case_summary import CaseSummary
 from ddpbench.analysis.finding import Finding
-from ddpbench.analysis.results import Compared, LaunchResult, Phase, Proved, StepParts
+from ddpbench.analysis.results import Compared, LaunchResult, Parts, Phase, Proved, StepParts
 from ddpbench.analysis.sentences import Sentence
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import Counts, Failure, RunSummary
@@ -132,10 +132,10 @@ def parts_of(row: dict[str, Any]) -> StepParts:
         "not_attributed": 0.012 * step,
     }
     parts["backward"] = step - sum(parts.values())
-    parts["overlapped_comm"] = 0.14 * step if row["strategy"] == "ddp" else 0.0
     return StepParts(
         case_id=row["case_id"],
-        parts={name: Interval(value=value) for name, value in parts.items()},
+        parts=Parts(**{name: Interval(value=value) for name, value in parts.items()}),
+        overlapped_comm=Interval(0.14 * step if row["strategy"] == "ddp" else 0.0),
         step_time_s=step,
         launches=5,
         instrumentation_overhead=0.013,

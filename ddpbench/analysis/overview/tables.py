@@ -11,7 +11,7 @@ from ddpbench.analysis.checkpoints import CheckpointCost, checkpoint_costs
 from ddpbench.analysis.inputs import input_groups
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS, STANDARD_SPANS
-from ddpbench.analysis.results import InputResult, LaunchResult, Phase, Proved, StepParts
+from ddpbench.analysis.results import InputResult, LaunchResult, Parts, Phase, Proved, StepParts
 
 
 def launch_results(cases: Sequence[CaseRun]) -> Iterator[LaunchResult]:
@@ -41,11 +41,11 @@ def step_parts(cases: Sequence[CaseRun]) -> Iterator[StepParts]:
         if (parts := case.parts) is None:
             continue
         found = {name: replace(parts.interval(name), value=parts.parts[name]) for name in PARTS}
-        found["overlapped_comm"] = replace(parts.interval("overlapped"), value=parts.overlapped_s)
         logs = case.instrumented_over_timed
         yield StepParts(
             case_id=case.case_id,
-            parts=found,
+            parts=Parts(**found),
+            overlapped_comm=replace(parts.interval("overlapped"), value=parts.overlapped_s),
             step_time_s=parts.step_s,
             launches=parts.launches,
             instrumentation_overhead=math.expm1(fmean(logs)) if logs else None,

@@ -50,6 +50,12 @@ class Fit:
         return size, self.residuals[size].value
 
     @property
+    def coherency_held(self) -> bool:
+        """Whether `beta` was not fitted but held at 0."""
+        beta = self.parameters.get("beta")
+        return beta is not None and beta.low is None and beta.value == 0
+
+    @property
     def judged(self) -> str:
         """Its goodness in a few words."""
         return _JUDGED[self.goodness]

@@ -132,11 +132,12 @@ def _runs_table(history: History) -> Table:
                     side.name,
                     moment(started_utc(side)),
                     side.commit,
-                    str(side.machine.get("context", {}).get("ddpbench_version") or ""),
+                    str(context.get("ddpbench_version") or ""),
                     str(side.identity.get("torch") or ""),
                 )
             )
             for side in history.sides
+            for context in [side.machine.get("context", {})]
         ),
         sortable=False,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -219,11 +219,11 @@ def _paint(sheet: Sheet, *, lines: Sequence[Series]) -> None:
     left = sheet.axes(0.75, 0.55, 3.35 if efficient else 6.4, height)
     _paint_step_times(left, lines)
     if not efficient:
-        _name_lines(left, lines, "step_time_s", 1e3)
+        _name_lines(left, lines, _step_ms)
         return
     right = sheet.axes(4.85, 0.55, 3.05, height)
     _paint_efficiencies(right, lines)
-    _name_lines(right, lines, "efficiency", 1.0)
+    _name_lines(right, lines, lambda row: row.efficiency)
 
 
 def _paint_narrow(sheet: Sheet, *, lines: Sequence[Series]) -> None:
@@ -263,7 +263,7 @@ def _paint_step_times(axes: Axes, lines: Sequence[Series]) -> None:
     axes.set_yscale("log")
     axes.set_xscale("log")
     for line in lines:
-        _line(axes, line, "step_time_s", 1e3)
+        _line(axes, line, _step_ms)
     _finish_rates(axes, _rates(shown))
     decades(axes, _step_times_ms(shown))
     axes.set_ylabel("ms")
@@ -277,7 +277,7 @@ def _paint_efficiencies(axes: Axes, lines: Sequence[Series]) -> None:
     axes.set_title("efficiency (ideal is 1)")
     axes.set_xscale("log")
     for line in lines:
-        _line(axes, line, "efficiency", 1.0)
+        _line(axes, line, lambda row: row.efficiency)
     _finish_rates(axes, _rates(shown))
     top = max(row.efficiency.high or row.efficiency.value for row in shown if row.efficiency is not None)
     axes.set_ylim(0, max(1.05, 1.05 * top))
@@ -325,11 +325,11 @@ def _mark_shortest(axes: Axes, lines: Sequence[Series], rates: Sequence[float]) 
             )
 
 
-def _name_lines(axes: Axes, lines: Sequence[Series], what: str, scale: float) -> None:
+def _name_lines(axes: Axes, lines: Sequence[Series], value: _Value) -> None:
     """Writes each line's name to the right of the plot, as near to the height of its end as others allow."""
     from ddpbench.report.draw.canvas import spread
 
-    ends = [_value(line.rows[-1], what, scale) for line in lines]
+    ends = [value(line.rows[-1]) for line in lines]
     low, high = axes.get_ylim()
     logarithmic = axes.get_yscale() == "log"
 
@@ -361,17 +361,15 @@ def _short_rate(rate: float) -> str:
     return "\N{NARROW NO-BREAK SPACE}".join(in_prefix(rate))
 
 
-def _value(row: Row, what: str, scale: float) -> Interval | None:
-    found: Interval | None = getattr(row, what)
-    return None if found is None else found.scaled(scale)
+_Value = Callable[[Row], Interval | None]
 
 
-def _line(axes: Axes, line: Series, what: str, scale: float) -> None:
-    found = [
-        (rate, value)
-        for row in line.rows
-        if (value := _value(row, what, scale)) is not None and (rate := _rate(row))
-    ]
+def _step_ms(row: Row) -> Interval | None:
+    return None if row.step_time_s is None else row.step_time_s.scaled(1e3)
+
+
+def _line(axes: Axes, line: Series, value: _Value) -> None:
+    found = [(rate, own) for row in line.rows if (own := value(row)) is not None and (rate := _rate(row))]
     look = line.look
     xs, values = [rate for rate, _ in found], [value for _, value in found]
     axes.plot(xs, [value.value for value in values], color=look.colour, linewidth=0.9, zorder=2)

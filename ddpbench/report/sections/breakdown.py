@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ddpbench.analysis.results import Parts, StepParts
 from ddpbench.analysis.sentences import headline
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
-from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import alike_setting, captioned, grey_ground, label_of, not_shown
 from ddpbench.report.draw import style
@@ -38,13 +38,9 @@ class Bar:
     row: Row
     words: str
     """What tells it from its strategy's other variants; empty where there are none."""
+    step: StepParts
     parts: Mapping[str, float]
-    cells: Mapping[str, Interval]
-    """The parts and `overlapped_comm`, milliseconds, with their intervals over launches."""
-    total_s: float
-    overlapped_s: float
-    launches: int
-    overhead: float | None
+    """In the order in which they are stacked."""
     apart: bool = False
     """Its instrumented steps do not take as long as its timed ones: it does not describe these."""
 
@@ -56,6 +52,21 @@ class Bar:
     def name(self) -> str:
         """Its whole name."""
         return self.called(cap=True)
+
+    @property
+    def exposed_s(self) -> float:
+        """Its exposed communication."""
+        return self.step.parts.exposed_comm.value
+
+    @property
+    def overlapped_s(self) -> float:
+        """Its communication behind computation."""
+        return self.step.overlapped_comm.value
+
+    @property
+    def overhead(self) -> float | None:
+        """Instrumented over timed step time, minus 1."""
+        return self.step.instrumentation_overhead
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
@@ -134,12 +145,8 @@ def _bars(summary: RunSummary, rows: Sequence[Row]) -> dict[str, Bar]:
         bars[row.case_id] = Bar(
             row=row,
             words=words[row.case_id],
-            parts={name: step.parts[name].value for name in style.PHASES},
-            cells={name: step.parts[name].scaled(1e3) for name in (*style.PHASES, "overlapped_comm")},
-            total_s=step.step_time_s,
-            overlapped_s=step.parts["overlapped_comm"].value,
-            launches=step.launches,
-            overhead=step.instrumentation_overhead,
+            step=step,
+            parts={name: step.parts.by_name[name].value for name in style.PHASES},
             apart=row.case_id in apart,
         )
     return bars
@@ -155,12 +162,12 @@ def _choose(bars: Sequence[Bar], of: int) -> tuple[list[Bar], list[str]]:
             f"{len(chosen)} of {of} instrumented cases are drawn, of the setting with most of them and with the "
             "most ranks first; the others are in the data to download (report.json, breakdown)."
         )
-    return sorted(chosen, key=lambda bar: bar.total_s), notes
+    return sorted(chosen, key=lambda bar: bar.step.step_time_s), notes
 
 
 def _scales(bars: Sequence[Bar]) -> list[Sequence[Bar]]:
     """Return the bars, those that would be crushed by the longest apart; `bars` are in the order of their lengths."""
-    short = [bar for bar in bars if bar.total_s < bars[-1].total_s / _CRUSHED]
+    short = [bar for bar in bars if bar.step.step_time_s < bars[-1].step.step_time_s / _CRUSHED]
     tall = bars[len(short) :]
     return [tall, short] if len(short) >= _FEWEST and len(tall) >= _FEWEST else [bars]
 
@@ -184,7 +191,7 @@ def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str], index:
         [
             *([] if setting else ["Settings differ; see the names."]),
             *([f"All that have buckets: {shared}."] if (shared := _shared_cap(bars)) else []),
-            f"Each part is its {MEDIAN} ({launches_each(bar.launches for bar in bars)}), of means over ranks and",
+            f"Each part is its {MEDIAN} ({launches_each(bar.step.launches for bar in bars)}), of means over ranks and",
             "instrumented steps; so is the step at a bar's end, to which the medians of its parts add up only nearly.",
             *(_meanings(bars) if not index else ["To be read as the figure before, on another scale."]),
             f"Timed: the same case's timed steps, {MEDIAN}; in brackets {MEDIAN_INTERVALS}.",
@@ -230,13 +237,21 @@ def _meanings(bars: Sequence[Bar]) -> list[str]:
     return [sentence for fill, sentence in _MEANINGS.items() if fill in drawn]
 
 
-def _texts(bars: Sequence[Bar]) -> list[dict[str, str]]:
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """The times of a bar's parts, as text."""
+
+    parts: Parts[str]
+    overlapped: str
+
+
+def _texts(bars: Sequence[Bar]) -> list[_Texts]:
     """Return each bar's parts as its table has them, milliseconds: figure and heading show no other digits."""
-    names = (*style.PHASES, "overlapped_comm")
-    return [
-        dict(zip(names, (cell.text for cell in row[2:]), strict=False))
-        for row in _table(bars).evenly_rounded().rows
-    ]
+    found = []
+    for row in _table(bars).evenly_rounded().rows:
+        *parts, overlapped = (cell.text for cell in row[2 : 3 + len(style.PHASES)])
+        found.append(_Texts(Parts(**dict(zip(style.PHASES, parts, strict=True))), overlapped))
+    return found
 
 
 def _heading(bars: Sequence[Bar]) -> str:
@@ -244,21 +259,22 @@ def _heading(bars: Sequence[Bar]) -> str:
     if not fair:
         if any(bar.row.oversubscribed for bar in bars):
             return "every case above one rank ran oversubscribed: none is ranked"
-        longest = max(bars, key=lambda bar: bar.total_s)
-        return f"{longest.name}: a step of {milliseconds(longest.total_s)} ms, nothing exchanged"
-    most = max(fair, key=lambda bar: bar.parts["exposed_comm"])
-    if most.parts["exposed_comm"] <= 0:
+        longest = max(bars, key=lambda bar: bar.step.step_time_s)
+        return f"{longest.name}: a step of {milliseconds(longest.step.step_time_s)} ms, nothing exchanged"
+    most = max(fair, key=lambda bar: bar.exposed_s)
+    if most.exposed_s <= 0:
         return f"no communication is exposed in any of {len(fair)} cases above one rank"
     told = _texts(bars)[bars.index(most)]
-    waiting = f" and {told['exposed_wait']} ms waiting for ranks" if most.parts["exposed_wait"] > 0 else ""
-    low = most.cells["exposed_comm"].low
-    rivals = [bar.cells["exposed_comm"] for bar in fair if bar is not most and bar.parts["exposed_comm"] > 0]
+    waited = most.step.parts.exposed_wait.value > 0
+    waiting = f" and {told.parts.exposed_wait} ms waiting for ranks" if waited else ""
+    low = most.step.parts.exposed_comm.low
+    rivals = [bar.step.parts.exposed_comm for bar in fair if bar is not most and bar.exposed_s > 0]
     decided = not rivals or (
         low is not None and all(one.high is not None and one.high < low for one in rivals)
     )
     return (
-        f"{'most' if decided else 'among the most'} exposed: {most.name}, {told['exposed_comm']} ms of "
-        f"communication{waiting} in a step of {milliseconds(most.total_s)} ms"
+        f"{'most' if decided else 'among the most'} exposed: {most.name}, {told.parts.exposed_comm} ms of "
+        f"communication{waiting} in a step of {milliseconds(most.step.step_time_s)} ms"
     )
 
 
@@ -274,9 +290,10 @@ def _table(bars: Sequence[Bar]) -> Table:
     rows = tuple(
         (
             Cell(text=bar.name + MARK * bar.apart),
-            Cell.ms(bar.total_s),
-            *(Cell.estimate(estimate) for estimate in bar.cells.values()),
-            Cell.count(bar.launches),
+            Cell.ms(bar.step.step_time_s),
+            *(Cell.estimate(bar.step.parts.by_name[name].scaled(1e3)) for name in style.PHASES),
+            Cell.estimate(bar.step.overlapped_comm.scaled(1e3)),
+            Cell.count(bar.step.launches),
             Cell(text="" if bar.overhead is None else percent(bar.overhead), key=bar.overhead, number=True),
         )
         for bar in bars
@@ -349,7 +366,9 @@ def _paint_narrow(sheet: Sheet, *, bars: Sequence[Bar]) -> None:
 
 
 def _longest_ms(bars: Sequence[Bar]) -> float:
-    return axis_end(max(max(bar.total_s, sum(max(v, 0) for v in bar.parts.values())) for bar in bars) * 1e3)
+    return axis_end(
+        max(max(bar.step.step_time_s, sum(max(v, 0) for v in bar.parts.values())) for bar in bars) * 1e3
+    )
 
 
 def _finish(axes: Axes) -> None:
@@ -359,9 +378,7 @@ def _finish(axes: Axes) -> None:
     axes.spines["left"].set_visible(False)
 
 
-def _stack(
-    axes: Axes, place: float, bar: Bar, told: Mapping[str, str], longest: float, *, scale: float = 1.0
-) -> float:
+def _stack(axes: Axes, place: float, bar: Bar, told: _Texts, longest: float, *, scale: float = 1.0) -> float:
     """Draws a case's bar and the strip beneath, reduced by `scale` in height; returns where the bar ends.
 
     Parts that are wide enough say how long they are, as the table does.
@@ -374,6 +391,7 @@ def _stack(
     per_in = longest / (axes.bbox.width / axes.figure.dpi)
     at = 0.0
     hidden_from = 0.0
+    texts = told.parts.by_name
     for name, fill in style.PHASES.items():
         width = bar.parts[name] * 1e3
         if name == "backward":
@@ -381,12 +399,12 @@ def _stack(
         if width <= 0:
             continue
         block(axes, fill, (at, at + width), centre=centre, height=scale * _BAR)
-        if width >= max(0.04 * longest, _TIGHT * per_in * text_width_in(told[name], style.SMALLEST_PT)):
+        if width >= max(0.04 * longest, _TIGHT * per_in * text_width_in(texts[name], style.SMALLEST_PT)):
             boxed = {"boxstyle": "square,pad=0.12", "facecolor": fill.colour, "edgecolor": "none"}
             axes.text(
                 at + width / 2,
                 centre,
-                told[name],
+                texts[name],
                 ha="center",
                 va="center",
                 fontsize=style.SMALLEST_PT,
@@ -400,7 +418,7 @@ def _stack(
         strip = place + scale * _STRIP_AT
         block(axes, style.OVERLAPPED, (hidden_from, hidden_from + width), centre=strip, height=scale * _STRIP)
         axes.annotate(
-            told["overlapped_comm"],
+            told.overlapped,
             (min(hidden_from + width, longest), strip),
             xytext=(3, 0),
             textcoords="offset points",
@@ -415,7 +433,7 @@ def _total(bar: Bar) -> str:
     """Return a bar's length, and the same case's timed steps."""
     estimate = bar.row.step_time_s.scaled(1e3) if bar.row.step_time_s else None
     timed = f"\ntimed {estimate}" if estimate is not None else ""
-    return f"{milliseconds(bar.total_s)} ms{timed}"
+    return f"{milliseconds(bar.step.step_time_s)} ms{timed}"
 
 
 def _legend(sheet: Sheet, bars: Sequence[Bar], *, columns: int) -> None:

@@ -126,7 +126,7 @@ def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str]) -> Pict
             "the points: solid within the measured range, dashed where they are extrapolated, up to",
             f"{EXTRAPOLATION} times the largest measured world size. Parameters have 95 % intervals from leaving out",
             "one round at a time. Dotted: ideal.",
-            *([_HELD] if any(_held(fit) for curve in curves for fit in curve.laws.fits) else []),
+            *([_HELD] if any(fit.coherency_held for curve in curves for fit in curve.laws.fits) else []),
             *(["Hollow markers: emulated or dilated."] if hollow else []),
             *([f"Not drawn: {series_of(left_out)}."] if left_out else []),
         ],
@@ -348,12 +348,6 @@ def _label_lines(axes: Axes, fits: Sequence[Fit], top: float) -> None:
 _HELD = "Where coherency β is held at 0, the other intervals take it to be 0: they are narrower than without that."
 
 
-def _held(fit: Fit) -> bool:
-    """Return whether its coherency was not fitted but held at 0."""
-    beta = fit.parameters.get("beta")
-    return beta is not None and beta.low is None and beta.value == 0
-
-
 _AT_ONE = 0.005
 """A line that starts this near to 1 is seen to start there."""
 _MARKS = {"within error": "fits", "beyond error": "does not fit", "undetermined": "not judged"}
@@ -366,7 +360,7 @@ def _texts(curve: CurveLaws) -> list[tuple[str, str]]:
         shown = [(name, value) for name, value in fit.parameters.items() if name in _SYMBOLS]
         for index, (name, value) in enumerate(shown):
             head = f"{_SHORT[fit.law]} ({_MARKS[fit.goodness]}): " if index == 0 else ""
-            held = " (held)" if name == "beta" and _held(fit) else ""
+            held = " (held)" if name == "beta" and fit.coherency_held else ""
             lines.append((f"{head}{_SYMBOLS[name]} = {value}{held}", _COLOURS[fit.law]))
         if "gamma" in fit.parameters and fit.line and abs((start := fit.line[0][1]) - 1) >= _AT_ONE:
             lines.append((f"1 rank fitted too: {start:.2f} of the base case", _COLOURS[fit.law]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -306,10 +306,10 @@ def _plot(axes: Axes, xs: Sequence[float], item: Series, estimates: Sequence[Int
     )
 
 
-def _on_grid(item: Series, sizes: Sequence[int], what: str) -> list[Interval | None]:
-    found: dict[int, Interval | None] = {
-        row.case.world_size: getattr(row, what) for row in item.rows if _has(row)
-    }
+def _on_grid(
+    item: Series, sizes: Sequence[int], value: Callable[[Row], Interval | None]
+) -> list[Interval | None]:
+    found = {row.case.world_size: value(row) for row in item.rows if _has(row)}
     return [found.get(size) for size in sizes]
 
 
@@ -335,9 +335,9 @@ def _paint_speedup(
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     values: list[float] = [1.0, float(sizes[-1])]
-    apart = _APART if _overlap([_on_grid(item, sizes, "speedup") for item in series]) else 0.0
+    apart = _APART if _overlap([_on_grid(item, sizes, lambda row: row.speedup) for item in series]) else 0.0
     for index, item in enumerate(series):
-        estimates = _on_grid(item, sizes, "speedup")
+        estimates = _on_grid(item, sizes, lambda row: row.speedup)
         shift = 2 ** (apart * (index - (len(series) - 1) / 2))
         _plot(axes, [size * shift for size in sizes], item, estimates)
         values += [bound for e in estimates if e for bound in (e.value, e.low, e.high) if bound and bound > 0]
@@ -397,7 +397,7 @@ def _paint_efficiency(
     ends: list[tuple[Series, float, Interval, float]] = []
     for index, item in enumerate(series):
         shift = (index - (len(series) - 1) / 2) * step
-        estimates = _on_grid(item, sizes, "efficiency")
+        estimates = _on_grid(item, sizes, lambda row: row.efficiency)
         xs = [log + shift for log in logs]
         _plot(axes, xs, item, estimates)
         top = max([top, *(1.05 * (e.high or e.value) for e in estimates if e)])
@@ -412,7 +412,9 @@ def _paint_efficiency(
     axes.axhline(1, linestyle=":", color=style.MUTED, linewidth=1.2, zorder=1)
     half = 0.4 * min(gaps)
     # at the foot, unless points are there: then beneath the ideal
-    lows = [e.low or e.value for item in series for e in _on_grid(item, sizes, "efficiency") if e]
+    lows = [
+        e.low or e.value for item in series for e in _on_grid(item, sizes, lambda row: row.efficiency) if e
+    ]
     place = 0.02 if min(lows, default=1.0) > 0.08 * top else 0.88
     for first, last in _runs(sizes, oversubscribed):
         start, end = math.log2(first) - half, math.log2(last) + half

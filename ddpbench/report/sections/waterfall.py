@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -80,6 +80,8 @@ class Fall:
     base: str
     """The case that it is held against, in a few words."""
     losses: Mapping[str, Interval]
+    timed: Interval
+    """Of the losses that of timed against instrumented steps."""
     efficiency: Interval
     rounds: int
     split: bool
@@ -92,8 +94,8 @@ class Fall:
         known = {
             name: abs(self.losses[name].value) for name in ("not_attributed", "rest") if name in self.losses
         }
-        if not _includes_zero(self.losses["timed"]):  # else it may be chance
-            known["timed"] = abs(self.losses["timed"].value)
+        if not _includes_zero(self.timed):  # else it may be chance
+            known["timed"] = abs(self.timed.value)
         return max(known.items(), key=lambda one: one[1])
 
     @property
@@ -186,9 +188,7 @@ def _falls(summary: RunSummary, rows: Sequence[Row]) -> list[Fall]:
         row = by_id.get(case_id)
         if row is None or not row.ok:
             continue
-        values = {one.item: one.share for one in items}
-        efficiency = values.pop("efficiency")
-        counts = [one.rounds for one in items if one.item != "efficiency"]
+        losses = [one for one in items if one.item != "efficiency"]
         falls.append(
             Fall(
                 row=row,
@@ -197,14 +197,19 @@ def _falls(summary: RunSummary, rows: Sequence[Row]) -> list[Fall]:
                 base=by_id[row.baseline_case_id].name
                 if row.baseline_case_id in by_id
                 else row.baseline_case_id,
-                losses=values,
-                efficiency=efficiency,
-                rounds=min(counts),
+                losses={one.item: one.share for one in losses},
+                timed=_share(items, "timed"),
+                efficiency=_share(items, "efficiency"),
+                rounds=min(one.rounds for one in losses),
                 split=items[0].split,
                 outrun=items[0].outrun,
             )
         )
     return falls
+
+
+def _share(items: Iterable[Loss], item: str) -> Interval:
+    return next(one.share for one in items if one.item == item)
 
 
 def _added(a: float | None, b: float | None) -> float | None:
