@@ -56,7 +56,21 @@ def at_path(node: ast.expr, path: Path) -> ast.expr:
 
 def source_of(node: ast.AST) -> str:
     """Return a node's source, its strings in double quotes where that needs no escape."""
-    text = _unparsed(ast.fix_missing_locations(node))
+    text = _quoted(_unparsed(ast.fix_missing_locations(node)))
+    plain = ast.unparse(node)
+    return text if _read_again(text) == plain else plain
+
+
+def _read_again(text: str) -> str:
+    """Return a source as Python writes what it reads in it; empty where it is no Python."""
+    try:
+        return ast.unparse(ast.parse(text))
+    except SyntaxError:
+        return ""
+
+
+def _quoted(text: str) -> str:
+    """Return a source with its strings in double quotes where that needs no escape."""
     lines = text.splitlines(keepends=True)
     tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     for token in reversed(tokens):
@@ -79,7 +93,10 @@ def _unparsed(node: ast.AST) -> str:
     if isinstance(node.value, ast.Call) and len(head) + len(value) > _WIDTH:
         arguments = [ast.unparse(each) for each in [*node.value.args, *node.value.keywords]]
         inner = "".join(f"    {each},\n" for each in arguments)
-        return f"{head}{ast.unparse(node.value.func)}(\n{inner})"
+        called = ast.unparse(ast.Call(node.value.func, [], [])).removesuffix(
+            ")"
+        )  # `(a if b else c)(`, with its own
+        return f"{head}{called}\n{inner})"
     return head + value
 
 
