@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from ddpbench.analysis import COLUMNS, load, read_csv, summarize, write_csv
+from ddpbench.analysis.table.column import setting
 from ddpbench.analysis.table.frame import DTYPES
 from ddpbench.errors import IdentityError
 from ddpbench.records import RunDir
@@ -408,3 +409,9 @@ def test_without_a_shared_round_there_is_no_speed_up(tmp_path: Path) -> None:
     assert row["step_time_s"] == pytest.approx(0.01)
     assert pd.isna(row["speedup"])
     assert pd.isna(row["efficiency_ci_low"])
+
+
+def test_a_setting_of_a_type_that_is_no_column_s_is_refused() -> None:
+    assert setting("snapshot_every").unit == "steps"
+    with pytest.raises(TypeError, match=r"bucket_cap_mb is a .* give it a column in"):
+        setting("bucket_cap_mb")

@@ -55,14 +55,21 @@ class Column:
 
 
 def setting(name: str, unit: str = "", meaning: str = "") -> Column:
-    """Return the column of a field of `Case`, of its type there; with its unit and meaning, where it declares them."""
+    """Return the column of a field of `Case`, of its type there; with its unit and meaning, where it declares them.
+
+    Raises:
+        TypeError: values of its type are no text, number or truth.
+    """
     hint, declared = _HINTS[name], AXES.get(name)
     while get_origin(hint) is Annotated:
         hint, *more = get_args(hint)
         unit = next((one.name for one in more if isinstance(one, Unit)), unit)
+    kind = _KINDS[str] if get_origin(hint) is Literal else _KINDS.get(hint)
+    if kind is None:
+        raise TypeError(f"{name} is a {hint}: give it a column in ddpbench/analysis/table/columns.py")
     return Column(
         name=name,
-        kind="text" if get_origin(hint) is Literal else _KINDS[hint],
+        kind=kind,
         unit=unit,
         meaning=meaning or (declared.meaning if declared is not None else ""),
         source="plan",
