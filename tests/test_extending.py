@@ -89,12 +89,17 @@ def passes(copy: Path, paths: Iterable[str], *more: str) -> None:
 @pytest.mark.thorough
 def test_a_column(copy: Path) -> None:
     columns = copy / "ddpbench/analysis/table/columns.py"
-    insert(columns, END_OF_COLUMNS, block("A column", "launch_wall_s"))
+    insert(columns, END_OF_COLUMNS, block("A column", "launches_disturbed"))
     (copy / "reports").symlink_to(ROOT / "reports")
-    files = [f"tests/{name}.py" for name in ("analysis/test_frame", "test_readme", "test_claims")]
-    passes(copy, files, "-k", "column or generated or csv or (records_give and hybrid)")
-    told = carried_out(copy, "-c", "from ddpbench.analysis import DTYPES; print(DTYPES['launch_wall_s'])")
-    assert told == "float64\n"
+    files = [
+        f"tests/{name}.py"
+        for name in ("analysis/test_frame", "analysis/test_virtual", "test_readme", "test_claims")
+    ]
+    passes(copy, files, "-k", "column or generated or csv or twins or (records_give and hybrid)")
+    dtype = carried_out(
+        copy, "-c", "from ddpbench.analysis import DTYPES; print(DTYPES['launches_disturbed'])"
+    )
+    assert dtype == "Int64\n"
 
 
 @pytest.mark.thorough

@@ -58,7 +58,7 @@ def setting(name: str, unit: str = "", meaning: str = "") -> Column:
     """Return the column of a field of `Case`, of its type there; with its unit and meaning, where it declares them.
 
     Raises:
-        TypeError: values of its type are no text, number or truth.
+        TypeError: no kind of column holds values of its type.
     """
     hint, declared = _HINTS[name], AXES.get(name)
     while get_origin(hint) is Annotated:
