@@ -172,13 +172,13 @@ def test_a_part_that_was_refuted_and_cannot_be_told_now_is_kept_though_the_verdi
     """Both then and now it holds in part: for a master, but not for a ring by the rules of that day."""
     run = RunDir(REPORTS / "claim_one_node_or_many")
     summary, run_id = summarize(run), read_plan(run).run_id
-    one, two, hidden = summary.claims
+    one, two, hidden = summary.conclusions.claims
     assert one.history == hidden.history == ()
     assert [(past.run, past.verdict.partition("] ")[2]) for past in two.history] == [
         (run_id, "faster for master, not for ring (DDP)")
     ]
     assert two.verdict == "holds in part"
-    tags = [finding.tags for finding in summary.findings if finding.kind == "claim"]
+    tags = [finding.tags for finding in summary.conclusions.findings if finding.kind == "claim"]
     assert "earlier verdict: holds in part, then judged again" in tags[1]
 
 

@@ -225,7 +225,7 @@ def test_a_claim_of_very_many_pairs_takes_one_look_at_all_of_them(
     )
     write_plan(run, cases, claims=[claim])
     looked_at.clear()
-    (decided,) = summarize(run).claims
+    (decided,) = summarize(run).conclusions.claims
     assert len({held.place for held in decided.pairs}) == len(many)
     assert 0 < sum(looked_at) < 10 * len(many)
 

@@ -31,7 +31,7 @@ def ends(record: pd.Series, name: str, low: str, high: str) -> Interval:
 
 def of_comparisons(summary: RunSummary) -> Iterator[Said]:
     # Of other topics the ends are bounds of a case over the best of the others, and are called that.
-    for held in summary.comparisons:
+    for held in summary.steps.comparisons:
         if held.topic in ("data", "precision"):
             yield from of_pair(held.case_id, held.best_case_id, f"comparison {held.topic}", held.ratio)
     memory = {one.group: one.case_id for one in summary.inputs if one.data == "memory"}
@@ -44,11 +44,11 @@ def said(summary: RunSummary) -> Iterator[Said]:
     """What a page says of the throughput of two cases, wherever it does."""
     cases = summary.cases.set_index("case_id")
     batch = cases["global_batch"]
-    for claim in summary.claims:
+    for claim in summary.conclusions.claims:
         for pair in claim.pairs:
             if pair.ratio is not None and (claim.of == "throughput" or batch[pair.a] == batch[pair.b]):
                 yield from of_pair(pair.a, pair.b, "claims", pair.ratio)
-    for finding in summary.findings:
+    for finding in summary.conclusions.findings:
         if len(finding.cases) == 2 and finding.ratio is not None:
             yield from of_pair(*finding.cases, f"finding {finding.kind}", finding.ratio)
     yield from of_comparisons(summary)
@@ -56,13 +56,13 @@ def said(summary: RunSummary) -> Iterator[Said]:
         base, speedup = record["baseline_case_id"], ends(record, *columns("speedup"))
         if not pd.isna(base):
             yield from of_pair(base, str(case_id), "speed-up", speedup)
-    for loss in summary.waterfall:
+    for loss in summary.steps.waterfall:
         if loss.item == "efficiency":
             own = cases.loc[loss.case_id]
             yield from of_pair(
                 own["baseline_case_id"], loss.case_id, "waterfall", loss.share.scaled(own["world_size"])
             )
-    for curve in summary.laws:
+    for curve in summary.steps.laws:
         for point in curve.laws.points:
             case_id = curve.case_ids[point.world_size]
             yield from of_pair(cases.loc[case_id, "baseline_case_id"], case_id, "law", point.speedup)

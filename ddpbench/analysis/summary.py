@@ -107,65 +107,108 @@ class Counts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunSummary:
-    """A run directory, understood.
-
-    `cases` is a frame: one row per case, exactly `columns.COLUMNS`. What else was found is in `analysis.results`.
-    """
+class RunFacts:
+    """The run itself: its experiment, its place and its machine."""
 
     name: str
-    question: str
+    question: str = ""
+    scope: str = ""
+    """Why the experiment has just these cases, in its words; those of all runs that it was merged from."""
     machine: dict[str, object]
     """`machine.json`: `identity` and `context`."""
     experiment_toml: str
     run_path: str
+    merged_from: tuple[str, ...] = ()
+    """The run directories this one was merged from; empty where a sweep made it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Course:
+    """How much of the plan was run, what failed, how long it took and why it ended."""
+
     counts: Counts
-    cases: pd.DataFrame
-    by_case: tuple[CaseSummary, ...] = ()
-    """The same as values, in the same order."""
-    launches: tuple[LaunchResult, ...] = ()
-    breakdown: tuple[StepParts, ...] = ()
-    phases: tuple[Phase, ...] = ()
-    proofs: tuple[Proved, ...] = ()
-    findings: tuple[Finding, ...]
+    failures: tuple[Failure, ...] = ()
+    stop_reason: str
+    """Why no more rounds were run: `target reached`, `rounds_max`, `budget`, `interrupted`."""
+    wall_s: float
+    measured_share: float | None
+    """Share of the sweep's wall time spent in warm-up and measured steps."""
+    position_spread: float | None = None
+    """How far the cases' mean positions within a round are apart, as a share of it (`analysis/read/positions.py`)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conclusions:
+    """What the run says in sentences, and what limits it."""
+
+    findings: tuple[Finding, ...] = ()
     answer: tuple[Finding, ...] = ()
     """One or two lines that answer the experiment's question, from what was decided (`findings/answer.py`)."""
+    claims: tuple[Decided, ...] = ()
+    """What the experiment was to decide, in its order."""
     warnings: tuple[str, ...] = ()
     """What a reader must know before any number: most launches disturbed, a bound exceeded (`overview/warnings.py`)."""
-    validity: tuple[str, ...]
+    validity: tuple[str, ...] = ()
     """Sentences on what limits the numbers: oversubscribed, noisy, too few rounds, not steady, damaged."""
     left_out: tuple[str, ...] = ()
     """Those of them that tell of records which do not belong where they lie."""
-    failures: tuple[Failure, ...]
-    planned: Mapping[str, Case]
-    """Every case of `cases` as it was planned, by its id."""
-    stop_reason: str
-    """Why no more rounds were run: `target reached`, `rounds_max`, `budget`, `interrupted`."""
-    measured_share: float | None
-    """Share of the sweep's wall time spent in warm-up and measured steps."""
-    wall_s: float
+    checks: Checked = field(default_factory=Checked)
+    """What the report found when it checked itself (`analysis/invariants`)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepResults:
+    """The times of steps: measured, compared between cases, and split into parts."""
+
+    launches: tuple[LaunchResult, ...] = ()
     comparisons: tuple[Compared, ...] = ()
-    inputs: tuple[InputResult, ...] = ()
-    checkpoints: tuple[CheckpointCost, ...] = ()
+    breakdown: tuple[StepParts, ...] = ()
+    phases: tuple[Phase, ...] = ()
     waterfall: tuple[Loss, ...] = ()
-    transfers: tuple[TransferResult, ...] = ()
-    network: tuple[NetworkResult, ...] = ()
-    loss_curves: tuple[LossPoint, ...] = ()
-    time_to_loss: tuple[TrainedToLoss, ...] = ()
-    fabrics: tuple[FabricRun, ...] = ()
-    """The emulated networks as they were made and proved, where the run tells."""
+    laws: tuple[CurveLaws, ...] = ()
+    """What scaling laws make of each curve: one strategy over world sizes (`analysis/scaling/curves.py`)."""
     one_step: OneStep | None = None
     one_step_absent: str = ""
     """Why there is no step to look at, where there is none."""
-    checks: Checked = field(default_factory=Checked)
-    """What the report found when it checked itself (`analysis/invariants`)."""
-    merged_from: tuple[str, ...] = ()
-    """The run directories this one was merged from; empty where a sweep made it."""
-    laws: tuple[CurveLaws, ...] = ()
-    """What scaling laws make of each curve: one strategy over world sizes (`analysis/scaling/curves.py`)."""
-    claims: tuple[Decided, ...] = ()
-    """What the experiment was to decide, in its order."""
-    scope: str = ""
-    """Why the experiment has just these cases, in its words; those of all runs that it was merged from."""
-    position_spread: float | None = None
-    """How far the cases' mean positions within a round are apart, as a share of it (`analysis/read/positions.py`)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Communication:
+    """What was sent between ranks and nodes, and over which emulated networks."""
+
+    transfers: tuple[TransferResult, ...] = ()
+    network: tuple[NetworkResult, ...] = ()
+    fabrics: tuple[FabricRun, ...] = ()
+    """The emulated networks as they were made and proved, where the run tells."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingResults:
+    """What training came to: the proofs against one process, and the loss over time."""
+
+    proofs: tuple[Proved, ...] = ()
+    loss_curves: tuple[LossPoint, ...] = ()
+    time_to_loss: tuple[TrainedToLoss, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSummary:
+    """A run directory, understood: the results of its parts. A section of the page gets the part that it draws.
+
+    `cases` is a frame: one row per case, exactly `columns.COLUMNS`. What else was found is in `analysis.results`.
+    """
+
+    about: RunFacts
+    course: Course
+    conclusions: Conclusions = field(default_factory=Conclusions)
+    cases: pd.DataFrame
+    by_case: tuple[CaseSummary, ...] = ()
+    """The same as values, in the same order."""
+    planned: Mapping[str, Case]
+    """Every case of `cases` as it was planned, by its id."""
+    steps: StepResults = field(default_factory=StepResults)
+    communication: Communication = field(default_factory=Communication)
+    training: TrainingResults = field(default_factory=TrainingResults)
+    inputs: tuple[InputResult, ...] = ()
+    """How launches got their data."""
+    checkpoints: tuple[CheckpointCost, ...] = ()

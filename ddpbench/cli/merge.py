@@ -45,7 +45,7 @@ def _run(arguments: argparse.Namespace) -> int:
         except RequestError:  # nothing was made of the request: nothing stays
             merged.remove()
             raise
-    for sentence in summary.left_out:
+    for sentence in summary.conclusions.left_out:
         say(sentence, sys.stderr)
     show(page)
     bad = failed(summary)

@@ -47,12 +47,12 @@ def _run(arguments: argparse.Namespace) -> int:
     with PassingLine() as told:
         page, summary = ddpbench.report_on(arguments.run_dir, wanted, told)
     show(page)
-    for claim in (one for one in summary.findings if one.kind == "claim"):
+    for claim in (one for one in summary.conclusions.findings if one.kind == "claim"):
         say(claim.line, sys.stderr)
-    for sentence in summary.left_out:
+    for sentence in summary.conclusions.left_out:
         say(sentence, sys.stderr)
-    if summary.checks.line:
-        say(summary.checks.line, sys.stderr)
+    if summary.conclusions.checks.line:
+        say(summary.conclusions.checks.line, sys.stderr)
     from ddpbench.cli.results import failed  # after `report_on`, which starts other processes first
 
     bad = failed(summary)

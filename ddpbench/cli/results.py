@@ -59,10 +59,14 @@ def sentences(summary: RunSummary) -> list[str]:
     """Return what a run came to beside its table: the answer, the findings, and what is left out or violated."""
     measured = bool(summary.cases["samples_per_s"].notna().any())
     lines = [_ESTIMANDS] if measured else []
-    lines += [*failed(summary), *(one.line for one in summary.answer)]
-    lines += [f"- {finding.line}" for finding in summary.findings if finding not in summary.answer]
-    lines += summary.left_out
-    return [*lines, *([summary.checks.line] if summary.checks.line else [])]
+    lines += [*failed(summary), *(one.line for one in summary.conclusions.answer)]
+    lines += [
+        f"- {finding.line}"
+        for finding in summary.conclusions.findings
+        if finding not in summary.conclusions.answer
+    ]
+    lines += summary.conclusions.left_out
+    return [*lines, *([summary.conclusions.checks.line] if summary.conclusions.checks.line else [])]
 
 
 def failed(summary: RunSummary) -> list[str]:
@@ -71,7 +75,7 @@ def failed(summary: RunSummary) -> list[str]:
     Those that the plan skips are in it, with their reasons; those that were skipped in their proof are named here.
     """
     frame = summary.cases
-    refused = [one.case_id for one in summary.failures if one.status == "skipped" and one.phase]
+    refused = [one.case_id for one in summary.course.failures if one.status == "skipped" and one.phase]
     bad = frame[~frame["status"].isin(("ok", "skipped")) | frame["case_id"].isin(refused)]
     names = labels(summary.planned.values())
     lines = [

@@ -193,10 +193,10 @@ def _print_json(result: SweepResult, page: Path, summary: RunSummary) -> None:
         "report": str(page),
         "stop_reason": result.stop_reason,
         "measured_share": result.measured_share,
-        "findings": [finding.line for finding in summary.findings],
-        "answer": [one.line for one in summary.answer],
-        "claims": [asdict(one) for one in summary.claims],
-        "violations": [violation.to_json() for violation in summary.checks.violations],
+        "findings": [finding.line for finding in summary.conclusions.findings],
+        "answer": [one.line for one in summary.conclusions.answer],
+        "claims": [asdict(one) for one in summary.conclusions.claims],
+        "violations": [violation.to_json() for violation in summary.conclusions.checks.violations],
         "cases": json.loads(summary.cases.to_json(orient="records")),
     }
     show(json.dumps(told, indent=1))

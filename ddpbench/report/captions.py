@@ -141,10 +141,12 @@ def marks_of(
 
 def claimed_speedups(summary: RunSummary, rows: Iterable[Row]) -> list[str]:
     """Return a sentence on speed-ups whose intervals are those of claims, if these rows have any."""
-    named = {frozenset((pair.a, pair.b)) for one in summary.claims for pair in one.pairs if pair.ratio}
+    named = {
+        frozenset((pair.a, pair.b)) for one in summary.conclusions.claims for pair in one.pairs if pair.ratio
+    }
     if not any(frozenset((row.case_id, row.baseline_case_id)) in named for row in rows):
         return []
-    count = max(one.comparisons for one in summary.claims)
+    count = max(one.comparisons for one in summary.conclusions.claims)
     return [
         f"A speed-up that a claim names has the claims' interval: simultaneous over {counted(count, 'pair')}."
     ]

@@ -44,7 +44,7 @@ def conditions(rows: Sequence[Row]) -> list[str]:
 
 def source_line(summary: RunSummary) -> str:
     """Return the machine, the run and the program, in one line; no host name."""
-    identity, context = (_part(summary.machine, name) for name in ("identity", "context"))
+    identity, context = (_part(summary.about.machine, name) for name in ("identity", "context"))
     cores, torch, commit = identity.get("cores"), identity.get("torch"), context.get("git_commit")
     gpus = identity.get("gpus")
     counted = f"{len(cores)} cores of " if isinstance(cores, Sequence) and len(cores) > 1 else ""
@@ -53,7 +53,7 @@ def source_line(summary: RunSummary) -> str:
     version = context.get("ddpbench_version")
     program = f"ddpbench {version}" if version else "ddpbench"
     parts = [
-        f"{program}{f' ({commit})' if commit else ''}, run {Path(summary.run_path).name or summary.name}",
+        f"{program}{f' ({commit})' if commit else ''}, run {Path(summary.about.run_path).name or summary.about.name}",
         moment(context["started_utc"]) if context.get("started_utc") else "",
         machine,
         f"torch {torch}" if torch else "",

@@ -122,7 +122,7 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
     made = [section for section in found if section.shows]
     without_figure = [section for section in found if not section.shows]
     pictures = [picture for section in made for picture in section.pictures]
-    identity = _part(summary.machine, "identity")
+    identity = _part(summary.about.machine, "identity")
     drawing = dressed(summary, rows, [labelled(picture) for picture in pictures], wanted)
     if painter is not None:
         painter.start(drawing)
@@ -130,20 +130,23 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
     every_case = numbers.sure(summary_table(summary, rows))
     sections = _placed(made, numbers, shared)
     own_phases = data_parallel_section(summary, rows)
-    proved = all(one.passed for one in summary.proofs)
+    proved = all(one.passed for one in summary.training.proofs)
     html = (
         _environment(shared)
         .get_template("page.html")
         .render(
             summary=summary,
-            title=f"{summary.name} \N{MIDDLE DOT} ddpbench report",
-            answer=_anchored(_once(summary.answer), found, shared),
+            title=f"{summary.about.name} \N{MIDDLE DOT} ddpbench report",
+            answer=_anchored(_once(summary.conclusions.answer), found, shared),
             findings=_anchored(
-                [one for one in summary.findings if one not in summary.answer],
+                [one for one in summary.conclusions.findings if one not in summary.conclusions.answer],
                 found,
-                {*shared, *_told_once(summary.answer)},
+                {*shared, *_told_once(summary.conclusions.answer)},
             ),
-            banners=[*([summary.checks.banner] if summary.checks.banner else []), *summary.warnings],
+            banners=[
+                *([summary.conclusions.checks.banner] if summary.conclusions.checks.banner else []),
+                *summary.conclusions.warnings,
+            ],
             shared=list(shared),
             left_out=emulation_words(rows, identity.get("cores")),
             virtual=any(row.emulated for row in rows),
@@ -262,35 +265,39 @@ def _closing_tables(
     summary: RunSummary, rows: Sequence[Row], affected: Mapping[str, Sequence[int]], numbers: Numbers
 ) -> Mapping[str, NumberedTable | None]:
     """Return the tables after the sections, numbered in the order in which they stand on the page."""
-    of_cores = " (of cores, in how many there are)" if "slots" in _part(summary.machine, "identity") else ""
-    identity = machine_table(
-        summary.machine, "identity", f"Identity: a resume refuses a difference{of_cores}"
+    of_cores = (
+        " (of cores, in how many there are)" if "slots" in _part(summary.about.machine, "identity") else ""
     )
-    context = machine_table(summary.machine, "context", "Context: recorded, and may differ")
+    identity = machine_table(
+        summary.about.machine, "identity", f"Identity: a resume refuses a difference{of_cores}"
+    )
+    context = machine_table(summary.about.machine, "context", "Context: recorded, and may differ")
     return {
         "phases": numbers.table(phases_table(summary, rows)),
         "failures": numbers.table(failures_table(summary, rows, affected)),
         "proofs": numbers.table(proofs_table(summary, rows)),
         "identity": numbers.sure(identity),
         "machine_context": numbers.sure(context),
-        "fabrics": numbers.table(fabrics_table(summary.fabrics)),
+        "fabrics": numbers.table(fabrics_table(summary.communication.fabrics)),
     }
 
 
 def _words_on_run(summary: RunSummary) -> Mapping[str, object]:
     """Return when and how the run was made, in words, and the commands that go on from it."""
-    context = _part(summary.machine, "context")
+    context = _part(summary.about.machine, "context")
     return {
         "context": context,
         "started": moment(context.get("started_utc")),
         "counts": count_words(summary),
         "budget": _part(_experiment(summary), "budget"),
-        "scope": clean(summary.scope).strip(),
+        "scope": clean(summary.about.scope).strip(),
         "used": used_words(summary),
-        "measured_share": None if summary.measured_share is None else percent(summary.measured_share),
-        "wall": format_seconds(summary.wall_s),
+        "measured_share": None
+        if summary.course.measured_share is None
+        else percent(summary.course.measured_share),
+        "wall": format_seconds(summary.course.wall_s),
         "command": _resumes(summary),
-        "report_command": shlex.join(["ddpbench", "report", summary.run_path]),
+        "report_command": shlex.join(["ddpbench", "report", summary.about.run_path]),
         "version": VERSION,
     }
 
@@ -307,7 +314,7 @@ def _style_and_script() -> Mapping[str, str]:
 
 def _in_short(summary: RunSummary) -> str:
     """Return one line on the run: how much of it was done, when, and on what."""
-    counts, context = summary.counts, _part(summary.machine, "context")
+    counts, context = summary.course.counts, _part(summary.about.machine, "context")
     failed = f"{counts.failed:,} failed" if counts.failed else "none failed"
     made = counts.succeeded + counts.failed
     of = f" of {counts.planned:,}" if made < counts.planned else ""
@@ -317,14 +324,14 @@ def _in_short(summary: RunSummary) -> str:
         f"{counts.skipped_cases:,} skipped" if counts.skipped_cases else "",
         f"{launches} in {counted(counts.rounds, 'round')}, {failed}",
         moment(context.get("started_utc")),
-        format_seconds(summary.wall_s),
+        format_seconds(summary.course.wall_s),
     ]
     return " \N{MIDDLE DOT} ".join(word for word in told if word)
 
 
 def count_words(summary: RunSummary) -> Sequence[tuple[str, str]]:
     """Return the counts that head the page and are told wherever they are told again."""
-    counts = summary.counts
+    counts = summary.course.counts
     return (
         ("Launches planned", f"{counts.planned:,}"),
         ("succeeded", f"{counts.succeeded:,}"),
@@ -357,18 +364,18 @@ def _part(machine: Mapping[str, object], name: str) -> Mapping[str, object]:
 
 def _resumes(summary: RunSummary) -> str:
     """Return the command that goes on with the run; for nodes of a launcher, the one that prints their lines."""
-    context = _part(summary.machine, "context")
+    context = _part(summary.about.machine, "context")
     if "submitted_nodes" in context:
-        return command("ddpbench", "submit", str(Path(summary.run_path).parent))
+        return command("ddpbench", "submit", str(Path(summary.about.run_path).parent))
     if "planned_nodes" in context:
-        return command("ddpbench", "plan", summary.run_path)
-    return command("ddpbench", "sweep", str(Path(summary.run_path) / "experiment.toml"))
+        return command("ddpbench", "plan", summary.about.run_path)
+    return command("ddpbench", "sweep", str(Path(summary.about.run_path) / "experiment.toml"))
 
 
 def _experiment(summary: RunSummary) -> Mapping[str, object]:
     """Return the experiment as its file has it; empty where the text cannot be read."""
     try:
-        return parse(summary.experiment_toml)
+        return parse(summary.about.experiment_toml)
     except ValueError:
         return {}
 
@@ -378,10 +385,10 @@ def used_words(summary: RunSummary) -> str:
 
     They are not of several machines or jobs, whose nodes may differ.
     """
-    identity = _part(summary.machine, "identity")
+    identity = _part(summary.about.machine, "identity")
     cases = [summary.planned[one.case_id] for one in summary.by_case if one.status != "skipped"]
     if (
-        summary.merged_from
+        summary.about.merged_from
         or "slots" in identity
         or any(case.nodes > 1 and not case.fabric for case in cases)
     ):

@@ -109,7 +109,7 @@ class Row(CaseSummary):
 
 def rows_of(summary: RunSummary) -> list[Row]:
     """Return the summary's cases as typed rows, in their order."""
-    found = [_row(one, summary.planned[one.case_id], summary.machine) for one in summary.by_case]
+    found = [_row(one, summary.planned[one.case_id], summary.about.machine) for one in summary.by_case]
     if rings_among(row.case for row in found):
         found = [replace(row, ring=is_ring(row.case)) for row in found]
     return _with_layouts(found)
@@ -150,7 +150,7 @@ def raw_launches(
 ) -> dict[str, list[float]]:
     """Return what the ok launches measured, by case and in order of their rounds."""
     values: dict[str, list[float]] = {}
-    for one in sorted(summary.launches, key=lambda one: (one.case_id, one.round)):
+    for one in sorted(summary.steps.launches, key=lambda one: (one.case_id, one.round)):
         value = one.step_time_s if of == "step_time_s" else one.samples_per_s
         if one.status == "ok" and value is not None:
             values.setdefault(one.case_id, []).append(value)

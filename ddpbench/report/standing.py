@@ -56,7 +56,7 @@ def stands(summary: RunSummary, topic: str) -> dict[str, Stand]:
     """Return how each case of a topic stands, by its id."""
     return {
         one.case_id: Stand(verdict=one.verdict, against=one.best_case_id, ratio=one.ratio)
-        for one in summary.comparisons
+        for one in summary.steps.comparisons
         if one.topic == topic
     }
 

@@ -35,11 +35,11 @@ def embedded_json(summary: RunSummary) -> str:
     """Return the whole summary as JSON: every number of the page, and those it has no room for."""
     results = {name: columns_of(kind, getattr(summary, name)) for name, kind in _KINDS.items()}
     data = {
-        "name": summary.name,
-        "question": summary.question,
-        "counts": {name: getattr(summary.counts, name) for name in _COUNTS},
-        "stop_reason": summary.stop_reason,
-        "answer": [one.line for one in summary.answer],
+        "name": summary.about.name,
+        "question": summary.about.question,
+        "counts": {name: getattr(summary.course.counts, name) for name in _COUNTS},
+        "stop_reason": summary.course.stop_reason,
+        "answer": [one.line for one in summary.conclusions.answer],
         "findings": [
             {
                 "text": item.text,
@@ -51,23 +51,28 @@ def embedded_json(summary: RunSummary) -> str:
                 "ratio": None if item.ratio is None else asdict(item.ratio),
                 **({"ratios": [asdict(one) for one in item.ratios]} if item.ratios else {}),
             }
-            for item in summary.findings
+            for item in summary.conclusions.findings
         ],
-        **({"claims": [asdict(one) for one in summary.claims]} if summary.claims else {}),
-        "validity": list(summary.validity),
+        **(
+            {"claims": [asdict(one) for one in summary.conclusions.claims]}
+            if summary.conclusions.claims
+            else {}
+        ),
+        "validity": list(summary.conclusions.validity),
         "checks": {
-            "outcome": summary.checks.outcome,
+            "outcome": summary.conclusions.checks.outcome,
             "rules": [
-                asdict(rule) | {"statement": headline(rule.statement)} for rule in summary.checks.rules
+                asdict(rule) | {"statement": headline(rule.statement)}
+                for rule in summary.conclusions.checks.rules
             ],
-            "violations": [violation.to_json() for violation in summary.checks.violations],
+            "violations": [violation.to_json() for violation in summary.conclusions.checks.violations],
         },
-        "fabrics": [asdict(one) for one in summary.fabrics],
-        "failures": [{name: getattr(item, name) for name in _FAILURE} for item in summary.failures],
-        "machine": summary.machine,
-        "experiment_toml": summary.experiment_toml,
-        "laws": [_curve(curve) for curve in summary.laws],
-        "one_step": asdict(summary.one_step) if summary.one_step is not None else None,
+        "fabrics": [asdict(one) for one in summary.communication.fabrics],
+        "failures": [{name: getattr(item, name) for name in _FAILURE} for item in summary.course.failures],
+        "machine": summary.about.machine,
+        "experiment_toml": summary.about.experiment_toml,
+        "laws": [_curve(curve) for curve in summary.steps.laws],
+        "one_step": asdict(summary.steps.one_step) if summary.steps.one_step is not None else None,
         **results,
     }
     whole = _plain(data) | {"cases": json.loads(_json(summary.cases))}

@@ -29,7 +29,7 @@ from tests.synthetic import (
 
 
 def answer(summary: RunSummary) -> str:
-    (said,) = summary.answer
+    (said,) = summary.conclusions.answer
     assert said.kind == "answer"
     return said.line
 
@@ -130,10 +130,10 @@ def test_a_number_that_cannot_be_right_is_no_answer_and_no_finding(
     assert said.startswith("No answer: the numbers of DDP at 2 ranks cannot be right: ")
     assert why in said
     assert said.endswith("repeat on a quiet machine).")
-    lines = [one.line for one in found.findings]
+    lines = [one.line for one in found.conclusions.findings]
     assert [line for line in lines if "DDP" in line] == []
     assert lines, "those on other cases stay"
-    assert set(framed(found.comparisons)["verdict"]) == {"cannot tell"}
+    assert set(framed(found.steps.comparisons)["verdict"]) == {"cannot tell"}
 
 
 def test_a_panel_with_a_wrong_number_is_not_judged_and_the_others_are(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_oversubscribed_cases_and_too_few_rounds_answer_nothing(tmp_path: Path) 
     found = summary_of(tmp_path, {SINGLE: 10, crowd: 80, other: 120}, oversubscribed=(crowd, other))
     assert answer(found) == "No answer: no case that aggregates had cores of its own."
     found = summary_of(tmp_path / "few", {SINGLE: 10, DDP: 12, MASTER: 25}, rounds=3)
-    assert not any("Use" in one.text for one in found.answer)
+    assert not any("Use" in one.text for one in found.conclusions.answer)
     found = summary_of(tmp_path / "one", {SINGLE: 10})
     assert answer(found) == "No answer: no case of several ranks was measured."
 
@@ -205,7 +205,7 @@ def test_links_with_different_answers_are_named_and_labelled(tmp_path: Path) -> 
         case_of("ddp", 2, **fast): 12,
         case_of("master", 2, **fast): 9,
     }
-    (said, asked) = summary_of(tmp_path / "apart", {SINGLE: 10, **steps}).answer
+    (said, asked) = summary_of(tmp_path / "apart", {SINGLE: 10, **steps}).conclusions.answer
     assert (
         said.text
         == "At 2 ranks use ring (DDP) for emulated 1 Gbit/s link; master for emulated 10 Gbit/s link."
@@ -213,7 +213,7 @@ def test_links_with_different_answers_are_named_and_labelled(tmp_path: Path) -> 
     assert "dilated x10" in said.tags
     assert asked.kind == "links"
     steps[case_of("master", 2, **fast)] = 30
-    said = summary_of(tmp_path / "alike", {SINGLE: 10, **steps}).answer[0]
+    said = summary_of(tmp_path / "alike", {SINGLE: 10, **steps}).conclusions.answer[0]
     assert said.text.startswith("Use ring (DDP) at 2 ranks on both links")
     assert said.text.endswith("the others are slower.")
     assert {"dilated x10", "emulated links"} <= set(said.tags)
@@ -235,7 +235,7 @@ def test_a_gain_over_several_panels_is_over_a_rank_in_torch(
 ) -> None:
     own: dict[Case, float] = {case_of(name, 2): step, case_of(name, 2, **MLP): step}
     others: dict[Case, float] = {MASTER: 30, OTHER: 30}
-    found = summary_of(tmp_path, {SINGLE: 10, BASE: 10, **own, **others}).answer[0].text
+    found = summary_of(tmp_path, {SINGLE: 10, BASE: 10, **own, **others}).conclusions.answer[0].text
     if name == "ddp":
         assert found == message.format("DDP", "one rank's samples/s").replace("rank in torch", "rank")
     else:
@@ -247,16 +247,16 @@ def test_panels_of_other_sizes_or_without_a_choice_are_not_spoken_for(tmp_path: 
     base, two, other = case_of("single", 1, **mlp), case_of("ddp", 2, **mlp), case_of("master", 2, **mlp)
     four, beside = case_of("ddp", 4), case_of("master", 4)
     steps: dict[Case, float] = {SINGLE: 10, four: 13, beside: 20, base: 10, two: 12, other: 15}
-    said = summary_of(tmp_path / "sizes", steps).answer[0].text
+    said = summary_of(tmp_path / "sizes", steps).conclusions.answer[0].text
     assert said == "Use DDP at 4 ranks for gpt:nano; DDP at 2 ranks for mlp:small."
     steps = {SINGLE: 10, DDP: 12, MASTER: 15, base: 10, two: 12}
-    said = summary_of(tmp_path / "alone", steps).answer[0].text
+    said = summary_of(tmp_path / "alone", steps).conclusions.answer[0].text
     assert (
         said
         == "Use DDP at 2 ranks on both workloads: 1.67 times one rank's samples/s; the others are slower."
     )
     steps = {SINGLE: 10, DDP: 15, MASTER: 12, base: 10, two: 12}
-    said = summary_of(tmp_path / "apart", steps).answer[0].text
+    said = summary_of(tmp_path / "apart", steps).conclusions.answer[0].text
     assert said == "At 2 ranks use master for gpt:nano; DDP for mlp:small."
     run = RunDir(tmp_path / "failed")
     write_plan(run, [SINGLE, DDP, MASTER], Budget(rounds_min=1, rounds_max=6))
@@ -265,7 +265,7 @@ def test_panels_of_other_sizes_or_without_a_choice_are_not_spoken_for(tmp_path: 
         for case in (SINGLE, MASTER):
             write_launch(run, case, number, [RankLaunch()] * processes_of(case))
     write_sessions(run)
-    assert "not ranked: DDP (diverged)" in "; ".join(summarize(run).answer[0].tags)
+    assert "not ranked: DDP (diverged)" in "; ".join(summarize(run).conclusions.answer[0].tags)
 
 
 MLP = {"workload": "mlp:small"}
@@ -287,20 +287,20 @@ def some_failed(path: Path, step_ms: dict[Case, float], failed: tuple[Case, ...]
 
 
 def test_a_panel_that_failed_is_named_and_so_is_the_one_that_did_not(tmp_path: Path) -> None:
-    found = some_failed(tmp_path / "whole", {SINGLE: 10, DDP: 11, MASTER: 12, BASE: 10}, (TWO, OTHER)).answer[
-        0
-    ]
+    found = some_failed(
+        tmp_path / "whole", {SINGLE: 10, DDP: 11, MASTER: 12, BASE: 10}, (TWO, OTHER)
+    ).conclusions.answer[0]
     assert "on 1 of 2 workloads" in found.text
     assert "not judged: mlp:small" in found.tags
 
 
 def test_no_gain_is_claimed_where_the_base_case_failed(tmp_path: Path) -> None:
     steps: dict[Case, float] = {SINGLE: 10, DDP: 11, MASTER: 12, TWO: 30, OTHER: 33}
-    found = some_failed(tmp_path / "base", steps, (BASE,)).answer[0]
+    found = some_failed(tmp_path / "base", steps, (BASE,)).conclusions.answer[0]
     assert "on both workloads; the others are slower" in found.text
     assert "1.8" not in found.text
     assert "no base case: mlp:small" in found.tags
-    alone = some_failed(tmp_path / "alone", {SINGLE: 10, DDP: 11, TWO: 30}, (BASE,)).answer[0]
+    alone = some_failed(tmp_path / "alone", {SINGLE: 10, DDP: 11, TWO: 30}, (BASE,)).conclusions.answer[0]
     assert "on 1 of 2 workloads" in alone.text
 
 
@@ -309,9 +309,11 @@ def test_what_holds_for_one_panel_is_said_of_it_alone(tmp_path: Path) -> None:
     slow, late = case_of("ddp", 4, **MLP), case_of("master", 4, **MLP)
     steps: dict[Case, float] = {SINGLE: 10, DDP: 11, MASTER: 12, four: 44, beside: 50}
     steps |= {BASE: 10, TWO: 11, OTHER: 12, slow: 12, late: 14}
-    found = summary_of(tmp_path / "worlds", steps).answer[0]
+    found = summary_of(tmp_path / "worlds", steps).conclusions.answer[0]
     assert "4 ranks are slower (gpt:nano)" in found.tags
-    found = summary_of(tmp_path / "one", {SINGLE: 10, DDP: 11, MASTER: 12, BASE: 10, TWO: 11}).answer[0]
+    found = summary_of(
+        tmp_path / "one", {SINGLE: 10, DDP: 11, MASTER: 12, BASE: 10, TWO: 11}
+    ).conclusions.answer[0]
     assert found.text.endswith("the others are slower.")
 
 
@@ -329,5 +331,5 @@ def test_an_asked_finding_stands_beside_and_an_undecided_one_does_not() -> None:
 
 def test_every_sentence_has_at_most_thirty_words(tmp_path: Path) -> None:
     found = summarize(write_run(tmp_path / "run", matrix(60), rounds=5, blocks=1, steps=2))
-    for one in (*found.answer, *found.findings):
+    for one in (*found.conclusions.answer, *found.conclusions.findings):
         assert len(one.text.split()) <= 30, one.text

@@ -62,16 +62,16 @@ def test_an_experiment_has_an_answer_of_few_words(path: Path, tmp_path: Path) ->
             write_launch(run, case, number, ranks)
     write_sessions(run)
     summary = summarize(run)
-    assert summary.answer
-    assert len(summary.claims) == len(experiment.claims)
-    assert all(one.pairs for one in summary.claims)
-    assert (summary.answer[0].evidence == "claims") is bool(experiment.claims)
-    for told in (*summary.answer, *summary.findings):
+    assert summary.conclusions.answer
+    assert len(summary.conclusions.claims) == len(experiment.claims)
+    assert all(one.pairs for one in summary.conclusions.claims)
+    assert (summary.conclusions.answer[0].evidence == "claims") is bool(experiment.claims)
+    for told in (*summary.conclusions.answer, *summary.conclusions.findings):
         inexact = "another path of training" in told.text and "compression=" in told.text
         assert len(told.text.split()) <= (32 if inexact else 30), told.text
         assert not any(part in told.line for part in ("ss on", "  ", "None", " nan", "( ", "at most -")), (
             told.line
         )
     enough = experiment.budget.rounds_min >= MIN_ROUNDS
-    few = [sentence.text for sentence in summary.answer if sentence.verdict == "too few"]
+    few = [sentence.text for sentence in summary.conclusions.answer if sentence.verdict == "too few"]
     assert bool(few) is not enough, few

@@ -46,8 +46,8 @@ def test_another_setting_than_the_cases_is_told(
     assert violation.broken.text == said
     assert violation.kind == "doubtful"
     summary = summarize(run)
-    assert any(said in sentence for sentence in summary.validity)
-    assert "ranks ran with the threads, ranks, device, types, backend" in summary.checks.line
+    assert any(said in sentence for sentence in summary.conclusions.validity)
+    assert "ranks ran with the threads, ranks, device, types, backend" in summary.conclusions.checks.line
     name, _, value = said.partition(" was ")
     flag = summary.cases.set_index("case_id").loc[DDP.case_id, "noise_flag"]
     assert flag == f"{name} {value.partition(';')[0]}, not {value.partition('; ')[2].split()[0]} 1/1"
@@ -83,4 +83,4 @@ def test_no_bucket_is_beyond_its_cap(tmp_path: Path, largest: int, holds: bool) 
 def test_what_ddpbench_changed_of_a_class_is_in_validity(tmp_path: Path) -> None:
     sentence = 'dtype = "float32" casts its batches from float64 to float32'
     run = edits(tmp_path, "outcome", changes=[sentence])
-    assert f"Changed by ddpbench in 1 case: {sentence}" in " ".join(summarize(run).validity)
+    assert f"Changed by ddpbench in 1 case: {sentence}" in " ".join(summarize(run).conclusions.validity)

@@ -458,12 +458,12 @@ def claimed(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
 
 
 def test_findings_begin_with_the_claims_in_their_order(claimed: RunSummary) -> None:
-    assert [one.verdict for one in claimed.findings[:2]] == ["holds in part", "holds"]
-    assert [one.kind == "claim" for one in claimed.findings] == [True, True] + [False] * (
-        len(claimed.findings) - 2
+    assert [one.verdict for one in claimed.conclusions.findings[:2]] == ["holds in part", "holds"]
+    assert [one.kind == "claim" for one in claimed.conclusions.findings] == [True, True] + [False] * (
+        len(claimed.conclusions.findings) - 2
     )
-    assert 3 <= len(claimed.findings) - 2 <= 5
-    first = claimed.findings[0]
+    assert 3 <= len(claimed.conclusions.findings) - 2 <= 5
+    first = claimed.conclusions.findings[0]
     assert "(claimed in A page, its title; 6 launches each; corrected for 2 comparisons)" in first.line
     assert (first.badge, first.evidence) == ("claim", "claims")
     assert len(first.text.split()) <= 30
@@ -479,9 +479,9 @@ def test_the_summary_s_json_has_claims_with_their_pairs(claimed: RunSummary) -> 
 
 def test_a_run_without_claims_has_none_anywhere(tmp_path: Path) -> None:
     summary = summarize(a_run(tmp_path / "run", STEPS, ()))
-    assert not summary.claims
+    assert not summary.conclusions.claims
     assert "claims" not in json.loads(embedded_json(summary))
-    assert all(one.kind != "claim" for one in summary.findings)
+    assert all(one.kind != "claim" for one in summary.conclusions.findings)
 
 
 def test_a_merge_keeps_claims_each_once_and_their_verdicts(tmp_path: Path) -> None:
@@ -490,11 +490,13 @@ def test_a_merge_keeps_claims_each_once_and_their_verdicts(tmp_path: Path) -> No
     wide = a_run(tmp_path / "wide", STEPS, [claim((WIDE, WIDE_PARALLEL))], host="c")
     merged = merge([near.path, both.path, wide.path], tmp_path / "all")
     summary = summarize(merged.run)
-    assert [(one.kind, one.verdict, len(one.pairs)) for one in summary.claims] == [
+    assert [(one.kind, one.verdict, len(one.pairs)) for one in summary.conclusions.claims] == [
         ("faster", "holds in part", 2),
         ("as fast", "holds", 1),
     ]
-    assert summary.claims[0].pairs[0].rounds == 18, "rounds of all runs count, each within its own"
+    assert summary.conclusions.claims[0].pairs[0].rounds == 18, (
+        "rounds of all runs count, each within its own"
+    )
 
 
 def test_a_merge_keeps_a_claim_once_with_the_history_of_all_runs(tmp_path: Path) -> None:
@@ -509,7 +511,7 @@ def test_a_merge_keeps_a_claim_once_with_the_history_of_all_runs(tmp_path: Path)
         for host, known in (("a", (first,)), ("b", (first, second)))
     ]
     merged = merge([run.path for run in runs], tmp_path / "all")
-    (found,) = summarize(merged.run).claims
+    (found,) = summarize(merged.run).conclusions.claims
     assert (found.number, found.history) == (2, (first, second))
 
 

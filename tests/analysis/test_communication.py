@@ -49,7 +49,7 @@ def table_of(
         write_proof(run, case)
         for number, ranks in enumerate(found):
             write_launch(run, case, number, ranks)
-    return framed(summarize(run).transfers)
+    return framed(summarize(run).communication.transfers)
 
 
 def test_times_run_from_the_last_start_to_the_last_end(tmp_path: Path) -> None:

@@ -324,7 +324,7 @@ def test_what_ranks_note_of_their_interfaces_reaches_the_page(tmp_path: Path) ->
     ranks = [RankLaunch(host=host, interfaces=("eth0", "ib0 (100 Gbit/s)")) for host in ("b", "a")]
     for number in range(2):
         write_launch(run, DDP, number, ranks)
-    (said,) = (sentence for sentence in summarize(run).validity if "gloo used" in sentence)
+    (said,) = (sentence for sentence in summarize(run).conclusions.validity if "gloo used" in sentence)
     assert said.startswith("gloo used eth0 on a and b in 1 case, though ib0 (100 Gbit/s) was there: ")
 
 

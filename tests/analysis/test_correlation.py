@@ -215,7 +215,11 @@ def test_a_run_whose_rounds_drift_says_so_and_has_wider_intervals(tmp_path: Path
     cases = read_cases(run, read_plan(run))
     (reckoned,) = {one.correlation for case in cases for one in case.timings}
     assert reckoned > 0.4
-    message = [one for one in summarize(run).validity if one.startswith("Rounds have a lag-1 correlation")]
+    message = [
+        one
+        for one in summarize(run).conclusions.validity
+        if one.startswith("Rounds have a lag-1 correlation")
+    ]
     assert len(message) == 1
     assert f"{reckoned:.2f}" in message[0]
     assert f"{widening_of(10, reckoned):.2f} times as wide" in message[0]
@@ -242,7 +246,9 @@ def test_a_run_all_of_whose_cases_drift_together_says_that_step_times_are_not_in
     slowed(run.path, times=times, cases="*")
     levels = correlation_of_levels([case.timings for case in read_cases(run, read_plan(run))])
     found = levels.estimate
-    message = [one for one in summarize(run).validity if one.startswith("Step times of one round")]
+    message = [
+        one for one in summarize(run).conclusions.validity if one.startswith("Step times of one round")
+    ]
     assert (levels.shown >= TOLD_FROM) == says
     words = (
         f"Step times of one round and the next have a lag-1 correlation of {found:.2f}. Intervals of comparisons "

@@ -29,7 +29,7 @@ def told(summary: RunSummary, topic: str, case_id: str) -> Ends:
     """A case over the best of its group, as the tables and figures have it."""
     (row,) = [
         row
-        for row in framed(summary.comparisons).to_dict("records")
+        for row in framed(summary.steps.comparisons).to_dict("records")
         if (row["topic"], row["case_id"]) == (topic, case_id)
     ]
     return row["ratio_ci_low"], row["ratio"], row["ratio_ci_high"]
@@ -37,7 +37,7 @@ def told(summary: RunSummary, topic: str, case_id: str) -> Ends:
 
 def found(summary: RunSummary, kind: str) -> Ends:
     """The finding's ratio of its first case over its last."""
-    (ratio,) = [one.ratio for one in summary.findings if one.kind == kind]
+    (ratio,) = [one.ratio for one in summary.conclusions.findings if one.kind == kind]
     assert ratio is not None
     assert ratio.low is not None
     assert ratio.high is not None
@@ -50,23 +50,27 @@ def test_findings_tables_and_figures_agree_on_two_cases(tmp_path: Path, noise: f
     steps = {SINGLE: 10, BOUND: 11, DDP: 12, CAP: 12.6, MASTER: 13}
     summary = summary_of(tmp_path, steps, noise=noise)
     caps = told(summary, "buckets", CAP.case_id)
-    finding = next(one for one in summary.findings if one.kind == "buckets")
+    finding = next(one for one in summary.conclusions.findings if one.kind == "buckets")
     assert finding.cases == (CAP.case_id, DDP.case_id)
     assert found(summary, "buckets") == pytest.approx(caps)
     master = told(summary, "strategies", MASTER.case_id)
-    (one,) = [one for one in summary.findings if one.kind == "strategies"]
+    (one,) = [one for one in summary.conclusions.findings if one.kind == "strategies"]
     ends = found(summary, "strategies")
     if one.cases[0] == DDP.case_id:  # what is faster stands first
         ends = (1 / ends[2], 1 / ends[1], 1 / ends[0])
     assert ends == pytest.approx(master)
-    assert all("corrected for 6 comparisons" in one.tags for one in summary.findings if one.ratio is not None)
+    assert all(
+        "corrected for 6 comparisons" in one.tags
+        for one in summary.conclusions.findings
+        if one.ratio is not None
+    )
 
 
 def test_the_answer_s_bound_is_the_table_s(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, {SINGLE: 10, BOUND: 11, DDP: 12, CAP: 12.1, MASTER: 12.2}, noise=0.05)
     high = told(summary, "ranks", DDP.case_id)[2]
     bound = f"at most {format_at_most(high - 1)} longer"
-    assert any(bound in tag for tag in summary.answer[0].tags), summary.answer[0].tags
+    assert any(bound in tag for tag in summary.conclusions.answer[0].tags), summary.conclusions.answer[0].tags
     stand = stands(summary, "ranks")[DDP.case_id]
     assert stand.words("case") == f"cannot tell: {bound} than the fastest other case"
 
@@ -75,7 +79,7 @@ def test_why_it_is_undecided_is_said_once_with_the_rounds_that_would_tell(tmp_pa
     summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 12.1}, noise=0.05)
     low, _, high = told(summary, "ranks", MASTER.case_id)
     half = math.log(high / low) / 2
-    (why,) = [tag for tag in summary.answer[0].tags if tag.startswith("launches scatter: ")]
+    (why,) = [tag for tag in summary.conclusions.answer[0].tags if tag.startswith("launches scatter: ")]
     which = "launches scatter: the least certain of these ratios, that to master, is known to "
     assert why.startswith(which), "other pairs of the page may be known better"
     found = re.search(r"±([\d.]+) % after 6 rounds, and ±2 % takes about ([\d,]+)$", why)
@@ -84,7 +88,7 @@ def test_why_it_is_undecided_is_said_once_with_the_rounds_that_would_tell(tmp_pa
     needed = 6 * (half / math.log(1.02)) ** 2
     assert float(found[2].replace(",", "")) == pytest.approx(needed, rel=0.05)
     decided = summary_of(tmp_path / "decided", {SINGLE: 10, DDP: 12, MASTER: 14})
-    assert "scatter" not in decided.answer[0].line
+    assert "scatter" not in decided.conclusions.answer[0].line
 
 
 def test_panels_share_the_error_in_every_topic(tmp_path: Path) -> None:
@@ -92,7 +96,7 @@ def test_panels_share_the_error_in_every_topic(tmp_path: Path) -> None:
     mlp = {"workload": "mlp:small"}
     beside = {case_of(name, 2, **mlp): step for name, step in (("ddp", 12.0), ("master", 30.0))}
     summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 12.1, **beside}, noise=0.02)
-    frame = framed(summary.launches).pivot(index="round", columns="case_id", values="step_time_s")
+    frame = framed(summary.steps.launches).pivot(index="round", columns="case_id", values="step_time_s")
     logs = np.log(frame[MASTER.case_id] / frame[DDP.case_id])
     run = RunDir(tmp_path / "run")
     reckoned = max(one.correlation for case in read_cases(run, read_plan(run)) for one in case.timings)
@@ -100,6 +104,6 @@ def test_panels_share_the_error_in_every_topic(tmp_path: Path) -> None:
     ends = [math.exp(logs.mean() + side * half) for side in (-1, 0, 1)]
     for topic in ("strategies", "ranks"):
         assert told(summary, topic, MASTER.case_id) == pytest.approx(ends, rel=1e-4)
-    finding = next(one for one in summary.findings if one.cases == (MASTER.case_id, DDP.case_id))
+    finding = next(one for one in summary.conclusions.findings if one.cases == (MASTER.case_id, DDP.case_id))
     assert finding.ratio is not None
     assert [finding.ratio.low, finding.ratio.value, finding.ratio.high] == pytest.approx(ends, rel=1e-4)

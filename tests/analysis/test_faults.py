@@ -22,7 +22,7 @@ def told(path: Path, faults: list[int | None], step_ns: int = 10 * MS) -> str:
         quiet = None if count is None else 0
         ranks = [RankLaunch(blocks=[[step_ns] * 10] * 3, minor_faults=each) for each in (quiet, count)]
         write_launch(run, DDP, number, ranks)
-    found = [text for text in summarize(run).validity if text.startswith("Page faults")]
+    found = [text for text in summarize(run).conclusions.validity if text.startswith("Page faults")]
     assert len(found) <= 1
     return "".join(found)
 

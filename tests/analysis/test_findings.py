@@ -65,12 +65,12 @@ def summary_of(
 
 
 def texts(summary: RunSummary) -> str:
-    return "\n".join(finding.line for finding in summary.findings)
+    return "\n".join(finding.line for finding in summary.conclusions.findings)
 
 
 def test_the_faster_strategy_stands_first(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 15})
-    first = summary.findings[0]
+    first = summary.conclusions.findings[0]
     assert first.line.startswith("DDP is 25.")
     assert "% [" in first.line
     assert "faster than master at 2 ranks, gpt:nano (6 launches each)." in first.line
@@ -96,14 +96,18 @@ def test_the_faster_strategy_stands_first(tmp_path: Path) -> None:
 )
 def test_each_verdict_in_words(tmp_path: Path, ratio: float, noise: float, verdict: str, words: str) -> None:
     summary = summary_of(tmp_path, {SINGLE: 10, DDP: 14, MASTER: 14 * ratio}, noise=noise)
-    found = next(finding for finding in summary.findings if finding.evidence == "strategies")
+    found = next(finding for finding in summary.conclusions.findings if finding.evidence == "strategies")
     assert (found.verdict, words in found.line) == (verdict, True), found.text
 
 
 def test_strategies_that_are_not_told_apart_from_one_share_a_sentence(tmp_path: Path) -> None:
     others = [case_of(name, 2) for name in ("zero1", "accelerate", "hf_trainer")]
     steps = {SINGLE: 10.0, DDP: 12.0, MASTER: 25.0, **dict.fromkeys(others, 12.0)}
-    found = [one for one in summary_of(tmp_path, steps, noise=0.08).findings if one.evidence == "strategies"]
+    found = [
+        one
+        for one in summary_of(tmp_path, steps, noise=0.08).conclusions.findings
+        if one.evidence == "strategies"
+    ]
     assert [one.verdict for one in found] == ["faster", "unresolved"]
     told = found[-1]
     assert told.text.startswith(
@@ -129,7 +133,7 @@ def test_variants_of_one_strategy_are_told_apart_in_every_sentence(tmp_path: Pat
     options = [json.dumps({**local.options, "period": period}, sort_keys=True) for period in (4, 8)]
     four, eight = (replace(local, options_json=option) for option in options)
     summary = summary_of(tmp_path, {SINGLE: 7, DDP: 12, MASTER: 15, four: 9, eight: 7.5})
-    told = [one.text for one in summary.findings if "Local SGD" in one.text]
+    told = [one.text for one in summary.conclusions.findings if "Local SGD" in one.text]
     assert len(told) == 2
     assert sum("period=4" in text for text in told) == 1
     assert sum("period=8" in text for text in told) == 1
@@ -138,11 +142,13 @@ def test_variants_of_one_strategy_are_told_apart_in_every_sentence(tmp_path: Pat
 
 def test_under_five_rounds_nothing_is_concluded(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 25}, rounds=4)
-    assert summary.findings[0].verdict == "too few"
-    assert "at most 4 rounds" in summary.findings[0].line
+    assert summary.conclusions.findings[0].verdict == "too few"
+    assert "at most 4 rounds" in summary.conclusions.findings[0].line
     assert "too few rounds" in texts(summary)
-    assert not {"faster", "slower", "equivalent"} & {finding.verdict for finding in summary.findings}
-    assert any("under 5 rounds" in text for text in summary.validity)
+    assert not {"faster", "slower", "equivalent"} & {
+        finding.verdict for finding in summary.conclusions.findings
+    }
+    assert any("under 5 rounds" in text for text in summary.conclusions.validity)
 
 
 def test_speed_up_and_base_case_are_stated(tmp_path: Path) -> None:
@@ -156,10 +162,10 @@ def test_oversubscribed_cases_make_no_headline(tmp_path: Path) -> None:
     summary = summary_of(
         tmp_path, {SINGLE: 10, crowd: 80, crowd_master: 120}, oversubscribed=(crowd, crowd_master)
     )
-    assert summary.findings == ()
-    assert any("2 cases ran with more ranks than cores" in text for text in summary.validity)
+    assert summary.conclusions.findings == ()
+    assert any("2 cases ran with more ranks than cores" in text for text in summary.conclusions.validity)
     # they are still compared with each other in the table
-    table = framed(summary.comparisons).set_index("case_id")["verdict"]
+    table = framed(summary.steps.comparisons).set_index("case_id")["verdict"]
     assert table.to_dict() == {crowd.case_id: "best", crowd_master.case_id: "slower"}
 
 
@@ -167,8 +173,8 @@ def test_the_largest_fair_world_size_is_the_one_reported(tmp_path: Path) -> None
     four, four_master, eight = case_of("ddp", 4), case_of("master", 4), case_of("ddp", 8)
     cases: dict[Case, float] = {SINGLE: 10, DDP: 12, MASTER: 12, four: 12, four_master: 24, eight: 99}
     summary = summary_of(tmp_path, cases, oversubscribed=(eight,))
-    assert "DDP is 100.0 %" in summary.findings[0].line
-    assert "at 4 ranks" in summary.findings[0].line
+    assert "DDP is 100.0 %" in summary.conclusions.findings[0].line
+    assert "at 4 ranks" in summary.conclusions.findings[0].line
     assert "8 ranks" not in texts(summary)
 
 
@@ -177,12 +183,12 @@ def test_buckets_are_held_against_the_default_and_corrected(tmp_path: Path) -> N
     cases: dict[Case, float] = {SINGLE: 10, DDP: 12}
     cases |= {case_of("ddp", 2, bucket_cap_mb=cap): step for cap, step in caps.items()}
     summary = summary_of(tmp_path, cases)
-    found = [finding for finding in summary.findings if finding.evidence == "buckets"]
+    found = [finding for finding in summary.conclusions.findings if finding.evidence == "buckets"]
     assert [finding.verdict for finding in found] == ["slower", "faster", "equivalent"]
     assert "1 MiB buckets are 25." in found[0].line
     assert "25 MiB buckets are 9." in found[1].line
     assert all("corrected for 6 comparisons" in finding.line for finding in found)
-    table = framed(summary.comparisons)
+    table = framed(summary.steps.comparisons)
     assert set(table["topic"]) == {"buckets", "ranks"}
     best = case_of("ddp", 2, bucket_cap_mb=25.0).case_id
     table = table[table["topic"] == "buckets"].set_index("case_id")
@@ -195,19 +201,19 @@ def test_buckets_are_held_against_the_default_and_corrected(tmp_path: Path) -> N
 
 def test_the_upper_bound_is_called_one(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, {SINGLE: 10, case_of("independent", 2): 10.5, DDP: 12})
-    found = summary.findings[0]
+    found = summary.conclusions.findings[0]
     assert (found.verdict, found.badge) == ("slower", "cost")  # to be behind it is no news
     assert "A step of DDP takes 14." in found.line
     assert "independent ranks, which exchange nothing" in found.line
-    assert not summary.comparisons  # a bound is not ranked
+    assert not summary.steps.comparisons  # a bound is not ranked
 
 
 def test_at_most_seven_and_every_panel_named(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", matrix(60), rounds=5, blocks=1, steps=2)
     summary = summarize(run)
-    assert len(summary.findings) == 7
-    assert all(any(name in finding.line for name in WORKLOADS) for finding in summary.findings)
-    assert {finding.evidence for finding in summary.findings} == {
+    assert len(summary.conclusions.findings) == 7
+    assert all(any(name in finding.line for name in WORKLOADS) for finding in summary.conclusions.findings)
+    assert {finding.evidence for finding in summary.conclusions.findings} == {
         "strategies",
         "buckets",
         "scaling",
@@ -220,7 +226,7 @@ def test_labels_stand_beside_emulated_numbers(tmp_path: Path) -> None:
     slow = {"fabric": "1 Gbit/s", "dilation": 10.0}
     ddp, master = case_of("ddp", 2, **slow), case_of("master", 2, **slow)
     summary = summary_of(tmp_path, {ddp: 12, master: 24})
-    assert "emulated 1 Gbit/s link; dilated x10" in summary.findings[0].line
+    assert "emulated 1 Gbit/s link; dilated x10" in summary.conclusions.findings[0].line
 
 
 def test_a_diverged_case_is_never_ranked(tmp_path: Path) -> None:
@@ -234,7 +240,7 @@ def test_a_diverged_case_is_never_ranked(tmp_path: Path) -> None:
     write_sessions(run)
     summary = summarize(run)
     assert "master" not in texts(summary).lower()
-    assert not summary.comparisons
+    assert not summary.steps.comparisons
 
 
 def test_a_strategy_that_is_inexact_by_design_is_called_so(tmp_path: Path) -> None:
@@ -331,7 +337,7 @@ def test_a_bucket_that_is_decided_stands_above_a_strategy_that_is_not(tmp_path: 
             blocks = [[int(step * MS * (1 + number / 1000))] * 10]
             write_launch(run, case, number, [RankLaunch(blocks=blocks)] * processes_of(case))
     write_sessions(run)
-    found = [(one.verdict, one.evidence) for one in summarize(run).findings]
+    found = [(one.verdict, one.evidence) for one in summarize(run).conclusions.findings]
     assert found[0] == ("slower", "buckets")
     assert found[-1] == ("unresolved", "strategies")
     assert ("note", "scaling") in found[1:-1]
@@ -357,7 +363,7 @@ def test_shares_of_a_step_have_intervals(tmp_path: Path, timed_ms: int, told: st
         write_launch(run, SINGLE, number, [RankLaunch()])
         write_launch(run, DDP, number, [RankLaunch(blocks=[[timed_ms * MS] * 10], steps=[step])] * 2)
     write_sessions(run)
-    (text,) = [one.line for one in summarize(run).findings if one.evidence == "breakdown"]
+    (text,) = [one.line for one in summarize(run).conclusions.findings if one.evidence == "breakdown"]
     assert f"instrumented steps of 5 launches{told})." in text
     half = 2.776445 * (2.5 / 5) ** 0.5 / 20
     ends = f"[{100 * (0.2 - half):.0f}, {100 * (0.2 + half):.0f}]"
@@ -368,7 +374,7 @@ def test_shares_of_a_step_have_intervals(tmp_path: Path, timed_ms: int, told: st
 def test_a_finding_s_cases_and_ratio_say_what_its_verdict_says(tmp_path: Path) -> None:
     """The first case's step over the last one's: above 1 where it is slower, whichever the sentence puts first."""
     run = write_run(tmp_path / "run", 17, rounds=7, blocks=2, steps=4)
-    found = [one for one in summarize(run).findings if one.ratio is not None]
+    found = [one for one in summarize(run).conclusions.findings if one.ratio is not None]
     assert {one.verdict for one in found} & {"faster", "slower"}
     by_id = load(run).set_index("case_id")["step_time_s"]
     for one in found:

@@ -238,7 +238,7 @@ def test_a_sweep_whose_budget_was_spent_leaves_cases_ok_with_the_rounds_they_hav
         "not measured: budget.total, 3 min, was spent before its first launch; resume with: "
         f"ddpbench sweep {run.path}"
     )
-    told = next(text for text in summarize(run).validity if text.startswith("budget.total"))
+    told = next(text for text in summarize(run).conclusions.validity if text.startswith("budget.total"))
     assert told.startswith("budget.total, 3 min, was spent before 5 rounds were done: 1 case")
     assert " has 3" in told
     assert told.endswith(f"To run the rest: ddpbench sweep {run.path}")
@@ -394,7 +394,7 @@ def test_numbers_do_not_depend_on_the_order_in_which_files_are_found(tmp_path: P
     run = write_run(tmp_path / "run", 5, rounds=11, blocks=1, steps=1)
     frame = load(run)
     assert frame["launches"].tolist() == [11] * 5
-    rounds = framed(summarize(run).launches).groupby("case_id")["round"].agg(list)
+    rounds = framed(summarize(run).steps.launches).groupby("case_id")["round"].agg(list)
     assert all(list(found) == list(range(11)) for found in rounds)
 
 

@@ -67,7 +67,7 @@ def verdicts(summary: RunSummary) -> dict[str, str]:
 
 
 def texts(summary: RunSummary) -> str:
-    return "\n".join(finding.line for finding in summary.findings if finding.evidence == "inputs")
+    return "\n".join(finding.line for finding in summary.conclusions.findings if finding.evidence == "inputs")
 
 
 def test_a_step_longer_than_from_memory_is_input_bound_and_the_fewest_workers_that_mend_it_are_named(
@@ -102,7 +102,9 @@ def test_a_step_longer_than_from_memory_is_input_bound_and_the_fewest_workers_th
         "also input-bound with 1; " in told
     )
     assert "6 launches each; corrected for 4 comparisons)" in told
-    assert [finding.verdict for finding in summary.findings if finding.evidence == "inputs"] == ["slower"]
+    assert [finding.verdict for finding in summary.conclusions.findings if finding.evidence == "inputs"] == [
+        "slower"
+    ]
 
 
 def test_where_no_number_of_workers_mends_it_the_least_is_told(tmp_path: Path) -> None:
@@ -179,7 +181,7 @@ def test_only_the_source_of_data_may_differ(tmp_path: Path) -> None:
 
 def test_each_setting_is_compared_with_memory_in_the_table(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, {MEMORY: (10, 0), loaded(0): (14, 4), loaded(1): (9, 0)})
-    frame = framed(summary.comparisons)
+    frame = framed(summary.steps.comparisons)
     frame = frame[frame["topic"] == "data"].set_index("case_id")
     assert set(frame["best_case_id"]) == {MEMORY.case_id}
     assert frame.loc[loaded(0).case_id, "verdict"] == "slower"

@@ -639,8 +639,8 @@ def test_the_worst_of_several_is_told_and_the_others_named(tmp_path: Path) -> No
 
 def test_violations_head_the_validity_of_a_summary(tmp_path: Path, violating: None) -> None:
     summary = summarize(written(tmp_path, of(DDP, samples_per_step=7)))
-    assert summary.validity[0] == summary.checks.told[0]
-    assert summary.checks.impossible
+    assert summary.conclusions.validity[0] == summary.conclusions.checks.told[0]
+    assert summary.conclusions.checks.impossible
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ EARLY = case_of("ddp", 4, algorithm="master")
 
 def leads_of(path: Path, step_ms: dict[Case, float], rounds: int) -> list[str]:
     """Sentences on the lead, shared out or not."""
-    found = summary_of(path, {case_of("single", 1): 90.0, **step_ms}, noise=0.0, rounds=rounds).findings
+    found = summary_of(
+        path, {case_of("single", 1): 90.0, **step_ms}, noise=0.0, rounds=rounds
+    ).conclusions.findings
     return [finding.line for finding in found if "a master after backward takes" in finding.line]
 
 
@@ -67,7 +69,7 @@ def test_parts_are_taken_at_one_bucket_cap(tmp_path: Path) -> None:
 
 def test_shares_have_fiellers_interval_and_wide_ones_are_not_told(tmp_path: Path) -> None:
     steps = {case_of("single", 1): 90.0, DDP: 100, LATE: 200, MASTER: 400}
-    found = summary_of(tmp_path / "some", steps, noise=0.05).findings
+    found = summary_of(tmp_path / "some", steps, noise=0.05).conclusions.findings
     (text,) = [finding.line for finding in found if "of the lead is the ring" in finding.line]
     numbers = re.search(r": (\d+) % \[(\d+), (\d+)\] of the lead is the ring, (\d+) % \[(\d+), (\d+)\]", text)
     assert numbers is not None
@@ -78,6 +80,6 @@ def test_shares_have_fiellers_interval_and_wide_ones_are_not_told(tmp_path: Path
     assert abs(low + most - 100) <= 1
     assert abs(high + least - 100) <= 1
     near = {case_of("single", 1): 90.0, DDP: 100, LATE: 118, MASTER: 140}
-    found = summary_of(tmp_path / "wide", near, noise=0.05).findings
+    found = summary_of(tmp_path / "wide", near, noise=0.05).conclusions.findings
     (text,) = [finding.line for finding in found if "a master after backward takes" in finding.line]
     assert "how much of the lead is the ring cannot be told" in text

@@ -58,8 +58,8 @@ def launch(run: RunDir, case: Case, number: int) -> Path:
 
 def told(run: RunDir) -> list[str]:
     summary = summarize(run)
-    assert set(summary.left_out) <= set(summary.validity)
-    return list(summary.left_out)
+    assert set(summary.conclusions.left_out) <= set(summary.conclusions.validity)
+    return list(summary.conclusions.left_out)
 
 
 def without_new_fields(run: RunDir) -> None:
@@ -166,9 +166,9 @@ def test_a_rank_of_another_launch_is_left_out_and_its_launch_fails(
     path = launch(run, DDP, 2) / "rank-00001.attempt-0.jsonl"
     change_start(path, **changes)
     summary = summarize(run)
-    (failure,) = summary.failures
+    (failure,) = summary.course.failures
     assert failure.reason == f"damaged records: {path}: {why}; rerun the sweep with --retry-failed"
-    assert summary.left_out == (
+    assert summary.conclusions.left_out == (
         f"1 rank's file is left out that is not of its launch (cases/{DDP.case_id}/launch-02/{path.name}: {why}).",
     )
     assert len(so_far(run).rounds[DDP.case_id]) == ROUNDS - 1
@@ -183,7 +183,7 @@ def test_a_rank_whose_records_are_gone_is_measured_again_when_asked(run: RunDir,
     path.unlink()
     if emptied:
         path.touch()
-    (failure,) = summarize(run).failures
+    (failure,) = summarize(run).course.failures
     assert "its records hold no timed steps of every rank" in failure.reason
     assert "--retry-failed" in failure.reason
     assert finished_launches(run, [SINGLE, DDP], RUN_ID)[1] == {(DDP.case_id, "measure", 2)}
@@ -214,9 +214,9 @@ def test_a_proof_may_be_of_a_case_that_trains_alike(tmp_path: Path) -> None:
         write_launch(run, case, 0, [RankLaunch(samples_per_step=case.local_batch)] * 2)
     write_launch(run, fast, 0, [RankLaunch()] * 2)
     summary = summarize(run)
-    assert set(framed(summary.proofs)["case_id"]) == {slow.case_id, fast.case_id}
-    assert len(summary.left_out) == 1
-    assert f"cases/{other.case_id}/proof: it is of case {fast.case_id!r}" in summary.left_out[0]
+    assert set(framed(summary.training.proofs)["case_id"]) == {slow.case_id, fast.case_id}
+    assert len(summary.conclusions.left_out) == 1
+    assert f"cases/{other.case_id}/proof: it is of case {fast.case_id!r}" in summary.conclusions.left_out[0]
 
 
 def test_a_plan_and_its_request_carry_the_run_s_id(run: RunDir) -> None:

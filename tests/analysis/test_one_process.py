@@ -23,7 +23,7 @@ THREADS = case_of("single", 1, threads_per_rank=2)
 
 
 def sentence(summary: RunSummary) -> str:
-    (one,) = [one for one in summary.findings if one.kind == "threads"]
+    (one,) = [one for one in summary.conclusions.findings if one.kind == "threads"]
     assert one.cases == (DDP.case_id, THREADS.case_id)
     return one.text
 
@@ -42,16 +42,18 @@ def test_ranks_are_told_against_one_process_with_as_many_threads(
     summary = summary_of(tmp_path, {SINGLE: 10, THREADS: step, DDP: 12, MASTER: 15})
     assert sentence(summary).startswith(said)
     assert sentence(summary).endswith("times the samples/s of one process with 2 threads, gpt:nano.")
-    (one,) = [one for one in summary.findings if one.kind == "threads"]
+    (one,) = [one for one in summary.conclusions.findings if one.kind == "threads"]
     assert one.verdict == verdict
     assert "16 and 8 samples per step" in one.tags
-    assert one.text in [one.text for one in summary.answer]  # the first question after "what do ranks buy"
+    assert one.text in [
+        one.text for one in summary.conclusions.answer
+    ]  # the first question after "what do ranks buy"
 
 
 def test_what_is_not_decided_is_no_answer(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, {SINGLE: 10, THREADS: 6, DDP: 12}, noise=0.05)
     assert "against one process with 2 threads, gpt:nano: no significant difference" in sentence(summary)
-    assert all(one.kind != "threads" for one in summary.answer)
+    assert all(one.kind != "threads" for one in summary.conclusions.answer)
 
 
 def test_it_is_the_base_of_no_speed_up(tmp_path: Path) -> None:
@@ -73,12 +75,12 @@ def test_it_is_the_base_of_no_speed_up(tmp_path: Path) -> None:
 def test_one_that_another_launcher_started_is_not_compared(tmp_path: Path) -> None:
     other = case_of("single", 1, threads_per_rank=2, launcher="torchrun")
     summary = summary_of(tmp_path, {SINGLE: 10, other: 9.6, DDP: 12, MASTER: 15})
-    assert all(one.kind != "threads" for one in summary.findings)
+    assert all(one.kind != "threads" for one in summary.conclusions.findings)
 
 
 def test_its_comparison_shares_the_error_of_the_family(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, {SINGLE: 10, THREADS: 7, DDP: 12, MASTER: 12.1}, noise=0.02)
-    frame = framed(summary.launches).pivot(index="round", columns="case_id", values="step_time_s")
+    frame = framed(summary.steps.launches).pivot(index="round", columns="case_id", values="step_time_s")
     run = RunDir(tmp_path / "run")
     reckoned = max(one.correlation for case in read_cases(run, read_plan(run)) for one in case.timings)
 
@@ -88,7 +90,7 @@ def test_its_comparison_shares_the_error_of_the_family(tmp_path: Path) -> None:
         return math.exp(logs.mean() - half), math.exp(logs.mean() + half)
 
     (row,) = (
-        framed(summary.comparisons)
+        framed(summary.steps.comparisons)
         .query(f"topic == 'strategies' and case_id == '{MASTER.case_id}'")
         .to_dict("records")
     )
@@ -97,5 +99,5 @@ def test_its_comparison_shares_the_error_of_the_family(tmp_path: Path) -> None:
     )
     low, high = ends(THREADS.case_id, DDP.case_id, samples=0.5)
     assert f"trains {math.sqrt(low * high):.2f} [{low:.2f}, {high:.2f}] times" in sentence(summary)
-    (one,) = [one for one in summary.findings if one.kind == "threads"]
+    (one,) = [one for one in summary.conclusions.findings if one.kind == "threads"]
     assert "corrected for 2 comparisons" in one.tags

@@ -62,8 +62,8 @@ def summary_of(
 
 
 def step_of(summary: RunSummary) -> OneStep:
-    assert summary.one_step is not None, summary.one_step_absent
-    return summary.one_step
+    assert summary.steps.one_step is not None, summary.steps.one_step_absent
+    return summary.steps.one_step
 
 
 def ms(value: float) -> float:
@@ -189,15 +189,15 @@ def test_a_message_is_told_of_the_two_ranks_that_exchange_it(tmp_path: Path) -> 
 
 def test_hosts_without_a_common_clock_are_not_drawn(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, [[rank((20,), 12, host="a"), rank((20,), 10, host="b")]])
-    assert summary.one_step is None
-    assert "2 hosts (a, b), whose clocks are not aligned" in summary.one_step_absent
+    assert summary.steps.one_step is None
+    assert "2 hosts (a, b), whose clocks are not aligned" in summary.steps.one_step_absent
 
 
 def test_without_transfers_or_cores_there_is_no_step(tmp_path: Path) -> None:
     bare = [RankLaunch(blocks=[[20 * MS] * 10])] * 2
-    assert "no step to draw" in summary_of(tmp_path / "1", [bare]).one_step_absent
+    assert "no step to draw" in summary_of(tmp_path / "1", [bare]).steps.one_step_absent
     crowded = summary_of(tmp_path / "2", [[rank((20,), 12), rank((20,), 10)]], crowded=True)
-    assert "cores of its own" in crowded.one_step_absent
+    assert "cores of its own" in crowded.steps.one_step_absent
 
 
 def test_a_step_that_took_no_time_is_not_drawn(tmp_path: Path) -> None:
@@ -205,8 +205,8 @@ def test_a_step_that_took_no_time_is_not_drawn(tmp_path: Path) -> None:
     at = ORIGIN_NS + 10**9
     none = (at, at, [("backward", at, at)], [(0, "all_reduce", 1024, at, at)])
     summary = summary_of(tmp_path, [[RankLaunch(blocks=[[20 * MS] * 10], steps=[none])] * 2])
-    assert summary.one_step is None
-    assert "took no time, as its records have it" in summary.one_step_absent
+    assert summary.steps.one_step is None
+    assert "took no time, as its records have it" in summary.steps.one_step_absent
     assert run_command(["report", str(tmp_path / "run")]) == 0
 
 

@@ -185,7 +185,7 @@ def test_ratios_and_losses_are_of_pairs_alone(tmp_path: Path) -> None:
 
 def test_validity_tells_what_was_not_run_together(tmp_path: Path) -> None:
     summary = summarize(resumed(tmp_path / "run"))
-    (told,) = [text for text in summary.validity if "not run together" in text]
+    (told,) = [text for text in summary.conclusions.validity if "not run together" in text]
     assert told.startswith(
         "1 launch was not run together with the rest of its round: 1 round was completed by "
     )
@@ -193,27 +193,29 @@ def test_validity_tells_what_was_not_run_together(tmp_path: Path) -> None:
         "It counts for its own case, and in comparisons only with launches of the same session and round"
         in told
     )
-    assert framed(summary.launches)["session"].tolist() == ["one"] * 4 + ["two"] * 2 + ["one"] * 5 + ["two"]
+    assert framed(summary.steps.launches)["session"].tolist() == ["one"] * 4 + ["two"] * 2 + ["one"] * 5 + [
+        "two"
+    ]
     whole = run_of(
         tmp_path / "whole", {case: [(n, f"{n // 3}", 100.0) for n in range(5)] for case in (SINGLE, DDP)}
     )
-    assert not any("not run together" in text for text in summarize(whole).validity)
+    assert not any("not run together" in text for text in summarize(whole).conclusions.validity)
 
 
 def test_findings_say_where_too_few_pairs_are_left(tmp_path: Path) -> None:
     master = case_of("master", 2)
     together, redone = [(n, "one", 100.0) for n in range(5)], [(n, "two", 110.0) for n in range(5)]
     apart = run_of(tmp_path / "apart", {SINGLE: together, DDP: together, master: redone})
-    text = " ".join(finding.line for finding in summarize(apart).findings)
+    text = " ".join(finding.line for finding in summarize(apart).conclusions.findings)
     assert "share no rounds, as after a merge or a resume" in text
     assert "master is" not in text
     some = run_of(tmp_path / "some", {SINGLE: together, DDP: together, master: [*together[:3], *redone[3:]]})
-    text = " ".join(finding.line for finding in summarize(some).findings)
+    text = " ".join(finding.line for finding in summarize(some).conclusions.findings)
     assert "at most 3 rounds of both in one session" in text
 
 
 def test_losses_of_efficiency_are_within_pairs(tmp_path: Path) -> None:
-    table = framed(summarize(resumed(tmp_path / "run")).waterfall).set_index(["case_id", "item"])
+    table = framed(summarize(resumed(tmp_path / "run")).steps.waterfall).set_index(["case_id", "item"])
     assert table.loc[DDP.case_id, "computation"]["rounds"] == 5
 
 
@@ -294,7 +296,7 @@ def test_a_run_of_an_older_version_is_paired_by_session_too(tmp_path: Path) -> N
             json.dumps({**data, "started_utc": f"2026-03-04T{hour}:02:00+00:00"}), encoding="utf-8"
         )
     old_sessions(run, [("10:10:00", 600.0), ("12:05:00", 300.0)])
-    assert any("1 launch was not run together" in text for text in summarize(run).validity)
+    assert any("1 launch was not run together" in text for text in summarize(run).conclusions.validity)
     found = so_far(run)
     assert [len(rounds) for rounds in found.rounds.values()] == [6, 6]
     assert len(found.apart([SINGLE.case_id, DDP.case_id], 6)) == 2
@@ -303,7 +305,7 @@ def test_a_run_of_an_older_version_is_paired_by_session_too(tmp_path: Path) -> N
     other = run_of(tmp_path / "other", {SINGLE: [(n, "", 90.0) for n in range(5)]})
     edit(other.machine, context={"started_utc": "another", "host": "b"})
     merged = merge([run.path, other.path], tmp_path / "both").run
-    assert any("1 launch was not run together" in text for text in summarize(merged).validity)
+    assert any("1 launch was not run together" in text for text in summarize(merged).conclusions.validity)
     sessions = {
         json.loads(path.read_text())["session"] for path in merged.path.glob("cases/*/launch-*/outcome.json")
     }

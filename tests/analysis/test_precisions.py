@@ -39,7 +39,7 @@ def write(
 
 def test_each_precision_is_held_against_full(tmp_path: Path) -> None:
     summary = summarize(write(tmp_path))
-    rows = framed(summary.comparisons)[framed(summary.comparisons)["topic"] == "precision"]
+    rows = framed(summary.steps.comparisons)[framed(summary.steps.comparisons)["topic"] == "precision"]
     by_case = dict(zip(summary.cases["case_id"], summary.cases["precision"], strict=True))
     ratios = {by_case[row["case_id"]]: row for row in rows.to_dict("records")}
     assert set(ratios) == {"bf16", "fp16"}
@@ -50,7 +50,11 @@ def test_each_precision_is_held_against_full(tmp_path: Path) -> None:
 
 
 def test_one_sentence_says_what_they_buy(tmp_path: Path) -> None:
-    told = [finding for finding in summarize(write(tmp_path)).findings if finding.evidence == "precision"]
+    told = [
+        finding
+        for finding in summarize(write(tmp_path)).conclusions.findings
+        if finding.evidence == "precision"
+    ]
     assert len(told) == 1
     assert told[0].text.startswith("DDP at 2 ranks, gpt:nano, against full precision: bf16 is 99.9 % [")
     assert "faster, and fp16 is 25.1 % [" in told[0].text
@@ -59,18 +63,20 @@ def test_one_sentence_says_what_they_buy(tmp_path: Path) -> None:
 
 
 def test_too_few_rounds_conclude_nothing(tmp_path: Path) -> None:
-    told = [f for f in summarize(write(tmp_path, 3)).findings if f.evidence == "precision"]
+    told = [f for f in summarize(write(tmp_path, 3)).conclusions.findings if f.evidence == "precision"]
     assert [finding.verdict for finding in told] == ["too few"]
 
 
 def test_crowded_cores_make_no_sentence(tmp_path: Path) -> None:
-    assert not [f for f in summarize(write(tmp_path, crowded=True)).findings if f.evidence == "precision"]
+    assert not [
+        f for f in summarize(write(tmp_path, crowded=True)).conclusions.findings if f.evidence == "precision"
+    ]
 
 
 def test_a_sentence_is_of_the_family_that_the_figure_is_of(tmp_path: Path) -> None:
     summary = summarize(write(tmp_path, beside=(4,)))
-    assert (framed(summary.comparisons)["topic"] == "precision").sum() == 4
-    (told,) = [finding for finding in summary.findings if finding.evidence == "precision"]
+    assert (framed(summary.steps.comparisons)["topic"] == "precision").sum() == 4
+    (told,) = [finding for finding in summary.conclusions.findings if finding.evidence == "precision"]
     assert told.text.startswith("DDP at 2 ranks")
     assert "corrected for 4 comparisons" in told.line
 
@@ -82,7 +88,7 @@ def test_cases_that_differ_in_more_are_not_compared(tmp_path: Path) -> None:
     for case in cases:
         for number in range(6):
             write_launch(run, case, number, [RankLaunch(samples_per_step=case.local_batch)] * 2)
-    assert "precision" not in {one.topic for one in summarize(run).comparisons}
+    assert "precision" not in {one.topic for one in summarize(run).steps.comparisons}
 
 
 @pytest.mark.usefixtures("painted")

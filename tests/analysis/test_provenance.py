@@ -25,7 +25,7 @@ def message(folder: Path, digest: str | None, setup: dict[str, str] | None) -> s
     machine["identity"] |= {} if digest is None else {"rank_code_digest": digest}
     machine["context"] |= {} if setup is None else {"setup": setup}
     run.machine.write_text(json.dumps(machine), encoding="utf-8")
-    return "\n".join(summarize(run).validity)
+    return "\n".join(summarize(run).conclusions.validity)
 
 
 def test_a_run_of_today_s_code_and_records_has_nothing_to_say(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_steps_are_longer_by_at_most_the_time_in_which_some_rank_works(
     assert found.oversubscribed is crowded
     frame: pd.DataFrame = load(run.path)
     assert list(frame["oversubscribed"]) == [crowded]
-    told = " ".join(summarize(run).validity)
+    told = " ".join(summarize(run).conclusions.validity)
     assert ("kept out of headlines and fits" in told) is crowded
     assert ("no more of a step is waiting for cores" in told) is not crowded
     assert bool(conditions([found])) is (share is not None and share < MOST_SHARED)
@@ -69,7 +69,7 @@ def test_the_bound_is_told_beside_what_is_concluded(tmp_path: Path) -> None:
     assert conditions([own]) == ()
     (text,) = (
         text
-        for text in summarize(measured(tmp_path / "told", [1.0, 1.21])).validity
+        for text in summarize(measured(tmp_path / "told", [1.0, 1.21])).conclusions.validity
         if "more ranks than cores" in text
     )
     assert text == (

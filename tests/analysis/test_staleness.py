@@ -51,7 +51,9 @@ def test_only_the_workers_samples_count(tmp_path: Path) -> None:
 
 
 def test_a_sentence_says_how_old_the_gradients_were(tmp_path: Path) -> None:
-    (text,) = [text for text in summarize(run_of(tmp_path)).validity if "older parameters" in text]
+    (text,) = [
+        text for text in summarize(run_of(tmp_path)).conclusions.validity if "older parameters" in text
+    ]
     assert text.startswith("1 case applied gradients of older parameters")
     assert "1.90 on average, 95th percentile 2, at most 4 (the asynchronous server at" in text
 

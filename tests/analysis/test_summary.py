@@ -56,20 +56,26 @@ def test_counts_and_failures_are_told_once(run: RunDir) -> None:
         write_launch(run, DDP, number, outcome=bad)
     write_sessions(run, "interrupted", wall_s=50, measured_s=30)
     summary = summarize(run)
-    counts = summary.counts
+    counts = summary.course.counts
     assert (counts.planned, counts.succeeded, counts.failed) == (6, 3, 2)
     assert (counts.cases, counts.skipped_cases, counts.rounds) == (3, 1, 3)
-    assert (summary.stop_reason, summary.measured_share, summary.wall_s) == ("interrupted", 0.6, 50)
-    told = [(failure.label, failure.round, failure.status, failure.phase) for failure in summary.failures]
+    assert (summary.course.stop_reason, summary.course.measured_share, summary.course.wall_s) == (
+        "interrupted",
+        0.6,
+        50,
+    )
+    told = [
+        (failure.label, failure.round, failure.status, failure.phase) for failure in summary.course.failures
+    ]
     assert told == [
         ("ddp · 2 ranks · default buckets", 0, "failed", "warm-up"),
         ("ddp · 2 ranks · default buckets", 1, "failed", "warm-up"),
         ("master · 2 ranks", None, "skipped", ""),
     ]
-    assert summary.failures[0].last_log_line == "Killed"
-    assert any("interrupted; resume with" in text for text in summary.validity)
-    assert framed(summary.launches)["status"].tolist() == ["ok"] * 3 + ["failed"] * 2
-    assert framed(summary.launches)["step_time_s"].isna().tolist() == [False] * 3 + [True] * 2
+    assert summary.course.failures[0].last_log_line == "Killed"
+    assert any("interrupted; resume with" in text for text in summary.conclusions.validity)
+    assert framed(summary.steps.launches)["status"].tolist() == ["ok"] * 3 + ["failed"] * 2
+    assert framed(summary.steps.launches)["step_time_s"].isna().tolist() == [False] * 3 + [True] * 2
 
 
 @pytest.mark.parametrize(
@@ -86,7 +92,7 @@ def test_wide_intervals_are_told_with_what_ended_the_sweep(run: RunDir, reason: 
     for number in range(2):
         write_launch(run, SINGLE, number, [RankLaunch(blocks=[[(10 + number) * MS] * 10] * 3)])
     write_sessions(run, reason)
-    (found,) = [text for text in summarize(run).validity if "half-width" in text]
+    (found,) = [text for text in summarize(run).conclusions.validity if "half-width" in text]
     assert told in found
     assert "single at 1 rank" in found
 
@@ -94,11 +100,15 @@ def test_wide_intervals_are_told_with_what_ended_the_sweep(run: RunDir, reason: 
 def test_a_killed_sweep_without_sessions_is_interrupted(run: RunDir) -> None:
     write_plan(run, [SINGLE])
     summary = summarize(run)
-    assert (summary.stop_reason, summary.measured_share, summary.wall_s) == ("interrupted", None, 0)
+    assert (summary.course.stop_reason, summary.course.measured_share, summary.course.wall_s) == (
+        "interrupted",
+        None,
+        0,
+    )
     assert summary.cases["status"].tolist() == ["unfinished"]
-    assert (summary.counts.planned, summary.counts.rounds) == (5, 0)  # rounds_min of one case
-    assert summary.findings == ()
-    assert not any((summary.launches, summary.breakdown, summary.comparisons))
+    assert (summary.course.counts.planned, summary.course.counts.rounds) == (5, 0)  # rounds_min of one case
+    assert summary.conclusions.findings == ()
+    assert not any((summary.steps.launches, summary.steps.breakdown, summary.steps.comparisons))
 
 
 def test_a_failed_proof_is_a_failure_with_its_numbers(run: RunDir) -> None:
@@ -106,9 +116,9 @@ def test_a_failed_proof_is_a_failure_with_its_numbers(run: RunDir) -> None:
     write_proof(run, DDP, Outcome(status="diverged", error="gradients differ", last_log_line="Diverged"))
     write_sessions(run)
     summary = summarize(run)
-    (failure,) = [failure for failure in summary.failures if failure.case_id == DDP.case_id]
+    (failure,) = [failure for failure in summary.course.failures if failure.case_id == DDP.case_id]
     assert (failure.status, failure.phase, failure.reason) == ("diverged", "proof", "gradients differ")
-    (proof,) = framed(summary.proofs).to_dict("records")
+    (proof,) = framed(summary.training.proofs).to_dict("records")
     assert (proof["case_id"], proof["passed"], proof["error"]) == (DDP.case_id, False, 0.3)
 
 
@@ -122,13 +132,13 @@ def test_a_strategy_that_refused_the_model_in_its_proof_counts_as_skipped_with_t
     write_sessions(run)
     summary = summarize(run)
     assert dict(zip(summary.cases["case_id"], summary.cases["status"], strict=True))[DDP.case_id] == "skipped"
-    assert (summary.counts.skipped_cases, summary.counts.failed) == (1, 0)
+    assert (summary.course.counts.skipped_cases, summary.course.counts.failed) == (1, 0)
     assert summary.planned[DDP.case_id].case_id == DDP.case_id
     assert [line for line in failed(summary) if "skipped" in line] == [f"{line_of(summary)}: skipped: {why}"]
 
 
 def line_of(summary: RunSummary) -> str:
-    return next(failure.label for failure in summary.failures if failure.case_id == DDP.case_id)
+    return next(failure.label for failure in summary.course.failures if failure.case_id == DDP.case_id)
 
 
 def test_the_breakdown_adds_up_and_tells_the_overhead_of_instruments(run: RunDir) -> None:
@@ -143,15 +153,15 @@ def test_the_breakdown_adds_up_and_tells_the_overhead_of_instruments(run: RunDir
     write_launch(run, case_of("data_parallel", 2), 0, [RankLaunch(steps=steps, samples_per_step=16)])
     write_sessions(run)
     summary = summarize(run)
-    (row,) = framed(summary.breakdown).to_dict("records")
+    (row,) = framed(summary.steps.breakdown).to_dict("records")
     assert row["other_compute"] == pytest.approx(0.002)
     assert row["forward"] == pytest.approx(0.004)
     assert row["not_attributed"] == pytest.approx(0.006)
     assert row["step_time_s"] == pytest.approx(0.012)
     assert row["instrumentation_overhead"] == pytest.approx(0.2)  # timed steps take 10 ms
-    assert framed(summary.phases)["span"].tolist() == ["scatter", "forward", "reduce"]
-    assert framed(summary.phases)["mean_s"].tolist() == pytest.approx([0.001, 0.004, 0.001])
-    assert any("does not describe its timed steps" in text for text in summary.validity)
+    assert framed(summary.steps.phases)["span"].tolist() == ["scatter", "forward", "reduce"]
+    assert framed(summary.steps.phases)["mean_s"].tolist() == pytest.approx([0.001, 0.004, 0.001])
+    assert any("does not describe its timed steps" in text for text in summary.conclusions.validity)
 
 
 def test_phases_have_the_mean_and_the_median_of_launches(run: RunDir) -> None:
@@ -169,7 +179,7 @@ def test_phases_have_the_mean_and_the_median_of_launches(run: RunDir) -> None:
         ]
         write_launch(run, case_of("data_parallel", 2), number, [RankLaunch(steps=steps, samples_per_step=16)])
     write_sessions(run)
-    phases = framed(summarize(run).phases).set_index("span")
+    phases = framed(summarize(run).steps.phases).set_index("span")
     assert phases.loc["reduce", "mean_s"] == pytest.approx(0.002)
     assert phases.loc["reduce", "median_s"] == pytest.approx(0.001)
     assert phases.loc["forward", "mean_s"] == phases.loc["forward", "median_s"] == pytest.approx(0.001)
@@ -183,7 +193,7 @@ def test_shared_loader_cores_and_lost_transfers_are_said(run: RunDir) -> None:
     torn = [(at, at + 10 * MS, [("forward", at, at + MS)], [])]
     write_launch(run, case, 0, [RankLaunch(steps=steps), RankLaunch(steps=torn)])
     write_sessions(run)
-    validity = "\n".join(summarize(run).validity)
+    validity = "\n".join(summarize(run).conclusions.validity)
     assert "loader workers on the ranks' own cores" in validity
     assert "1 transfer lacks a rank's record" in validity
 
@@ -192,7 +202,7 @@ def test_a_synthetic_run_is_whole(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", 17, rounds=5, blocks=2, steps=3, failing=1)
     summary = summarize(run)
     assert summary.cases["status"].tolist() == ["ok"] * 16 + ["failed"]
-    parts = framed(summary.breakdown).set_index("case_id")
+    parts = framed(summary.steps.breakdown).set_index("case_id")
     parts = parts.drop(columns=[name for name in parts if "_ci_" in name])
     total = parts.drop(columns=["step_time_s", "overlapped_comm", "launches", "instrumentation_overhead"])
     assert total.sum(axis=1).to_numpy() == pytest.approx(parts["step_time_s"].to_numpy())
@@ -306,6 +316,10 @@ def test_equal_records_give_equal_sentences_in_each_process(run: RunDir) -> None
     write_plan(run, [SINGLE], Budget(rounds_min=3, rounds_max=3))
     for number in range(3):
         write_launch(run, SINGLE, number, [RankLaunch()], Outcome(noise=noise))
-    told = [text.partition(" in 3 of 3")[0] for text in summarize(run).validity if " in 3 of 3" in text]
+    told = [
+        text.partition(" in 3 of 3")[0]
+        for text in summarize(run).conclusions.validity
+        if " in 3 of 3" in text
+    ]
     # As a launch has them; a set's order would follow the process's hash seed.
     assert told == ["Steal", "Foreign load", "Clock change", "Throttled", "Shared machine"]

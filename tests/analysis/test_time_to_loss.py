@@ -143,14 +143,14 @@ def test_a_loss_that_one_launch_missed_has_no_time_and_is_told(run: RunDir) -> N
     # at their ends 25 of 32 steps and 5 of 32 have a loss of 1
     lowest = min((7 * 3 + 25) / 32, (27 * 3 + 5) / 32)
     assert row["lowest_loss"] == pytest.approx(lowest)
-    (sentence,) = [text for text in summary.validity if "did not reach the loss of 2" in text]
+    (sentence,) = [text for text in summary.conclusions.validity if "did not reach the loss of 2" in text]
     assert f"1 of 2 launches did, lowest mean loss {lowest:.3g} in up to 65 steps" in sentence
 
 
 def test_a_case_that_was_not_asked_has_no_curve(run: RunDir) -> None:
     summary = write(run, {SINGLE: [[RankLaunch()]]}, 1)
-    assert not summary.loss_curves
-    assert not summary.time_to_loss
+    assert not summary.training.loss_curves
+    assert not summary.training.time_to_loss
     assert pd.isna(row_of(run, SINGLE)["target_loss"])
 
 
@@ -168,7 +168,7 @@ def test_one_devices_losses_are_those_of_the_same_batch(run: RunDir) -> None:
         STRONG: [[rank(6, far, samples_per_step=4)] * 2],
         DDP: [[rank(8, falling(20, 15))] * 2],
     }
-    found = {one.case_id: one for one in write(run, launches, 1).time_to_loss}
+    found = {one.case_id: one for one in write(run, launches, 1).training.time_to_loss}
     assert found[STRONG.case_id].one_device_case_id == STRONG_SINGLE.case_id
     assert found[STRONG.case_id].apart == pytest.approx(1e-6, rel=1e-3)
     assert found[DDP.case_id].one_device_case_id is None  # its batch is twice as large
@@ -179,7 +179,7 @@ def test_one_devices_losses_are_those_of_the_same_batch(run: RunDir) -> None:
 def test_a_curve_is_the_mean_over_launches_thinned_out(run: RunDir) -> None:
     long = [3.0 - number / 1000 for number in range(900)]
     rounds = [[rank(step, long, group=100)] for step in (10, 12)]
-    curve = write(run, {SINGLE: rounds}, 2).loss_curves
+    curve = write(run, {SINGLE: rounds}, 2).training.loss_curves
     assert len(curve) == MOST_POINTS
     assert all(point.samples == 8 * point.step for point in curve)
     first, last = curve[0], curve[-1]
@@ -195,7 +195,9 @@ def test_a_finding_tells_where_the_faster_per_sample_is_the_later_one(run: RunDi
         SINGLE: [[rank(10 * f, falling(40, 25))] for f in wobble],
         DDP: [[rank(16 * f, falling(50, 25))] * 2 for f in wobble],
     }
-    findings = [one.line for one in write(run, launches, 5).findings if one.evidence == "time-to-loss"]
+    findings = [
+        one.line for one in write(run, launches, 5).conclusions.findings if one.evidence == "time-to-loss"
+    ]
     # 56 steps of 10 ms to the loss, against 58 (over 16 steps) of 16 ms
     assert findings[0].startswith(
         "DDP at 2 ranks trains 1.25 [1.25, 1.25] times as many samples/s as single at 1 rank"
@@ -208,7 +210,7 @@ def test_a_finding_tells_where_the_faster_per_sample_is_the_later_one(run: RunDi
 
 def _said(run: RunDir, launches: dict[Case, Any], rounds: int) -> tuple[str, RunSummary]:
     summary = write(run, launches, rounds)
-    return next(one.line for one in summary.findings if "but takes" in one.line), summary
+    return next(one.line for one in summary.conclusions.findings if "but takes" in one.line), summary
 
 
 def test_a_finding_has_the_speed_ups_of_the_table(run: RunDir) -> None:
@@ -246,7 +248,7 @@ def test_a_finding_has_the_interval_of_two_cases_that_their_family_has(run: RunD
         6,
     )
     cases = read_cases(run, read_plan(run))
-    named = next(one.cases for one in summary.findings if "but takes" in one.line)
+    named = next(one.cases for one in summary.conclusions.findings if "but takes" in one.line)
     quick, soon = (next(one for one in cases if one.case_id == case_id) for case_id in named)
     judged = Families(cases).judge(quick, soon)
     assert judged is not None

@@ -68,14 +68,17 @@ def test_a_dilated_and_shrunk_run_gives_its_twins_tables(tmp_path: Path) -> None
             same(*(pair if name == "cases" else map(framed, pair)), ids)
     # bursts are of the host's time, and take less off the least time of a dilated job: here of two transfers, or of
     # one there and back
-    least = framed(virtual.network)["bound_s"].to_numpy() - framed(plain.network)["bound_s"].to_numpy()
+    least = (
+        framed(virtual.communication.network)["bound_s"].to_numpy()
+        - framed(plain.communication.network)["bound_s"].to_numpy()
+    )
     assert np.round(least / (BURST_S - BURST_S / 10.0), 6).tolist() == [2.0] * len(least)
     ddp = plain.cases[plain.cases["strategy"] == "ddp"].iloc[0]
     assert ddp["gradient_bytes"] == GRADIENT_BYTES
     comm_s = Emulated().parts(emulated_case("ddp", 4), 1)["comm"] / 1e9
     assert comm_s / 2 > 0.060, "no more can be hidden than the backward pass takes"
     assert ddp["step_time_s"] == pytest.approx(0.093 + comm_s - 0.060, rel=0.02)
-    first, second = plain.one_step, virtual.one_step
+    first, second = plain.steps.one_step, virtual.steps.one_step
     assert first is not None
     assert second is not None
     assert second.length_s == pytest.approx(first.length_s)
@@ -83,7 +86,7 @@ def test_a_dilated_and_shrunk_run_gives_its_twins_tables(tmp_path: Path) -> None
         lane.transfers[0].bytes for lane in first.lanes
     ]
     # a machine's own facts are those of its clock
-    assert virtual.measured_share == plain.measured_share
+    assert virtual.course.measured_share == plain.course.measured_share
     ratio = virtual.cases["host_share"].astype(float) / plain.cases["host_share"].astype(float)
     assert np.allclose(ratio, 0.1)
 
@@ -109,7 +112,7 @@ def test_network_time_is_on_any_rank_and_counts_overlap_once(tmp_path: Path) -> 
     for number in range(5):
         write_launch(run, case, number, [rank((5, 35), (30, 55)), rank((10, 40), (20, 60))])
     write_sessions(run)
-    row = framed(summarize(run).network).iloc[0]
+    row = framed(summarize(run).communication.network).iloc[0]
     assert row["network_s"] == pytest.approx(0.050)
     assert row["network_ci_low_s"] == pytest.approx(0.050)
 
@@ -126,7 +129,7 @@ def test_the_formula_has_the_limiting_link_and_the_payload_share(tmp_path: Path)
         emulated_case("ddp", 4, nodes=2, ranks_per_node=2),
     ]
     run = write_run(tmp_path / "run", _planned(cases), rounds=5, blocks=1, steps=2, model=Emulated())
-    frame = framed(summarize(run).network).set_index("case_id")
+    frame = framed(summarize(run).communication.network).set_index("case_id")
     pass_s = GRADIENT_BYTES / (0.95 * 125e6)  # once over a link of 1 Gbit/s
     expected = [1.5 * pass_s, 6 * pass_s, 15 * pass_s, 20 * pass_s, 3 * pass_s, 8 * pass_s]
     for case, seconds in zip(cases, expected, strict=False):
@@ -154,7 +157,7 @@ def test_traffic_of_the_busiest_node_is_held_against_the_formula(whole: RunSumma
     assert master["expected_node_bytes"] == 7 * GRADIENT_BYTES
     assert master["node_received_bytes"] == master["node_sent_bytes"]
     assert pd.isna(row_of(whole, emulated_case("single", 1, **common))["node_sent_bytes"])
-    assert not [text for text in whole.validity if "other bytes" in text]
+    assert not [text for text in whole.conclusions.validity if "other bytes" in text]
 
 
 def test_speedups_on_a_fabric_have_their_base_case_and_a_curve_from_one_rank(whole: RunSummary) -> None:
@@ -162,15 +165,15 @@ def test_speedups_on_a_fabric_have_their_base_case_and_a_curve_from_one_rank(who
     ddp = row_of(whole, emulated_case("ddp", 16, **common))
     assert ddp["baseline_case_id"] == emulated_case("single", 1, **common).case_id
     assert 0 < ddp["efficiency"] < 1
-    curve = next(one for one in whole.laws if one.case.strategy == "ddp" and len(one.case_ids) > 3)
+    curve = next(one for one in whole.steps.laws if one.case.strategy == "ddp" and len(one.case_ids) > 3)
     assert sorted(curve.case_ids) == [1, 2, 4, 8, 16]
     assert "emulated 1 Gbit/s link" in curve.setting
     assert "dilated x10, shrunk /4" in curve.setting
 
 
 def test_every_finding_on_a_fabric_says_so(whole: RunSummary) -> None:
-    assert whole.findings
-    for finding in whole.findings:
+    assert whole.conclusions.findings
+    for finding in whole.conclusions.findings:
         assert "emulated " in finding.line
         assert "replayed computation" in finding.line
         assert "dilated x10" in finding.line
@@ -178,7 +181,7 @@ def test_every_finding_on_a_fabric_says_so(whole: RunSummary) -> None:
 
 
 def test_validity_tells_what_such_numbers_are_not(whole: RunSummary) -> None:
-    text = "\n".join(whole.validity)
+    text = "\n".join(whole.conclusions.validity)
     for words in (
         "over emulated links",
         "no loss",
@@ -211,7 +214,7 @@ def test_a_replay_that_is_late_is_flagged(tmp_path: Path) -> None:
     assert not early.cases["noise_flag"].notna().any()
     assert list(late.cases["noise_flag"]) == ["late replay 5/5"]
     assert late.cases["lateness_p95_s"].iloc[0] == pytest.approx(0.000101)
-    assert any(text.startswith("Late replay in 5 of 5 launches") for text in late.validity)
+    assert any(text.startswith("Late replay in 5 of 5 launches") for text in late.conclusions.validity)
 
 
 def test_lateness_is_that_of_each_steps_latest_rank(tmp_path: Path) -> None:
@@ -231,18 +234,20 @@ def test_the_dilation_that_hides_the_hosts_work(tmp_path: Path, violating: None)
     found = paced(tmp_path / "busy", case, pace=(0, 16 * MS, MS, 2 * MS))
     assert found.cases["host_share"].iloc[0] == pytest.approx(1.6)
     assert found.cases["dilation_needed"].iloc[0] == pytest.approx(3.2)
-    assert any("set dilation = 3.2:" in text for text in found.validity)
+    assert any("set dilation = 3.2:" in text for text in found.conclusions.validity)
     # the same work at a dilation of 10 takes a sixteenth of the cores
     slow = paced(tmp_path / "slow", replace(case, dilation=10.0), pace=(0, 16 * MS, MS, 20 * MS))
     assert slow.cases["host_share"].iloc[0] == pytest.approx(0.16)
     assert slow.cases["dilation_needed"].iloc[0] == pytest.approx(3.2)
-    assert not any("set dilation" in text for text in slow.validity)
+    assert not any("set dilation" in text for text in slow.conclusions.validity)
 
 
 def test_an_optimizer_that_the_profiles_cannot_hide_needs_dilation(tmp_path: Path) -> None:
     found = paced(tmp_path / "run", emulated_case("ddp", 2), pace=(0, MS, 9 * MS, 2 * MS))
     assert found.cases["dilation_needed"].iloc[0] == pytest.approx(4.5)
-    assert any("optimizer takes longer" in text and "dilation = 4.5" in text for text in found.validity)
+    assert any(
+        "optimizer takes longer" in text and "dilation = 4.5" in text for text in found.conclusions.validity
+    )
 
 
 def own_work(share: float, own_s: float = 0.001, due_s: float = 0.01) -> Pacing:
@@ -282,7 +287,9 @@ def test_a_loopback_that_is_not_slowed_as_links_are_is_told(tmp_path: Path) -> N
         ("alone", emulated_case("independent", 4, **shared), False),
     ):
         found = paced(tmp_path / name, case)
-        assert any("it seems 40 times as fast as it is" in text for text in found.validity) is told, name
+        assert (
+            any("it seems 40 times as fast as it is" in text for text in found.conclusions.validity) is told
+        ), name
 
 
 def test_a_replays_own_operations_are_not_its_models(tmp_path: Path) -> None:
@@ -303,7 +310,7 @@ def test_traffic_beyond_overhead_is_told(tmp_path: Path) -> None:
         sent = int(ratio * 3_500_000)  # two ranks: 2(n-1)/n is 1
         found = paced(tmp_path / name, case, traffic=(0, sent, sent))
         assert found.cases["traffic_ratio"].iloc[0] == pytest.approx(ratio, rel=1e-4)
-        assert any("moved other bytes" in text for text in found.validity) is told
+        assert any("moved other bytes" in text for text in found.conclusions.validity) is told
 
 
 @pytest.mark.parametrize(
@@ -313,7 +320,7 @@ def test_a_damaged_fabric_file_stops_no_report(tmp_path: Path, content: str) -> 
     run = write_run(tmp_path / "run", _planned([case_of("single", 1)]), rounds=1, blocks=1, steps=1)
     run.fabrics.write_text(content, encoding="utf-8")
     found = summarize(run)
-    assert len(found.fabrics) == (1 if "links" in content else 0)
+    assert len(found.communication.fabrics) == (1 if "links" in content else 0)
 
 
 def test_fabrics_made_without_root_say_so(tmp_path: Path) -> None:
@@ -326,7 +333,7 @@ def test_fabrics_made_without_root_say_so(tmp_path: Path) -> None:
         "reached_bit_per_s": [1.01e9],
     }
     run.fabrics.write_text(json.dumps([one, one | {"dropped": 3}]), encoding="utf-8")
-    text = "\n".join(summarize(run).validity)
+    text = "\n".join(summarize(run).conclusions.validity)
     assert "2 emulated networks were made in an unprivileged user namespace" in text
     assert "off by +1.0 %" in text
     assert "3 packets were dropped" in text

@@ -126,8 +126,8 @@ def table_of(path: Path, launches: Mapping[Case, list[RankLaunch]]) -> pd.DataFr
     write_sessions(run)
     summary = summarize(run)
     efficiency = summary.cases.set_index("case_id")["efficiency"]
-    table = framed(summary.waterfall)
-    for case_id, rows in table.groupby("case_id") if summary.waterfall else ():
+    table = framed(summary.steps.waterfall)
+    for case_id, rows in table.groupby("case_id") if summary.steps.waterfall else ():
         assert rows["share"].sum() == pytest.approx(1), "losses and efficiency"
         last = rows.set_index("item").loc["efficiency", "share"]
         assert last == pytest.approx(efficiency[case_id]), "as in the table of cases"
@@ -202,7 +202,7 @@ def test_rounds_that_one_side_lacks_say_nothing_of_what_is_lost(tmp_path: Path) 
         for number, one in enumerate(found):
             write_launch(run, case, number, [one] * processes_of(case))
     write_sessions(run)
-    share = items_of(framed(summarize(run).waterfall))
+    share = items_of(framed(summarize(run).steps.waterfall))
     assert share["computation"] == pytest.approx(0, abs=1e-9)
     assert share["timed"] == pytest.approx(0, abs=1e-9)
     assert share["exposed_comm"] == pytest.approx(2 / 12)
@@ -232,7 +232,7 @@ def test_independent_ranks_of_too_few_rounds_do_not_cost_the_others(tmp_path: Pa
         for number in rounds:
             write_launch(run, case, number, [one] * processes_of(case))
     write_sessions(run)
-    table = framed(summarize(run).waterfall)
+    table = framed(summarize(run).steps.waterfall)
     assert not table["split"].any()
     assert set(table["rounds"]) == {6}
 
@@ -294,7 +294,7 @@ def test_rounds_that_are_not_shared_make_no_waterfall(tmp_path: Path) -> None:
     summary = summarize(run)
     found = summary.cases.set_index("case_id")["efficiency"]
     assert found.isna()[MASTER.case_id], "MASTER shares no round with the base case"
-    table = framed(summary.waterfall)
+    table = framed(summary.steps.waterfall)
     assert set(table["case_id"]) == {DDP.case_id}
     assert not table["split"].any(), "nor do independent ranks"
 

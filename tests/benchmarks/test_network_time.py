@@ -104,7 +104,7 @@ def _of_round(run: Path, number: int) -> pd.DataFrame:
 
     alone = run.with_name(f"{run.name}-{number}")
     shutil.copytree(run, alone, ignore=others)
-    network = framed(summarize(RunDir(alone)).network).set_index("case_id")["network_s"]
+    network = framed(summarize(RunDir(alone)).communication.network).set_index("case_id")["network_s"]
     frame = ddpbench.load(alone).join(network, on="case_id")
     return frame[frame["nodes"] == NODES].set_index("algorithm")
 

@@ -60,7 +60,7 @@ def _holds(full: bool, say: Say, folder: Path, workload: str) -> None:
     frame = ddpbench.load(run)
     assert set(frame["status"]) == {"ok"}
     jobs = frame[frame["strategy"] == "ddp"].set_index("algorithm")
-    launches = framed(summarize(RunDir(run)).launches)
+    launches = framed(summarize(RunDir(run)).steps.launches)
     times: pd.DataFrame = launches.pivot_table(index="round", columns="case_id", values="step_time_s")
     ring, library = (times[jobs.loc[name, "case_id"]] for name in ("ring", "all_reduce"))
     assert (ring > 0).all()

@@ -63,7 +63,7 @@ def test_a_shrunk_job_takes_as_long(full: bool, say: Say, tmp_path: Path) -> Non
     assert jobs["gradient_bytes"].max() == pytest.approx(jobs["gradient_bytes"].min(), rel=2e-3)
     buckets = jobs["actual_bucket_bytes"].map(lambda text: len(str(text).split(";")))
     assert buckets.nunique() == 1
-    launches = framed(summarize(RunDir(run)).launches)
+    launches = framed(summarize(RunDir(run)).steps.launches)
     times: pd.DataFrame = launches.pivot_table(index="round", columns="case_id", values="step_time_s")
     whole, shrunk = (times[jobs.loc[int(shrink), "case_id"]] for shrink in shrinks.split(", "))
     assert (whole > 0).all()

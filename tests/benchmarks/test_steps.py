@@ -77,7 +77,7 @@ def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     run = RunDir(folder / "run")
     Sweep(prepare(SweepRequest(experiment=path, out=run.path)), Listener()).run()
     machine = json.loads(run.machine.read_text(encoding="utf-8"))
-    return Measured(load(run), framed(summarize(run).launches), machine["identity"])
+    return Measured(load(run), framed(summarize(run).steps.launches), machine["identity"])
 
 
 @pytest.mark.thorough

@@ -73,15 +73,15 @@ def test_world_sizes_of_two_allocations_become_one_curve(tmp_path: Path) -> None
     assert frame.loc[case_of("ddp", 4).case_id, "speedup"] == pytest.approx(far_speedup)
     assert frame.loc[SINGLE.case_id, "launches"] == 10
     summary = summarize(merged.run)
-    assert summary.wall_s == 100
-    assert summary.stop_reason == "merged"
-    assert summary.merged_from == (str(near.path), str(far.path))
-    assert summary.validity[0].startswith("Merged from 2 runs")
-    (curve,) = summary.laws
+    assert summary.course.wall_s == 100
+    assert summary.course.stop_reason == "merged"
+    assert summary.about.merged_from == (str(near.path), str(far.path))
+    assert summary.conclusions.validity[0].startswith("Merged from 2 runs")
+    (curve,) = summary.steps.laws
     assert [point.world_size for point in curve.laws.points] == [2, 4]
     assert [fit.law for fit in curve.laws.fits] == ["gustafson", "usl"]
-    assert "cores" in summary.machine["identity"]  # type: ignore[operator]
-    assert len(summary.machine["identity"]["cores"]) == 8  # type: ignore[index]
+    assert "cores" in summary.about.machine["identity"]  # type: ignore[operator]
+    assert len(summary.about.machine["identity"]["cores"]) == 8  # type: ignore[index]
 
 
 def test_rounds_of_the_same_case_are_counted_on(tmp_path: Path) -> None:
@@ -118,12 +118,12 @@ def test_scopes_and_set_ups_of_all_runs_are_kept(tmp_path: Path) -> None:
         runs.append(run)
     alike = merge([runs[0].path, runs[2].path], tmp_path / "alike")
     summary = summarize(alike.run)
-    assert summary.scope == "Small models. Large ones."
-    assert summary.machine["context"]["setup"] == originals[0][1]  # type: ignore[index]
+    assert summary.about.scope == "Small models. Large ones."
+    assert summary.about.machine["context"]["setup"] == originals[0][1]  # type: ignore[index]
     both = merge([alike.run.path, runs[1].path], tmp_path / "both")
     summary = summarize(both.run)
-    assert summary.scope == "Small models. Large ones."
-    assert summary.machine["context"]["setup"] == {  # type: ignore[index]
+    assert summary.about.scope == "Small models. Large ones."
+    assert summary.about.machine["context"]["setup"] == {  # type: ignore[index]
         "run0, run2": originals[0][1],
         "run1": originals[1][1],
     }
@@ -150,10 +150,10 @@ def test_scopes_are_said_once_and_none_is_lost(tmp_path: Path) -> None:
             run.experiment.write_text(f'name = "x"\nscope = "{scope}"\n', encoding="utf-8")
         else:
             run.plan.write_text(json.dumps(run.read_json(run.plan) | {"scope": scope}), encoding="utf-8")
-        assert summarize(run).scope == scope
+        assert summarize(run).about.scope == scope
         runs.append(run)
     merged = merge([run.path for run in runs], tmp_path / "both").run
-    assert summarize(merged).scope == "ResNet-18. No ResNet-18."
+    assert summarize(merged).about.scope == "ResNet-18. No ResNet-18."
     others = []
     for number, scope in ((2, "VGG-11."), (3, "No ResNet-18.")):
         run = a_run(tmp_path / f"run{number}", {SINGLE: 100}, started_utc=str(number))
@@ -161,13 +161,13 @@ def test_scopes_are_said_once_and_none_is_lost(tmp_path: Path) -> None:
         others.append(run.path)
     second = merge(others, tmp_path / "second").run
     again = merge([merged.path, second.path], tmp_path / "again").run
-    assert summarize(again).scope == "ResNet-18. No ResNet-18. VGG-11."
+    assert summarize(again).about.scope == "ResNet-18. No ResNet-18. VGG-11."
     old = second.read_json(second.merged)
     for origin in old["sources"]:
         del origin["scope"]
     second.merged.write_text(json.dumps(old), encoding="utf-8")
     again = merge([merged.path, second.path], tmp_path / "old").run
-    assert summarize(again).scope == "ResNet-18. No ResNet-18. VGG-11. No ResNet-18."
+    assert summarize(again).about.scope == "ResNet-18. No ResNet-18. VGG-11. No ResNet-18."
 
 
 def test_a_merge_that_is_merged_again_keeps_every_set_up_and_speaks_for_nobody() -> None:
@@ -227,7 +227,9 @@ def test_unfinished_and_crowded_launches_are_left_out_and_counted(tmp_path: Path
     frame = ddpbench.load(merged.run.path).set_index("case_id")
     assert not frame.loc[ddp.case_id, "oversubscribed"]
     assert frame.loc[ddp.case_id, "launches"] == 5
-    assert any("Left out of the merge: 5 launches" in text for text in summarize(merged.run).validity)
+    assert any(
+        "Left out of the merge: 5 launches" in text for text in summarize(merged.run).conclusions.validity
+    )
 
 
 def test_a_case_skipped_in_one_run_is_measured_in_the_other_and_a_failed_proof_is_not_hidden(
@@ -316,6 +318,8 @@ def test_cases_of_different_runs_make_no_sentence_about_speed(tmp_path: Path) ->
     one = a_run(tmp_path / "one", {SINGLE: 100, case_of("ddp", 2): 110})
     two = a_run(tmp_path / "two", {SINGLE: 100, case_of("master", 2): 220})
     summary = summarize(merge([one.path, two.path], tmp_path / "both").run)
-    assert not any(finding.verdict in ("faster", "slower") for finding in summary.findings)
-    assert summary.findings[0].line.startswith("Not compared: 1 pair of cases that share no rounds")
-    assert summary.counts.planned == summary.counts.succeeded == 20
+    assert not any(finding.verdict in ("faster", "slower") for finding in summary.conclusions.findings)
+    assert summary.conclusions.findings[0].line.startswith(
+        "Not compared: 1 pair of cases that share no rounds"
+    )
+    assert summary.course.counts.planned == summary.course.counts.succeeded == 20

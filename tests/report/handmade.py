@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 
@@ -14,7 +14,16 @@ from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.results import Compared, LaunchResult, Parts, Phase, Proved, StepParts
 from ddpbench.analysis.sentences import Sentence
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.summary import Counts, Failure, RunSummary
+from ddpbench.analysis.summary import (
+    Conclusions,
+    Counts,
+    Course,
+    Failure,
+    RunFacts,
+    RunSummary,
+    StepResults,
+    TrainingResults,
+)
 from ddpbench.analysis.table.columns import COLUMNS
 from ddpbench.spec import Case
 
@@ -84,7 +93,7 @@ def values_of(frame: pd.DataFrame) -> tuple[CaseSummary, ...]:
 
 def with_cases(summary: RunSummary, cases: pd.DataFrame, **changes: Any) -> RunSummary:
     """The summary with another table of cases."""
-    return dataclasses.replace(summary, cases=cases, by_case=values_of(cases), **changes)
+    return changed(summary, cases=cases, by_case=values_of(cases), **changes)
 
 
 def launches_of(row: dict[str, Any], rounds: int = 5) -> tuple[LaunchResult, ...]:
@@ -185,130 +194,161 @@ def handmade_summary(**changes: Any) -> RunSummary:
     spans = ("scatter", "replicate", "forward", "gather", "backward", "reduce", "optimizer")
     shares = (0.02, 0.09, 0.24, 0.03, 0.47, 0.08, 0.06)
     summary = RunSummary(
-        name="bucket_and_ranks",
-        question="Does the best bucket size move when ranks are added?",
-        machine={
-            "schema_version": 1,
-            "identity": {
-                "cpu": "Intel(R) Xeon(R) CPU @ 2.60GHz",
-                "cores": [0, 1, 2, 3],
-                "cpu_quota": None,
-                "gpus": [],
-                "kernel": "6.1.0",
-                "torch": "2.13.0+cpu",
-                "experiment_digest": "b3f0c1d2e4a59687",
+        about=RunFacts(
+            name="bucket_and_ranks",
+            question="Does the best bucket size move when ranks are added?",
+            machine={
+                "schema_version": 1,
+                "identity": {
+                    "cpu": "Intel(R) Xeon(R) CPU @ 2.60GHz",
+                    "cores": [0, 1, 2, 3],
+                    "cpu_quota": None,
+                    "gpus": [],
+                    "kernel": "6.1.0",
+                    "torch": "2.13.0+cpu",
+                    "experiment_digest": "b3f0c1d2e4a59687",
+                },
+                "context": {
+                    "host": HOST_ATTACK,
+                    "started_utc": "2026-03-04T09:12:44+00:00",
+                    "command": "ddpbench sweep bucket_and_ranks.toml",
+                    "ddpbench_version": "0.1.0",
+                    "git_commit": "4be1a90",
+                    "load_1min": 0.12,
+                },
             },
-            "context": {
-                "host": HOST_ATTACK,
-                "started_utc": "2026-03-04T09:12:44+00:00",
-                "command": "ddpbench sweep bucket_and_ranks.toml",
-                "ddpbench_version": "0.1.0",
-                "git_commit": "4be1a90",
-                "load_1min": 0.12,
-            },
-        },
-        experiment_toml=EXPERIMENT,
-        run_path="reports/bucket_and_ranks-20260304T091244",
-        counts=Counts(planned=95, succeeded=90, failed=5, skipped_cases=1, cases=len(rows), rounds=5),
+            experiment_toml=EXPERIMENT,
+            run_path="reports/bucket_and_ranks-20260304T091244",
+        ),
+        course=Course(
+            counts=Counts(planned=95, succeeded=90, failed=5, skipped_cases=1, cases=len(rows), rounds=5),
+            failures=(
+                Failure(
+                    case_id=failed.case_id,
+                    label=failed.label,
+                    round=0,
+                    status="failed",
+                    phase="warm-up",
+                    reason=reason,
+                    last_log_line=LOG_ATTACK,
+                ),
+                Failure(
+                    case_id=skipped.case_id,
+                    label=skipped.label,
+                    round=None,
+                    status="skipped",
+                    phase="",
+                    reason=why,
+                    last_log_line="",
+                ),
+            ),
+            stop_reason="target reached",
+            measured_share=0.74,
+            wall_s=341.0,
+        ),
+        conclusions=Conclusions(
+            findings=(
+                Finding(
+                    kind="strategies",
+                    text=Sentence(
+                        "DDP is 34.3 % [31.0, 37.7] faster than master at 2 ranks, gpt:nano (5 launches each)"
+                    ),
+                    evidence="strategies",
+                    verdict="faster",
+                ),
+                Finding(
+                    kind="buckets",
+                    text=Sentence(
+                        "25 MiB and default buckets are equivalent within 2 % at 4 ranks: 0.4 % [-0.6, 1.4]"
+                    ),
+                    evidence="buckets",
+                    verdict="equivalent",
+                ),
+                Finding(
+                    kind="buckets",
+                    text=Sentence(
+                        "5 MiB against 25 MiB buckets at 4 ranks: no significant difference; this sweep cannot "
+                        "rule out up to 3.1 %"
+                    ),
+                    evidence="buckets",
+                    verdict="unresolved",
+                ),
+                Finding(
+                    kind="buckets",
+                    text=Sentence(
+                        "1 MiB buckets are 12.4 % [10.9, 14.0] slower than 25 MiB at 4 ranks (5 launches each)"
+                    ),
+                    evidence="buckets",
+                    verdict="slower",
+                ),
+                Finding(
+                    kind="speed-up",
+                    text=Sentence("The efficiency of DDP at 4 ranks is 0.675 [0.663, 0.687]"),
+                    evidence="scaling",
+                    verdict="note",
+                ),
+            ),
+            validity=(
+                "4 cases ran with more ranks than cores (oversubscribed): their numbers are kept out of headlines.",
+                "1 case has launches disturbed by stolen processor time: master, 8 ranks.",
+            ),
+        ),
         cases=pd.DataFrame(rows, columns=list(COLUMNS)),
         planned=PLANNED,
-        launches=tuple(launch for row in rows for launch in launches_of(row)),
-        breakdown=tuple(map(parts_of, measured)),
-        phases=tuple(
-            Phase(
-                case_id=dp["case_id"],
-                span=span,
-                mean_s=share * dp["step_time_s"],
-                order=order,
-                median_s=share * dp["step_time_s"],
-            )
-            for order, (span, share) in enumerate(zip(spans, shares, strict=True))
-        ),
-        proofs=tuple(
-            Proved(
-                case_id=row["case_id"],
-                compared=compared,
-                dtype="float64",
-                error=3.1e-16 * (1 + index),
-                tolerance=1e-12,
-                passed=True,
-                note="",
-            )
-            for row in rows
-            if row["strategy"] in ("ddp", "master", "data_parallel")
-            for index, compared in enumerate(("gradients, same shards", "gradients, whole batch"))
-        ),
-        findings=(
-            Finding(
-                kind="strategies",
-                text=Sentence(
-                    "DDP is 34.3 % [31.0, 37.7] faster than master at 2 ranks, gpt:nano (5 launches each)"
-                ),
-                evidence="strategies",
-                verdict="faster",
-            ),
-            Finding(
-                kind="buckets",
-                text=Sentence(
-                    "25 MiB and default buckets are equivalent within 2 % at 4 ranks: 0.4 % [-0.6, 1.4]"
-                ),
-                evidence="buckets",
-                verdict="equivalent",
-            ),
-            Finding(
-                kind="buckets",
-                text=Sentence(
-                    "5 MiB against 25 MiB buckets at 4 ranks: no significant difference; this sweep cannot "
-                    "rule out up to 3.1 %"
-                ),
-                evidence="buckets",
-                verdict="unresolved",
-            ),
-            Finding(
-                kind="buckets",
-                text=Sentence(
-                    "1 MiB buckets are 12.4 % [10.9, 14.0] slower than 25 MiB at 4 ranks (5 launches each)"
-                ),
-                evidence="buckets",
-                verdict="slower",
-            ),
-            Finding(
-                kind="speed-up",
-                text=Sentence("The efficiency of DDP at 4 ranks is 0.675 [0.663, 0.687]"),
-                evidence="scaling",
-                verdict="note",
+        steps=StepResults(
+            launches=tuple(launch for row in rows for launch in launches_of(row)),
+            breakdown=tuple(map(parts_of, measured)),
+            phases=tuple(
+                Phase(
+                    case_id=dp["case_id"],
+                    span=span,
+                    mean_s=share * dp["step_time_s"],
+                    order=order,
+                    median_s=share * dp["step_time_s"],
+                )
+                for order, (span, share) in enumerate(zip(spans, shares, strict=True))
             ),
         ),
-        validity=(
-            "4 cases ran with more ranks than cores (oversubscribed): their numbers are kept out of headlines.",
-            "1 case has launches disturbed by stolen processor time: master, 8 ranks.",
-        ),
-        failures=(
-            Failure(
-                case_id=failed.case_id,
-                label=failed.label,
-                round=0,
-                status="failed",
-                phase="warm-up",
-                reason=reason,
-                last_log_line=LOG_ATTACK,
-            ),
-            Failure(
-                case_id=skipped.case_id,
-                label=skipped.label,
-                round=None,
-                status="skipped",
-                phase="",
-                reason=why,
-                last_log_line="",
+        training=TrainingResults(
+            proofs=tuple(
+                Proved(
+                    case_id=row["case_id"],
+                    compared=compared,
+                    dtype="float64",
+                    error=3.1e-16 * (1 + index),
+                    tolerance=1e-12,
+                    passed=True,
+                    note="",
+                )
+                for row in rows
+                if row["strategy"] in ("ddp", "master", "data_parallel")
+                for index, compared in enumerate(("gradients, same shards", "gradients, whole batch"))
             ),
         ),
-        stop_reason="target reached",
-        measured_share=0.74,
-        wall_s=341.0,
     )
     cases = changes.pop("cases", summary.cases)
     return with_cases(summary, cases, **changes)
+
+
+def fields_of(summary: RunSummary) -> dict[str, Any]:
+    """Return the values of a summary and of its parts, by the names of their fields."""
+    own = {each.name: getattr(summary, each.name) for each in dataclasses.fields(summary)}
+    parts = [own.pop(name) for name in list(own) if dataclasses.is_dataclass(own[name])]
+    return own | {each.name: getattr(part, each.name) for part in parts for each in dataclasses.fields(part)}
+
+
+def changed(summary: RunSummary, **changes: Any) -> RunSummary:
+    """Return a summary with other values, by the names of fields, whichever part has them."""
+    assert changes.keys() <= fields_of(summary).keys()
+    parts: dict[str, Any] = {
+        part.name: dataclasses.replace(old, **new)
+        for part in dataclasses.fields(summary)
+        for old in [cast(Any, getattr(summary, part.name))]
+        if hasattr(old, "__dataclass_fields__")
+        if (new := {name: value for name, value in changes.items() if hasattr(old, name)})
+    }
+    own = {each.name: changes[each.name] for each in dataclasses.fields(summary) if each.name in changes}
+    return dataclasses.replace(summary, **own, **parts)
 
 
 def bucket_comparisons(world_size: int = 4, verdicts: Sequence[str] = ()) -> tuple[Compared, ...]:

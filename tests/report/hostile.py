@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from ddpbench.analysis.summary import RunSummary
-from tests.report.handmade import bucket_comparisons, handmade_summary
+from tests.report.handmade import bucket_comparisons, changed, fields_of, handmade_summary
 
 ATTACK = (
     "</script></style></title></textarea>--><script>window.acted = 1</script>"
@@ -29,20 +29,20 @@ def hostile_summary() -> RunSummary:
         key: dataclasses.replace(case, workload=f"{ATTACK}:Evil") for key, case in summary.planned.items()
     }
     changes: dict[str, Any] = {
-        field.name: _attacked(getattr(summary, field.name))
-        for field in dataclasses.fields(summary)
-        if field.name not in ("planned", "counts")
+        name: _attacked(value)
+        for name, value in fields_of(summary).items()
+        if name not in ("planned", "counts")
     }
     told = tuple(
         dataclasses.replace(one, text=one.text + ATTACK, tags=(ATTACK,), evidence=ATTACK)
-        for one in summary.findings
+        for one in summary.conclusions.findings
     )
     failures = tuple(
         dataclasses.replace(one, label=ATTACK, phase=ATTACK, reason=ATTACK, last_log_line=ATTACK)
-        for one in summary.failures
+        for one in summary.course.failures
     )
     changes |= {"findings": told, "answer": told[:1], "failures": failures, "warnings": (ATTACK,)}
-    return dataclasses.replace(summary, planned=planned, **{**changes, "merged_from": ()})
+    return changed(summary, planned=planned, **{**changes, "merged_from": ()})
 
 
 def _attacked(value: Any) -> Any:

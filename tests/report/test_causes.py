@@ -20,7 +20,14 @@ from ddpbench.report.parts import Picture, Section
 from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import buckets, communication, heatmap, one_step, strategies, waterfall
 from ddpbench.report.standing import stands
-from tests.report.handmade import PLANNED, bucket_comparisons, case_row, ddp, handmade_summary, with_cases
+from tests.report.handmade import (
+    PLANNED,
+    bucket_comparisons,
+    case_row,
+    ddp,
+    handmade_summary,
+    with_cases,
+)
 from tests.synthetic import write_everything
 
 pytestmark = pytest.mark.usefixtures("painted")
@@ -413,7 +420,7 @@ def test_caps_are_held_against_each_other_in_pairs_beneath_their_step_times() ->
     lower = [axes for axes in figure.axes if "fastest other" in axes.get_ylabel()]
     assert len(lower) == 1
     at = [column.title for column in picture.table.columns].index("Longer than the fastest other, %")
-    told = [one.ratio.value for one in summary.comparisons if one.topic == "buckets"]
+    told = [one.ratio.value for one in summary.steps.comparisons if one.topic == "buckets"]
     shown = [row[at].key for row in picture.table.rows if row[at].text]
     assert sorted(shown) == pytest.approx(sorted(100 * (ratio - 1) for ratio in told))
     bare = buckets.section(handmade_summary(), rows).pictures[0]

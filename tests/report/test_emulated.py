@@ -180,7 +180,7 @@ def test_a_run_without_emulated_links_has_no_such_sections(tmp_path: Path) -> No
     found = summarize(run)
     assert network.section(found, rows_of(found)) is None
     assert links.section(found, rows_of(found)) is None
-    assert fabrics_table(found.fabrics) is None
+    assert fabrics_table(found.communication.fabrics) is None
     assert label_of(rows_of(found)) == ()
 
 
@@ -222,13 +222,13 @@ def test_stragglers_are_told_apart_on_each_fabric(tmp_path: Path) -> None:
     assert section is not None
     (dots,) = section.pictures
     assert [row[1].text for row in dots.table.rows] == ["slow_factor=1.0", "slow_factor=2.0"] * 2
-    sentence = next(one.text for one in found.findings if one.evidence == "links")
+    sentence = next(one.text for one in found.conclusions.findings if one.evidence == "links")
     assert "times as long with slow_factor=2.0 as with slow_factor=1.0" in sentence
     assert "2.0" in sentence.partition("a step takes ")[2][:4]
 
 
 def test_how_fabrics_were_made_stands_in_the_provenance(document: Read, summary: RunSummary) -> None:
-    table = fabrics_table(summary.fabrics)
+    table = fabrics_table(summary.communication.fabrics)
     assert table is not None
     ladder = table.rows[0]
     assert [cell.text for cell in ladder[:5]] == ["1 Gbit/s", "2 x 1", "10", "4", "root"]
@@ -246,7 +246,7 @@ def test_words_of_a_case_on_the_machine_itself_are_none() -> None:
 
 
 def test_a_ring_against_a_master_is_answered_by_how_their_cost_grows(summary: RunSummary) -> None:
-    told = summary.answer[0]
+    told = summary.conclusions.answer[0]
     # 25.6 MB at 1 Gbit/s: the model's master takes 2.1 (n - 1) S/B, with noise: 430 ms at 2 nodes, 6,451 ms at 16
     assert told.kind == "growth"
     assert "from 2 to 16 nodes network time is" in told.text.lower()

@@ -41,7 +41,7 @@ def test_the_page_says_it_beside_the_cap_and_among_what_limits_the_numbers(run: 
     assert (
         "gpt:nano: bucket caps default, 1 MiB and 2.5 MiB make the same buckets and are run once; caps that make "
         "others: 0.18 MiB."
-    ) in summary.validity
+    ) in summary.conclusions.validity
     rows = rows_of(summary)
     assert [row.same_buckets for row in rows] == ["", "1 MiB, 2.5 MiB"]
     table = summary_table(summary, rows)
@@ -76,7 +76,7 @@ def test_caps_that_turn_out_equal_are_not_ranked_against_each_other(tmp_path: Pa
             rank = RankLaunch(blocks=[[step] * 10], steps=steps, buckets=sizes[cap])
             write_launch(run, case, number, [rank] * 2)
     summary = summarize(run)
-    held = framed(summary.comparisons)
+    held = framed(summary.steps.comparisons)
     assert set(held.loc[held["topic"] == "buckets", "case_id"]) == {
         caps[cap].case_id for cap in ("default", 2.0)
     }
@@ -84,4 +84,4 @@ def test_caps_that_turn_out_equal_are_not_ranked_against_each_other(tmp_path: Pa
     assert (
         "gpt:nano at 2 ranks: DDP built the same buckets under caps 2 MiB and 25 MiB: they are one configuration, "
         "compared by 2 MiB alone."
-    ) in summary.validity
+    ) in summary.conclusions.validity

@@ -18,7 +18,7 @@ from ddpbench.report.rows import Row, rows_of
 from ddpbench.report.sections import breakdown, scaling
 from ddpbench.report.sections.communication.curves import Point, TransferCurve
 from ddpbench.report.sections.communication.figure import picture as transfers
-from tests.report.handmade import ddp, handmade_summary, with_cases
+from tests.report.handmade import changed, ddp, handmade_summary, with_cases
 from tests.report.reading import read
 
 
@@ -60,7 +60,7 @@ def test_the_breakdown_explains_the_parts_whose_names_do_not_where_they_are_draw
     (picture,) = breakdown.section(summary, rows_of(summary)).pictures
     assert "Waiting for ranks: a rank's gradients are ready" in picture.caption
     assert "Overlapped, beneath a bar: gradients travel while the rank still computes" in picture.caption
-    none = tuple(with_parts(one, exposed_wait=0.0, overlapped_comm=0.0) for one in summary.breakdown)
+    none = tuple(with_parts(one, exposed_wait=0.0, overlapped_comm=0.0) for one in summary.steps.breakdown)
     bare = handmade_summary(breakdown=none)
     (picture,) = breakdown.section(bare, rows_of(bare)).pictures
     assert "Waiting for ranks" not in picture.caption
@@ -69,7 +69,7 @@ def test_the_breakdown_explains_the_parts_whose_names_do_not_where_they_are_draw
 
 def test_the_breakdowns_legend_has_no_part_too_thin_to_be_seen() -> None:
     summary = handmade_summary()
-    thin = tuple(with_parts(one, data=1e-9) for one in summary.breakdown)
+    thin = tuple(with_parts(one, data=1e-9) for one in summary.steps.breakdown)
     summary = handmade_summary(breakdown=thin)
     (picture,) = breakdown.section(summary, rows_of(summary)).pictures
     (legend,) = painted(picture).legends
@@ -118,9 +118,9 @@ def test_what_qualifies_a_finding_stands_in_brackets_and_not_as_loose_words(
     monkeypatch.setattr(page, "FIGURES", ())
     summary = handmade_summary()
     tags = ("12 of 20 launches disturbed", "corrected for 10 comparisons")
-    found = [dataclasses.replace(one, tags=tags) for one in summary.findings]
+    found = [dataclasses.replace(one, tags=tags) for one in summary.conclusions.findings]
     assert found
-    spans = read(page.build(dataclasses.replace(summary, findings=found)).html).all("span", class_="tags")
+    spans = read(page.build(changed(summary, findings=found)).html).all("span", class_="tags")
     assert {span.text for span in spans} == {f"({'; '.join(tags)})"}
 
 
@@ -161,10 +161,10 @@ def slowed(*case_ids: str) -> Section:
         )
         if one.case_id in case_ids
         else one
-        for one in summary.breakdown
+        for one in summary.steps.breakdown
     )
-    changed = dataclasses.replace(summary, breakdown=found)
-    return breakdown.section(changed, rows_of(changed))
+    other = changed(summary, breakdown=found)
+    return breakdown.section(other, rows_of(other))
 
 
 def test_bars_that_the_longest_would_crush_have_a_figure_of_their_own() -> None:

@@ -37,7 +37,7 @@ def notes_of(table: Table) -> list[str]:
 
 
 def test_a_framework_of_its_own_is_not_told_as_faster_than_itself(frameworks: RunSummary) -> None:
-    answer = frameworks.answer[0].line
+    answer = frameworks.conclusions.answer[0].line
     assert answer.startswith(
         "Use TF Mirrored at 2 ranks: 1.8 [1.7, 1.9] times the samples/s of one rank in torch"
     )
@@ -108,7 +108,7 @@ def test_of_steps_that_may_have_waited_for_cores_none_is_best(hybrid: RunSummary
 
 
 def test_a_claim_names_which_of_several_cases_of_a_strategy_it_is_about(hybrid: RunSummary) -> None:
-    lines = [one.line for one in hybrid.findings if one.kind == "claim"]
+    lines = [one.line for one in hybrid.conclusions.findings if one.kind == "claim"]
     assert any(
         "FSDP (replicas=2) is 27 % [4, 188] faster than ring (DDP) at 4 ranks" in line for line in lines
     )

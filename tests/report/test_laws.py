@@ -16,6 +16,7 @@ from ddpbench.report.rows import rows_of
 from ddpbench.report.sections.laws import _texts, section
 from ddpbench.report.words import percent
 from ddpbench.spec import Budget, Case, PlannedCase
+from tests.report.handmade import changed
 from tests.report.reading import read
 from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan
 
@@ -56,7 +57,7 @@ def summary(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
 
 
 def test_the_law_of_the_curve_is_found_and_what_ran_crowded_is_no_point(summary: RunSummary) -> None:
-    (curve,) = summary.laws
+    (curve,) = summary.steps.laws
     assert [point.world_size for point in curve.laws.points] == [2, 4, 8]
     fit = curve.laws.fits[0]
     assert fit.law == "amdahl"
@@ -76,7 +77,7 @@ def test_the_law_of_the_curve_is_found_and_what_ran_crowded_is_no_point(summary:
     assert ("held at 0, the other intervals take it" in found.pictures[0].caption) == (beta.low is None)
     assert any("Gustafson's law is not fitted" in note for note in found.notes)
     # a law is told among the findings, with its evidence
-    told = [finding for finding in summary.findings if finding.evidence == "laws"]
+    told = [finding for finding in summary.conclusions.findings if finding.evidence == "laws"]
     assert len(told) == 1
     assert "Amdahl's law with a serial fraction of 0.05" in told[0].text
 
@@ -102,7 +103,7 @@ def test_the_page_shows_the_figure_and_equal_summaries_give_equal_bytes(
     document = read(text)
     assert any("with the laws fitted to each" in image.attributes["alt"] for image in document.all("img"))
     assert write_report(summary, RunDir(tmp_path)).read_text(encoding="utf-8") == text
-    write_report(dataclasses.replace(summary, laws=()), RunDir(tmp_path))
+    write_report(changed(summary, laws=()), RunDir(tmp_path))
     assert not (tmp_path / "figures" / "laws.png").exists(), "an old figure is cleared away"
 
 
@@ -121,7 +122,7 @@ def test_a_machine_without_the_devices_is_told(tmp_path: Path) -> None:
     # four cores: 2 lies between and 8 does not fit
     assert "Most worth measuring next: 2 ranks;" in of(summary_of(tmp_path / "a", cases)).absent
     cases = {strong("single", 1): 100.0, strong("ddp", 2): 52.0, strong("ddp", 4): 27.0}
-    (curve,) = summary_of(tmp_path / "b", cases).laws
+    (curve,) = summary_of(tmp_path / "b", cases).steps.laws
     assert curve.laws.next is not None
     assert (curve.laws.next.world_size, curve.laws.next.here) == (8, False)
 
@@ -140,7 +141,7 @@ def test_nodes_continue_the_curve_of_a_full_node(tmp_path: Path) -> None:
     steps |= {case_of("ddp", n, launcher="torchrun"): 100.0 + n for n in (2, 4)}
     steps |= {case_of("ddp", 8, ranks_per_node=4, **spread): 115.0}
     steps |= {case_of("ddp", 4, ranks_per_node=2, **spread): 112.0}
-    found = {curve.name: curve for curve in summary_of(tmp_path / "run", steps).laws}
+    found = {curve.name: curve for curve in summary_of(tmp_path / "run", steps).steps.laws}
     assert {name: sorted(curve.case_ids) for name, curve in found.items()} == {
         "DDP on nodes of 2": [2, 4],
         "DDP on nodes of 4": [2, 4, 8],
@@ -154,7 +155,7 @@ def test_one_full_node_beside_several_of_fewer_ranks_is_a_curve(tmp_path: Path) 
     steps = {case_of("single", 1, launcher="torchrun"): 100.0}
     steps |= {case_of("ddp", n, launcher="torchrun"): 100.0 + n for n in (2, 4)}
     steps |= {case_of("ddp", 4, ranks_per_node=2, launcher="torchrun", nodes=2): 112.0}
-    found = {curve.name: curve for curve in summary_of(tmp_path / "run", steps).laws}
+    found = {curve.name: curve for curve in summary_of(tmp_path / "run", steps).steps.laws}
     assert {name: sorted(curve.case_ids) for name, curve in found.items()} == {
         "DDP on 1 node": [2, 4],
         "DDP on nodes of 2": [2, 4],
@@ -166,7 +167,7 @@ def test_a_law_that_cannot_be_judged_is_not_said_to_miss(tmp_path: Path) -> None
     found = summary_of(
         tmp_path, {strong("single", 1): 100, strong("ddp", 2): 100 / 1.9, strong("ddp", 4): 100 / 2.4}
     )
-    law = next(finding.line for finding in found.findings if finding.evidence == "laws")
+    law = next(finding.line for finding in found.conclusions.findings if finding.evidence == "laws")
     assert "does not fit" in law
     assert "nor does" not in law
     heading = of(found).pictures[0].heading
@@ -175,7 +176,7 @@ def test_a_law_that_cannot_be_judged_is_not_said_to_miss(tmp_path: Path) -> None
 
 def test_a_line_that_does_not_start_at_1_says_what_it_is_relative_to(summary: RunSummary) -> None:
     """One rank's rate is fitted by the Universal Scalability Law, and not held at the base case's."""
-    (curve,) = summary.laws
+    (curve,) = summary.steps.laws
     amdahl, usl = curve.laws.fits
 
     def told(start: float) -> list[str]:

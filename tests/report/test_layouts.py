@@ -52,7 +52,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
 
 def test_layouts_are_held_against_the_best_of_them(three: RunSummary) -> None:
     ids = {nodes: laid_out(4, nodes).case_id for nodes in (1, 2, 4)}
-    frame = framed(three.comparisons)
+    frame = framed(three.steps.comparisons)
     assert set(frame["topic"]) == {"layouts", "ranks"}  # one strategy, one cap: nothing else to compare
     found = {row.case_id: row for row in frame[frame["topic"] == "layouts"].itertuples()}
     assert set(found) == set(ids.values())
@@ -65,7 +65,7 @@ def test_layouts_are_held_against_the_best_of_them(three: RunSummary) -> None:
 
 
 def test_a_sentence_names_both_layouts(three: RunSummary) -> None:
-    texts = [finding.line for finding in three.findings if finding.evidence == "layouts"]
+    texts = [finding.line for finding in three.conclusions.findings if finding.evidence == "layouts"]
     assert len(texts) == 2
     assert texts[0].startswith("DDP 1 x 4 is ")
     assert "faster than DDP 2 x 2 at 4 ranks" in texts[0]
@@ -85,7 +85,9 @@ def test_the_section_says_which_is_best_and_draws_all(three: RunSummary) -> None
 def test_what_is_as_good_as_best_says_how_much_worse_it_may_be(tmp_path: Path) -> None:
     summary = run_of(tmp_path, [laid_out(1, 1, "single"), laid_out(4, 2), laid_out(4, 4)])
     records = [
-        record for record in framed(summary.comparisons).to_dict("records") if record["topic"] == "layouts"
+        record
+        for record in framed(summary.steps.comparisons).to_dict("records")
+        if record["topic"] == "layouts"
     ]
     assert [record["verdict"] for record in records] == ["as good", "as good"]
     section = layouts.section(summary, rows_of(summary))
@@ -131,7 +133,7 @@ def test_curves_of_one_and_of_two_nodes_are_two(tmp_path: Path) -> None:
 def test_strategies_are_compared_in_the_same_layout(tmp_path: Path) -> None:
     cases = [laid_out(1, 1, "single")]
     cases += [laid_out(4, nodes, strategy) for strategy in ("ddp", "master") for nodes in (1, 2)]
-    frame = framed(run_of(tmp_path, cases).comparisons)
+    frame = framed(run_of(tmp_path, cases).steps.comparisons)
     between = frame[frame["topic"] == "strategies"]
     nodes = {case.case_id: case.nodes for case in cases}
     assert len(between) == 4

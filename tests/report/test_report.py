@@ -34,6 +34,7 @@ from tests.report.handmade import (
     HOST_ATTACK,
     bucket_comparisons,
     case_row,
+    changed,
     ddp,
     handmade_summary,
     launches_of,
@@ -203,7 +204,7 @@ def test_downloads_hold_the_summary(document: Read) -> None:
     everything = document.one("a", download="report.json").attributes["href"]
     data = json.loads(base64.b64decode(everything.partition(",")[2]))
     assert data["counts"]["planned"] == 95
-    assert len(data["launches"]["data"]) == len(summary.launches)
+    assert len(data["launches"]["data"]) == len(summary.steps.launches)
     assert "NaN" not in base64.b64decode(everything.partition(",")[2]).decode()
 
 
@@ -311,11 +312,11 @@ def test_variants_of_a_strategy_are_told_apart_by_name_and_marker(tmp_path: Path
     summary = handmade_summary()
     rows = [case_row(ddp(world, options_json=view), rate=700.0 * world) for world in (2, 4) for view in views]
     cases = pd.concat([summary.cases.iloc[:1], pd.DataFrame(rows, columns=list(COLUMNS))])
-    changed = with_cases(summary, cases, launches=launches_of(rows[0]))
-    document = written(tmp_path, changed)
+    other = with_cases(summary, cases, launches=launches_of(rows[0]))
+    document = written(tmp_path, other)
     names = {text for text in texts(document, "th") if text.startswith("DDP")}
     assert {"DDP gradient_as_bucket_view=true", "DDP gradient_as_bucket_view=false"} <= names
-    chosen, _ = panels_of(rows_of(changed))[0].of_strategies()
+    chosen, _ = panels_of(rows_of(other))[0].of_strategies()
     looks = [series.look for series in chosen if series.strategy == "ddp"]
     assert looks[0].colour == looks[1].colour
     assert looks[0].marker != looks[1].marker
@@ -331,8 +332,8 @@ def test_a_bucket_cap_without_numbers_leaves_the_figures_to_the_others(status: s
     summary = handmade_summary()
     base = summary.cases.iloc[: 1 if based else 0]
     cases = pd.concat([base, pd.DataFrame(rows, columns=list(COLUMNS))])
-    changed = with_cases(summary, cases, launches=launches_of(rows[-1]))
-    scaled, compared = (make(changed, rows_of(changed)) for make in (scaling.section, strategies.section))
+    other = with_cases(summary, cases, launches=launches_of(rows[-1]))
+    scaled, compared = (make(other, rows_of(other)) for make in (scaling.section, strategies.section))
     for found in (scaled, compared):
         words = "DDP is shown with 1 MiB buckets; default: see"
         assert [words in picture.caption for picture in found.pictures].count(True) == (status == "failed")
@@ -344,7 +345,7 @@ def test_emulated_cases_are_labelled_beside_their_numbers(tmp_path: Path) -> Non
         name: dataclasses.replace(case, fabric="1 Gbit/s") if case.strategy == "ddp" else case
         for name, case in summary.planned.items()
     }
-    document = written(tmp_path, dataclasses.replace(summary, planned=planned))
+    document = written(tmp_path, changed(summary, planned=planned))
     ddp_rows = [row for row in document.all("tr") if row.attributes.get("id", "").startswith("case-ddp")]
     assert len(ddp_rows) == 10
     assert all("emulated" in row.text for row in ddp_rows)
@@ -383,14 +384,20 @@ def test_grey_ground_is_explained_where_all_that_ran_there_failed(tmp_path: Path
 def test_the_data_to_download_are_json_of_all_browsers() -> None:
     """JSON has no Infinity, the tolerance of a comparison that was not made; empty results keep their names."""
     summary = handmade_summary()
-    proofs = (dataclasses.replace(summary.proofs[0], tolerance=math.inf, error=math.nan), *summary.proofs[1:])
-    launches = (dataclasses.replace(summary.launches[0], steady=np.bool_(True)), *summary.launches[1:])
-    changed = dataclasses.replace(summary, proofs=proofs, launches=launches)
+    proofs = (
+        dataclasses.replace(summary.training.proofs[0], tolerance=math.inf, error=math.nan),
+        *summary.training.proofs[1:],
+    )
+    launches = (
+        dataclasses.replace(summary.steps.launches[0], steady=np.bool_(True)),
+        *summary.steps.launches[1:],
+    )
+    other = changed(summary, proofs=proofs, launches=launches)
 
     def refused(constant: str) -> None:
         raise AssertionError(constant)
 
-    data = json.loads(embedded_json(changed), parse_constant=refused)
+    data = json.loads(embedded_json(other), parse_constant=refused)
     first = dict(zip(data["proofs"]["columns"], data["proofs"]["data"][0], strict=True))
     assert (first["tolerance"], first["error"]) == (None, None)
     assert data["launches"]["data"][0][data["launches"]["columns"].index("steady")] is True

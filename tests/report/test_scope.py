@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from ddpbench.records import RunDir
 from ddpbench.report import write_report
 from ddpbench.report.page import used_words
 from ddpbench.spec import Case
-from tests.report.handmade import handmade_summary
+from tests.report.handmade import changed, handmade_summary
 from tests.report.reading import read
 
 
@@ -26,7 +25,7 @@ def told(summary: RunSummary, folder: Path) -> str:
 
 def test_a_page_repeats_what_the_experiment_says(tmp_path: Path) -> None:
     summary = handmade_summary()
-    found = told(replace(summary, scope="Small <b>models</b>, since time is short."), tmp_path)
+    found = told(changed(summary, scope="Small <b>models</b>, since time is short."), tmp_path)
     assert found.endswith("Small <b>models</b>, since time is short.")
     assert "does not say" not in found
 
@@ -73,7 +72,7 @@ def planned(**changes: Any) -> Case:
     ],
 )
 def test_how_much_of_the_machine_was_used(identity: dict[str, Any], cases: list[Case], expected: str) -> None:
-    summary = replace(
+    summary = changed(
         handmade_summary(),
         machine={"identity": identity},
         by_case=tuple(CaseSummary(case_id=str(n), status="ok") for n in range(len(cases))),
@@ -84,6 +83,6 @@ def test_how_much_of_the_machine_was_used(identity: dict[str, Any], cases: list[
 
 
 def test_of_several_runs_nothing_is_said_of_their_machines() -> None:
-    summary = replace(handmade_summary(), merged_from=("a", "b"))
+    summary = changed(handmade_summary(), merged_from=("a", "b"))
     assert used_words(handmade_summary())
     assert not used_words(summary)

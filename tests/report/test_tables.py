@@ -18,7 +18,7 @@ from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import strategies
 from ddpbench.report.tables.cases import summary_table
 from ddpbench.report.tables.proofs import proofs_line, proofs_table
-from tests.report.handmade import handmade_summary
+from tests.report.handmade import changed, handmade_summary
 
 
 def summary_with(**values: tuple[object, object]) -> Table:
@@ -28,7 +28,7 @@ def summary_with(**values: tuple[object, object]) -> Table:
     for number, case_id in enumerate(summary.cases["case_id"]):
         changes: dict[str, Any] = {name: pair[number % 2] for name, pair in values.items()}
         planned[case_id] = dataclasses.replace(planned[case_id], **changes)
-    summary = dataclasses.replace(summary, planned=planned)
+    summary = changed(summary, planned=planned)
     return summary_table(summary, rows_of(summary))
 
 
@@ -127,12 +127,12 @@ def test_findings_on_strategies_have_their_ratios_where_their_evidence_is() -> N
     )
     beside = dataclasses.replace(finding, evidence="buckets")
     rows = rows_of(summary)
-    (table,) = strategies.section(dataclasses.replace(summary, findings=(beside, finding)), rows).tables
+    (table,) = strategies.section(changed(summary, findings=(beside, finding)), rows).tables
     names = {row.case_id: row.name for row in rows}
     (told,) = table.rows
     assert [cell.text for cell in told] == [names[a], names[b], "1.20", "slower"]
     assert told[2].under == "[1.02, 1.42]"
-    assert strategies.section(dataclasses.replace(summary, findings=(beside,)), rows).tables == ()
+    assert strategies.section(changed(summary, findings=(beside,)), rows).tables == ()
 
 
 def test_what_all_rows_share_is_told_once() -> None:
@@ -157,9 +157,7 @@ def test_comparisons_that_were_left_out_are_not_said_to_have_passed() -> None:
     names = [field.name for field in dataclasses.fields(Proved)]
 
     def found(*records: list[Any]) -> tuple[str, list[list[str]]]:
-        held = dataclasses.replace(
-            summary, proofs=tuple(Proved(**dict(zip(names, one, strict=True))) for one in records)
-        )
+        held = changed(summary, proofs=tuple(Proved(**dict(zip(names, one, strict=True))) for one in records))
         table = proofs_table(held, rows_of(held))
         assert table is not None
         return proofs_line(held), [[cell.text for cell in row][3:] for row in table.rows]

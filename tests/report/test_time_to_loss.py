@@ -128,7 +128,7 @@ def test_the_section_is_there_only_where_a_loss_was_asked_for(summary: RunSummar
     document = read(write_report(summary, run).read_text(encoding="utf-8"))
     assert document.one("h2", id="time-to-loss").text.startswith("Time to a loss")
     assert (run.figures / "time-to-loss.png").exists()
-    assert any("a loss of 2" in finding.line for finding in summary.findings)
+    assert any("a loss of 2" in finding.line for finding in summary.conclusions.findings)
     plain = handmade_summary()
     assert time_to_loss.section(plain, rows_of(plain)) is None
     write_report(plain, run)

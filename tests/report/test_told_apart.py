@@ -55,16 +55,20 @@ def test_cases_of_several_workloads_are_told_apart(data_parallel: RunSummary) ->
 
 def test_a_finding_says_of_which_layout_it_is() -> None:
     summary = summarize(RunDir(REPORTS / "claim_one_node_or_many"))
-    about = [one.text for one in summary.findings if one.kind in ("strategies", "speed-up", "parts")]
+    about = [
+        one.text for one in summary.conclusions.findings if one.kind in ("strategies", "speed-up", "parts")
+    ]
     assert len(about) == 3
     assert all("at 4 ranks (1 x 4)" in text for text in about)
-    assert {pair.a_name for one in summary.claims for pair in one.pairs} >= {"ring (DDP) at 4 ranks (1 x 4)"}
+    assert {pair.a_name for one in summary.conclusions.claims for pair in one.pairs} >= {
+        "ring (DDP) at 4 ranks (1 x 4)"
+    }
 
 
 def test_a_correction_is_told_as_it_was_made() -> None:
     """All 11 comparisons of the run's claims share the error, which name these two; not the two of a sentence."""
     summary = summarize(RunDir(REPORTS / "claim_input_bound"))
-    found = [one for one in summary.findings if one.kind == "inputs"]
+    found = [one for one in summary.conclusions.findings if one.kind == "inputs"]
     assert len(found) == 2
     assert all("corrected for 11 comparisons" in one.tags for one in found)
 
@@ -92,7 +96,7 @@ def test_an_end_of_a_decided_ratio_is_not_rounded_to_no_difference() -> None:
 def test_the_least_time_is_less_than_any_that_was_measured() -> None:
     """A link passes a burst at once, and frames counted as here hold 95.6 % of payload."""
     for name in ("claim_master_congestion", "ring-vs-master-emulated"):
-        frame = framed(summarize(RunDir(REPORTS / name)).network)
+        frame = framed(summarize(RunDir(REPORTS / name)).communication.network)
         assert (frame["network_s"] > frame["bound_s"]).all()
 
 

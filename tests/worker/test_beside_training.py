@@ -111,7 +111,7 @@ def test_slow_data_is_called_input_bound_and_quick_data_is_not(tmp_path: Path) -
     assert inputs.loc[(slow, "loader"), "verdict"] == "input-bound"
     assert inputs.loc[(slow, "loader"), "waited_s"] > 0.008  # four samples of 2 ms
     assert inputs.loc[(slow, "memory"), "waited_s"] < 0.002
-    (found,) = [finding for finding in summary.findings if "is input-bound" in finding.line]
+    (found,) = [finding for finding in summary.conclusions.findings if "is input-bound" in finding.line]
     assert found.evidence == "inputs"
     assert "SlowData" in found.line
     assert "is input-bound without loader workers" in found.line

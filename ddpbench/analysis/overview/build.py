@@ -44,7 +44,16 @@ from ddpbench.analysis.scaling.curves import CurveLaws, LawsOf, judged_laws, law
 from ddpbench.analysis.steps.communication import transfer_results
 from ddpbench.analysis.steps.one_step import one_step
 from ddpbench.analysis.steps.waterfall import waterfall_of
-from ddpbench.analysis.summary import Counts, RunSummary
+from ddpbench.analysis.summary import (
+    Communication,
+    Conclusions,
+    Counts,
+    Course,
+    RunFacts,
+    RunSummary,
+    StepResults,
+    TrainingResults,
+)
 from ddpbench.analysis.time_to_loss import loss_points, trained_to_loss
 from ddpbench.helper_process import NOBODY, Others
 from ddpbench.records import RunDir, left_out_sentences
@@ -114,45 +123,55 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, progress: Told) -
         *provenance_sentences(machine),
     )
     return RunSummary(
-        name=plan.experiment,
-        question=plan.question,
-        scope=plan.scope or stated_scope(text),
-        machine=machine,
-        experiment_toml=text,
-        run_path=str(run.path),
-        counts=counts,
+        about=RunFacts(
+            name=plan.experiment,
+            question=plan.question,
+            scope=plan.scope or stated_scope(text),
+            machine=machine,
+            experiment_toml=text,
+            run_path=str(run.path),
+            merged_from=tuple(str(origin["path"]) for origin in merged.get("sources", ())),
+        ),
+        course=Course(
+            counts=counts,
+            failures=tuple(failures_of(cases)),
+            stop_reason=sweeps.stop_reason,
+            wall_s=sweeps.wall_s,
+            measured_share=sweeps.measured_s / sweeps.wall_s if sweeps.wall_s > 0 else None,
+            position_spread=position_spread(plan.order, counts.rounds),
+        ),
+        conclusions=Conclusions(
+            findings=sentences,
+            answer=answer_of(cases, sentences, claims_answer(claims, claimed), withheld),
+            claims=claims,
+            warnings=tuple(warning_sentences(cases, checks)),
+            validity=validity,
+            left_out=tuple(misplaced),
+            checks=checks,
+        ),
         cases=table,
         by_case=tuple(map(case_summary, decided.results)),
         planned={run.case_id: run.case for run in cases},
-        launches=tuple(launch_results(cases)),
-        breakdown=tuple(step_parts(cases)),
-        phases=tuple(phases_of(cases)),
-        proofs=tuple(proofs_of(cases)),
-        findings=sentences,
-        answer=answer_of(cases, sentences, claims_answer(claims, claimed), withheld),
-        warnings=tuple(warning_sentences(cases, checks)),
-        validity=validity,
-        failures=tuple(failures_of(cases)),
-        stop_reason=sweeps.stop_reason,
-        measured_share=sweeps.measured_s / sweeps.wall_s if sweeps.wall_s > 0 else None,
-        wall_s=sweeps.wall_s,
-        comparisons=tuple(compared(cases, withheld.keys())),
+        steps=StepResults(
+            launches=tuple(launch_results(cases)),
+            comparisons=tuple(compared(cases, withheld.keys())),
+            breakdown=tuple(step_parts(cases)),
+            phases=tuple(phases_of(cases)),
+            waterfall=tuple(waterfall_of(cases)),
+            laws=laws,
+            one_step=step,
+            one_step_absent=step_absent,
+        ),
+        communication=Communication(
+            transfers=tuple(transfer_results(cases)), network=tuple(network_results(cases)), fabrics=fabrics
+        ),
+        training=TrainingResults(
+            proofs=tuple(proofs_of(cases)),
+            loss_curves=tuple(loss_points(cases)),
+            time_to_loss=tuple(trained_to_loss(cases)),
+        ),
         inputs=tuple(input_results(cases)),
         checkpoints=tuple(costs_of_checkpoints(cases)),
-        waterfall=tuple(waterfall_of(cases)),
-        transfers=tuple(transfer_results(cases)),
-        network=tuple(network_results(cases)),
-        loss_curves=tuple(loss_points(cases)),
-        time_to_loss=tuple(trained_to_loss(cases)),
-        fabrics=fabrics,
-        checks=checks,
-        one_step=step,
-        one_step_absent=step_absent,
-        laws=laws,
-        claims=claims,
-        position_spread=position_spread(plan.order, counts.rounds),
-        left_out=tuple(misplaced),
-        merged_from=tuple(str(origin["path"]) for origin in merged.get("sources", ())),
     )
 
 

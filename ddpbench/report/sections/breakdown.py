@@ -136,9 +136,9 @@ _QUESTION = "What fills a step?"
 def _bars(summary: RunSummary, rows: Sequence[Row]) -> dict[str, Bar]:
     by_id = {row.case_id: row for row in rows}
     words = variant_words(rows)
-    apart = {violation.case_id for violation in summary.checks.of("instrumented_as_timed")}
+    apart = {violation.case_id for violation in summary.conclusions.checks.of("instrumented_as_timed")}
     bars: dict[str, Bar] = {}
-    for step in summary.breakdown:
+    for step in summary.steps.breakdown:
         row = by_id.get(step.case_id)
         if row is None or not row.ok:
             continue

@@ -14,11 +14,11 @@ MOST_ROWS = 200
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     """Return a table for each claim; None where there is no claim."""
-    if not summary.claims:
+    if not summary.conclusions.claims:
         return None
-    tables = tuple(_table(one) for one in summary.claims if one.pairs)
-    before = _earlier([one for one in summary.claims if one.history])
-    without = [one for one in summary.claims if not one.pairs]
+    tables = tuple(_table(one) for one in summary.conclusions.claims if one.pairs)
+    before = _earlier([one for one in summary.conclusions.claims if one.history])
+    without = [one for one in summary.conclusions.claims if not one.pairs]
     return Section(
         anchor="claims",
         title="Claims",

@@ -43,7 +43,7 @@ _MEANINGS = {
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     """Return the section on scaling laws, with a figure for each of the largest groups of comparable curves."""
     fitted: dict[int, list[CurveLaws]] = {}
-    for curve in summary.laws:
+    for curve in summary.steps.laws:
         if curve.laws.fits:
             fitted.setdefault(curve.panel, []).append(curve)
     groups = [
@@ -69,7 +69,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
 
 
 def _why_absent(summary: RunSummary) -> str:
-    curves = sorted(summary.laws, key=lambda curve: not traits_of(curve.case).exchanges)
+    curves = sorted(summary.steps.laws, key=lambda curve: not traits_of(curve.case).exchanges)
     if not curves:
         return (
             "No case above one rank has cores of its own and a base case in the same rounds, so there is nothing to "

@@ -102,7 +102,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
 def _points(summary: RunSummary, rows: Sequence[Row]) -> dict[str, Point]:
     by_id = {row.case_id: row for row in rows}
     found: dict[str, Point] = {}
-    for one in summary.network:
+    for one in summary.communication.network:
         if (row := by_id.get(one.case_id)) is None:
             continue
         found[row.case_id] = Point(

@@ -62,9 +62,9 @@ _NARROW = _Frame(left=0.12, right=0.18, above=0.78, gap=0.3, columns=2, lines=2)
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     """Return the section on one step, or why there is none to draw."""
-    told = summary.one_step
+    told = summary.steps.one_step
     row = next((row for row in rows if told is not None and row.case_id == told.case_id), None)
-    absent = summary.one_step_absent or "No step of this run was instrumented."
+    absent = summary.steps.one_step_absent or "No step of this run was instrumented."
     return Section(
         anchor="one-step",
         title="One step",

@@ -74,7 +74,7 @@ def _groups(rows: Sequence[Row]) -> list[list[Row]]:
 
 def _words(summary: RunSummary) -> _Words:
     found: dict[str, tuple[str, Interval | None]] = {}
-    for one in summary.comparisons:
+    for one in summary.steps.comparisons:
         if one.topic == "precision":
             ratio = None if one.ratio.low is None else one.ratio
             found[one.case_id] = ("too few rounds" if one.verdict == "too few" else one.verdict, ratio)

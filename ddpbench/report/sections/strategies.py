@@ -59,7 +59,7 @@ def _ratios(summary: RunSummary, rows: Sequence[Row]) -> tuple[Table, ...]:
     by_id = {row.case_id: row for row in rows}
     told = [
         (by_id[case], by_id[one.cases[-1]], ratio, one.badge)
-        for one in summary.findings
+        for one in summary.conclusions.findings
         if one.evidence == "strategies" and {*one.cases} <= {*by_id}
         for case, ratio in zip(one.cases, [one.ratio] if one.ratio is not None else one.ratios, strict=False)
     ]

@@ -181,7 +181,7 @@ def _falls(summary: RunSummary, rows: Sequence[Row]) -> list[Fall]:
     words = variant_words(rows)
     panels = {row.case_id: panel.name for panel in panels_of(rows) for row in panel.rows}
     found: dict[str, list[Loss]] = {}
-    for loss in summary.waterfall:
+    for loss in summary.steps.waterfall:
         found.setdefault(loss.case_id, []).append(loss)
     falls: list[Fall] = []
     for case_id, items in found.items():

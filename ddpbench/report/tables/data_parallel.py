@@ -22,7 +22,7 @@ def data_parallel_section(summary: RunSummary, all_rows: Sequence[Row]) -> Secti
     """Says what data_parallel's phases are; other strategies' own spans go without words. None where there are none."""
     anchor, title = "data-parallel", "DataParallel's phases"
     rows = [row for row in all_rows if is_data_parallel(row.case)]
-    if not rows and summary.phases:
+    if not rows and summary.steps.phases:
         return Section(anchor=anchor, title="Phases that strategies note themselves")
     if not rows:
         return None
@@ -36,14 +36,14 @@ def data_parallel_section(summary: RunSummary, all_rows: Sequence[Row]) -> Secti
             ),
         )
     absent = ""
-    if not summary.phases:
+    if not summary.steps.phases:
         absent = "No data_parallel case has instrumented steps: its phases are not known."
     return Section(anchor=anchor, title=title, notes=notes, absent=absent)
 
 
 def phases_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
     """Time of each named span, one column per case, in the order in which they occur."""
-    phases = summary.phases
+    phases = summary.steps.phases
     if not phases:
         return None
     by_id = {row.case_id: row for row in rows}

@@ -14,11 +14,11 @@ def failures_table(
     summary: RunSummary, rows: Sequence[Row], affected: Mapping[str, Sequence[int]]
 ) -> Table | None:
     """Return what is not ok, and the figures from which it is missing (`affected`, by case)."""
-    if not summary.failures:
+    if not summary.course.failures:
         return None
     status = {row.case_id: row for row in rows}
     lines = []
-    for failure in summary.failures:
+    for failure in summary.course.failures:
         row = status.get(failure.case_id)
         if row is not None and row.ok:
             effect = f"one of its launches is left out; {row.launches} remain"

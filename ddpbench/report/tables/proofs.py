@@ -15,11 +15,11 @@ from ddpbench.units import counted
 
 def proofs_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
     """Return the worst error of each comparison by strategy, what was allowed, and how many cases were held to it."""
-    if not summary.proofs:
+    if not summary.training.proofs:
         return None
     names = {row.case_id: row.strategy_name for row in rows}
     groups: dict[tuple[str, str, str], list[Proved]] = {}
-    for one in summary.proofs:
+    for one in summary.training.proofs:
         key = (names.get(one.case_id, one.case_id), one.compared, one.dtype)
         groups.setdefault(key, []).append(one)
     lines = []
@@ -54,7 +54,7 @@ def proofs_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
 
 def proofs_line(summary: RunSummary) -> str:
     """Return one line on what was proved: how many comparisons, how many were left out or did not pass."""
-    proofs = summary.proofs
+    proofs = summary.training.proofs
     if not proofs:
         return ""
     made = [one for one in proofs if was_made(one.tolerance)]

@@ -21,7 +21,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     """Return the section on transfers, with a figure for each strategy that has enough sizes."""
     by_id = {row.case_id: row for row in rows}
     groups: dict[int, list[TransferResult]] = {}
-    for one in summary.transfers:
+    for one in summary.communication.transfers:
         if one.case_id in by_id:
             groups.setdefault(one.group, []).append(one)
     pictures: list[Picture] = []

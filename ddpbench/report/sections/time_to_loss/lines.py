@@ -55,14 +55,14 @@ class Line:
 
 def groups_of(summary: RunSummary, rows: Sequence[Row]) -> list[list[Line]]:
     """Return the cases trained to a loss, those together for which it means the same; the largest groups first."""
-    if not summary.time_to_loss:
+    if not summary.training.time_to_loss:
         return []
     by_id = {row.case_id: row for row in rows if row.ok}
     points: dict[str, list[tuple[int, int, float, float]]] = {}
-    for one in summary.loss_curves:
+    for one in summary.training.loss_curves:
         points.setdefault(one.case_id, []).append((one.step, one.samples, one.time_s, one.loss))
     found: dict[tuple[Any, ...], list[tuple[Row, TrainedToLoss]]] = {}
-    for entry in summary.time_to_loss:
+    for entry in summary.training.time_to_loss:
         if (row := by_id.get(entry.case_id)) is not None:
             found.setdefault((task(row), entry.target), []).append((row, entry))
     groups = []
