@@ -20,6 +20,7 @@ from ddpbench.spec import Budget, Case
 from ddpbench.spec.fabric import BURST_S
 from tests.emulated import GRADIENT_BYTES, SLOW_NODE, Emulated, emulated_case, write_emulated
 from tests.frames import framed
+from tests.report.handmade import fields_of
 from tests.synthetic import (
     MS,
     RankLaunch,
@@ -63,8 +64,8 @@ def test_a_dilated_and_shrunk_run_gives_its_twins_tables(tmp_path: Path) -> None
     virtual = summary_of(tmp_path / "virtual", dilation=10.0, shrink=4)
     ids = dict(zip(virtual.cases["case_id"], plain.cases["case_id"], strict=True))
     for name in ("cases", "breakdown", "comparisons", "waterfall", "transfers", "network"):
-        if len(getattr(plain, name)):
-            pair = (getattr(virtual, name), getattr(plain, name))
+        if len(fields_of(plain)[name]):
+            pair = (fields_of(virtual)[name], fields_of(plain)[name])
             same(*(pair if name == "cases" else map(framed, pair)), ids)
     # bursts are of the host's time, and take less off the least time of a dilated job: here of two transfers, or of
     # one there and back

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from ddpbench.analysis.sentences import Sentence
 from ddpbench.analysis.summary import RunSummary
 from tests.report.handmade import bucket_comparisons, changed, fields_of, handmade_summary
 
@@ -34,7 +35,7 @@ def hostile_summary() -> RunSummary:
         if name not in ("planned", "counts")
     }
     told = tuple(
-        dataclasses.replace(one, text=one.text + ATTACK, tags=(ATTACK,), evidence=ATTACK)
+        dataclasses.replace(one, text=Sentence(one.text + ATTACK), tags=(ATTACK,), evidence=ATTACK)
         for one in summary.conclusions.findings
     )
     failures = tuple(

@@ -390,7 +390,7 @@ def test_transfers_of_a_made_up_network(whole: RunSummary) -> None:
 
 
 def test_the_made_up_ranks_wait_as_long_as_they_were_made_to(whole: RunSummary) -> None:
-    step = whole.one_step
+    step = whole.steps.one_step
     assert step is not None
     assert [lane.rank for lane in step.lanes] == [0, 1, 2, 3]
     waits = [lane.transfers[0].begin_s - lane.transfers[0].ready_s for lane in step.lanes]
