@@ -285,10 +285,12 @@ def test_a_damaged_record_fails_its_launch_by_name(run: RunDir) -> None:
     row = row_of(load(run), DDP)
     assert (row["status"], row["launches_failed"]) == ("failed", 1)
     assert "rank-00001.attempt-0.jsonl, line 2" in row["error"]
-    assert any("rank-00001.attempt-0.jsonl, line 2" in text for text in summarize_quietly(run).validity)
+    assert any(
+        "rank-00001.attempt-0.jsonl, line 2" in text for text in summarize_quietly(run).conclusions.validity
+    )
     write_launch(run, DDP, 1, [plain(10)] * 2)
     assert row_of(load(run), DDP)["status"] == "ok"
-    validity = summarize_quietly(run).validity
+    validity = summarize_quietly(run).conclusions.validity
     assert any("Damaged records" in text and "line 2" in text for text in validity)
 
 
@@ -315,7 +317,7 @@ def test_a_torn_last_line_costs_only_what_it_held(run: RunDir) -> None:
     assert row["status"] == "ok"
     assert row["step_time_s"] == pytest.approx(0.01)
     assert pd.isna(row["peak_memory_bytes"])
-    assert any("torn" in text for text in summarize_quietly(run).validity)
+    assert any("torn" in text for text in summarize_quietly(run).conclusions.validity)
 
 
 def test_an_outcome_that_cannot_be_read_is_a_failed_launch(run: RunDir) -> None:
