@@ -131,21 +131,22 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
     sections = _placed(made, numbers, shared)
     own_phases = data_parallel_section(summary, rows)
     proved = all(one.passed for one in summary.training.proofs)
+    said = summary.conclusions
     html = (
         _environment(shared)
         .get_template("page.html")
         .render(
             summary=summary,
             title=f"{summary.about.name} \N{MIDDLE DOT} ddpbench report",
-            answer=_anchored(_once(summary.conclusions.answer), found, shared),
+            answer=_anchored(_once(said.answer), found, shared),
             findings=_anchored(
-                [one for one in summary.conclusions.findings if one not in summary.conclusions.answer],
+                [one for one in said.findings if one not in said.answer],
                 found,
-                {*shared, *_told_once(summary.conclusions.answer)},
+                {*shared, *_told_once(said.answer)},
             ),
             banners=[
-                *([summary.conclusions.checks.banner] if summary.conclusions.checks.banner else []),
-                *summary.conclusions.warnings,
+                *([said.checks.banner] if said.checks.banner else []),
+                *said.warnings,
             ],
             shared=list(shared),
             left_out=emulation_words(rows, identity.get("cores")),

@@ -33,13 +33,28 @@ from ddpbench.analysis.summary import RunSummary
 
 def embedded_json(summary: RunSummary) -> str:
     """Return the whole summary as JSON: every number of the page, and those it has no room for."""
-    results = {name: columns_of(kind, getattr(summary, name)) for name, kind in _KINDS.items()}
+    about, course, said = summary.about, summary.course, summary.conclusions
+    steps, sent, training = summary.steps, summary.communication, summary.training
+    results = {
+        "launches": columns_of(LaunchResult, steps.launches),
+        "breakdown": columns_of(StepParts, steps.breakdown),
+        "phases": columns_of(Phase, steps.phases),
+        "proofs": columns_of(Proved, training.proofs),
+        "comparisons": columns_of(Compared, steps.comparisons),
+        "inputs": columns_of(InputResult, summary.inputs),
+        "checkpoints": columns_of(CheckpointCost, summary.checkpoints),
+        "waterfall": columns_of(Loss, steps.waterfall),
+        "transfers": columns_of(TransferResult, sent.transfers),
+        "network": columns_of(NetworkResult, sent.network),
+        "loss_curves": columns_of(LossPoint, training.loss_curves),
+        "time_to_loss": columns_of(TrainedToLoss, training.time_to_loss),
+    }
     data = {
-        "name": summary.about.name,
-        "question": summary.about.question,
-        "counts": {name: getattr(summary.course.counts, name) for name in _COUNTS},
-        "stop_reason": summary.course.stop_reason,
-        "answer": [one.line for one in summary.conclusions.answer],
+        "name": about.name,
+        "question": about.question,
+        "counts": {name: getattr(course.counts, name) for name in _COUNTS},
+        "stop_reason": course.stop_reason,
+        "answer": [one.line for one in said.answer],
         "findings": [
             {
                 "text": item.text,
@@ -51,28 +66,21 @@ def embedded_json(summary: RunSummary) -> str:
                 "ratio": None if item.ratio is None else asdict(item.ratio),
                 **({"ratios": [asdict(one) for one in item.ratios]} if item.ratios else {}),
             }
-            for item in summary.conclusions.findings
+            for item in said.findings
         ],
-        **(
-            {"claims": [asdict(one) for one in summary.conclusions.claims]}
-            if summary.conclusions.claims
-            else {}
-        ),
-        "validity": list(summary.conclusions.validity),
+        **({"claims": [asdict(one) for one in said.claims]} if said.claims else {}),
+        "validity": list(said.validity),
         "checks": {
-            "outcome": summary.conclusions.checks.outcome,
-            "rules": [
-                asdict(rule) | {"statement": headline(rule.statement)}
-                for rule in summary.conclusions.checks.rules
-            ],
-            "violations": [violation.to_json() for violation in summary.conclusions.checks.violations],
+            "outcome": said.checks.outcome,
+            "rules": [asdict(rule) | {"statement": headline(rule.statement)} for rule in said.checks.rules],
+            "violations": [violation.to_json() for violation in said.checks.violations],
         },
-        "fabrics": [asdict(one) for one in summary.communication.fabrics],
-        "failures": [{name: getattr(item, name) for name in _FAILURE} for item in summary.course.failures],
-        "machine": summary.about.machine,
-        "experiment_toml": summary.about.experiment_toml,
-        "laws": [_curve(curve) for curve in summary.steps.laws],
-        "one_step": asdict(summary.steps.one_step) if summary.steps.one_step is not None else None,
+        "fabrics": [asdict(one) for one in sent.fabrics],
+        "failures": [{name: getattr(item, name) for name in _FAILURE} for item in course.failures],
+        "machine": about.machine,
+        "experiment_toml": about.experiment_toml,
+        "laws": [_curve(curve) for curve in steps.laws],
+        "one_step": asdict(steps.one_step) if steps.one_step is not None else None,
         **results,
     }
     whole = _plain(data) | {"cases": json.loads(_json(summary.cases))}
@@ -97,20 +105,6 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-_KINDS: dict[str, Any] = {
-    "launches": LaunchResult,
-    "breakdown": StepParts,
-    "phases": Phase,
-    "proofs": Proved,
-    "comparisons": Compared,
-    "inputs": InputResult,
-    "checkpoints": CheckpointCost,
-    "waterfall": Loss,
-    "transfers": TransferResult,
-    "network": NetworkResult,
-    "loss_curves": LossPoint,
-    "time_to_loss": TrainedToLoss,
-}
 _COUNTS = ("planned", "succeeded", "failed", "skipped_cases", "cases", "rounds")
 _FAILURE = ("case_id", "label", "round", "status", "phase", "reason", "last_log_line")
 
