@@ -34,8 +34,6 @@ ON_THIS_MACHINE = ("local", "spawn", "torchrun")
 OF_FRAMEWORKS = ("ray",)
 """Launchers that a framework brings."""
 _NOTHING = object()
-UNUSED_RECOVERY = {"snapshot_every": 50, "agents": 1, "collective_timeout": 10.0}
-"""Of a case without recovery, whatever the settings are: it has neither snapshots nor failures."""
 _NOT_IN_ID = ("experiment", "strategy_traits")
 """Fields that change nothing of what is trained: of what experiment it is, and what its strategy says of itself."""
 _FOR_FILES = re.compile(r"[^A-Za-z0-9_]")
@@ -323,13 +321,13 @@ class Case:
             env_json=environment.own_json(self.env_json),
             recovery="off",
             strategy_traits="",
-            **UNUSED_RECOVERY,  # type: ignore[arg-type]
+            **UNUSED_RECOVERY,
         )
 
     @property
     def proof_key(self) -> str:
         """Cases of one key train alike: how fast their links are, and by how much time is dilated, is no part of it."""
-        alike = replace(self, recovery="off", **UNUSED_RECOVERY) if self.recovery != "off" else self  # type: ignore[arg-type]
+        alike = replace(self, recovery="off", **UNUSED_RECOVERY) if self.recovery != "off" else self
         return replace(alike, fabric="links", dilation=1.0).case_id if self.fabric else alike.case_id
 
     def to_json(self) -> dict[str, Any]:
@@ -342,7 +340,9 @@ class Case:
         return cls(**{name: data[name] for name in cls.__slots__ if name in data})
 
 
-_DEFAULTS = {one.name: one.default for one in fields(Case)}
+_DEFAULTS: dict[str, Any] = {one.name: one.default for one in fields(Case)}
+UNUSED_RECOVERY = {name: _DEFAULTS[name] for name in ("snapshot_every", "agents", "collective_timeout")}
+"""Settings of a case without recovery, whatever was asked for: it has neither snapshots nor failures."""
 _COMPARED = [one.name for one in fields(Case) if one.compare]
 _ADDED_LATER = _COMPARED[_COMPARED.index("replicate") + 1 :]
 """Fields that cases once lacked: at their defaults they are left out of the id, so that old runs keep theirs."""
