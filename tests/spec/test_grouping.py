@@ -113,6 +113,13 @@ def test_a_field_is_a_setting_or_follows_from_others() -> None:
     assert {field.name for field in fields(Case)} - set(Base.model_fields) == follow
 
 
+def test_an_axis_has_the_default_of_its_setting() -> None:
+    """Otherwise cases that leave it alone would have other ids than those of old runs."""
+    defaults = {one.name: one.default for one in fields(Case) if one.name in grouping.AXES}
+    assert defaults
+    assert defaults == {name: Base.model_fields[name].default for name in defaults}
+
+
 def test_fields_added_later_leave_the_ids_of_old_cases_alone() -> None:
     names = [field.name for field in fields(Case) if field.compare]
     later = names[names.index("replicate") + 1 :]
