@@ -541,7 +541,7 @@ def _listener(bench: _Bench) -> Listener:
         def launch_ended(self, entry: Any, outcome: Any, samples_per_s: float | None) -> None:
             what = "proof" if outcome.purpose == "proof" else f"round {outcome.round + 1}"
             rate = f", {format_number(samples_per_s)} samples/s" if samples_per_s is not None else ""
-            bench.show(f"{entry.case.label}: {what} {outcome.status}{rate}")
+            bench.show(f"{self.names.full(entry.case)}: {what} {outcome.status}{rate}")
 
         def warn(self, text: str) -> None:
             bench.show(f"warning: {text}")

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from ddpbench import naming
 from ddpbench.analysis import summarize
 from ddpbench.analysis.regression.saved import read_saved
 from ddpbench.cli import run as command
@@ -36,6 +37,7 @@ from ddpbench.report.rows import rows_of
 from ddpbench.report.series import panels_of
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.claims import PlannedClaim
+from ddpbench.spec.grouping import varied
 from ddpbench.texts import clean, on_one_line, on_page
 from tests.records.test_archive import write_archive
 from tests.synthetic import case_of, write_plan, write_run
@@ -199,7 +201,8 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counts.append(len(every))
         return differing(every, names)
 
-    monkeypatch.setattr(grouping, "differing", counted)
+    for module in (grouping, naming):
+        monkeypatch.setattr(module, "differing", counted)
     return counts
 
 
@@ -296,7 +299,7 @@ def test_options_are_read_once_for_each_case(monkeypatch: pytest.MonkeyPatch) ->
     read: list[str] = []
     loads = json.loads
     monkeypatch.setattr("ddpbench.spec.case.json.loads", lambda text: read.append(text) or loads(text))
-    grouping.wording(["options_json"], cases)
+    varied(cases, "options_json")
     assert len(read) == len(cases)
 
 

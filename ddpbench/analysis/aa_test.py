@@ -24,6 +24,7 @@ from ddpbench.analysis.statistics.resolution import (
 from ddpbench.analysis.statistics.stats import ALPHA, COPIES, POWER, compare, deviation, pairs, samples_rate
 from ddpbench.analysis.statistics.timings import Pair, Timing
 from ddpbench.errors import RecordError
+from ddpbench.naming import Namer
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.spec.settings import MIN_ROUNDS, MOST_ROUNDS, MOST_ROUNDS_IN_TURN
@@ -202,7 +203,7 @@ def noise_of(
         correlation=max(0.0, correlation_of([case.timings for case in cases]).estimate),
     )
     return NoiseResult(
-        case=first.case.label,
+        case=Namer([first.case]).full(first.case),
         rounds=len(both),
         samples_per_s=samples_rate([*first.timings, *second.timings]).value,
         difference=Interval(ratio.value - 1, low - 1, high - 1),

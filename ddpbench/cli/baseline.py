@@ -50,6 +50,7 @@ def _save(arguments: argparse.Namespace) -> int:
     from ddpbench.analysis.read.cases import read_cases
     from ddpbench.analysis.regression.baselines import Baselines
     from ddpbench.errors import RequestError
+    from ddpbench.naming import Namer
     from ddpbench.records.plan import read_plan
     from ddpbench.records.submission_dir import run_at
     from ddpbench.units import counted
@@ -61,9 +62,10 @@ def _save(arguments: argparse.Namespace) -> int:
         raise RequestError(f"{run.path} has no case with numbers: there is nothing to save")
     path = Baselines().save(arguments.name, exported(run, "pytest-benchmark"))
     say(f"{path}: {counted(len(cases) - len(without), 'case')}", sys.stderr)
+    names = Namer(case.case for case in cases)
     for case in without:
         say(
-            f"left out: {case.case.label} ({case.status}{f': {case.error}' if case.error else ''})",
+            f"left out: {names.full(case.case)} ({case.status}{f': {case.error}' if case.error else ''})",
             sys.stderr,
         )
     return 0

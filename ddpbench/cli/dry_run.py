@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ddpbench.cli.lines import JOINT, aligned, without_shared, wrapped
+from ddpbench.cli.lines import aligned, wrapped
 from ddpbench.launch.memory import least_bytes
 from ddpbench.launch.plan import plan_launch
 from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.machine.done import Done, to_prove
 from ddpbench.machine.equal_caps import open_words
 from ddpbench.machine.estimate import about, is_unknown, server_starts_s
+from ddpbench.naming import JOINT
 from ddpbench.units import format_bytes, format_seconds, series_of
 
 if TYPE_CHECKING:
@@ -27,15 +28,13 @@ _MUCH_BYTES = 2**30
 def table(prepared: Prepared, width: int) -> list[str]:
     """Return the sweep as a table of its cases, with what each takes, what all take, and which are skipped."""
     plan, budget = prepared.plan, prepared.experiment.budget
-    rounds, proofs, names = budget.rounds_min, to_prove(plan.runnable), plan.labels()
-    labels, shared = without_shared(
-        {entry.case.case_id: names[entry.case.case_id] for entry in plan.runnable}
-    )
+    rounds, proofs, names = budget.rounds_min, to_prove(plan.runnable), plan.names
+    shared = names.shared(entry.case for entry in plan.runnable)
     launch_s = {entry.case.case_id: plan.launch_s(entry.case) for entry in plan.runnable}
     rows = [("case", "launches", "each", "total")]
     for entry in plan.runnable:
         each_s = launch_s[entry.case.case_id]
-        label = JOINT.join([labels[entry.case.case_id], *_marks(entry)])
+        label = JOINT.join([names.full(entry.case, but=shared), *_marks(entry)])
         times = (_seconds(each_s), _seconds(rounds * each_s))
         rows.append((label, str(rounds), *(("unknown", "") if _unknown(prepared, entry) else times)))
     proofs_s = sum(plan.proof_s(case) for case in proofs)
@@ -69,7 +68,7 @@ def table(prepared: Prepared, width: int) -> list[str]:
     if skipped:
         lines += ["", f"skipped: {_many(len(skipped), 'case')}"]
         for entry in skipped:
-            lines += wrapped(f"  {names[entry.case.case_id]}: {entry.skip_reason}", width, indent=4)
+            lines += wrapped(f"  {names.full(entry.case)}: {entry.skip_reason}", width, indent=4)
     return [*lines, *_claims(prepared, width)]
 
 
@@ -98,15 +97,16 @@ def _claims(prepared: Prepared, width: int) -> list[str]:
 def launches(prepared: Prepared, catalog: Catalog) -> Iterator[str]:
     """Yield every launch of the first `rounds_min` rounds in order, the proofs first, with each rank's command line."""
     plan, rounds = prepared.plan, prepared.experiment.budget.rounds_min
-    names = plan.labels()
+    names = plan.names
     yield _order_words(prepared)
     for case in to_prove(plan.runnable):
-        yield f"proof     {case.case_id}  {names[case.case_id]}"
+        yield f"proof     {case.case_id}  {names.full(case)}"
         yield from _commands(prepared, catalog, case, "proof", 0)
     for number, case_id in plan.order:
         if number < rounds:
-            yield f"round {number + 1:<3} {case_id}  {names[case_id]}"
-            yield from _commands(prepared, catalog, plan.case(case_id).case, "measure", number)
+            case = plan.case(case_id).case
+            yield f"round {number + 1:<3} {case_id}  {names.full(case)}"
+            yield from _commands(prepared, catalog, case, "measure", number)
 
 
 def _order_words(prepared: Prepared) -> str:
@@ -152,7 +152,7 @@ def _memory(prepared: Prepared) -> str:
     most, case = max(known, key=lambda one: one[0], default=(0, None))
     if case is None or most < _MUCH_BYTES:
         return ""
-    name = prepared.plan.labels()[case.case_id]
+    name = prepared.plan.names.full(case)
     return f"memory: at least {format_bytes(most)} for {name}: parameters, gradients and optimizer state of its ranks"
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
-from ddpbench.cli.lines import JOINT, aligned, columns_here, say, show
+from ddpbench.cli.lines import aligned, columns_here, say, show
+from ddpbench.naming import JOINT
 from ddpbench.texts import on_one_line
 
 if TYPE_CHECKING:

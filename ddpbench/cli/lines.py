@@ -10,16 +10,16 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TextIO
 
+from ddpbench.naming import JOINT
 from ddpbench.telling import Told
 from ddpbench.texts import clean, on_one_line
 
 WIDEST = 100
 """Columns of a table at most; a terminal of fewer gets what it has."""
-JOINT = " · "
 """Between the words of a label, where a long one is broken."""
 _NARROWEST = 60
 _PATIENCE_S = 1.0
@@ -165,18 +165,6 @@ def broken(label: str, width: int) -> list[str]:
             first = "" if lines == [""] else "  "
             lines += wrapped(f"{first}{part}", width, indent=2)
     return [line for line in lines if line.strip()] or [""]
-
-
-def without_shared(names: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return the labels without the words that all of them have, and these words."""
-    parts = {case_id: name.split(JOINT) for case_id, name in names.items()}
-    first, *others = parts.values()
-    shared = [word for word in first[1:] if others and all(word in other[1:] for other in others)]
-    kept = {
-        case_id: JOINT.join([words[0], *(word for word in words[1:] if word not in shared)])
-        for case_id, words in parts.items()
-    }
-    return kept, shared
 
 
 def wrapped(text: str, width: int, indent: int = 0) -> list[str]:

@@ -78,6 +78,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _head(planned: Planned) -> list[str]:
     from ddpbench.machine.estimate import about
+    from ddpbench.spec.grouping import FACETS
     from ddpbench.units import counted, format_seconds
 
     plan, nodes, budget = planned.plan, planned.nodes, planned.plan.experiment.budget
@@ -88,13 +89,13 @@ def _head(planned: Planned) -> list[str]:
     took = f"{about(budget)} {format_seconds(round(seconds))} for {counted(budget.rounds_min, 'round')}"
     lines = [f"{planned.run.path}: {counted(cases, 'case')} on up to {shape}, device {first}, {took}"]
     lines += [f"  {note}" for note in planned.notes]
-    names = plan.labels()
+    names = plan.names
     for entry in plan.cases:
         case = entry.case
-        layout = f"{case.nodes} x {case.ranks_per_node}"
+        layout = FACETS["nodes"].word(case)
         skipped = f"  (skipped: {entry.skip_reason})" if entry.skip_reason else ""
         base = "  (base case of the speed-ups)" if entry.added_as_baseline else ""
-        lines.append(f"  {layout:<7} {case.case_id:<36} {names[case.case_id]}{base}{skipped}")
+        lines.append(f"  {layout:<7} {case.case_id:<36} {names.full(case)}{base}{skipped}")
     return [*lines, ""]
 
 

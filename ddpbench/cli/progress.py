@@ -48,16 +48,15 @@ class LineListener(Listener):
         self._what = ""
         self._done, self._total = 0, 0
         self._left_s, self._since = 0.0, clock()
-        self._labels: dict[str, str] = {}
 
     def _label(self, entry: PlannedCase) -> str:
-        return self._labels.get(entry.case.case_id, entry.case.label)
+        return self.names.full(entry.case)
 
     def _say(self, text: str) -> None:
         self._console.print(clean(text), markup=False, soft_wrap=True)
 
     def planned(self, plan: Plan, run: RunDir, done: int, estimate_s: float) -> None:
-        self._labels = plan.labels()
+        super().planned(plan, run, done, estimate_s)
         resumed = f"launches done already: {done}; " if done else ""
         self._say(f"{resumed}{about(plan.experiment.budget)} {format_seconds(round(estimate_s))} to go")
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, WITHIN_ROUNDS
-from ddpbench.cli.lines import JOINT, aligned, without_shared
-from ddpbench.spec import grouping, labels
+from ddpbench.cli.lines import aligned
+from ddpbench.naming import JOINT, Namer, columns
+from ddpbench.spec import grouping
 from ddpbench.texts import on_one_line
 from ddpbench.units import format_number
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ddpbench.analysis.summary import RunSummary
+    from ddpbench.naming import Setting
     from ddpbench.spec import Case
-    from ddpbench.spec.grouping import Setting
 
 MOST_FAILED = 5
 _OVERSUBSCRIBED = "* oversubscribed: more threads of ranks than cores, which they share"
@@ -47,9 +48,12 @@ def table(frame: pd.DataFrame, planned: Mapping[str, Case], width: int) -> list[
     texts = range(3, 3 + len(settings))
     lines = aligned(rows, width, left=(0, *texts, len(rows[0]) - 1), breakable=texts)
     if max(map(len, lines)) > width:
-        names, shared = without_shared(labels(cases))
+        names = Namer(cases)
+        shared = names.shared()
         rows = [["case", *told[0]]]
-        rows += [[names[case.case_id], *values] for case, values in zip(cases, told[1:], strict=True)]
+        rows += [
+            [names.full(case, but=shared), *values] for case, values in zip(cases, told[1:], strict=True)
+        ]
         lines = [f"all cases: {JOINT.join(shared)}"] if shared else []
         lines += aligned(rows, width, left=(0, len(rows[0]) - 1), gaps=(" ",))
     return [*lines, _OVERSUBSCRIBED] if any(record["oversubscribed"] for record in records) else lines
@@ -77,9 +81,9 @@ def failed(summary: RunSummary) -> list[str]:
     frame = summary.cases
     refused = [one.case_id for one in summary.course.failures if one.status == "skipped" and one.phase]
     bad = frame[~frame["status"].isin(("ok", "skipped")) | frame["case_id"].isin(refused)]
-    names = labels(summary.planned.values())
+    names = Namer(summary.planned.values())
     lines = [
-        f"{names[case_id]}: {status}: {on_one_line(error)}"
+        f"{names.full(summary.planned[case_id])}: {status}: {on_one_line(error)}"
         for case_id, status, error in bad[["case_id", "status", "error"]].fillna("").itertuples(index=False)
     ]
     more = len(lines) - MOST_FAILED
@@ -129,4 +133,4 @@ def settings_of(cases: Sequence[Case]) -> list[Setting]:
         or name in linked
         or (name in within and (name == "nodes" or facet.role == "variant"))
     ]
-    return grouping.settings_apart(cases, names)
+    return columns(cases, names)

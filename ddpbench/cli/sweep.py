@@ -10,7 +10,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
-from ddpbench.cli.lines import JOINT, PassingLine, aligned, columns_here, say, show
+from ddpbench.cli.lines import PassingLine, aligned, columns_here, say, show
+from ddpbench.naming import JOINT
 from ddpbench.texts import clean, command, on_one_line
 from ddpbench.units import counted
 
@@ -103,7 +104,7 @@ def _describe(prepared: Prepared) -> None:
     say(f"{counted(len(plan.runnable), 'case')} to run, into {prepared.run.path}", sys.stderr)
     for note in prepared.notes:
         say(note, sys.stderr)
-    names, rows = plan.labels(), []
+    names, rows = plan.names, []
     for entry in plan.cases:
         marks = [
             "base case of the speed-ups" if entry.added_as_baseline else "",
@@ -111,8 +112,8 @@ def _describe(prepared: Prepared) -> None:
             f"skipped: {entry.skip_reason}" if entry.skip_reason else "",
         ]
         shown = "; ".join(mark for mark in marks if mark)
-        case_id = entry.case.case_id
-        rows.append((f"  {case_id}", JOINT.join([names[case_id], *([f"({shown})"] if shown else [])])))
+        name = JOINT.join([names.full(entry.case), *([f"({shown})"] if shown else [])])
+        rows.append((f"  {entry.case.case_id}", name))
     width = columns_here(sys.stderr) if sys.stderr.isatty() else sys.maxsize
     show(*aligned(rows, width, left=(0, 1), breakable=(1,)), file=sys.stderr)
 

@@ -17,6 +17,7 @@ from ddpbench.launch.own_workloads import with_located
 from ddpbench.launch.plan import Plan, skip_reasons
 from ddpbench.machine.equal_caps import open_words, replayed_gradients, sentences, without_equal
 from ddpbench.machine.hardware import read_hardware
+from ddpbench.naming import layout_of
 from ddpbench.records import RunDir, write_atomically
 from ddpbench.records.job_key import make_job_key
 from ddpbench.records.rundir import explain_os_error
@@ -174,6 +175,4 @@ def _reason(case: Case, shape: Shape, *, one_process: bool) -> str | None:
     if one_process and case.world_size > shape.ranks_per_node:
         return f"{case.world_size} replicas in one process, planned for {shape.ranks_per_node} a node"
     fits = one_process or (case.nodes <= shape.nodes and case.ranks_per_node <= shape.ranks_per_node)
-    return (
-        None if fits else f"needs {case.nodes} x {case.ranks_per_node} (nodes x ranks); planned for {shape}"
-    )
+    return None if fits else f"needs {layout_of(case)} (nodes x ranks); planned for {shape}"

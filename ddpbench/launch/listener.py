@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddpbench.launch.plan import Plan
+from ddpbench.naming import Namer
 from ddpbench.records import LaunchOutcome, RunDir
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.spec import PlannedCase
@@ -11,8 +12,12 @@ from ddpbench.spec import PlannedCase
 class Listener:
     """Hears everything and does nothing; derive from it."""
 
+    names = Namer(())
+    """Of the plan's cases, once it stands."""
+
     def planned(self, plan: Plan, run: RunDir, done: int, estimate_s: float) -> None:
         """The plan stands. `done` launches are there from before; the rest takes about `estimate_s`."""
+        self.names = plan.names
 
     def preparing(self, what: str) -> None:
         """Something is under way that is not a launch."""

@@ -16,10 +16,11 @@ from ddpbench.machine.estimate import Tried, crowded_ids, launch_s, proof_s, ser
 from ddpbench.machine.hardware import Hardware, numa_cores
 from ddpbench.machine.order import run_order
 from ddpbench.machine.placement import deal, early_env
+from ddpbench.naming import Namer
 from ddpbench.records import SCHEMA_VERSION, LaunchDir, RunDir
 from ddpbench.records.plan import StoredPlan, claims_json, launches_json, planned_json
 from ddpbench.records.rundir import Purpose
-from ddpbench.spec import Budget, Case, Catalog, Experiment, PlannedCase, labels
+from ddpbench.spec import Budget, Case, Catalog, Experiment, PlannedCase
 from ddpbench.spec.claims import PlannedClaim, planned_claims
 from ddpbench.spec.limits import MAX_LAUNCHES
 
@@ -29,8 +30,8 @@ FABRIC_INTERFACE = "eth0"
 
 def skip_reasons(entries: Sequence[PlannedCase]) -> str:
     """Return why each of these cannot run, a line for each."""
-    names = labels(entry.case for entry in entries)
-    return "\n".join(f"  {names[entry.case.case_id]}: {entry.skip_reason}" for entry in entries)
+    names = Namer(entry.case for entry in entries)
+    return "\n".join(f"  {names.full(entry.case)}: {entry.skip_reason}" for entry in entries)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,9 +96,10 @@ class Plan:
         """The cases that are not skipped."""
         return tuple(entry for entry in self.cases if entry.skip_reason is None)
 
-    def labels(self) -> dict[str, str]:
-        """Return what each case is called among all, by its id."""
-        return labels(entry.case for entry in self.cases)
+    @property
+    def names(self) -> Namer:
+        """What each case is called among all."""
+        return Namer(entry.case for entry in self.cases)
 
     def launch_s(self, case: Case) -> float:
         """About how long one launch of a case takes, seconds."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from ddpbench.machine.trial import inspect_own, within_own
 from ddpbench.records import Proof, RunDir, Status, read_launch, why_unproved
 from ddpbench.spec import Case, PlannedCase, expand, parse_experiment
 from ddpbench.spec.catalog import known_names
+from ddpbench.spec.grouping import option_words
 from ddpbench.spec.overrides import Owner, option_models, setting_keys, with_whole_options
 from ddpbench.strategies import Strategy, load_strategy
 from ddpbench.user_files import short_name
@@ -300,13 +300,13 @@ def _verdict(case: Case, status: Status, proofs: tuple[Proof, ...] = (), reason:
     usual: dict[str, Any] = {}
     with suppress(ValidationError):  # one of a user's own has no default
         usual = strategy.options().model_dump(mode="json")
-    given = {name: value for name, value in case.options.items() if value != usual.get(name)}
+    given = [name for name, value in case.options.items() if value != usual.get(name)]
     return Verdict(
         strategy=case.strategy,
         algorithm=case.algorithm,
         schedule=case.schedule,
         chosen=_chosen(case, strategy),
-        options=" ".join(f"{name}={json.dumps(value).strip(chr(34))}" for name, value in given.items()),
+        options=" ".join(option_words("options_json", given, case)),
         promise=strategy.promise(strategy.options.model_validate(case.options)),
         workload=case.workload,
         world_size=case.world_size,

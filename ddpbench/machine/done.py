@@ -9,6 +9,7 @@ from typing import Protocol
 
 from ddpbench.errors import IdentityError, RecordError
 from ddpbench.machine.finished import Endings, Key, finished_launches
+from ddpbench.naming import Namer
 from ddpbench.records import Address, LaunchDir, LaunchOutcome, RunDir
 from ddpbench.records.machine import read_machine
 from ddpbench.records.reader import read_outcome
@@ -154,15 +155,10 @@ def _conditions(run: RunDir) -> dict[str, object]:
     return {key: value for key, value in read_machine(run)["identity"].items() if key != "experiment_digest"}
 
 
-def left_out_words(names: Mapping[str, str], done: Done, budget: Budget) -> str:
-    """Return what was not run of the promised rounds when the budget was spent; empty where all was.
-
-    `names` are the cases', by id.
-    """
+def left_out_words(names: Namer, done: Done, budget: Budget) -> str:
+    """Return what was not run of the promised rounds when the budget was spent; empty where all was."""
     left = {
-        entry.case.case_id: count
-        for entry in done.worthwhile
-        if (count := done.unfinished(entry, budget.rounds_min))
+        entry.case: count for entry in done.worthwhile if (count := done.unfinished(entry, budget.rounds_min))
     }
     if not left:
         return ""
@@ -170,7 +166,7 @@ def left_out_words(names: Mapping[str, str], done: Done, budget: Budget) -> str:
     total = f"budget.total, {format_seconds(budget.total)}, is spent"
     launches = counted(sum(left.values()), "launch", "launches")
     text = f"{total} after {whole} of {counted(budget.rounds_min, 'round')}: {launches} not run"
-    behind = [names[case_id] for case_id, count in left.items() if budget.rounds_min - count == whole]
+    behind = [names.full(case) for case, count in left.items() if budget.rounds_min - count == whole]
     if len(behind) < len(done.worthwhile):
         text += f" (of round {whole + 1} those of {', '.join(behind)})"
     return text

@@ -12,6 +12,7 @@ from ddpbench.machine.equal_caps import Gradients, replayed_gradients
 from ddpbench.machine.estimate import Tried
 from ddpbench.machine.probes import gradients_of, inspected
 from ddpbench.machine.server import ServerProcess
+from ddpbench.naming import Namer
 from ddpbench.spec import Case, PlannedCase
 from ddpbench.strategies import ModelFound, found_reason, load_strategy, own_step_reason, stream_reason
 from ddpbench.units import counted, series_of
@@ -130,8 +131,9 @@ def within_own(
 def skipped_by_trial(before: Sequence[PlannedCase], after: Sequence[PlannedCase]) -> list[str]:
     """Return a line on each case that trying its class has ruled out: its label and why."""
     planned = {entry.case.case_id for entry in before if entry.skip_reason is None}
+    names = Namer(entry.case for entry in after)
     return [
-        f"skipped: {entry.case.label}: {entry.skip_reason}"
+        f"skipped: {names.full(entry.case)}: {entry.skip_reason}"
         for entry in after
         if entry.skip_reason is not None and entry.case.case_id in planned
     ]

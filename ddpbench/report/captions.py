@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from ddpbench.analysis.network import burst_s
 from ddpbench.analysis.sentences import Sentence
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.naming import Namer
 from ddpbench.report.rows import Row
 from ddpbench.report.words import series_of
-from ddpbench.spec import grouping
 from ddpbench.spec.grouping import FACETS, batch_words, cap_words, loading, virtual_words
 from ddpbench.spec.links import links_of, local_rate, short_links, without_latency
 from ddpbench.units import counted, format_two_digits
@@ -114,14 +114,13 @@ def label_but_links(row: Row) -> tuple[str, ...]:
 
 def settings_apart(rows: Sequence[Row]) -> dict[str, str]:
     """For each case the links and options that tell these rows apart, by its id."""
-    among = [row.case for row in rows]
-    linked = len({case.fabric for case in among}) > 1
-    words_of = grouping.wording(("workload_options_json",), among)
+    names = Namer(row.case for row in rows)
+    linked = len({row.case.fabric for row in rows}) > 1
     return {
         row.case_id: ", ".join(
             [
                 *([short_links(row.case.fabric)] if linked and row.case.fabric else []),
-                *words_of(row.case),
+                *names.apart(row.case, ("workload_options_json",)),
             ]
         )
         for row in rows

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from ddpbench.analysis.case_summary import CaseSummary
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.words import ranks
+from ddpbench.naming import Namer, layout_of, on_nodes, on_nodes_of
 from ddpbench.spec import Case, grouping
-from ddpbench.spec.grouping import Key, cap_words, is_virtual, virtual_words
-from ddpbench.strategies.traits import as_ring, is_ring, rings_among, traits_of
-from ddpbench.units import counted
+from ddpbench.spec.grouping import SCALE, VARIANT, Key, cap_words, is_virtual, virtual_words
+from ddpbench.strategies.traits import traits_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,8 +21,8 @@ class Row(CaseSummary):
     case: Case
     numbers: str = ""
     """The type of its parameters, and what autocast computes in."""
-    ring: bool = False
-    """Whether its strategy is called the ring that it is."""
+    names: Namer = field(default=Namer(()), repr=False, compare=False)
+    """Of all cases of the page."""
     layout: str = ""
     """`2 x 2` (nodes x ranks) or `on 2 nodes`, where its strategy ran a number of ranks in several layouts."""
 
@@ -45,8 +44,7 @@ class Row(CaseSummary):
     @property
     def strategy_name(self) -> str:
         """The strategy as figures name it."""
-        display = traits_of(self.case).display
-        return as_ring(display) if self.ring else display
+        return self.names.strategy(self.case)
 
     @property
     def same_buckets(self) -> str:
@@ -60,14 +58,8 @@ class Row(CaseSummary):
 
     @property
     def name(self) -> str:
-        """Strategy, ranks and bucket cap, in a few words."""
-        cap = f", {self.bucket_name} buckets" if self.case.bucket_cap_mb is not None else ""
-        return f"{self.name_but_cap}{cap}"
-
-    @property
-    def name_but_cap(self) -> str:
-        """Strategy and ranks."""
-        return f"{self.strategy_name}, {ranks(self.case.world_size)}"
+        """Strategy and ranks, and what tells it from others of its strategy in its panel."""
+        return self.names.short(self.case, (*VARIANT, *SCALE))
 
     @property
     def badges(self) -> str:
@@ -110,9 +102,8 @@ class Row(CaseSummary):
 def rows_of(summary: RunSummary) -> list[Row]:
     """Return the summary's cases as typed rows, in their order."""
     found = [_row(one, summary.planned[one.case_id], summary.about.machine) for one in summary.by_case]
-    if rings_among(row.case for row in found):
-        found = [replace(row, ring=is_ring(row.case)) for row in found]
-    return _with_layouts(found)
+    names = Namer(row.case for row in found)
+    return _with_layouts([replace(row, names=names) for row in found])
 
 
 def _row(found: CaseSummary, case: Case, machine: Mapping[str, object]) -> Row:
@@ -135,13 +126,8 @@ def _with_layouts(rows: Sequence[Row]) -> list[Row]:
                 {row.case.ranks_per_node for row in members}
             )
             for row in members:
-                shape = f"{row.case.nodes} x {row.case.ranks_per_node}"
-                several = (
-                    f"on {counted(row.case.nodes, 'node')}"
-                    if by_nodes
-                    else f"on nodes of {row.case.ranks_per_node}"
-                )
-                layouts[row.case_id] = shape if len(sizes) == 1 else several
+                several = on_nodes(row.case) if by_nodes else on_nodes_of(row.case)
+                layouts[row.case_id] = layout_of(row.case) if len(sizes) == 1 else several
     return [replace(row, layout=layouts.get(row.case_id, "")) for row in rows]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ddpbench.analysis.findings.wording import panel_wording
+from ddpbench.naming import Namer
 from ddpbench.report.draw.style import Look, look
 from ddpbench.report.rows import Row
 from ddpbench.report.words import series_of
@@ -139,10 +140,10 @@ def panels_of(rows: Iterable[Row]) -> list[Panel]:
     worth = [key for key in keys if any(traits_of(row.case).exchanges for row in groups[key])]
     kept = worth or keys
     kept.sort(key=lambda key: -sum(row.ok for row in groups[key]))
-    of = [groups[key][0].case for key in keys]
-    words_of = grouping.wording(grouping.differing(of, PANEL), of)  # none where there is only one
+    names = Namer(groups[key][0].case for key in keys)  # none where there is only one
     return [
-        Panel(name=", ".join(words_of(groups[key][0].case)), rows=joined(groups[key], rows)) for key in kept
+        Panel(name=", ".join(names.apart(groups[key][0].case, PANEL)), rows=joined(groups[key], rows))
+        for key in kept
     ]
 
 
@@ -168,31 +169,15 @@ def variant_words(rows: Iterable[Row], *, layouts: bool = True) -> dict[str, str
 
     Its layout on nodes is told where `layouts` is true.
     """
-    by_strategy: dict[str, list[Row]] = {}
-    for row in rows:
-        by_strategy.setdefault(row.case.strategy, []).append(row)
-    found: dict[str, str] = {}
-    for members in by_strategy.values():
-        cases = [row.case for row in members]
-        words_of = grouping.wording(grouping.differing(cases, VARIANT), cases)
-        several = layouts and len({row.variant for row in members}) > 1
-        for row in members:
-            # a strategy is not told twice: a master's algorithm is called master
-            words = [word for word in words_of(row.case) if word != row.case.strategy]
-            found[row.case_id] = " ".join([*words, *([row.layout] if row.layout and several else [])])
-    return found
-
-
-def full_names(rows: Iterable[Row]) -> dict[str, str]:
-    """For each case what tells it from all these, in words: its strategy, ranks and cap, its panel and its variant."""
     every = list(rows)
-    cases = [row.case for row in every]
-    panel_words_of = panel_wording(grouping.differing(cases, PANEL), cases)
-    variants = variant_words(every)
-    return {
-        row.case_id: ", ".join(filter(None, [row.name, *panel_words_of(row.case), variants[row.case_id]]))
-        for row in every
-    }
+    names = every[0].names.of(row.case for row in every) if every else Namer(())
+    several = Counter(kind for kind, _ in {(row.case.strategy, row.variant) for row in every})
+    found: dict[str, str] = {}
+    for row in every:
+        layout = row.layout if layouts and several[row.case.strategy] > 1 else ""
+        words = [*names.details(row.case, VARIANT, layouts=False), layout]
+        found[row.case_id] = " ".join(filter(None, words))
+    return found
 
 
 def alike_but(row: Row, *but: str) -> Key:

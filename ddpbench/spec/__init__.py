@@ -6,7 +6,6 @@ from ddpbench.spec.catalog import Catalog, Devices, NoOptions, Pieces, Promise, 
 from ddpbench.spec.crossing import crossed_words
 from ddpbench.spec.experiment import load_experiment, parse_experiment
 from ddpbench.spec.fabric import FabricSettings, Links
-from ddpbench.spec.labels import labels
 from ddpbench.spec.matrix import expand
 from ddpbench.spec.settings import Base, Budget, Experiment
 from ddpbench.spec.stated import StatedTraits
@@ -34,7 +33,6 @@ __all__ = [
     "WorkloadInfo",
     "crossed_words",
     "expand",
-    "labels",
     "left_out",
     "load_experiment",
     "parse_experiment",

@@ -2,13 +2,13 @@
 
 A **panel** holds cases that may be compared; within it they differ in **variant** (the strategy, and what tells two of
 one strategy apart) and in **scale** (ranks, nodes, bucket cap: what a curve runs over). A series is one variant of one
-panel. Analysis, reports, labels and printed tables ask here; a new field of `Case` without an entry fails at import.
+panel. Analysis, reports and names (`ddpbench.naming`) ask here; a new field of `Case` without an entry fails at import.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache, partial
 from operator import attrgetter
@@ -43,8 +43,10 @@ class Facet:
     """Whether a number is not to be shown without it, even where all cases share it."""
     cell: Callable[[Case], str] | None = field(default=None, kw_only=True)
     """What its column holds, where that is not the value as it is."""
-    in_label: bool = field(default=False, kw_only=True)
-    """Whether `Case.label` tells it, or `labels` in a way of its own; where not, labels name it if it differs."""
+
+    def in_column(self, name: str) -> Callable[[Case], str]:
+        """Return what a case's column of this field, called `name`, holds."""
+        return self.cell or partial(_as_it_is, name)
 
 
 def cap_words(cap: float | str | None) -> str:
@@ -118,12 +120,13 @@ def _batch_cell(case: Case) -> str:
     return f"{batch(case):,} {'local' if case.scaling == 'weak' else 'global'}"
 
 
-def _as_it_is(name: str) -> Callable[[Case], str]:
-    def text(case: Case) -> str:
-        value = getattr(case, name)
-        return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+def _as_it_is(name: str, case: Case) -> str:
+    value = getattr(case, name)
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
-    return text
+
+def _options(name: str) -> Callable[[Case], str]:
+    return lambda case: ", ".join(option_words(name, None, case))
 
 
 def launcher_name(case: Case) -> str:
@@ -152,35 +155,29 @@ _ALL: tuple[Decided, ...] = ("loss", "state", "compute")
 
 _FACETS: dict[str, Facet] = {
     "experiment": Facet("bookkeeping", "Experiment", lambda case: case.experiment),
-    "workload": Facet("panel", "Workload", lambda case: case.workload, _ALL, in_label=True),
-    "strategy": Facet("variant", "Strategy", lambda case: case.strategy_name, in_label=True),
-    "algorithm": Facet("variant", "Algorithm", _algorithm, cell=_algorithm, in_label=True),
-    "schedule": Facet("variant", "Schedule", _plain("schedule"), cell=_plain("schedule"), in_label=True),
-    "options_json": Facet(
-        "variant", "Options", lambda case: ", ".join(options_words(case.options)), in_label=True
-    ),
+    "workload": Facet("panel", "Workload", lambda case: case.workload, _ALL),
+    "strategy": Facet("variant", "Strategy", lambda case: case.strategy_name),
+    "algorithm": Facet("variant", "Algorithm", _algorithm, cell=_algorithm),
+    "schedule": Facet("variant", "Schedule", _plain("schedule"), cell=_plain("schedule")),
+    "options_json": Facet("variant", "Options", _options("options_json")),
     "workload_options_json": Facet(
         "panel",
         "Workload options",
-        lambda case: ", ".join(options_words(case.workload_options)),
+        _options("workload_options_json"),
         _ALL,
-        in_label=True,
     ),
     "backend": Facet("variant", "Backend", lambda case: case.backend),
     "device": Facet("panel", "Device", lambda case: "CPU" if case.device == "cpu" else "GPU", _ALL),
     "launcher": Facet(
         "variant", "Launcher", _launched, ["compute"], told=lambda case: case.launcher in OF_FRAMEWORKS
     ),
-    "world_size": Facet(
-        "scale", "Ranks", lambda case: counted(case.world_size, "rank"), ["compute"], in_label=True
-    ),
-    "nodes": Facet("scale", "Nodes", lambda case: f"{case.nodes} x {case.ranks_per_node}", in_label=True),
+    "world_size": Facet("scale", "Ranks", lambda case: counted(case.world_size, "rank"), ["compute"]),
+    "nodes": Facet("scale", "Nodes", lambda case: f"{case.nodes} x {case.ranks_per_node}"),
     "ranks_per_node": Facet(
         "scale",
         "Ranks per node",
         lambda case: f"{case.nodes} x {case.ranks_per_node}",
         ["compute"],
-        in_label=True,
     ),
     "threads_per_rank": Facet(
         "panel", "Threads", lambda case: f"{counted(case.threads_per_rank, 'thread')} per rank", ["compute"]
@@ -191,13 +188,11 @@ _FACETS: dict[str, Facet] = {
         lambda case: loading(case) if case.data == "loader" else "",
         ["compute"],
         told=lambda case: case.data == "loader" and case.loader_workers > 0,
-        in_label=True,
     ),
     "bucket_cap_mb": Facet(
         "scale",
         "Bucket",
         lambda case: f"{cap_words(case.bucket_cap_mb)} buckets" if case.bucket_cap_mb is not None else "",
-        in_label=True,
     ),
     "local_batch": Facet(
         "panel",
@@ -221,7 +216,6 @@ _FACETS: dict[str, Facet] = {
         lambda case: link_words(case.fabric) or "the machine's own links",
         cell=lambda case: short_links(case.fabric) if case.fabric else "",
         told=lambda case: bool(case.fabric),
-        in_label=True,
     ),
     "compute": Facet(
         "panel",
@@ -236,7 +230,6 @@ _FACETS: dict[str, Facet] = {
         lambda case: f"dilated x{case.dilation:g}",
         ["compute"],
         told=lambda case: case.dilation != 1,
-        in_label=True,
     ),
     "precision": Facet(
         "panel",
@@ -244,23 +237,18 @@ _FACETS: dict[str, Facet] = {
         lambda case: "full precision" if case.precision == "full" else f"{case.precision} autocast",
         ["loss", "compute"],
         told=lambda case: case.precision != "full",
-        in_label=True,
     ),
-    "data": Facet(
-        "panel", "Data", loading, ["loss", "compute"], told=lambda case: case.data == "memory", in_label=True
-    ),
+    "data": Facet("panel", "Data", loading, ["loss", "compute"], told=lambda case: case.data == "memory"),
     "env_json": Facet(
         "variant",
         "Environment",
-        lambda case: ", ".join(options_words(_shown_env(case))),
+        _options("env_json"),
         told=lambda case: case.env_json != environment.NONE,
-        in_label=True,
     ),
     "recovery": Facet(
         "panel",
         "Failure",
         lambda case: RECOVERIES.get(case.recovery, case.recovery),
-        in_label=True,
     ),
     "shrink": Facet(
         "panel",
@@ -268,7 +256,6 @@ _FACETS: dict[str, Facet] = {
         lambda case: f"shrunk /{case.shrink}" if case.shrink != 1 else "not shrunk",
         ["compute"],
         told=lambda case: case.shrink != 1,
-        in_label=True,
     ),
     "strategy_traits": Facet("bookkeeping", "Strategy says", lambda case: ""),
 }
@@ -399,65 +386,6 @@ def differing(cases: Iterable[Case], names: Iterable[str] = tuple(FACETS)) -> li
     return [name for name in names if len(set(map(_VALUES[name], every))) > 1]
 
 
-def words(case: Case, names: Iterable[str], among: Iterable[Case]) -> list[str]:
-    """Return what a case has of these fields, in words; of options those that others of `among` have otherwise.
-
-    Those are cases of its own strategy, or of its own workload: another's have other options.
-    """
-    return wording(names, among)(case)
-
-
-def wording(names: Iterable[str], among: Iterable[Case]) -> Callable[[Case], list[str]]:
-    """Return what gives a case's `words`: who names many cases looks through all of them once."""
-    every = list(among)
-    tellers: list[Callable[[Case], list[str]]] = []
-    for name in names:
-        if (owner := _OPTIONS.get(name)) is not None:
-            tellers.append(
-                partial(_option_words, owner, frozenset(_varied(every, name, owner)) if every else None)
-            )
-        elif name in _OF_CLASSES:
-            tellers.append(partial(_class_word, name, _clashing(name, every)))
-        else:
-            tellers.append(partial(_word, FACETS[name]))
-
-    def words_of(case: Case) -> list[str]:
-        found = dict.fromkeys(word for tell in tellers for word in tell(case))
-        return [word for word in found if word]
-
-    return words_of
-
-
-def _word(facet: Facet, case: Case) -> list[str]:
-    return [facet.word(case)]
-
-
-_OF_CLASSES = ("strategy", "algorithm")
-"""Fields that may name a class in a user's own file, of which the words tell the class alone."""
-
-
-def _clashing(name: str, every: Iterable[Case]) -> set[str]:
-    """Return the words that different values of a field share."""
-    values: dict[str, set[str]] = {}
-    for case in every:
-        values.setdefault(FACETS[name].word(case), set()).add(getattr(case, name))
-    return {word for word, of in values.items() if len(of) > 1}
-
-
-def _class_word(name: str, clashing: Collection[str], case: Case) -> list[str]:
-    word = FACETS[name].word(case)
-    return [f"{word} ({getattr(case, name).rpartition(':')[0]})" if word in clashing else word]
-
-
-def _option_words(
-    owner: Callable[[Case], dict[str, Any]], varied: Collection[str] | None, case: Case
-) -> list[str]:
-    """Return a case's options as `key=value`, those of `varied` alone where it is given."""
-    return options_words(
-        {key: value for key, value in owner(case).items() if varied is None or key in varied}
-    )
-
-
 def told(case: Case) -> list[str]:
     """What must stand beside a case's numbers wherever they are shown: emulated, replayed, dilated, shrunk, ..."""
     return [
@@ -488,13 +416,6 @@ def virtual_words(case: Case, *, but: Collection[str] = ()) -> list[str]:
     return [FACETS[name].word(case) for name in VIRTUAL if name not in but and FACETS[name].told(case)]
 
 
-def options_words(options: dict[str, Any]) -> list[str]:
-    """Options as `key=value`."""
-    return [
-        f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in options.items()
-    ]
-
-
 def cap_order(cap: float | str | None) -> tuple[int, float]:
     """Sorts bucket caps: none, `default`, then by size."""
     if cap is None:
@@ -502,64 +423,50 @@ def cap_order(cap: float | str | None) -> tuple[int, float]:
     return (1, 0.0) if isinstance(cap, str) else (2, cap)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Setting:
-    """A column that tells cases apart."""
-
-    title: str
-    text: Callable[[Case], str]
-    """What it holds for a case."""
-
-
-def settings_apart(cases: Iterable[Case], names: Iterable[str]) -> list[Setting]:
-    """Return a column for each of these fields that not all cases share, and of options one for each key."""
-    every = list(cases)
-    found: dict[str, Setting] = {}
-    for name in differing(every, names):
-        if (owner := _OPTIONS.get(name)) is not None:
-            for key in _varied(every, name, owner):
-                found[key] = Setting(title=key, text=partial(_of_options, owner, key))
-            continue
-        facet = FACETS[name]
-        found.setdefault(facet.title, Setting(title=facet.title, text=facet.cell or _as_it_is(name)))
-    return list(found.values())
-
-
-def _varied(cases: Sequence[Case], name: str, owner: Callable[[Case], dict[str, Any]]) -> list[str]:
-    """Return the options that not all cases of one strategy, or of one workload, share; variables that not all do."""
-    whose = _WHOSE[name]
+def varied(cases: Iterable[Case], name: str) -> list[str]:
+    """Return those of the options `name` that not all cases of one strategy or workload share; or variables."""
     groups: dict[Hashable, list[dict[str, Any]]] = {}
     for case in cases:
-        groups.setdefault(whose(case), []).append(owner(case))
+        groups.setdefault(_WHOSE[name](case), []).append(OPTIONS[name](case))
     found: dict[str, None] = {}
     for members in groups.values():
         for key in dict.fromkeys(key for options in members for key in options):
-            first = _told(members[0], key)
-            if any(_told(options, key) != first for options in members):
+            if len({_told(name, key, options) for options in members}) > 1:
                 found[key] = None
     return list(found)
 
 
-def _shown_env(case: Case) -> dict[str, Any]:
-    return {name: value or "unset" for name, value in case.env.items()}
+def option_word(name: str, key: str, case: Case) -> str:
+    """Return what a case has of one of its options `name` (`options_json`, ...); empty where it has not this one."""
+    return _told(name, key, OPTIONS[name](case))
 
 
-_OPTIONS: dict[str, Callable[[Case], dict[str, Any]]] = {
-    "env_json": _shown_env,
-    "options_json": lambda case: case.options,
-    "workload_options_json": lambda case: case.workload_options,
+def _told(name: str, key: str, options: Mapping[str, Any]) -> str:
+    value = options.get(key)
+    if name == "env_json" and value == environment.UNSET:
+        return "unset"
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+def option_words(name: str, only: Collection[str] | None, case: Case) -> list[str]:
+    """Return a case's options `name` as `key=value`, or variables; those of `only`, where it is given."""
+    return [
+        environment.words(key, value)
+        if name == "env_json"
+        else f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in OPTIONS[name](case).items()
+        if only is None or key in only
+    ]
+
+
+OPTIONS: dict[str, Callable[[Case], dict[str, Any]]] = {
+    "env_json": attrgetter("env"),
+    "options_json": attrgetter("options"),
+    "workload_options_json": attrgetter("workload_options"),
 }
+"""Fields that hold several settings, by key."""
 _WHOSE: dict[str, Callable[[Case], Hashable]] = {
     "options_json": attrgetter("strategy"),
     "workload_options_json": attrgetter("workload"),
     "env_json": lambda case: None,
 }
-
-
-def _told(options: dict[str, Any], key: str) -> str:
-    value = options.get(key)
-    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
-
-
-def _of_options(owner: Callable[[Case], dict[str, Any]], key: str, case: Case) -> str:
-    return _told(owner(case), key)

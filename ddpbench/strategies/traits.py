@@ -215,17 +215,6 @@ def rings_among(cases: Iterable[Case]) -> bool:
     return of_ddp == {"all_reduce"} and len({case.algorithm for case in linked}) > 1
 
 
-def spoken_among(case: Case, among: Iterable[Case]) -> str:
-    """Return a strategy's name in a sentence on these cases; DDP's is that of the ring it is where others are not."""
-    return spoken_of(case, rings=is_ring(case) and rings_among(among))
-
-
-def spoken_of(case: Case, *, rings: bool) -> str:
-    """Return a strategy's name in a sentence; `rings` is what `rings_among` says of the cases that it is on."""
-    spoken = traits_of(case).spoken
-    return as_ring(spoken) if rings and is_ring(case) else spoken
-
-
 def is_ring(case: Case) -> bool:
     """Return whether this is DDP whose gradients go round a ring by the backend's own all-reduce."""
     return traits_of(case).role == "reference" and bool(case.known_algorithm)

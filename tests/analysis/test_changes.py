@@ -120,8 +120,8 @@ def test_cases_are_matched_by_what_they_specify(tmp_path: Path) -> None:
     (same,) = [change for change in changes.changes if change.case.strategy == ours.strategy]
     assert same.verdict == "cannot tell"
     assert [reason for verdict, reason in told.values() if verdict == "not comparable"] == [
-        "it is in base alone; the other has it with threads_per_rank = 2",
-        "it is in new alone; the other has it with threads_per_rank = 1",
+        "it is in base alone; the other has it with 2 threads per rank",
+        "it is in new alone; the other has it with 1 thread per rank",
     ]
 
 

@@ -244,7 +244,7 @@ def test_an_estimate_knows_how_large_a_shipped_model_is(
     )
     lines = printed(capsys, "quick", *flags)
     rows = {row[0]: row for row in table_rows(lines)}
-    assert seconds(rows["single · 1 rank · threads_per_rank=1"][2]) > 60
+    assert seconds(rows["single · 1 rank · 1 thread per rank"][2]) > 60
     # 2 ranks of 1,478,019,200 parameters in 16 bytes each: 47,296,614,400 bytes
     assert "memory: at least 44 GiB for ddp · 2 ranks" in " ".join(lines)
 

@@ -16,8 +16,9 @@ from ddpbench.launch.own_classes import not_an_algorithm
 from ddpbench.launch.own_workloads import with_located
 from ddpbench.launch.verify import verification_cases, verify
 from ddpbench.machine.identity import sources_named
+from ddpbench.naming import Namer
 from ddpbench.report.draw import style
-from ddpbench.spec import Case, Devices, expand, grouping, labels, parse_experiment
+from ddpbench.spec import Case, Devices, expand, parse_experiment
 
 OWN = Path(__file__).with_name("own_algorithms.py")
 DEVICES = Devices(kind="cpu", gpus=0, cores=4)
@@ -56,11 +57,10 @@ def test_two_files_with_one_class_name_stay_apart(tmp_path: Path) -> None:
         Case(workload="mlp", strategy="ddp", algorithm=f"{name}.py:Mine", schedule="overlapped", world_size=2)
         for name in ("a", "b")
     ]
-    assert [text.rpartition(" · ")[2] for text in labels(own).values()] == ["a.py", "b.py"]
-    words = grouping.wording(["algorithm"], own)
-    assert [words(case) for case in own] == [["Mine (a.py)"], ["Mine (b.py)"]]
-    assert grouping.wording(["algorithm"], own[:1])(own[0]) == ["Mine"]
-    assert words(replace(own[0], algorithm="naive_ring")) == ["naive ring"]
+    names = Namer(own)
+    assert [names.full(case).rpartition(" · ")[2] for case in own] == ["Mine (a.py)", "Mine (b.py)"]
+    assert [names.apart(case, ["algorithm"]) for case in own] == [["Mine (a.py)"], ["Mine (b.py)"]]
+    assert names.apart(replace(own[0], algorithm="naive_ring"), ["algorithm"]) == ["naive ring"]
 
 
 @pytest.mark.parametrize(

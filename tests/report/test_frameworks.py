@@ -52,7 +52,7 @@ def test_each_speed_up_names_its_base_and_its_rounds(frameworks: RunSummary) -> 
     section = scaling.section(frameworks, rows_of(frameworks))
     assert section is not None
     (picture,) = section.pictures
-    assert "Base case: single, 1 rank, 6,416" in picture.caption
+    assert "Base case: single, 1 rank, launched by torchrun, 6,416" in picture.caption
     assert (
         "It is torch's, so that TF Mirrored and TF MultiWorker are held against torch too." in picture.caption
     )
@@ -82,15 +82,15 @@ def test_two_kinds_of_one_framework_are_two_names(frameworks: RunSummary) -> Non
     section = strategies.section(frameworks, rows_of(frameworks))
     assert section is not None
     pairs = [{row[0].text, row[1].text} for row in section.tables[0].rows]
-    assert {"DDP, 2 ranks, default buckets", "Lightning, 2 ranks, default buckets, api=trainer"} in pairs
-    assert {"DDP, 2 ranks, default buckets", "Lightning, 2 ranks, default buckets, api=fabric"} in pairs
+    assert {"DDP, 2 ranks", "Lightning, 2 ranks, api=trainer"} in pairs
+    assert {"DDP, 2 ranks", "Lightning, 2 ranks, api=fabric"} in pairs
 
 
 def test_each_ratio_of_a_sentence_on_several_is_in_the_report_s_data(frameworks: RunSummary) -> None:
     (told,) = [one for one in json.loads(embedded_json(frameworks))["findings"] if "ratios" in one]
     assert len(told["ratios"]) == len(told["cases"]) - 1 == 5
     assert told["text"].startswith(
-        "Accelerate, Lightning api=fabric, the HF Trainer, Ray Train and TF MultiWorker"
+        "Accelerate, Lightning (api=fabric), the HF Trainer, Ray Train and TF MultiWorker"
     )
     assert "21 of 41 launches of Ray Train and DDP disturbed" in told["tags"]
     assert max(one["high"] for one in told["ratios"]) == pytest.approx(1.18, abs=0.005)

@@ -67,8 +67,8 @@ def test_layouts_are_held_against_the_best_of_them(three: RunSummary) -> None:
 def test_a_sentence_names_both_layouts(three: RunSummary) -> None:
     texts = [finding.line for finding in three.conclusions.findings if finding.evidence == "layouts"]
     assert len(texts) == 2
-    assert texts[0].startswith("DDP 1 x 4 is ")
-    assert "faster than DDP 2 x 2 at 4 ranks" in texts[0]
+    assert texts[0].startswith("DDP (1 x 4) is ")
+    assert "faster than DDP (2 x 2) at 4 ranks" in texts[0]
 
 
 @pytest.mark.usefixtures("painted")
@@ -76,7 +76,7 @@ def test_the_section_says_which_is_best_and_draws_all(three: RunSummary) -> None
     section = layouts.section(three, rows_of(three))
     assert section is not None
     (picture,) = section.pictures
-    assert picture.heading.startswith("DDP, 4 ranks, default buckets: 1 x 4 is best; a step of 2 x 2 takes ")
+    assert picture.heading.startswith("DDP, 4 ranks: 1 x 4 is best; a step of 2 x 2 takes ")
     assert [row[1].text for row in picture.table.rows] == ["1 x 4", "2 x 2", "4 x 1"]
     assert [row[4].text for row in picture.table.rows] == ["best", "slower", "slower"]
     assert draw(picture).png.startswith(b"\x89PNG")

@@ -8,7 +8,8 @@ import pytest
 
 from ddpbench.errors import ExperimentError
 from ddpbench.launch.catalog import TableCatalog
-from ddpbench.spec import Case, Devices, PlannedCase, expand, grouping, labels, parse_experiment
+from ddpbench.naming import Namer, columns
+from ddpbench.spec import Case, Devices, PlannedCase, expand, grouping, parse_experiment
 from ddpbench.spec.environment import KNOWN, meant, moves_data, refused
 
 CATALOG = TableCatalog()
@@ -45,7 +46,7 @@ def test_a_variable_is_an_axis_and_numbers_are_texts(axes: str) -> None:
     cases = ddp_cases(axes)
     assert [case.env for case in cases] == [{"NCCL_NTHREADS": "256"}, {"NCCL_NTHREADS": "512"}]
     assert len({case.case_id for case in cases}) == 2
-    assert [*labels(cases).values()] == [
+    assert [Namer(cases).full(case) for case in cases] == [
         f"ddp · 2 ranks · default buckets · NCCL_NTHREADS={value}" for value in (256, 512)
     ]
 
@@ -74,15 +75,15 @@ def test_cases_with_other_variables_are_compared_with_each_other() -> None:
     assert grouping.deciding("compute", ring) == grouping.deciding("compute", tree)
     other = replace(ring, env_json='{"MALLOC_ARENA_MAX": "1"}')
     assert grouping.deciding("compute", ring) != grouping.deciding("compute", other)
-    assert [setting.title for setting in grouping.settings_apart([ring, tree], ["env_json"])] == ["NCCL_ALGO"]
-    assert grouping.words(ring, ["env_json"], [ring, tree]) == ["NCCL_ALGO=Ring"]
+    assert [setting.title for setting in columns([ring, tree], ["env_json"])] == ["NCCL_ALGO"]
+    assert Namer([ring, tree]).apart(ring, ["env_json"]) == ["NCCL_ALGO=Ring"]
 
 
 def test_an_empty_text_is_a_variable_that_is_not_set() -> None:
     unset, ring = ddp_cases('"env.NCCL_ALGO" = ["", "Ring"]')
     assert unset.env == {"NCCL_ALGO": ""}
-    assert labels([unset, ring])[unset.case_id].endswith("NCCL_ALGO unset")
-    assert grouping.words(unset, ["env_json"], [unset, ring]) == ["NCCL_ALGO=unset"]
+    assert Namer([unset, ring]).full(unset).endswith("NCCL_ALGO unset")
+    assert Namer([unset, ring]).apart(unset, ["env_json"]) == ["NCCL_ALGO unset"]
 
 
 @pytest.mark.parametrize(

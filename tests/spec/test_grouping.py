@@ -8,7 +8,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
-from ddpbench.spec import Case, grouping, labels
+from ddpbench.naming import Namer, columns
+from ddpbench.spec import Case, grouping
 from ddpbench.spec.case import _ADDED_LATER
 from ddpbench.spec.grouping import FACETS, check_complete
 from ddpbench.spec.settings import Base
@@ -150,7 +151,7 @@ def test_replicas_leave_the_ids_of_old_cases_alone(
 @pytest.mark.parametrize("name", AXES)
 def test_an_axis_over_any_field_gives_distinct_labels(name: str) -> None:
     cases = pair(name)
-    assert len({*labels(cases).values()}) == 2
+    assert len({Namer(cases).full(case) for case in cases}) == 2
     assert {name} <= {*grouping.differing(cases)} <= {name, *WITH.get(name, ())}
 
 
@@ -167,9 +168,9 @@ def test_cases_are_comparable_but_for_what_a_panel_shares(name: str) -> None:
 @pytest.mark.parametrize("name", AXES)
 def test_whatever_tells_two_cases_apart_has_words_and_a_column(name: str) -> None:
     cases = pair(name)
-    first, second = ([*grouping.words(case, [name], cases)] for case in cases)
+    first, second = ([*Namer(cases).apart(case, [name])] for case in cases)
     assert first != second
-    settings = grouping.settings_apart(cases, FACETS)
+    settings = columns(cases, FACETS)
     assert len(settings) == 1 + (name in WITH)
     assert all(len({setting.text(case) for case in cases}) == 2 for setting in settings)
 
@@ -219,16 +220,16 @@ def test_options_are_compared_among_those_who_have_them() -> None:
         replace(BASE, options_json='{"accumulate": 1}'),
         replace(BASE, strategy="master", options_json="{}"),
     )
-    assert grouping.settings_apart([ddp, other], ["options_json"]) == []
+    assert columns([ddp, other], ["options_json"]) == []
     cases = [ddp, replace(ddp, options_json='{"accumulate": 2}'), other]
-    (setting,) = grouping.settings_apart(cases, ["options_json"])
+    (setting,) = columns(cases, ["options_json"])
     assert (setting.title, [setting.text(case) for case in cases]) == ("accumulate", ["1", "2", ""])
-    told = [grouping.words(case, ["options_json"], cases) for case in cases]
+    told = [Namer(cases).apart(case, ["options_json"]) for case in cases]
     assert told == [["accumulate=1"], ["accumulate=2"], []]
-    assert grouping.words(ddp, ["options_json"], [ddp, other]) == []
-    (workload,) = grouping.settings_apart([BASE, replace(BASE, workload="two_branch")], ["workload"])
+    assert Namer([ddp, other]).apart(ddp, ["options_json"]) == []
+    (workload,) = columns([BASE, replace(BASE, workload="two_branch")], ["workload"])
     assert workload.text(replace(BASE, workload="two_branch")) == "two_branch"
-    (checkpoints,) = grouping.settings_apart(pair("checkpoint"), ["checkpoint"])
+    (checkpoints,) = columns(pair("checkpoint"), ["checkpoint"])
     assert [checkpoints.text(case) for case in pair("checkpoint")] == ["no", "yes"]
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.own_workloads import cast_notes
-from ddpbench.spec import Devices, Experiment, PlannedCase, expand, labels, parse_experiment
+from ddpbench.naming import Namer
+from ddpbench.spec import Devices, Experiment, PlannedCase, expand, parse_experiment
 from ddpbench.spec.grouping import number_words
 
 CATALOG = TableCatalog()
@@ -84,7 +85,7 @@ def test_types_in_words() -> None:
     assert number_words(case, tried) == "bfloat16 and float32 with its own bf16 autocast"
     assert number_words(case, {}) == "the class's own types"
     cast = planned(f'["{OWN}"]', 'dtype = "float64"')[OWN, "ddp"].case
-    assert list(labels([case, cast]).values()) == [
-        "ddp · 2 ranks · default buckets · own types",
+    assert [Namer([case, cast]).full(one) for one in (case, cast)] == [
+        "ddp · 2 ranks · default buckets · the class's own types",
         "ddp · 2 ranks · default buckets · float64",
     ]

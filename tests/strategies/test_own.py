@@ -21,12 +21,13 @@ from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.own_workloads import located_among, with_located
 from ddpbench.launch.verify import name_of, verification_cases
 from ddpbench.machine.identity import sources_digest, sources_named
+from ddpbench.naming import Namer
 from ddpbench.pytest_plugin import _with_files, _within
 from ddpbench.records import RunDir
 from ddpbench.records.plan import planned_json, read_plan
 from ddpbench.report import write_report
 from ddpbench.report.rows import rows_of
-from ddpbench.spec import Case, Devices, Experiment, PlannedCase, expand, labels, parse_experiment
+from ddpbench.spec import Case, Devices, Experiment, PlannedCase, expand, parse_experiment
 from ddpbench.spec.overrides import Owner, option_models, with_whole_options
 from ddpbench.strategies import load_strategy
 from ddpbench.strategies.traits import told_apart, traits_of
@@ -255,8 +256,8 @@ def test_two_files_with_one_class_name_stay_apart() -> None:
     assert (first.options, second.options) == ({"ratio": 0.5}, {"ratio": 0.6})
     assert first.case_id != second.case_id
     second_alike = replace(second, options_json=first.options_json)
-    names = [*labels([first, second_alike]).values()]
-    assert names == ["Sound · 2 ranks · a/mine.py", "Sound · 2 ranks · b/mine.py"]
+    names = [Namer([first, second_alike]).full(case) for case in (first, second_alike)]
+    assert names == ["Sound · 2 ranks · Sound (a/mine.py)", "Sound · 2 ranks · Sound (b/mine.py)"]
     apart = [traits_of(case) for case in told_apart([first, second])]
     assert [traits.display for traits in apart] == ["Sound (a mine.py)", "Sound (b mine.py)"]
     assert len({(traits.colour, traits.marker) for traits in apart}) == 2
@@ -274,8 +275,8 @@ def test_one_that_leaves_choices_is_told_with_them() -> None:
     write("mine.py", "from ddpbench.strategies.ddp.strategy import Ddp\nclass Mine(Ddp): ...\n")
     axes = 'algorithm = ["all_reduce", "ring"]\nschedule = ["overlapped", "after_backward"]'
     found = cases_of(f"{of('mine.py:Mine')}[axes]\n{axes}\n")
-    assert len({*labels(found).values()}) == 4
-    assert labels(found)[found[-1].case_id].endswith(" · ring · after backward")
+    assert len({Namer(found).full(case) for case in found}) == 4
+    assert Namer(found).full(found[-1]).endswith(" · ring · after backward")
     verified = verification_cases(["mine.py:Mine"], ["mlp"], [2], "gloo", algorithms=["all_reduce", "ring"])
     assert {name_of(one.case) for one in verified} == {
         f"mine.py:Mine{chosen}" for chosen in ("", " ring", " after backward", " ring after backward")

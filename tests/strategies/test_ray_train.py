@@ -15,8 +15,9 @@ from ddpbench.errors import MachineError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.verify import verification_cases, verify
 from ddpbench.machine import launched
+from ddpbench.naming import Namer
 from ddpbench.records import Met, Proof, RankStart, RunDir, read_launch
-from ddpbench.spec import Case, Devices, PlannedCase, expand, labels, parse_experiment
+from ddpbench.spec import Case, Devices, PlannedCase, expand, parse_experiment
 from ddpbench.strategies import load_strategy
 from ddpbench.worker.place import Place
 from tests.failures.conftest import ROOT, run_cli
@@ -65,7 +66,7 @@ def test_it_brings_its_own_launcher_and_others_keep_theirs() -> None:
         "ddp": "local",
         "ray_train": "ray",
     }
-    assert labels(one.case for one in entries)[entries[1].case.case_id].endswith("launched by ray")
+    assert Namer(one.case for one in entries).full(entries[1].case).endswith("launched by ray")
 
 
 def test_ddp_may_be_started_by_ray_and_so_is_its_base_case() -> None:

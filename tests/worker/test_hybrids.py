@@ -13,9 +13,9 @@ from ddpbench.analysis.table.frame import case_table
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
+from ddpbench.naming import Namer
 from ddpbench.records import Held, read_launch
 from ddpbench.records.plan import read_plan
-from ddpbench.spec import labels
 from tests.processes import nothing_left_behind
 
 __all__ = ["nothing_left_behind"]
@@ -50,7 +50,8 @@ def test_hybrids_count_the_job_s_samples_once_and_hold_what_they_say(tmp_path: P
     cases = {entry.case.case_id: entry.case for entry in plan.cases if entry.case.strategy != "single"}
     found = {(case.strategy, case.options["replicas"]) for case in cases.values()}
     assert found == {("fsdp", 1), ("fsdp", 2), ("pipeline", 1), ("pipeline", 2)}
-    names = labels(list(cases.values()))
+    namer = Namer(cases.values())
+    names = {case_id: namer.full(case) for case_id, case in cases.items()}
     assert len(set(names.values())) == 4
     assert all(f"replicas={case.options['replicas']}" in names[case.case_id] for case in cases.values())
     for case_id, case in cases.items():

@@ -22,10 +22,10 @@ from ddpbench.analysis.statistics.estimands import MEDIAN
 from ddpbench.analysis.table.frame import csv_of
 from ddpbench.errors import RequestError
 from ddpbench.escaping import escape_openmetrics
+from ddpbench.naming import Namer, ranks_of
 from ddpbench.records import RunDir
 from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import read_plan
-from ddpbench.spec.labels import labels
 from ddpbench.version import VERSION
 
 TABLES: Mapping[str, Callable[[RunDir], pd.DataFrame]] = {
@@ -56,7 +56,7 @@ def _pytest_benchmark(run: RunDir, table: str) -> bytes:
     _only_cases("pytest-benchmark", table)
     plan, machine = read_plan(run), read_machine(run)
     cases = [case for case in read_cases(run, plan) if case.timings]
-    names = labels([case.case for case in cases])
+    names = Namer(case.case for case in cases)
     rows = {str(row["case_id"]): row for row in load(run).to_dict("records")}
     context, identity = machine.get("context", {}), machine.get("identity", {})
     commit = str(context.get("git_commit") or "")
@@ -80,7 +80,7 @@ def _pytest_benchmark(run: RunDir, table: str) -> bytes:
         "benchmarks": [
             _benchmark(
                 case,
-                names[case.case_id],
+                names.full(case.case),
                 plan.experiment,
                 extra_info(case, rows[case.case_id], identity),
             )
@@ -100,7 +100,7 @@ def _benchmark(case: CaseRun, name: str, experiment: str, extra: Mapping[str, An
         "backend": case.case.backend,
     }
     return {
-        "group": f"{case.case.workload} at {case.case.world_size} rank{'s' if case.case.world_size != 1 else ''}",
+        "group": f"{case.case.workload} at {ranks_of(case.case)}",
         "name": name,
         "fullname": f"{experiment}::{name}",
         "params": params,

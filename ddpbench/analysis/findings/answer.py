@@ -21,7 +21,6 @@ from ddpbench.analysis.findings.recovery import recovery_finding, snapshot_findi
 from ddpbench.analysis.findings.wording import (
     MARGIN_WORDS,
     RATIO_THRESHOLD,
-    apart_from,
     bare,
     called,
     conditions,
@@ -32,7 +31,6 @@ from ddpbench.analysis.findings.wording import (
     longer,
     name_of,
     one_bucket,
-    panel_wording,
     plain,
 )
 from ddpbench.analysis.invariants.checked import Violation
@@ -41,9 +39,10 @@ from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Judgement, rounds_for
 from ddpbench.analysis.statistics.tails import missed_words
+from ddpbench.naming import Namer
 from ddpbench.spec import Case, grouping
-from ddpbench.spec.grouping import PANEL
-from ddpbench.strategies.traits import spoken_among, traits_of
+from ddpbench.spec.grouping import PANEL, SCALE, VARIANT
+from ddpbench.strategies.traits import traits_of
 from ddpbench.units import counted, format_at_most
 
 ASKED: tuple[FindingKind, ...] = ("loss", "lead", "links", "inputs", "precision", "threads")
@@ -128,7 +127,6 @@ class _Places:
     """How the panels of a run are told apart."""
 
     def __init__(self, choices: Sequence[Choice], cases: Sequence[Case]) -> None:
-        self._cases = cases
         differing = grouping.differing(cases, PANEL)
         alone = [
             name
@@ -136,7 +134,7 @@ class _Places:
             if len({grouping.panel_value(case, name) for case in cases}) == len(cases)
         ]
         self.fields = alone[:1] or differing
-        self._words_of = panel_wording(self.fields, cases)
+        self._names = Namer(cases)
         self.total = len(cases)
         self.family = [run for one in choices for run in one.ranked]
         judged = {grouping.panel(one.chosen.case) for one in choices}
@@ -145,7 +143,7 @@ class _Places:
 
     def words(self, one: Choice) -> list[str]:
         """Return a panel's own words."""
-        return self._words_of(one.chosen.case)
+        return self._names.apart(one.chosen.case, self.fields)
 
     def name(self, one: Choice) -> str:
         """Return the chosen case's name, told apart from all that were ranked anywhere."""
@@ -157,7 +155,7 @@ class _Places:
 
     def not_judged(self) -> str:
         """Return the panels without a choice."""
-        return listed_apart(self._words_of(case) for case in self.missing)
+        return listed_apart(self._names.apart(case, self.fields) for case in self.missing)
 
     def count(self, count: int) -> str:
         """Return so many panels in words: `both links`, `all 3 workloads`, `2 of 3 settings`."""
@@ -167,8 +165,7 @@ class _Places:
 
     def labels(self, choices: Sequence[Choice]) -> list[str]:
         """Return what must stand beside the numbers, but what the panels differ in, if that is said."""
-        words_of = grouping.wording(self.fields, self._cases)
-        said = {word for one in choices for word in words_of(one.chosen.case)}
+        said = {word for one in choices for word in self._names.apart(one.chosen.case, self.fields)}
         every = list(dict.fromkeys(word for one in choices for word in grouping.told(one.chosen.case)))
         return [word for word in every if word not in said] + (
             ["emulated links"]
@@ -185,10 +182,13 @@ def _in_one(one: Choice) -> str:
         return f"{_stay([one])}: at {ranks} {name} trains {plain(one.gain)} times its samples/s"
     if len(one.ranked) == 1:
         return f"at {ranks} {name} trains {gain}"
-    spoken = spoken_among(one.chosen.case, [run.case for run in one.ranked])
+    names = Namer(run.case for run in one.ranked)
+    spoken = names.spoken_strategy(one.chosen.case)
     if one.tied and gain and {run.case.strategy for run in one.tied} == {one.chosen.case.strategy}:
-        every = [run.case for run in one.ranked]
-        kinds = [", ".join(apart_from(run, every)) or spoken for run in (one.chosen, *one.tied)]
+        kinds = [
+            ", ".join(names.details(run.case, (*VARIANT, *SCALE))) or spoken
+            for run in (one.chosen, *one.tied)
+        ]
         start = f"use {spoken} at {ranks}: {gain}; "
         ends = (f"{listed(kinds)} cannot be told apart", f"{len(kinds)} kinds of it cannot be told apart")
         return fitting(start + end for end in ends)

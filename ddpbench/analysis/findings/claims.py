@@ -36,7 +36,6 @@ from ddpbench.analysis.findings.wording import (
     launch_tags,
     listed,
     longer,
-    panel_wording,
     plain,
     signed,
     size_tags,
@@ -59,10 +58,11 @@ from ddpbench.analysis.statistics.stats import (
 )
 from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.analysis.summary import ClaimVerdict, Decided, HeldPair, PairVerdict
+from ddpbench.naming import Namer, ranks_of
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.claims import JudgedAgain, Of, Past, PlannedClaim
 from ddpbench.spec.grouping import PANEL, SCALE, VARIANT
-from ddpbench.strategies.traits import rings_among, spoken_among, spoken_of, traits_of
+from ddpbench.strategies.traits import traits_of
 from ddpbench.units import counted
 
 _Pair = tuple[CaseRun, CaseRun]
@@ -304,16 +304,15 @@ def _side_words(every: Sequence[Case]) -> Callable[[Case], tuple[list[str], list
     """
     fields = grouping.differing(every, (*VARIANT, *SCALE, *PANEL))
     strategies, sizes = "strategy" in fields, "world_size" in fields
-    rings = rings_among(every)
+    names = Namer(every)
     if strategies:
         fields = [name for name in fields if name not in ("strategy", *_FOLLOWING)]
     if sizes:
         fields = [name for name in fields if name not in ("world_size", "nodes", "ranks_per_node")]
-    words_of = panel_wording(fields, every)
 
     def words(case: Case) -> tuple[list[str], list[str]]:
-        name = [spoken_of(case, rings=rings)] if strategies else []
-        return [*name, *words_of(case)], [counted(case.world_size, "rank")] if sizes else []
+        name = [names.spoken_strategy(case)] if strategies else []
+        return [*name, *names.apart(case, fields)], [ranks_of(case)] if sizes else []
 
     return words
 
@@ -445,11 +444,10 @@ class _Words:
             yield held.briefly
             return
         a, b = pair
-        ranks, end = counted(a.case.world_size, "rank"), ""
-        mine, other = names.of(a), names.of(b)
+        mine, other, end = names.of(a), names.of(b), ""
         if a.case.world_size == b.case.world_size:
-            mine, other = (name.replace(f" at {ranks}", "") for name in (mine, other))
-            end = f" at {ranks}"
+            mine, other = (names.names.variant(run.case) for run in pair)
+            end = f" at {ranks_of(a.case)}"
         if held.verdict == "cannot tell":
             yield f"{mine} against {other}{end}: {self._undecided(held.ratio, named=True)}"
             yield self._undecided(held.ratio)
@@ -610,16 +608,10 @@ class _Words:
 
 def _told_apart(pair: _Pair) -> tuple[str, str]:
     """Return the two of a pair by nothing but what tells them apart: `2 ranks` and `32 ranks`."""
-    cases = [run.case for run in pair]
-    fields = grouping.differing(cases, (*VARIANT, *SCALE, *PANEL))
-    ranks = "world_size" in fields
-    rest = [name for name in fields if not (ranks and name in ("world_size", "nodes", "ranks_per_node"))]
+    names = Namer(run.case for run in pair)
     first, second = (
-        ", ".join(
-            [*([counted(case.world_size, "rank")] if ranks else []), *grouping.words(case, rest, cases)]
-        )
-        or spoken_among(case, cases)
-        for case in cases
+        ", ".join(names.apart(run.case, (*VARIANT, *SCALE, *PANEL))) or names.spoken_strategy(run.case)
+        for run in pair
     )
     return first, second
 

@@ -44,6 +44,7 @@ from ddpbench.analysis.statistics.stats import (
     Judgement,
     samples_rate,
 )
+from ddpbench.naming import Namer, layout_of, ranks_of
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import PANEL, Key, cap_order, cap_words
 from ddpbench.strategies.traits import traits_of
@@ -120,15 +121,20 @@ def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Findi
 
 @dataclass(frozen=True, slots=True)
 class _Apart:
-    """What tells the panels that sentences are made of from each other: fields, and one case of each."""
+    """What tells the panels that sentences are made of from each other: fields, and the names of one case of each."""
 
     fields: tuple[str, ...]
-    cases: tuple[Case, ...]
+    names: Namer
 
     @classmethod
     def between(cls, groups: Sequence[Sequence[CaseRun]]) -> _Apart:
-        cases = tuple(members[-1].case for members in groups)  # the first may be one that needs no link
-        return cls(tuple(grouping.differing(cases, PANEL)), cases)
+        cases = [members[-1].case for members in groups]  # the first may be one that needs no link
+        beside = [name for name in PANEL if name != "workload"]  # which every sentence tells
+        return cls(tuple(grouping.differing(cases, beside)), Namer(cases))
+
+    def of(self, case: Case) -> list[str]:
+        """Return what tells a case's panel from the others, beside its workload."""
+        return self.names.apart(case, self.fields)
 
 
 _DECIDED = ("faster", "slower", "equivalent")
@@ -391,16 +397,15 @@ def _unlike_timed(run: CaseRun) -> str:
 def _place(run: CaseRun, apart: _Apart, family: Sequence[CaseRun] = ()) -> tuple[str, list[str]]:
     """Return ranks, of several layouts with the case's; and the workload with what tells the panel from others."""
     case = run.case
-    ranks = counted(case.world_size, "rank")
+    ranks = ranks_of(case)
     if len({one.case.nodes for one in family if traits_of(one.case).exchanges}) > 1:
-        ranks += f" ({case.nodes} x {case.ranks_per_node})"
-    more = grouping.words(case, [name for name in apart.fields if name != "workload"], apart.cases)
-    return ranks, [case.workload, *more]
+        ranks += f" ({layout_of(case)})"
+    return ranks, [case.workload, *apart.of(case)]
 
 
 def _labels(run: CaseRun, apart: _Apart) -> tuple[str, ...]:
     """Return what must stand beside the numbers, but what the sentence says."""
-    said = grouping.words(run.case, apart.fields, apart.cases)
+    said = apart.of(run.case)
     return tuple(word for word in grouping.told(run.case) if word not in said)
 
 

@@ -13,7 +13,7 @@ from ddpbench.analysis.sentences import Sentence, sentence
 from ddpbench.analysis.shares import percent_of, share_of_step
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, shows_less
-from ddpbench.spec import labels
+from ddpbench.naming import Namer
 from ddpbench.units import counted
 
 MOST = 3
@@ -115,7 +115,7 @@ def _without_twins(members: Sequence[InputCase]) -> Iterable[Finding]:
     looks = [member for member in members if member.verdict == "looks input-bound"]
     if not looks:
         return
-    names = labels(member.run.case for member in members)
+    names = Namer(member.run.case for member in members)
     worst = max(looks, key=lambda member: member.waited_share or 0.0)
     verb = "looks" if len(looks) == 1 else "look"
     text = (
@@ -125,7 +125,7 @@ def _without_twins(members: Sequence[InputCase]) -> Iterable[Finding]:
     yield Finding(
         kind="inputs",
         text=sentence(text),
-        tags=(names[worst.run.case_id], "instrumented steps"),
+        tags=(names.full(worst.run.case), "instrumented steps"),
         evidence="inputs",
         verdict="note",
         cases=(worst.run.case_id,),

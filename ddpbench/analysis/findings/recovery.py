@@ -10,6 +10,7 @@ from ddpbench.analysis.goodput import words
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.recovery import RecoveryCost
 from ddpbench.analysis.sentences import capital, sentence
+from ddpbench.naming import Namer
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import RECOVERIES
 from ddpbench.units import counted, format_seconds
@@ -28,20 +29,24 @@ def _costs(cases: Sequence[CaseRun]) -> list[tuple[CaseRun, RecoveryCost]]:
     return costs
 
 
+_BESIDE = ("workload", "strategy", "world_size")
+"""What a failure's sentence tells beside its kind."""
+
+
 def recovery_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """Return a sentence on each kind of failure, from the cheapest to the dearest."""
     able = [
         (run, cost) for run, cost in _costs(cases) if cost.total is not None and cost.restored is not None
     ]
     kinds = [run.case.recovery for run, _ in able]
-    apart = grouping.differing([run.case for run, _ in able], ("world_size", "strategy", "workload"))
+    names = Namer(run.case for run, _ in able)
     found: list[tuple[float, Finding]] = []
     for run, cost in able:
         assert cost.total is not None
         assert cost.restored is not None
         what = capital(RECOVERIES[run.case.recovery])
         if kinds.count(run.case.recovery) > 1:
-            what = f"{what}, {', '.join(grouping.words(run.case, apart, [one.case for one, _ in able]))}"
+            what = f"{what}, {', '.join(names.apart(run.case, _BESIDE))}"
         pause = f"training goes on after {plain(cost.restored)} s"
         whole = f"has made up for what was lost after {plain(cost.total)} s"
         joined = f", and pauses for {plain(cost.joined)} s as it returns" if cost.joined is not None else ""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.groups import grouped
@@ -20,6 +19,7 @@ from ddpbench.analysis.judging import judge_pairs
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.stats import Judgement
+from ddpbench.naming import Namer
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import Key, cap_order, virtual_words
 from ddpbench.spec.links import links_apart, links_of
@@ -126,6 +126,4 @@ def _links(run: CaseRun, other: CaseRun) -> str:
 
 
 def _options(run: CaseRun, other: CaseRun) -> str:
-    mine: Mapping[str, Any] = run.case.workload_options
-    theirs = other.case.workload_options
-    return ", ".join(f"{key}={value}" for key, value in mine.items() if theirs.get(key) != value)
+    return ", ".join(Namer([run.case, other.case]).apart(run.case, ("workload_options_json",)))

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from ddpbench.analysis.names import short_workloads
 from ddpbench.analysis.network import beyond_formula_s
 from ddpbench.analysis.read.launches import CaseRun, Launch
 from ddpbench.analysis.read.pace import host_share, late_s
 from ddpbench.analysis.shares import percent_of
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import MARGIN, Judgement, mean_step_s
+from ddpbench.naming import Namer, layout_of, ranks_of
 from ddpbench.records import Compared
-from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import SCALE, VARIANT, cap_words
-from ddpbench.strategies.traits import spoken_among, traits_of
-from ddpbench.units import counted, decimals_borne, format_at_most
+from ddpbench.strategies.traits import traits_of
+from ddpbench.units import decimals_borne, format_at_most
 
 INEXACT: frozenset[Compared] = frozenset(
     {
@@ -58,29 +57,6 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else list(names))
 
 
-_OF_WORKLOAD = ("workload_options_json", "local_batch", "global_batch")
-"""What may follow from the workload."""
-
-
-def panel_wording(fields: Iterable[str], among: Iterable[Case]) -> Callable[[Case], list[str]]:
-    """Return what gives the words that tell a case from others by these fields: all of them are looked through once.
-
-    Where workloads differ, what follows from them is left out. Of an own workload the class alone is named: its
-    path would fill the sentence.
-    """
-    every, names = list(among), list(fields)
-    if "workload" not in names:
-        return grouping.wording(names, every)
-    workloads = short_workloads({other.workload for other in every})
-    follows = [
-        name
-        for name in _OF_WORKLOAD
-        if len({(other.workload, grouping.panel_value(other, name)) for other in every}) == len(workloads)
-    ]
-    words_of = grouping.wording([name for name in names if name not in ("workload", *follows)], every)
-    return lambda case: list(dict.fromkeys([workloads[case.workload], *words_of(case)]))
-
-
 def listed_apart(names: Iterable[Iterable[str]]) -> str:
     """Return a few names of several words, which are set apart as in tables."""
     return listed([" · ".join(words) for words in names])
@@ -88,22 +64,8 @@ def listed_apart(names: Iterable[Iterable[str]]) -> str:
 
 def called(run: CaseRun, family: Iterable[CaseRun], more: Iterable[str] = ()) -> str:
     """Return a case's strategy, with what tells it from others of that strategy in brackets; of `more` fields too."""
-    every = [other.case for other in family]
-    words = apart_from(run, every, more)
-    spoken = spoken_among(run.case, every)
-    return f"{spoken} ({', '.join(words)})" if words else spoken
-
-
-def apart_from(run: CaseRun, every: Sequence[Case], more: Iterable[str] = ()) -> list[str]:
-    """Return what tells a case from others of its strategy; of `more` fields too."""
-    same = [case for case in every if case.strategy == run.case.strategy]
     # Numbers of ranks are told by the sentence, and layouts where one number of ranks has several.
-    beside = [case for case in same if case.world_size == run.case.world_size]
-    layouts = grouping.differing(beside, ("nodes", "ranks_per_node"))
-    fields = [
-        name for name in (*VARIANT, *SCALE, *more) if name not in ("world_size", "nodes", "ranks_per_node")
-    ]
-    return grouping.words(run.case, [*grouping.differing(same, fields), *layouts], same)
+    return Namer(other.case for other in family).variant(run.case, (*VARIANT, *SCALE, *more))
 
 
 def launch_tags(rounds: int, comparisons: int = 1) -> tuple[str, ...]:
@@ -175,8 +137,7 @@ def _shared_cores(runs: Sequence[CaseRun]) -> list[str]:
 def _where(run: CaseRun, runs: Sequence[CaseRun]) -> str:
     """Return a case's name among these, with its ranks where others have another number."""
     several = len({one.case.world_size for one in runs}) > 1
-    ranks = counted(run.case.world_size, "rank")
-    return f"{called(run, runs)} at {ranks}" if several else called(run, runs)
+    return f"{called(run, runs)} at {ranks_of(run.case)}" if several else called(run, runs)
 
 
 def _paced(runs: Sequence[CaseRun]) -> list[str]:
@@ -275,15 +236,14 @@ def name_of(run: CaseRun, other: CaseRun | None = None, family: Iterable[CaseRun
     """
     case = run.case
     beside = [*([other] if other is not None else []), *family]
-    told_apart = [spoken_among(case, [case, *(one.case for one in beside)])]
-    same = [case, *(one.case for one in beside if one.case.strategy == case.strategy)]
-    told_apart += grouping.words(case, grouping.differing(same, VARIANT), same)
+    more = []
     linked = other is not None and traits_of(case).exchanges and traits_of(other.case).exchanges
     if other is not None and linked and case.nodes != other.case.nodes:
-        told_apart.append(f"{case.nodes} x {case.ranks_per_node}")
+        more.append(layout_of(case))
     if other is not None and takes_another_path(run) and not takes_another_path(other):
-        told_apart.append("(another path of training)")
-    return " ".join(told_apart)
+        more.append("another path of training")
+    names = Namer([case, *(one.case for one in beside)])
+    return names.variant(case, VARIANT, layouts=False, more=more)
 
 
 def inverse(ratio: Interval) -> Interval:

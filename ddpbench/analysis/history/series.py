@@ -25,8 +25,8 @@ from ddpbench.analysis.statistics.changepoints import (
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import ALPHA, Comparison, geometric_mean
 from ddpbench.errors import RequestError, meant
+from ddpbench.naming import Namer
 from ddpbench.spec import Case
-from ddpbench.spec.labels import labels
 
 ABSENT = "not"
 
@@ -142,15 +142,15 @@ def history_of(sides: Sequence[Side], *, only: str = "", alpha: float = ALPHA) -
         RequestError: no case is in two of the runs, or none is called so.
     """
     every = _over_runs(sides)
-    names = labels([first.case for first, _ in every])
+    names = Namer(first.case for first, _ in every)
     shared = [one for one in every if sum(run is not None for run in one[1]) > 1]
     if not shared:
         raise RequestError(
             f"no two of these {len(sides)} runs have a case in common: cases are matched by what they specify"
         )
-    kept = [one for one in shared if only.lower() in names[one[0].case.case_id].lower()]
+    kept = [one for one in shared if only.lower() in names.full(one[0].case).lower()]
     if not kept:
-        known = sorted(names[first.case.case_id] for first, _ in shared)
+        known = sorted(names.full(first.case) for first, _ in shared)
         near = meant(only, {*known, *" ".join(known).split()})
         raise RequestError(f"--case {only}: no case is called so; {near}known: {', '.join(known)}")
     pointed = [(first, _points(runs, sides)) for first, runs in kept]
@@ -160,7 +160,7 @@ def history_of(sides: Sequence[Side], *, only: str = "", alpha: float = ALPHA) -
     if max(counts) < fewest:  # none is long enough yet: what all of them need, and not what the longest would
         fewest = fewest_values(alpha / len(counts))
     cases = tuple(
-        _case(names[first.case.case_id], first.case, points, level, fewest) for first, points in pointed
+        _case(names.full(first.case), first.case, points, level, fewest) for first, points in pointed
     )
     return History(
         sides=tuple(sides),

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 
 from ddpbench.analysis.read.launches import CaseRun, Launch, ProofRun
 from ddpbench.analysis.summary import Failure
-from ddpbench.spec import labels
+from ddpbench.naming import Namer
 
 
 def failures_of(cases: Sequence[CaseRun]) -> Iterable[Failure]:
     """Yield every launch that is not ok, every failed proof, every case skipped or without enough rounds."""
-    names = labels(case.case for case in cases)
+    names = Namer(case.case for case in cases)
     for case in cases:
-        label = names[case.case_id]
+        label = names.full(case.case)
         proof = case.proof
         bad = [launch for launch in case.launches if not launch.ok]
         if proof is not None and proof.status != "ok":

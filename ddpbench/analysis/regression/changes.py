@@ -60,10 +60,10 @@ from ddpbench.analysis.statistics.tails import (
     unseen_words,
 )
 from ddpbench.analysis.statistics.timings import Timing
+from ddpbench.naming import Namer
 from ddpbench.records import RunDir
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import Key
-from ddpbench.spec.labels import labels
 
 ChangeVerdict = Literal["faster", "slower", "equivalent", "cannot tell", "not comparable"]
 
@@ -291,7 +291,7 @@ def changes_of(
     found: list[Change] = []
     asked: dict[int, tuple[CaseRun, CaseRun]] = {}
     together = matched(base.cases, new.cases, differing)
-    names = labels([run.case for pair in together if (run := pair[0] or pair[1]) is not None])
+    names = Namer(run.case for pair in together if (run := pair[0] or pair[1]) is not None)
     left = [pair for pair in together if None in pair]
     for a, b in together:
         known = a or b
@@ -299,7 +299,7 @@ def changes_of(
         reason = _reason(a, b, base, new, left, but=differing)
         if not reason and a is not None and b is not None:
             asked[len(found)] = a, b
-        found.append(_unjudged(a, b, names[known.case.case_id], reason))
+        found.append(_unjudged(a, b, names.full(known.case), reason))
     judge = _in_turn if paired else _apart
     walls = [round_wall_s(side.cases) for side in (base, new)]
     begin_s = _begin_s(base, new, paired=paired)
@@ -432,7 +432,7 @@ class _Told:
 def _setting_apart(own: Case, other: Case) -> str:
     """Return the one setting in which two cases differ, as the other has it; empty where they differ in more."""
     names = [name for name in grouping.differing([own, other]) if name != "experiment"]
-    return f"{names[0]} = {getattr(other, names[0])}" if len(names) == 1 else ""
+    return ", ".join(Namer([own, other]).apart(other, names)) if len(names) == 1 else ""
 
 
 def _told(rounds: int, ratio: Interval, margin: float, fewest: int) -> _Told:

@@ -24,6 +24,7 @@ from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import samples_rate, step_time
 from ddpbench.analysis.table.frame import case_table
 from ddpbench.errors import RequestError
+from ddpbench.naming import Namer
 from ddpbench.records import RunDir, why_unproved
 from ddpbench.records.machine import SlurmJob, read_machine
 from ddpbench.records.plan import StoredPlan, read_plan
@@ -266,7 +267,8 @@ def _job(run: CaseRun, base: CaseRun, request: AllocationRequest, *, base_case: 
     found = None if base_case else speedup_over(run, base)
     if found is None and not base_case:
         raise RequestError(
-            f"{case.label} shares no rounds with its base case, so that it has no speed-up: resume the sweep"
+            f"{Namer([case, base.case]).full(case)} shares no rounds with its base case, so that it has no speed-up: "
+            "resume the sweep"
         )
     speedup = Interval(value=1.0) if found is None else found[0]
     devices = case.world_size * (1 if case.device == "cuda" else case.threads_per_rank + case.loader_workers)

@@ -20,8 +20,9 @@ from ddpbench.analysis.scaling.model import LAW_NAMES
 from ddpbench.analysis.scaling.speedups import SpeedupCurve
 from ddpbench.analysis.sentences import sentence
 from ddpbench.helper_process import Beside
+from ddpbench.naming import on_nodes, on_nodes_of
 from ddpbench.spec import Case, grouping
-from ddpbench.spec.grouping import cap_order, is_virtual
+from ddpbench.spec.grouping import FACETS, batch_words, cap_order, is_virtual
 from ddpbench.strategies.traits import traits_of
 
 
@@ -110,7 +111,7 @@ def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
                 beside = [run for run in own if run.case.strategy != strategy]
                 words = [name_of(runs[-1], alike[0] if alike else None, beside)]
                 if len(caps) > 1:
-                    words.append(f"with {'default' if isinstance(cap, str) else f'{cap:g} MiB'} buckets")
+                    words.append(f"with {FACETS['bucket_cap_mb'].word(runs[-1].case)}")
                 found.append(
                     CaseCurve(
                         name=" ".join([*words, *([nodes] if nodes else [])]),
@@ -135,17 +136,16 @@ def _ladders(runs: Sequence[CaseRun]) -> Iterable[tuple[list[CaseRun], str]]:
     several = grouped([run for run in ordered if run.case.nodes > 1], lambda run: (run.case.ranks_per_node,))
     alone = not several or any(run.case.world_size > max(several)[0] for run in one)
     if alone:
-        yield one, "on 1 node" if several else ""
+        yield one, on_nodes(one[0].case) if one and several else ""
     for (per_node,), beyond in several.items():
-        words = f"on nodes of {per_node}" if len(several) + alone > 1 else ""
+        words = on_nodes_of(beyond[0].case) if len(several) + alone > 1 else ""
         yield [run for run in one if run.case.world_size <= per_node] + beyond, words
 
 
 def _shared(run: CaseRun) -> tuple[str, ...]:
     """Return workload, scaling and batch, and the labels that must stand beside a number."""
     case = run.case
-    held, batch = ("local", case.local_batch) if case.scaling == "weak" else ("global", case.global_batch)
-    scaling = f"{case.scaling} scaling with a {held} batch of {batch:,}"
+    scaling = f"{FACETS['scaling'].word(case)} with a {batch_words(case)}"
     return (case.workload, scaling, *grouping.told(case))
 
 

@@ -9,6 +9,7 @@ from ddpbench.analysis.checkpoints import checkpoint_costs
 from ddpbench.analysis.goodput import best, daly, ettr, young
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.errors import RequestError
+from ddpbench.naming import Namer
 from ddpbench.spec.grouping import RECOVERIES
 
 
@@ -56,12 +57,11 @@ def saving_of(cases: Sequence[CaseRun], workload: str, mtbf_s: float) -> Saving:
 
 def _saving(run: CaseRun, mtbf_s: float, snapshot_s: float, restored_s: float | None, how: str) -> Saving:
     period_s = best(snapshot_s, mtbf_s)
-    ranks = f"{run.case.world_size} rank{'s' if run.case.world_size != 1 else ''}"
     return Saving(
         mtbf_s=mtbf_s,
         snapshot_s=snapshot_s,
         restored_s=restored_s,
-        measured=f"{run.case.strategy}, {ranks}{how}",
+        measured=f"{Namer([run.case]).short(run.case)}{how}",
         period_s=period_s,
         young_s=young(snapshot_s, mtbf_s),
         daly_s=daly(snapshot_s, mtbf_s),

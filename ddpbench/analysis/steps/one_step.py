@@ -15,8 +15,8 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.parts import RankSteps
 from ddpbench.analysis.read.transfers import transfers_of
 from ddpbench.analysis.read.virtual import nominal
+from ddpbench.naming import Namer
 from ddpbench.records import COMPUTE_SPANS, CommRecord, RankStart, RunDir, StepRecord, read_launch
-from ddpbench.spec import labels
 
 MOST_LANES = 8
 """With more ranks: those that computed least, as the median and most, the slowest, the last backward, and rank 0."""
@@ -95,7 +95,7 @@ def one_step(run: RunDir, cases: Sequence[CaseRun]) -> tuple[OneStep | None, str
     lengths = {number: sum(parts.values()) for number, parts in case.parts.by_round.items()}
     number = statistics.median_low((length, number) for number, length in lengths.items())[1]
     ranks = nominal(read_launch(run.launch(case.case_id, "measure", number)).ranks, case.case)
-    label = labels(run.case for run in cases)[case.case_id]
+    label = Namer(run.case for run in cases).full(case.case)
     hosts = sorted({start.host for rank in ranks for start in rank.of(RankStart)})
     if len(hosts) > 1:
         return None, (

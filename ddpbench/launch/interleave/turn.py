@@ -60,17 +60,17 @@ class _Telling(Listener):
         _tell("doing", what=what)
 
     def launch_started(self, entry: PlannedCase, what: str, done: int, total: int, left_s: float) -> None:
-        _tell("doing", what=f"launching {entry.case.label} ({what})")
+        _tell("doing", what=f"launching {self.names.full(entry.case)} ({what})")
 
     def pulse(self, entry: PlannedCase, pulse: Pulse, samples_per_s: float | None) -> None:
         if time.monotonic() - self._pulsed > _PULSE_S:
             self._pulsed = time.monotonic()
-            _tell("doing", what=f"launching {entry.case.label}")
+            _tell("doing", what=f"launching {self.names.full(entry.case)}")
 
     def launch_ended(self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None) -> None:
         _tell(
             "launch",
-            label=entry.case.label,
+            label=self.names.full(entry.case),
             status=outcome.status,
             error=outcome.error,
             samples_per_s=samples_per_s,
@@ -79,7 +79,7 @@ class _Telling(Listener):
         blocks = outcome.noise.in_turn or outcome.status != "ok" or outcome.purpose != "measure"
         if asked and not blocks and entry.case.case_id not in self._whole:
             self._whole.add(entry.case.case_id)
-            self.warn(f"{entry.case.label}: {WHOLE}: the workload's own loader has workers")
+            self.warn(f"{self.names.full(entry.case)}: {WHOLE}: the workload's own loader has workers")
 
     def warn(self, text: str) -> None:
         _tell("warning", text=text)

@@ -105,7 +105,7 @@ class Progress:
         """Tells what was left out of the promised rounds where the budget is spent."""
         if self.result.stop_reason != "budget":
             return
-        left = left_out_words(self.plan.labels(), self.done, self._budget)
+        left = left_out_words(self.plan.names, self.done, self._budget)
         if left:
             self.warn(f"{left}; to run them: {command('ddpbench', 'sweep', self._run.path)}")
 

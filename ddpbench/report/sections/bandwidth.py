@@ -15,7 +15,7 @@ from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import MOST_SERIES, Series, variant_words
 from ddpbench.report.standing import BEST, Stand
-from ddpbench.report.words import launches_each, number, ranks, series_of
+from ddpbench.report.words import launches_each, number, series_of
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import cap_order
 from ddpbench.spec.links import but_rate, links_of, short_links
@@ -91,7 +91,7 @@ def by_rate(rows: Sequence[Row]) -> list[list[Series]]:
 def name_of(lines: Sequence[Series]) -> str:
     """Return what the lines of a figure share, in a few words."""
     row = lines[0].rows[0]
-    return f"{row.strategy_name}, {ranks(row.case.world_size)}"
+    return row.names.short(row.case, (), layouts=False)
 
 
 def of_caps(lines: Sequence[Series]) -> bool:

@@ -16,7 +16,7 @@ from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import axis_end, block, over_bar
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
-from ddpbench.report.series import full_names, panels_of, variant_words
+from ddpbench.report.series import panels_of
 from ddpbench.report.words import launches_each, milliseconds, percent, series_of, signed_percent
 
 if TYPE_CHECKING:
@@ -36,22 +36,16 @@ class Bar:
     """One case's parts of a step, seconds."""
 
     row: Row
-    words: str
-    """What tells it from its strategy's other variants; empty where there are none."""
     step: StepParts
     parts: Mapping[str, float]
     """In the order in which they are stacked."""
     apart: bool = False
     """Its instrumented steps do not take as long as its timed ones: it does not describe these."""
 
-    def called(self, *, cap: bool) -> str:
-        """Return its name, with its bucket cap or without."""
-        return ", ".join(filter(None, [self.row.name if cap else self.row.name_but_cap, self.words]))
-
     @property
     def name(self) -> str:
         """Its whole name."""
-        return self.called(cap=True)
+        return self.row.name
 
     @property
     def exposed_s(self) -> float:
@@ -105,9 +99,9 @@ def _apart(bars: Iterable[Bar]) -> list[str]:
     if not found:
         return []
     found.sort(key=lambda bar: -abs(bar.overhead or 0))
-    names = full_names(bar.row for bar in every)
+    names = every[0].row.names.of(bar.row.case for bar in every)
     cases = [
-        f"{names[bar.row.case_id]} ({percent(abs(off))} {'longer' if off > 0 else 'shorter'})"
+        f"{names.short(bar.row.case)} ({percent(abs(off))} {'longer' if off > 0 else 'shorter'})"
         for bar in found[:4]
         if (off := bar.overhead or 0.0)
     ]
@@ -135,7 +129,6 @@ _QUESTION = "What fills a step?"
 
 def _bars(summary: RunSummary, rows: Sequence[Row]) -> dict[str, Bar]:
     by_id = {row.case_id: row for row in rows}
-    words = variant_words(rows)
     apart = {violation.case_id for violation in summary.conclusions.checks.of("instrumented_as_timed")}
     bars: dict[str, Bar] = {}
     for step in summary.steps.breakdown:
@@ -144,7 +137,6 @@ def _bars(summary: RunSummary, rows: Sequence[Row]) -> dict[str, Bar]:
             continue
         bars[row.case_id] = Bar(
             row=row,
-            words=words[row.case_id],
             step=step,
             parts={name: step.parts.by_name[name].value for name in style.PHASES},
             apart=row.case_id in apart,
@@ -307,8 +299,8 @@ def _table(bars: Sequence[Bar]) -> Table:
 
 def _labels(bars: Sequence[Bar]) -> list[str]:
     """Return the bars' names as the figure has them: without a bucket cap that all share, which the caption tells."""
-    cap = not _shared_cap(bars)
-    return [bar.called(cap=cap) + MARK * bar.apart for bar in bars]
+    names = bars[0].row.names.of(bar.row.case for bar in bars)
+    return [names.short(bar.row.case) + MARK * bar.apart for bar in bars]
 
 
 def _shared_cap(bars: Sequence[Bar]) -> str:

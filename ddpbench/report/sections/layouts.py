@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.naming import layout_of
 from ddpbench.report.captions import captioned, fullest, label_of, marks_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
-from ddpbench.report.series import alike_but, variant_words
+from ddpbench.report.series import alike_but
 from ddpbench.report.standing import (
     AS_GOOD,
     BEST,
@@ -26,7 +27,7 @@ from ddpbench.report.standing import (
     widest,
 )
 from ddpbench.report.words import launches_each, milliseconds, not_drawn, percent, series_of
-from ddpbench.spec.grouping import Key, cap_order
+from ddpbench.spec.grouping import SCALE, VARIANT, Key, cap_order
 
 if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
@@ -54,7 +55,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
 
 def shape(row: Row) -> str:
     """Return a layout as nodes x ranks on each: `2 x 4`."""
-    return f"{row.case.nodes} x {row.case.world_size // max(row.case.nodes, 1)}"
+    return layout_of(row.case)
 
 
 def _has(row: Row) -> bool:
@@ -80,7 +81,7 @@ def _groups(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def _name(group: Sequence[Row]) -> str:
-    return group[0].name
+    return group[0].names.short(group[0].case, (*VARIANT, *SCALE), layouts=False)
 
 
 def _gap(stand: Stand | None) -> str:
@@ -97,7 +98,7 @@ def _picture(
     shown = [row for group in groups for row in group if _has(row)]
     heading = _heading(groups, told)
     missing = {
-        row.case_id: f"{row.name}, {shape(row)} ({row.status})"
+        row.case_id: f"{_name([row])}, {shape(row)} ({row.status})"
         for group in groups
         for row in group
         if not _has(row)
@@ -198,12 +199,6 @@ def _table(
 def _points(
     groups: Sequence[Sequence[Row]], told: Mapping[str, Stand], raw: Mapping[str, Sequence[float]]
 ) -> Groups:
-    names = variant_words([row for group in groups for row in group], layouts=False)
-
-    def heading(group: Sequence[Row]) -> str:
-        others = names[group[0].case_id]
-        return f"{_name(group)}{f', {others}' if others else ''}"
-
     def point(row: Row) -> Point:
         step = row.step_time_s.scaled(1e3) if row.step_time_s and row.ok else None
         gap = _gap(told.get(row.case_id))
@@ -217,7 +212,7 @@ def _points(
         )
 
     return [
-        (heading(group), any(row.oversubscribed for row in group), [point(row) for row in group])
+        (_name(group), any(row.oversubscribed for row in group), [point(row) for row in group])
         for group in groups
     ]
 

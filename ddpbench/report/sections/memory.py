@@ -71,7 +71,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
             " On the CPU so is what the C library keeps of freed memory, which is much where layers are gathered and "
             "given up in every step; with MALLOC_MMAP_THRESHOLD_=131072 in the environment it gives that back at once."
         )
-    left = list(dict.fromkeys(traits_of(row.case).display for row in rows if traits_of(row.case).one_process))
+    left = list(dict.fromkeys(row.strategy_name for row in rows if traits_of(row.case).one_process))
     if left:
         note += f" Left out, for one process holds all replicas: {', '.join(left)}."
     return Section(

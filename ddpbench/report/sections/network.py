@@ -18,7 +18,7 @@ from ddpbench.report.draw import style
 from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
-from ddpbench.report.series import Panel, panels_of, variant_words
+from ddpbench.report.series import Panel, panels_of
 from ddpbench.report.words import not_drawn, number, series_of
 from ddpbench.spec.links import link_words, local_rate, short_links
 from ddpbench.units import counted, format_bytes
@@ -275,7 +275,6 @@ def _table(lines: Sequence[Line], panel: Panel) -> Table:
 def _traffic(rows: Sequence[Row]) -> Table | None:
     """Return what the busiest node's link carried a step, case by case; None where nothing was counted."""
     several = len({row.case.workload for row in rows}) > 1
-    variants = variant_words(rows)
     lines = []
     for row in rows:
         if not row.ok or row.traffic is None:
@@ -284,7 +283,7 @@ def _traffic(rows: Sequence[Row]) -> Table | None:
         lines.append(
             (
                 Cell(
-                    text=", ".join(filter(None, [row.name, variants[row.case_id]])),
+                    text=row.name,
                     under=row.case.workload if several else "",
                 ),
                 Cell(text=short_links(row.case.fabric)),

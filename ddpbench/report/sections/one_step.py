@@ -14,7 +14,6 @@ from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import block
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
-from ddpbench.report.series import full_names
 from ddpbench.report.words import milliseconds, series_of
 from ddpbench.units import counted, format_bytes
 
@@ -69,7 +68,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
         anchor="one-step",
         title="One step",
         question="Why is communication exposed?",
-        pictures=() if told is None or row is None else (_picture(told, row, full_names(rows)[row.case_id]),),
+        pictures=() if told is None or row is None else (_picture(told, row, row.names.short(row.case)),),
         absent=absent if told is None or row is None else "",
     )
 

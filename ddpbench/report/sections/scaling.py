@@ -8,9 +8,9 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.names import names_of
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.naming import Namer
 from ddpbench.report.captions import (
     captioned,
     claimed_speedups,
@@ -136,9 +136,9 @@ def _base_text(shown: Sequence[Row], by_id: Mapping[str, Row]) -> str:
     bases = {base: by_id[base] for base in over if base in by_id and by_id[base].samples_per_s is not None}
     if not bases or len(bases) < len(over):
         return ""
-    names = names_of([base.case for base in bases.values()])
+    names = Namer(base.case for base in bases.values())
     words = [
-        f"{names[base] if len(bases) > 1 else row.name}, {row.samples_per_s} samples/s"
+        f"{names.spoken(row.case) if len(bases) > 1 else row.name}, {row.samples_per_s} samples/s"
         + (f" (of {series_of(list(dict.fromkeys(over[base])))})" if len(bases) > 1 else "")
         for base, row in bases.items()
     ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.names import names_of
+from ddpbench.naming import Namer
 from ddpbench.report.parts import Cell, Column, Section, Table
 from ddpbench.spec.grouping import launcher_name
 
@@ -27,7 +27,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     if not told:
         return None
     told.sort(key=lambda one: (one[0].case.strategy, one[0].case.world_size, one[1].total.value))
-    names = names_of([row.case for row, _ in told])
+    names = Namer(row.case for row, _ in told)
     table = Table(
         caption=(
             "Start-up, s: from the moment at which a launch is asked for to the end of its last rank's first step, "
@@ -41,7 +41,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
             *(Column(f"{title}, s", number=True) for title in _PARTS),
             Column("Server's share, s", number=True),
         ),
-        rows=tuple(_cells(names[row.case_id], row, start) for row, start in told),
+        rows=tuple(_cells(names.spoken(row.case), row, start) for row, start in told),
     )
     return Section(
         anchor="start-up",

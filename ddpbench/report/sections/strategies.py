@@ -17,7 +17,7 @@ from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone
 from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
-from ddpbench.report.series import Panel, Series, full_names, panels_of
+from ddpbench.report.series import Panel, Series, panels_of
 from ddpbench.report.tables.data_parallel import is_data_parallel
 from ddpbench.report.words import launches_each, not_drawn, number, ranks, series_of, valued
 from ddpbench.spec import Case, grouping
@@ -65,7 +65,6 @@ def _ratios(summary: RunSummary, rows: Sequence[Row]) -> tuple[Table, ...]:
     ]
     if not told:
         return ()
-    names = full_names(rows)
     return (
         Table(
             caption="Step time of one case over another's, paired within rounds: what the findings are made of. "
@@ -78,8 +77,8 @@ def _ratios(summary: RunSummary, rows: Sequence[Row]) -> tuple[Table, ...]:
             ),
             rows=tuple(
                 (
-                    Cell(text=names[a.case_id]),
-                    Cell(text=names[b.case_id]),
+                    Cell(text=a.names.short(a.case)),
+                    Cell(text=b.names.short(b.case)),
                     Cell.estimate(ratio, null=1),
                     Cell(text=verdict),
                 )

@@ -19,7 +19,7 @@ from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import block, over_bar
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
-from ddpbench.report.series import panels_of, variant_words
+from ddpbench.report.series import panels_of
 from ddpbench.report.words import series_of
 from ddpbench.units import counted, with_minus
 
@@ -178,7 +178,6 @@ def _left_out(falls: Sequence[Fall]) -> tuple[str, ...]:
 
 def _falls(summary: RunSummary, rows: Sequence[Row]) -> list[Fall]:
     by_id = {row.case_id: row for row in rows}
-    words = variant_words(rows)
     panels = {row.case_id: panel.name for panel in panels_of(rows) for row in panel.rows}
     found: dict[str, list[Loss]] = {}
     for loss in summary.steps.waterfall:
@@ -192,7 +191,7 @@ def _falls(summary: RunSummary, rows: Sequence[Row]) -> list[Fall]:
         falls.append(
             Fall(
                 row=row,
-                name=f"{row.name}, {words[case_id]}" if words[case_id] else row.name,
+                name=row.name,
                 panel=panels.get(case_id, ""),
                 base=by_id[row.baseline_case_id].name
                 if row.baseline_case_id in by_id

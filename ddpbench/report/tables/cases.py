@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from ddpbench.analysis.statistics.estimands import MEDIAN, WITHIN_ROUNDS
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.naming import Setting, columns
 from ddpbench.report.captions import claimed_speedups
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import variant_words
 from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, stands
 from ddpbench.report.words import series_of
-from ddpbench.spec import grouping
 from ddpbench.spec.grouping import PANEL, cap_order, virtual_words
 from ddpbench.spec.links import link_words, short_links
 
@@ -29,9 +29,9 @@ class _Settings:
     """Whether they have a column: where there are several, or one stands for others."""
     launches: Collection[int]
     """How many launches cases have; a column where they differ."""
-    extra: Sequence[grouping.Setting]
+    extra: Sequence[Setting]
     """Settings that vary, and have a column each."""
-    rest: Sequence[grouping.Setting]
+    rest: Sequence[Setting]
     """Settings that vary, and share one column."""
     shared: Sequence[str]
     """Words on what is emulated that hold for all cases."""
@@ -76,7 +76,7 @@ def _settings(rows: Sequence[Row]) -> _Settings:
     launches = {row.launches for row in rows} or {0}
     cases = [row.case for row in rows]
     names = [name for name in (*PANEL, "nodes") if name not in _TOLD_BESIDE]
-    varied = grouping.settings_apart(cases, names)
+    varied = columns(cases, names)
     tells_caps = len(caps) > 1 or any(row.same_caps for row in rows)
     room = _MOST_COLUMNS - _ALWAYS - tells_caps - (len(launches) > 1)
     most = len(varied) if len(varied) <= room else room - 1
@@ -168,7 +168,7 @@ _ALWAYS = 9
 """Columns that every summary has."""
 
 
-def _rest(row: Row, settings: Sequence[grouping.Setting]) -> str:
+def _rest(row: Row, settings: Sequence[Setting]) -> str:
     return "; ".join(
         f"{setting.title.lower()} {text}" for setting in settings if (text := setting.text(row.case))
     )

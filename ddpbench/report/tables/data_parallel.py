@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.naming import Namer
 from ddpbench.report.parts import Cell, Column, Section, Table
 from ddpbench.report.rows import Row
-from ddpbench.report.series import full_names
 from ddpbench.spec import Case
 from ddpbench.strategies.traits import traits_of
 
@@ -49,14 +49,17 @@ def phases_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
     by_id = {row.case_id: row for row in rows}
     every = dict.fromkeys(one.case_id for one in phases)
     cases = [case for case in every if case in by_id][:8]
-    names = full_names([by_id[case] for case in cases])
+    names = by_id[cases[0]].names.of(by_id[case].case for case in cases) if cases else Namer(())
     spans = list(dict.fromkeys(one.span for one in sorted(phases, key=lambda one: one.order)))
     medians = {(one.case_id, one.span): one.median_s for one in phases}
     left = len(every) - len(cases)
     more = f" {left} further cases are in the embedded JSON." if left else ""
     return Table(
         caption=f"Time of each phase of an instrumented step, ms, median over launches.{more}",
-        columns=(Column("Phase"), *(Column(f"{names[case]}, ms", number=True) for case in cases)),
+        columns=(
+            Column("Phase"),
+            *(Column(f"{names.short(by_id[case].case)}, ms", number=True) for case in cases),
+        ),
         rows=tuple(
             (Cell(text=span), *(Cell.ms(medians.get((case, span))) for case in cases)) for span in spans
         ),

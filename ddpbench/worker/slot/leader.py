@@ -21,11 +21,12 @@ from ddpbench.machine.judge import Took, conclude
 from ddpbench.machine.room import Room
 from ddpbench.machine.seen import POLL_S
 from ddpbench.machine.sessions import Session, note_session
+from ddpbench.naming import Namer
 from ddpbench.records import LaunchDir
 from ddpbench.records.files import write_anew
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.rundir import Purpose
-from ddpbench.spec import PlannedCase, labels
+from ddpbench.spec import PlannedCase
 from ddpbench.texts import command
 from ddpbench.units import utc_now
 from ddpbench.worker.slot.ending import EXIT_NOT_OK, EXIT_OK
@@ -58,7 +59,7 @@ class Leader:
     def _take(self, plan: StoredPlan, tried: Mapping[str, Tried]) -> None:
         """Goes by this plan from now on; nothing of it is done."""
         self._plan = plan
-        self._labels = labels(entry.case for entry in plan.cases)
+        self._names = Namer(entry.case for entry in plan.cases)
         self._done = Done(self._run, plan)
         self._expected = Expected(plan, self._done, shared=own_environment_allows_sharing(), tried=tried)
 
@@ -93,7 +94,7 @@ class Leader:
         ok = all(self._done.endings.is_ok(entry.case.case_id, rounds) for entry in self._plan.runnable)
         code = EXIT_OK if ok else EXIT_NOT_OK
         self._order({"do": "end", "code": code})
-        if reason == "budget" and (left := left_out_words(self._labels, self._done, self._plan.budget)):
+        if reason == "budget" and (left := left_out_words(self._names, self._done, self._plan.budget)):
             say(f"{left}; to run them, start the same lines again")
         say(f"ended: {reason}; make the report with: {command('ddpbench', 'report', self._run.path)}")
         return code
@@ -223,7 +224,7 @@ class Leader:
             self._expected.note(case, outcome, wall_s)
         what = "proof" if purpose == "proof" else f"round {number + 1}"
         say(
-            f"{what}  {self._labels[case.case_id]}  {outcome.status}{f': {outcome.error}' if outcome.error else ''}"
+            f"{what}  {self._names.full(case)}  {outcome.status}{f': {outcome.error}' if outcome.error else ''}"
         )
 
     def _gather(self, directory: LaunchDir, job: int, states: Sequence[dict[str, Any]]) -> None:

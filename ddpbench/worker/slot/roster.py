@@ -14,6 +14,7 @@ from pydantic import ConfigDict
 
 from ddpbench.errors import MachineError, OutputError, RequestError
 from ddpbench.machine.placement import Stand, deal
+from ddpbench.naming import layout_of
 from ddpbench.spec import Case, PlannedCase
 
 _MUST_AGREE = {
@@ -225,7 +226,7 @@ def check_places(cases: Iterable[tuple[PlannedCase, int]], seats: Sequence[Seat]
         case = entry.case
         members = members_of(case, processes, seats)
         if members is None:
-            shape = f"{case.nodes} x {case.ranks_per_node} (nodes x ranks)" if processes > 1 else "1 rank"
+            shape = f"{layout_of(case)} (nodes x ranks)" if processes > 1 else "1 rank"
             lines.append(f"  {case.case_id} needs {shape}")
         elif case.device == "cuda":
             lines += [

@@ -11,10 +11,10 @@ from ddpbench.analysis.recovery import Rates, RecoveryCost
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.naming import Namer
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.rows import Row, raw_launches
-from ddpbench.spec.grouping import RECOVERIES
-from ddpbench.spec.labels import labels
+from ddpbench.spec.grouping import FACETS, RECOVERIES
 
 PARTS = {
     "detection_s": "Detection",
@@ -70,10 +70,11 @@ def costs_of(summary: RunSummary, rows: Sequence[Row]) -> list[Cost]:
 
 def _names(rows: Sequence[Row]) -> dict[str, str]:
     """Return what fails in each case, and whatever else tells it from others."""
-    kinds = [row.case.recovery for row in rows]
-    if len(set(kinds)) == len(kinds):
-        return {row.case_id: RECOVERIES[row.case.recovery] for row in rows}
-    return dict(labels(row.case for row in rows))
+    names = Namer(row.case for row in rows)
+    return {
+        row.case_id: ", ".join(dict.fromkeys([RECOVERIES[row.case.recovery], *names.apart(row.case)]))
+        for row in rows
+    }
 
 
 def _cost(row: Row, found: RecoveryCost, name: str, step_mean_s: float) -> Cost:
@@ -176,7 +177,7 @@ def rates_table(costs: Sequence[Cost]) -> tuple[Table, ...]:
             ),
             rows=tuple(
                 (
-                    Cell(text=f"{cost.row.name}, {cost.row.case.agents} agents"),
+                    Cell(text=f"{cost.row.name}, {FACETS['agents'].word(cost.row.case)}"),
                     *(Cell.estimate(rate) for rate in (cost.rates.before, cost.rates.away, cost.rates.after)),
                     Cell.estimate(cost.restored),
                     Cell.estimate(cost.joining),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,13 +10,11 @@ from typing import Any
 from ddpbench.analysis.results import TrainedToLoss
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.naming import EVERY, Namer
 from ddpbench.report.captions import fullest, setting_of
 from ddpbench.report.rows import Row
-from ddpbench.report.series import variant_words
-from ddpbench.report.words import ranks
 from ddpbench.spec import grouping
-from ddpbench.spec.grouping import PANEL, Key
-from ddpbench.spec.links import link_words
+from ddpbench.spec.grouping import FACETS, PANEL, Key
 from ddpbench.strategies.traits import traits_of
 
 
@@ -111,36 +110,16 @@ def _names(rows: Sequence[Row]) -> dict[str, tuple[str, str]]:
 
     The scaling is beside it where two have one name.
     """
-    variants = variant_words(rows)
-    caps = {
-        name: len({row.case.bucket_cap_mb for row in rows if row.case.strategy == name}) > 1
-        for name in {r.case.strategy for r in rows}
-    }
-    linked = len({row.case.fabric for row in rows if not row.needs_no_link}) > 1
-    cases = [row.case for row in rows]
-    told = {"local_batch", "global_batch", "scaling", "fabric"}  # by the batch, and below
-    apart = [name for name in grouping.differing(cases, PANEL) if name not in told]
-    words_of = grouping.wording(apart, cases)
-    names: dict[str, str] = {}
-    for row in rows:
-        words = [
-            " ".join(filter(None, [row.strategy_name, variants[row.case_id]])),
-            ranks(row.case.world_size),
-            f"batch {row.case.global_batch:,}",
-            *([f"{row.bucket_name} buckets"] if caps[row.case.strategy] else []),
-            *(
-                [link_words(row.case.fabric) or "the machine's own links"]
-                if linked and not row.needs_no_link
-                else []
-            ),
-            *words_of(row.case),
-        ]
-        names[row.case_id] = ", ".join(words)
-    counts = list(names.values())
-    scaling = {row.case_id: row.case.scaling for row in rows}
+    namer = rows[0].names.of(row.case for row in rows)
+    beside = [name for name in EVERY if name not in ("local_batch", "global_batch", "scaling")]
+    names = {row.case_id: f"{namer.short(row.case, beside)}, batch {row.case.global_batch:,}" for row in rows}
+    counts = Counter(names.values())
     return {
-        case_id: (name, f", {scaling[case_id]} scaling" if counts.count(name) > 1 else "")
-        for case_id, name in names.items()
+        row.case_id: (
+            names[row.case_id],
+            f", {FACETS['scaling'].word(row.case)}" if counts[names[row.case_id]] > 1 else "",
+        )
+        for row in rows
     }
 
 
@@ -153,5 +132,5 @@ def apart_words(groups: Sequence[Sequence[Line]]) -> list[str]:
     """Return what tells the groups from each other; empty where there is one."""
     cases = [fullest([line.row for line in group]).case for group in groups]
     names = [name for name in PANEL if name not in ("local_batch", "global_batch", "scaling")]
-    words_of = grouping.wording(grouping.differing(cases, names), cases)
-    return [", ".join(words_of(case)) for case in cases]
+    namer = Namer(cases)
+    return [", ".join(namer.apart(case, names)) for case in cases]

@@ -1,0 +1,289 @@
+"""What cases are called: by what tells each from those it stands among, every setting in the words of `FACETS`.
+
+One `Namer` holds all cases of a table, a figure, a text or a run, and gives each a name that no other of them has:
+**full** for terminals and data (`ddp · 2 ranks · 25 MiB buckets · lr=0.1`), **short** for figures and tables (`DDP, 2
+ranks, 25 MiB buckets`), **spoken** for sentences (`DDP at 2 ranks (25 MiB buckets)`). No other module makes names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from ddpbench.spec.case import Case
+from ddpbench.spec.grouping import FACETS, OPTIONS, differing, option_word, option_words, varied
+from ddpbench.strategies.traits import as_ring, is_ring, rings_among, traits_of
+from ddpbench.texts import on_one_line
+from ddpbench.units import counted
+
+JOINT = " \N{MIDDLE DOT} "
+"""Between the words of a full name."""
+_PLACE = ("world_size", "nodes", "ranks_per_node")
+EVERY = tuple(name for name, facet in FACETS.items() if facet.role != "bookkeeping")
+"""All fields that tell cases apart."""
+_OF_CLASSES = ("strategy", "algorithm")
+"""Fields that may name a class in a user's own file, of which the words tell the class alone."""
+_Words = Callable[[Case], list[str]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """A column that tells cases apart."""
+
+    title: str
+    text: Callable[[Case], str]
+    """What it holds for a case."""
+
+
+class Namer:
+    """The names of some cases, by what tells them apart; another case is named as if it were one of them."""
+
+    def __init__(self, cases: Iterable[Case], *, among: Namer | None = None) -> None:
+        """`cases` are all that could be meant; strategies and workloads are called as `among` others, if given."""
+        self._cases = dict.fromkeys(cases)
+        self._whole = among
+        self._called: _Called = _Called(self._cases) if among is None else among._called
+
+    def of(self, cases: Iterable[Case]) -> Namer:
+        """Return the names of some of them, told apart from each other alone; strategies and workloads as here."""
+        return Namer(cases, among=self._whole or self)
+
+    def full(self, case: Case, *, but: Collection[str] = ()) -> str:
+        """Return its label, with what tells it from others of that label; without the words `but`, told elsewhere."""
+        first, *words = self._among(case)._full[case]
+        return JOINT.join([first, *(word for word in words if word not in but)])
+
+    def short(self, case: Case, of: Iterable[str] | None = None, *, layouts: bool = True) -> str:
+        """Return its strategy as figures call it, its ranks, and what tells it from others of that strategy.
+
+        With `of` only what of these fields tells it, and of layouts where `layouts` is true.
+        """
+        words = self._among(case)._parts[case] if of is None else self.details(case, of, layouts=layouts)
+        return ", ".join([self.strategy(case), ranks_of(case), *words])
+
+    def spoken(self, case: Case) -> str:
+        """Return the same as a sentence has it, with all that tells it from others."""
+        return _bracketed(f"{self.spoken_strategy(case)} at {ranks_of(case)}", self._among(case)._parts[case])
+
+    def variant(
+        self, case: Case, of: Iterable[str] = EVERY, *, layouts: bool = True, more: Iterable[str] = ()
+    ) -> str:
+        """Return its spoken strategy, in brackets what of these fields tells it from others of it, and `more` words.
+
+        Ranks are left to the sentence; layouts are told where the strategy has several at its number of ranks.
+        """
+        return _bracketed(self.spoken_strategy(case), [*self.details(case, of, layouts=layouts), *more])
+
+    def details(self, case: Case, of: Iterable[str] = EVERY, *, layouts: bool = True) -> list[str]:
+        """Return what of these fields tells a case from others of its strategy at any number of ranks, in words."""
+        alike = self._among(case)._alike[self.spoken_strategy(case)]
+        words = alike.words(case, [name for name in of if name not in _PLACE])
+        return [*words, *([layout_of(case)] if layouts and alike.several_layouts(case.world_size) else [])]
+
+    def apart(self, case: Case, of: Iterable[str] = EVERY) -> list[str]:
+        """Return what a case has of those of these fields that not all cases share, in words.
+
+        Of a workload's and a strategy's options those are told that others of that workload or strategy have
+        otherwise. Where workloads differ, the rest is told within each: what follows from the workload is left out.
+        """
+        return self._among(case)._all.words(case, of)
+
+    def shared(self, among: Iterable[Case] | None = None) -> list[str]:
+        """Return the words that the full names of all of them have, or of those `among` them; of one alone none."""
+        first, *others = (self._full[case] for case in (self._cases if among is None else among))
+        return [word for word in first[1:] if others and all(word in other[1:] for other in others)]
+
+    def strategy(self, case: Case) -> str:
+        """Return its strategy as figures and tables call it; DDP as the ring it is, where others are not."""
+        return self._called.strategy(case, traits_of(case).display)
+
+    def spoken_strategy(self, case: Case) -> str:
+        """Return the same as a sentence has it."""
+        return self._called.strategy(case, traits_of(case).spoken)
+
+    def _among(self, case: Case) -> Namer:
+        return self if case in self._cases else Namer([*self._cases, case], among=self._whole)
+
+    @cached_property
+    def _all(self) -> _Group:
+        return _Group(self._cases, self._called)
+
+    @cached_property
+    def _alike(self) -> dict[str, _Group]:
+        """Those of one strategy, by what sentences call it."""
+        return {name: _Group(of, self._called) for name, of in _grouped(self._cases, self.spoken_strategy)}
+
+    @cached_property
+    def _full(self) -> dict[Case, list[str]]:
+        """All words of the full names."""
+        found: dict[Case, list[str]] = {}
+        for label, members in _grouped(self._cases, lambda case: case.label):
+            group = _Group(members, self._called)
+            found |= {case: [*on_one_line(label).split(JOINT), *group.words(case, EVERY)] for case in members}
+        return _unique(found, _twice(map(tuple, found.values())))
+
+    @cached_property
+    def _parts(self) -> dict[Case, list[str]]:
+        """What short and spoken names tell of each case beside strategy and ranks."""
+        found = {case: self.details(case) for case in self._cases}
+        drawn, said = (
+            _twice((strategy(case), case.world_size, *words) for case, words in found.items())
+            for strategy in (self.strategy, self.spoken_strategy)
+        )
+        return _unique(found, map(any, zip(drawn, said, strict=True)))
+
+
+class _Called:
+    """What strategies and workloads are called among some cases."""
+
+    def __init__(self, cases: Collection[Case]) -> None:
+        self._cases = cases
+
+    @cached_property
+    def _rings(self) -> bool:
+        return rings_among(self._cases)
+
+    @cached_property
+    def _workloads(self) -> dict[str, str]:
+        every = dict.fromkeys(case.workload for case in self._cases)
+        few = {name: name.rpartition(".py:")[2].removeprefix("replay:") for name in every}
+        counts = Counter(few.values())
+        return {name: word if counts[word] == 1 else name for name, word in few.items()}
+
+    def strategy(self, case: Case, name: str) -> str:
+        """Return the strategy's name, or that of the ring it is."""
+        return as_ring(name) if self._rings and is_ring(case) else name
+
+    def workload(self, case: Case) -> str:
+        """Return its workload: a user's own by its class, a replay by its profile, where no other is called so."""
+        return self._workloads.get(case.workload, case.workload)
+
+
+class _Group:
+    """Cases that are told apart from each other, and their words for what they do not share."""
+
+    def __init__(self, cases: Iterable[Case], called: _Called) -> None:
+        self._cases = tuple(cases)
+        self._called = called
+        self._told: dict[tuple[str, ...], _Words] = {}
+
+    def several_layouts(self, ranks: int) -> bool:
+        """Return whether cases of so many ranks stand on nodes in several ways."""
+        return (
+            len({(case.nodes, case.ranks_per_node) for case in self._cases if case.world_size == ranks}) > 1
+        )
+
+    def words(self, case: Case, of: Iterable[str]) -> list[str]:
+        """Return what a case has of those of these fields that not all share, each once."""
+        names = tuple(of)
+        if names not in self._told:
+            self._told[names] = self._telling(names)
+        words = dict.fromkeys(on_one_line(word) for word in self._told[names](case))
+        return [word for word in words if word]
+
+    def _telling(self, of: tuple[str, ...]) -> _Words:
+        names = differing(self._cases, of)
+        if "workload" not in names:
+            return self._plainly(self._cases, names)
+        rest = [name for name in of if name != "workload"]
+        within = {
+            name: self._plainly(group, differing(group, rest))
+            for name, group in _grouped(self._cases, lambda case: case.workload)
+        }
+        return lambda case: [self._called.workload(case), *within[case.workload](case)]
+
+    def _plainly(self, members: Sequence[Case], names: Sequence[str]) -> _Words:
+        """Return what gives the words of a case for these fields; layouts only where ranks do not tell them."""
+        if "world_size" in names and len({case.world_size for case in members}) == len(
+            {(case.world_size, case.nodes, case.ranks_per_node) for case in members}
+        ):
+            names = [name for name in names if name not in ("nodes", "ranks_per_node")]
+        told = [self._teller(name, members) for name in sorted(names, key=lambda name: name != "world_size")]
+        return lambda case: [word for tell in told for word in tell(case)]
+
+    def _teller(self, name: str, members: Sequence[Case]) -> _Words:
+        if name in OPTIONS:
+            return partial(option_words, name, frozenset(varied(members, name)))
+        if name == "strategy":
+            said = {case.strategy: self._called.strategy(case, traits_of(case).spoken) for case in members}
+            if len(set(said.values())) == len(said):
+                return lambda case: [said[case.strategy]]
+        if name in _OF_CLASSES:
+            return partial(_class_word, name, _clashing(name, members))
+        return lambda case: [FACETS[name].word(case)]
+
+
+def columns(cases: Sequence[Case], of: Iterable[str] = EVERY) -> list[Setting]:
+    """Return a column for each of these fields that not all cases share, and of options one for each key."""
+    found: dict[str, Setting] = {}
+    for name in differing(cases, of):
+        if name in OPTIONS:
+            for key in varied(cases, name):
+                found[key] = Setting(title=key, text=partial(option_word, name, key))
+        else:
+            facet = FACETS[name]
+            found.setdefault(facet.title, Setting(title=facet.title, text=facet.in_column(name)))
+    return list(found.values())
+
+
+def ranks_of(case: Case) -> str:
+    """Return how many ranks a case has: `1 rank`, `4 ranks`."""
+    return counted(case.world_size, "rank")
+
+
+def layout_of(case: Case) -> str:
+    """Return how its ranks stand, nodes x ranks on each: `2 x 4`."""
+    return FACETS["nodes"].word(case)
+
+
+def on_nodes(case: Case) -> str:
+    """Return how many nodes its ranks stand on: `on 2 nodes`."""
+    return f"on {counted(case.nodes, 'node')}"
+
+
+def on_nodes_of(case: Case) -> str:
+    """Return how many ranks each of its nodes has: `on nodes of 4`."""
+    return f"on nodes of {case.ranks_per_node}"
+
+
+def _clashing(name: str, every: Iterable[Case]) -> set[str]:
+    """Return the words that different values of a field share."""
+    values: dict[str, set[str]] = {}
+    for case in every:
+        values.setdefault(FACETS[name].word(case), set()).add(getattr(case, name))
+    return {word for word, of in values.items() if len(of) > 1}
+
+
+def _class_word(name: str, clashing: Collection[str], case: Case) -> list[str]:
+    word = FACETS[name].word(case)
+    if word in clashing:
+        return [f"{word} ({getattr(case, name).rpartition(':')[0]})"]
+    return [word] if word != case.strategy else []  # a master's algorithm is called master
+
+
+def _bracketed(name: str, words: Sequence[str]) -> str:
+    return f"{name} ({', '.join(words)})" if words else name
+
+
+def _grouped(cases: Iterable[Case], key: Callable[[Case], str]) -> list[tuple[str, list[Case]]]:
+    found: dict[str, list[Case]] = {}
+    for case in cases:
+        found.setdefault(key(case), []).append(case)
+    return list(found.items())
+
+
+def _twice(names: Iterable[Hashable]) -> list[bool]:
+    """Return of each name whether another is the same."""
+    every = list(names)
+    counts = Counter(every)
+    return [counts[name] > 1 for name in every]
+
+
+def _unique(names: Mapping[Case, list[str]], twice: Iterable[bool]) -> dict[Case, list[str]]:
+    """Return the words of names, with the case's id where the words of two are the same."""
+    return {
+        case: [*words, *([case.case_id] if same else [])]
+        for (case, words), same in zip(names.items(), twice, strict=True)
+    }

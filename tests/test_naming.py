@@ -1,0 +1,193 @@
+"""What cases are called: no two alike, and a setting the same way in every name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddpbench.naming import EVERY, JOINT, Namer, columns, ranks_of
+from ddpbench.spec import Case
+from ddpbench.spec.grouping import FACETS, OPTIONS, option_words
+from tests.spec.test_grouping import AXES, BASE
+
+DDP = Case(workload="mlp", strategy="ddp", world_size=2, bucket_cap_mb="default", global_batch=16)
+
+
+def with_options(**options: object) -> Case:
+    return replace(DDP, options_json=json.dumps({"accumulate": 1, "compression": "none"} | options))
+
+
+def called(*cases: Case) -> list[str]:
+    return [Namer(cases).full(case) for case in cases]
+
+
+def test_cases_that_differ_in_their_labels_keep_them() -> None:
+    other = replace(DDP, world_size=4, dtype="float64")
+    assert called(DDP, other) == [DDP.label, other.label]
+
+
+def test_options_that_differ_are_named() -> None:
+    plain, fp16, both = (
+        with_options(),
+        with_options(compression="fp16"),
+        with_options(compression="fp16", accumulate=2),
+    )
+    assert called(plain, fp16, both) == [
+        f"{DDP.label} · accumulate=1 · compression=none",
+        f"{DDP.label} · accumulate=1 · compression=fp16",
+        f"{DDP.label} · accumulate=2 · compression=fp16",
+    ]
+    assert called(plain, fp16) == [f"{DDP.label} · compression=none", f"{DDP.label} · compression=fp16"]
+
+
+def test_one_batch_is_enough() -> None:
+    small, strong = replace(DDP, local_batch=4, global_batch=8), replace(DDP, scaling="strong")
+    assert called(DDP, small) == [f"{DDP.label} · local batch of 8", f"{DDP.label} · local batch of 4"]
+    assert called(DDP, strong) == [
+        f"{DDP.label} · local batch of 8 · weak scaling",
+        f"{DDP.label} · global batch of 16 · strong scaling",
+    ]
+
+
+def test_replayed_models_and_replicates() -> None:
+    replay = replace(DDP, workload="replay:resnet50-v100", compute="synthetic")
+    assert called(DDP, replay) == [f"{DDP.label} · mlp", f"{DDP.label} · resnet50-v100"]
+    assert called(DDP, replace(DDP, replicate=1))[1] == f"{DDP.label} · replicate 1"
+
+
+def test_a_workload_is_told_before_what_differs_within_it() -> None:
+    other = replace(DDP, workload="gpt:nano", workload_options_json='{"block_size": 64}')
+    fp16 = replace(with_options(compression="fp16"), workload="gpt:nano")
+    assert called(with_options(), with_options(compression="fp16"), other) == [
+        f"{DDP.label} · mlp · compression=none",
+        f"{DDP.label} · mlp · compression=fp16",
+        f"{DDP.label} · gpt:nano",
+    ]
+    assert called(with_options(), fp16) == [f"{DDP.label} · mlp", f"{DDP.label} · gpt:nano"]
+
+
+def test_an_option_called_as_a_setting_is_an_option() -> None:
+    first, second = (replace(DDP, workload_options_json=json.dumps({"seed": seed})) for seed in (0, 1))
+    assert called(first, second) == [f"{DDP.label} · seed=0", f"{DDP.label} · seed=1"]
+
+
+def drawn(values: list[dict[str, object]]) -> list[Case]:
+    return list({case.case_id: case for case in (replace(BASE, **one) for one in values)}.values())
+
+
+SETTINGS: dict[str, list[object]] = {
+    **{name: [getattr(BASE, name), value] for name, value in AXES.items() if name != "scaling"},
+    "strategy": ["ddp", "master", "single", "a.py:TopK", "b/a.py:TopK"],
+    "algorithm": ["all_reduce", "master", "a.py:Mine", "b.py:Mine"],
+    "workload": ["mlp", "replay:mlp", "a.py:Net", "b.py:Net"],
+    "options_json": [
+        "{}",
+        '{"decay": 0.05}',
+        '{"decay": "0.05"}',
+        '{"decay": null}',
+        '{"decay": 0.1, "on": true}',
+    ],
+    "env_json": ["{}", '{"NCCL_ALGO": ""}', '{"NCCL_ALGO": "unset"}', '{"NCCL_ALGO": "a\\nb"}'],
+    "bucket_cap_mb": [None, "default", 25.0, 25.0000001],
+    "world_size": [1, 2, 4],
+}
+"""By field what is drawn: what one word could stand for is among it."""
+
+
+def sets_of_cases() -> st.SearchStrategy[list[Case]]:
+    fields = {name: st.sampled_from(values) for name, values in SETTINGS.items()}
+    varied = st.sets(st.sampled_from(sorted(fields)), max_size=4)
+    one = varied.map(lambda names: st.fixed_dictionaries({name: fields[name] for name in sorted(names)}))
+    return one.flatmap(lambda each: st.lists(each, min_size=1, max_size=8)).map(drawn)
+
+
+def ways_of(case: Case, names: Namer) -> set[str]:
+    """Return every setting of a case as it may be written, which is in one way."""
+    found = {names._called.workload(case), names.spoken_strategy(case), case.case_id}
+    for name in EVERY:
+        if name in OPTIONS:
+            found.update(option_words(name, None, case))
+        elif name in ("strategy", "algorithm"):
+            word = FACETS[name].word(case)
+            found.update((word, f"{word} ({getattr(case, name).rpartition(':')[0]})"))
+        elif name != "workload":
+            found.add(FACETS[name].word(case))
+    return {word.replace("\n", " ") for word in found}
+
+
+@given(sets_of_cases())
+def test_no_two_have_one_name(cases: list[Case]) -> None:
+    names = Namer(cases)
+    for kind in (names.full, names.short, names.spoken):
+        assert len({kind(case) for case in cases}) == len(cases)
+
+
+@given(sets_of_cases())
+def test_a_spoken_name_has_the_words_of_the_short_one(cases: list[Case]) -> None:
+    names = Namer(cases)
+    for case in cases:
+        words = names.short(case).removeprefix(f"{names.strategy(case)}, {ranks_of(case)}").removeprefix(", ")
+        spoken = f"{names.spoken_strategy(case)} at {ranks_of(case)}"
+        assert names.spoken(case) == (f"{spoken} ({words})" if words else spoken)
+
+
+@given(sets_of_cases())
+def test_each_setting_is_written_in_one_way(cases: list[Case]) -> None:
+    names = Namer(cases)
+    for case in cases:
+        own = ways_of(case, names)
+        beyond = names.full(case).removeprefix(case.label).removeprefix(JOINT)
+        told = [*names.details(case), *names.apart(case), *(beyond.split(JOINT) if beyond else [])]
+        assert not {word.replace("\n", " ") for word in told} - own
+
+
+@given(sets_of_cases())
+def test_what_all_share_is_in_every_name_and_what_tells_apart_in_none_of_it(cases: list[Case]) -> None:
+    names = Namer(cases)
+    shared = names.shared()
+    for case in cases:
+        assert {*names.full(case).split(JOINT)} >= {*shared}
+        assert not {*names.full(case, but=shared).split(JOINT)[1:]} & {*shared}
+
+
+def test_a_name_tells_what_is_not_the_same_in_all() -> None:
+    """One sweep was told `decay=0.05` in one place, and otherwise in another."""
+    first, second = (
+        replace(DDP, workload_options_json=json.dumps({"decay": decay, "width": 8}), threads_per_rank=threads)
+        for decay, threads in ((0.05, 1), (0.1, 2))
+    )
+    names = Namer([first, second])
+    assert names.full(first) == f"{DDP.label} · decay=0.05 · 1 thread per rank"
+    assert names.short(first) == "DDP, 2 ranks, decay=0.05, 1 thread per rank"
+    assert names.spoken(second) == "DDP at 2 ranks (decay=0.1, 2 threads per rank)"
+    assert names.apart(second) == ["decay=0.1", "2 threads per rank"]
+    assert names.shared() == ["2 ranks", "default buckets"]
+    assert names.variant(first, ["threads_per_rank"]) == "DDP (1 thread per rank)"
+    assert [(one.title, one.text(second)) for one in columns([first, second])] == [
+        ("decay", "0.1"),
+        ("Threads", "2"),
+    ]
+
+
+def test_layouts_are_told_where_ranks_do_not_tell_them() -> None:
+    flat, square, small = (
+        replace(DDP, world_size=size, nodes=nodes, ranks_per_node=size // nodes)
+        for size, nodes in ((4, 1), (4, 2), (2, 1))
+    )
+    names = Namer([flat, square, small])
+    assert [names.spoken(case) for case in (flat, square, small)] == [
+        "DDP at 4 ranks (1 x 4)",
+        "DDP at 4 ranks (2 x 2)",
+        "DDP at 2 ranks",
+    ]
+    assert Namer([square, small]).apart(square) == ["4 ranks"]
+
+
+@pytest.mark.parametrize("kind", ["full", "short", "spoken"])
+def test_a_case_that_is_not_among_them_is_named_as_if_it_were(kind: str) -> None:
+    other = replace(DDP, bucket_cap_mb=25.0)
+    assert getattr(Namer([DDP]), kind)(other) == getattr(Namer([DDP, other]), kind)(other)
