@@ -46,14 +46,12 @@ def decide(
     """Return the cases with what the claims say of their pairs, and the table of that."""
     target = plan.budget.target_half_width
     results = case_results(cases, target, machine)
-    table = table_of(results)
-    checks = check_cases(cases, table, fabrics)
+    checks = check_cases(results, fabrics)
     decided = decided_claims(claims, cases, checks.withheld)
     if decided:
         cases = judged_by_claims(cases, decided)
         results = case_results(cases, target, machine)
-        table = table_of(results)
-    return DecidedRun(cases=cases, results=results, table=table, claims=decided, checks=checks)
+    return DecidedRun(cases=cases, results=results, table=table_of(results), claims=decided, checks=checks)
 
 
 def load(run: RunDir | Path | str) -> pd.DataFrame:

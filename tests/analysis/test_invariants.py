@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from ddpbench.analysis.invariants.checked import Bounded, Checked, Measured
 from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.fabrics import FabricRun
 from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.table.frame import case_table
+from ddpbench.analysis.table.result import CaseResult, case_results
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Budget, Case
@@ -69,7 +71,14 @@ def checked(
     """The checks of a run; `plant` changes what was made of the records."""
     plan = read_plan(run)
     cases = [plant(case) for case in read_cases(run, plan)]
-    return check_cases(cases, case_table(plan, cases, {}), fabrics)
+    return check_cases(case_results(cases, plan.budget.target_half_width, {}), fabrics)
+
+
+def but(run: CaseRun, **found: object) -> Measured:
+    """The case as checks see it, but for some of its results."""
+    (result,) = case_results([run], 0.02, {})
+    other = type("Other", (CaseResult,), found)
+    return Measured(result=other(**{one.name: getattr(result, one.name) for one in fields(result)}))
 
 
 def broken(found: Checked) -> set[str]:
@@ -443,8 +452,8 @@ def test_an_interval_holds_its_point(tmp_path: Path) -> None:
     (case,) = read_cases(run := written(tmp_path, of(SINGLE)), read_plan(run))
 
     def holds(value: float, low: float | None, high: float | None) -> bool:
-        row = {"speedup": value, "speedup_ci_low": low, "speedup_ci_high": high}
-        return all(one.holds for one in rates.intervals_hold_points(Measured(run=case, row=row)))
+        found = but(case, speedup=Interval(value, low, high))
+        return all(one.holds for one in rates.intervals_hold_points(found))
 
     assert holds(1.5, 1.5, 1.6)
     assert holds(1.5, None, None)
@@ -471,7 +480,7 @@ def test_cores_and_gpus_give_what_they_have(tmp_path: Path) -> None:
 
     def reaches(mfu: float, **settings: str) -> bool:
         planned = replace(run.planned, case=replace(run.case, **settings))
-        (bounded,) = rates.within_the_machine(Measured(run=replace(run, planned=planned), row={"mfu": mfu}))
+        (bounded,) = rates.within_the_machine(but(replace(run, planned=planned), mfu=mfu))
         return bounded.holds
 
     assert not reaches(1.2, precision="bf16")

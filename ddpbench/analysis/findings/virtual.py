@@ -6,21 +6,20 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
-import pandas as pd
-
 from ddpbench.analysis.findings.groups import grouped
 from ddpbench.analysis.findings.wording import late_share, too_long
 from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.pace import MOST_SHARE
 from ddpbench.analysis.statistics.stats import MARGIN
+from ddpbench.analysis.table.result import CaseResult
 from ddpbench.spec.links import links_of, without_latency
 from ddpbench.strategies.traits import traits_of
 
 
-def virtual_sentences(cases: Sequence[CaseRun], table: pd.DataFrame) -> Iterable[str]:
+def virtual_sentences(results: Sequence[CaseResult]) -> Iterable[str]:
     """For the report's Validity, in order of how much they change the meaning of a number."""
-    measured = [run for run in cases if run.timings]
+    measured = [one.run for one in results if one.timings]
     names = Names(measured)
     yield from _kinds(measured, names)
     yield from _dilated(measured, names)
@@ -32,8 +31,7 @@ def virtual_sentences(cases: Sequence[CaseRun], table: pd.DataFrame) -> Iterable
             f"sizes told here are multiplied by it again; memory is the shrunk job's{listed}."
         )
     yield from _loopback(measured, names)
-    by_id = {run.case_id: run for run in measured}
-    yield from _unhidden(by_id, table, names)
+    yield from _unhidden([one for one in results if one.timings], names)
 
 
 def _kinds(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
@@ -99,21 +97,16 @@ def _uses_loopback(run: CaseRun) -> bool:
     return links is None or links.local_bandwidth is None
 
 
-def _unhidden(by_id: dict[str, CaseRun], table: pd.DataFrame, names: Names) -> Iterable[str]:
+def _unhidden(measured: Sequence[CaseResult], names: Names) -> Iterable[str]:
     """Replays whose dilation does not hide what the host really does beside them."""
-    needed = {
-        str(row["case_id"]): (float(row["dilation_needed"]), float(row["dilation"]))
-        for row in table[["case_id", "dilation", "dilation_needed"]].to_dict("records")
-        if str(row["case_id"]) in by_id and not pd.isna(row["dilation_needed"])
-    }
-    short = {case_id: found for case_id, found in needed.items() if found[0] > found[1] * (1 + 1e-9)}
+    needed = [(one.dilation_needed or 0.0, one) for one in measured]
+    short = [(k, one) for k, one in needed if k > one.case.dilation * (1 + 1e-9)]
     if not short:
         return
-    worst = max(short, key=lambda case_id: short[case_id][0])
-    k, used = short[worst]
-    paced = [launch.pace for launch in by_id[worst].good if launch.pace is not None]
-    share = statistics.median(pace.cpu_s / pace.cores_s for pace in paced)
-    members = [by_id[case_id] for case_id in short]
+    k, worst = max(short, key=lambda found: found[0])
+    used = worst.case.dilation
+    share = statistics.median(pace.cpu_s / pace.cores_s for pace in worst.paced or ())
+    members = [one.run for _, one in short]
     why = (
         f"its ranks used {100 * share:.0f} % of their cores' time, and above {100 * MOST_SHARE:.0f} % they wait for "
         "each other"
@@ -125,7 +118,7 @@ def _unhidden(by_id: dict[str, CaseRun], table: pd.DataFrame, names: Names) -> I
     by = f"; steps of {names.of(late)} {too_long(share)}" if share > MARGIN else ""
     yield (
         f"{names.count(members)} {'holds' if len(members) == 1 else 'hold'} some of the host's own work, which a "
-        f"larger dilation would hide{by}. To hide it in {names.of(by_id[worst])}, set dilation = {_round_up(k):g}: "
+        f"larger dilation would hide{by}. To hide it in {names.of(worst.run)}, set dilation = {_round_up(k):g}: "
         f"{why}{names.listed(members)}."
     )
 

@@ -7,9 +7,6 @@ report draws it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
-
-import pandas as pd
 
 from ddpbench.analysis.bound import bounds_of
 from ddpbench.analysis.invariants import asked, links, rates, steps
@@ -25,8 +22,8 @@ from ddpbench.analysis.invariants.checked import (
 )
 from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.fabrics import FabricRun
-from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.traffic import FEWEST, MOST
+from ddpbench.analysis.table.result import CaseResult
 from ddpbench.spec import grouping
 
 __all__ = [
@@ -200,21 +197,20 @@ INVARIANTS: tuple[Invariant, ...] = (
 """The rules, in the order in which they are told."""
 
 
-def check_cases(cases: Sequence[CaseRun], table: pd.DataFrame, fabrics: Iterable[FabricRun] = ()) -> Checked:
-    """Applies every rule to every case that has numbers; `table` is that of the cases, by `case_table`."""
-    measured = [run for run in cases if run.timings]
-    rows = _rows(table)
+def check_cases(results: Sequence[CaseResult], fabrics: Iterable[FabricRun] = ()) -> Checked:
+    """Applies every rule to every case of a run that has numbers."""
+    results = [one for one in results if one.timings]
+    measured = [one.run for one in results]
     names = Names(measured)
     bounds = bounds_of(measured)
     reached = _reached(fabrics)
     subjects = [
         Measured(
-            run=run,
-            row=rows.get(run.case_id, {}),
-            bound=bounds.get(grouping.deciding("compute", run.case)),
-            reached=reached.get(run.case.fabric, 1.0),
+            result=one,
+            bound=bounds.get(grouping.deciding("compute", one.case)),
+            reached=reached.get(one.case.fabric, 1.0),
         )
-        for run in measured
+        for one in results
     ]
     rules: list[Rule] = []
     violations: list[Violation] = []
@@ -256,17 +252,6 @@ def _violation(invariant: Invariant, subject: Measured, broken: Sequence[Bounded
         count=len(broken),
         withholds=any(invariant.withholds(subject, one) for one in broken),
     )
-
-
-def _rows(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """By case what is not empty."""
-    known = table.notna().to_numpy()
-    values = table.astype(object).to_numpy()
-    names = list(table.columns)
-    return {
-        row[0]: {name: value for name, value, there in zip(names, row, has, strict=True) if there}
-        for row, has in zip(values.tolist(), known.tolist(), strict=True)
-    }
 
 
 def _reached(fabrics: Iterable[FabricRun]) -> dict[str, float]:

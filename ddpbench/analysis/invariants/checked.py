@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +11,7 @@ from ddpbench.units import format_bit_rate, format_seconds
 
 if TYPE_CHECKING:
     from ddpbench.analysis.read.launches import CaseRun
+    from ddpbench.analysis.table.result import CaseResult
 
 Unit = Literal["s", "bytes", "bytes/s", ""]
 ROUNDING = 1e-6
@@ -21,15 +22,19 @@ ROUNDING = 1e-6
 class Measured:
     """A case with numbers, as the checks see it.
 
-    `row` is the case's row of the table, None where it is empty. `bound` are the independent ranks under the same
+    `bound` are the independent ranks under the same
     contention. `reached` is what the fastest of its links carried when it was proved, over the rate asked for; 1
     where no link was faster than asked.
     """
 
-    run: CaseRun
-    row: Mapping[str, Any]
+    result: CaseResult
     bound: CaseRun | None = None
     reached: float = 1.0
+
+    @property
+    def run(self) -> CaseRun:
+        """The case's launches."""
+        return self.result.run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

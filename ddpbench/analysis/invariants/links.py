@@ -181,7 +181,7 @@ def sent_as_by_formula(case: Measured) -> Iterable[Bounded]:
 
 def counted_as_by_formula(case: Measured) -> Iterable[Bounded]:
     """What the busiest link whose bytes are counted carried beside what the formula says; protocols add a little."""
-    ratio = case.row.get("traffic_ratio")
+    ratio = case.result.traffic_ratio
     if ratio is not None:
         what = "what its busiest link carried over what the formula says"
         yield Bounded(what=what, seen=ratio, least=FEWEST, most=MOST)

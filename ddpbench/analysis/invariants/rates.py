@@ -2,50 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from ddpbench.analysis.bound import is_bounded
 from ddpbench.analysis.invariants.checked import ROUNDING, Bounded, Measured
+from ddpbench.analysis.read.pace import host_share
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import MARGIN, compare
 from ddpbench.analysis.table.peaks import TF32_OVER_FLOAT32, computes_in
+from ddpbench.analysis.table.result import CaseResult
 from ddpbench.strategies.traits import traits_of
 
 FAR = 0.25
 """Relative: a value this far beyond what is possible is wrong, with any interval or without one."""
 EDGES = 0.05
 """Relative: processor time is read a little outside of what is timed, at a block's edges."""
-_INTERVALS = (
-    *(
-        "step_time{}_s",
-        "samples_per_s{}",
-        "speedup{}",
-        "efficiency{}",
-        "time_to_loss{}_s",
-        "speedup_to_loss{}",
-    ),
-    *("evaluation_step_time{}_s", "evaluation_samples_per_s{}", "snapshot_plain{}_s", "snapshot_dcp{}_s"),
-)
+_INTERVALS: Mapping[str, Callable[[CaseResult], Interval | None]] = {
+    "step_time_s": lambda case: case.step_time,
+    "samples_per_s": lambda case: case.samples_per_s,
+    "speedup": lambda case: case.speedup,
+    "efficiency": lambda case: case.efficiency,
+    "time_to_loss_s": lambda case: case.to_loss.time_s if case.to_loss else None,
+    "speedup_to_loss": lambda case: case.speedup_to_loss,
+    "evaluation_step_time_s": lambda case: case.evaluation_step_time,
+    "evaluation_samples_per_s": lambda case: case.evaluation_samples_per_s,
+    "snapshot_plain_s": lambda case: case.checkpoints["plain"].cost if "plain" in case.checkpoints else None,
+    "snapshot_dcp_s": lambda case: case.checkpoints["dcp"].cost if "dcp" in case.checkpoints else None,
+}
+"""By their columns."""
 
 
 def intervals_hold_points(case: Measured) -> Iterable[Bounded]:
     """Each interval has its point in it."""
-    for pattern in _INTERVALS:
-        value, low, high = (case.row.get(pattern.format(end)) for end in ("", "_ci_low", "_ci_high"))
-        if value is not None and low is not None and high is not None:
+    for name, read in _INTERVALS.items():
+        found = read(case.result)
+        if found is not None and found.low is not None and found.high is not None:
             yield Bounded(
-                what=f"its {pattern.format('')}",
-                seen=value,
-                least=low - ROUNDING * abs(low),
-                most=high + ROUNDING * abs(high),
+                what=f"its {name}",
+                seen=found.value,
+                least=found.low - ROUNDING * abs(found.low),
+                most=found.high + ROUNDING * abs(found.high),
             )
 
 
 def columns_agree(case: Measured) -> Iterable[Bounded]:
     """Columns that are one number in two forms say the same."""
-    row = case.row
-    step_s, rate = (row.get(name) for name in ("step_time_s", "samples_per_s"))
-    if step_s is not None and rate is not None:
-        yield _equal("samples_per_s times step_time_s", rate * step_s, case.run.case.global_batch)
+    step, rate = case.result.step_time, case.result.samples_per_s
+    if step is not None and rate is not None:
+        yield _equal("samples_per_s times step_time_s", rate.value * step.value, case.run.case.global_batch)
 
 
 def _equal(what: str, seen: float, wanted: float) -> Bounded:
@@ -58,8 +62,9 @@ def within_the_machine(case: Measured) -> Iterable[Bounded]:
 
     In full precision cuDNN's convolutions use TF32; the peak that they are compared with is that of float32.
     """
-    share, mfu = case.row.get("host_share"), case.row.get("mfu")
-    if share is not None:
+    mfu = case.result.mfu
+    if case.result.paced:
+        share = host_share(case.result.paced)
         yield Bounded(what="the share of its cores' time", seen=share, least=0, most=1 + EDGES)
     if mfu is not None:
         most = TF32_OVER_FLOAT32 if computes_in(case.run.case) in ("float32", "") else 1
@@ -89,11 +94,12 @@ def at_most_the_ranks(case: Measured) -> Iterable[Bounded]:
     if traits_of(case.run.case).engine != "torch":
         return
     ranks = case.run.case.world_size
-    value, low = case.row.get("speedup"), case.row.get("speedup_ci_low")
-    if low is not None:
-        yield Bounded(what="the lower end of its speed-up's interval", seen=low, most=ranks * (1 + MARGIN))
-    if value is not None:
-        yield Bounded(what="its speed-up", seen=value, most=ranks * (1 + FAR))
+    speedup = case.result.speedup
+    if speedup is not None:
+        if speedup.low is not None:
+            what = "the lower end of its speed-up's interval"
+            yield Bounded(what=what, seen=speedup.low, most=ranks * (1 + MARGIN))
+        yield Bounded(what="its speed-up", seen=speedup.value, most=ranks * (1 + FAR))
 
 
 def caches_cannot_explain(case: Measured, number: Bounded) -> bool:

@@ -117,8 +117,8 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, progress: Told) -
         *checks.told,
         *misplaced,
         *merge_sentences(merged),
-        *validity_sentences(plan, cases, table, stop_reason=sweeps.stop_reason, path=str(run.path)),
-        *virtual_sentences(cases, table),
+        *validity_sentences(plan, decided.results, stop_reason=sweeps.stop_reason, path=str(run.path)),
+        *virtual_sentences(decided.results),
         *fabric_sentences(fabrics),
         *provenance_sentences(machine),
     )

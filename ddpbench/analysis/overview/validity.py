@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-import pandas as pd
-
 from ddpbench.analysis.findings.groups import equal_buckets
 from ddpbench.analysis.findings.loss import loss_sentences
 from ddpbench.analysis.findings.pairing import pairing_sentences
@@ -26,6 +24,7 @@ from ddpbench.analysis.statistics.correlation import (
 )
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS
 from ddpbench.analysis.statistics.tails import missed_words
+from ddpbench.analysis.table.result import CaseResult
 from ddpbench.records import Noise
 from ddpbench.records.plan import StoredPlan
 from ddpbench.spec import Budget
@@ -70,13 +69,13 @@ def merge_sentences(merged: Mapping[str, Any]) -> Iterable[str]:
 
 def validity_sentences(
     plan: StoredPlan,
-    cases: Sequence[CaseRun],
-    table: pd.DataFrame,
+    results: Sequence[CaseResult],
     *,
     stop_reason: str,
     path: str,
 ) -> Iterable[str]:
-    """Yield what limits the numbers of a run's cases; `table` is theirs."""
+    """Yield what limits the numbers of a run's cases."""
+    cases = [one.run for one in results]
     measured = [case for case in cases if case.timings]
     if not measured:
         yield "No case has a launch that ended well: there are no numbers."
@@ -96,7 +95,7 @@ def validity_sentences(
     yield from _disturbances(measured)
     yield from fault_sentences(measured, names)
     yield from staleness_sentences(measured, names)
-    yield from _wide(measured, names, table, plan.budget.target_half_width, stop_reason)
+    yield from _wide(results, names, plan.budget.target_half_width, stop_reason)
     yield from _unequal_parameters(measured, names)
     yield from _shared_cores(measured, names)
     yield from _several_hosts(measured, names)
@@ -185,16 +184,13 @@ def _how_much(flag: str, measured: Sequence[CaseRun]) -> str:
     return f" ({100 * median(shares):.1f} % of the cores' time in the median of all, {100 * max(shares):.1f} % at most)"
 
 
-def _wide(
-    measured: Sequence[CaseRun], names: Names, table: pd.DataFrame, target: float, stop_reason: str
-) -> Iterable[str]:
+def _wide(results: Sequence[CaseResult], names: Names, target: float, stop_reason: str) -> Iterable[str]:
     """Yield which cases' intervals stayed wider than the target, and why the sweep ended."""
-    wide = set(table.loc[~table["ci_reached"].fillna(value=True), "case_id"])
+    wide = [one.run for one in results if one.ci_reached is False]
     if wide:
-        chosen = [case for case in measured if case.case_id in wide]
         yield (
-            f"{names.not_reached(chosen)} the target half-width of {100 * target:g} %"
-            f"{_END_WORDS.get(stop_reason, '')}{names.listed(chosen)}."
+            f"{names.not_reached(wide)} the target half-width of {100 * target:g} %"
+            f"{_END_WORDS.get(stop_reason, '')}{names.listed(wide)}."
         )
 
 

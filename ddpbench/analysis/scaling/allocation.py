@@ -22,7 +22,7 @@ from ddpbench.analysis.scaling.curves import CaseCurve
 from ddpbench.analysis.scaling.saving import Saving, saving_of
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import samples_rate, step_time
-from ddpbench.analysis.table.frame import case_table
+from ddpbench.analysis.table.result import case_results
 from ddpbench.errors import RequestError
 from ddpbench.naming import Namer
 from ddpbench.records import RunDir, why_unproved
@@ -167,7 +167,7 @@ def _check_possible(plan: StoredPlan, runs: Sequence[CaseRun], machine: Mapping[
     Raises:
         RequestError: it has such numbers.
     """
-    for wrong in check_cases(runs, case_table(plan, runs, machine)).withheld.values():
+    for wrong in check_cases(case_results(runs, plan.budget.target_half_width, machine)).withheld.values():
         raise RequestError(f"{wrong.why_withheld}; measure this curve again, on a quiet machine")
 
 

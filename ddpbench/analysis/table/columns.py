@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from ddpbench.analysis.read.pace import dilation_needed, host_share, lateness_p95_s
+from ddpbench.analysis.read.pace import host_share, lateness_p95_s
 from ddpbench.analysis.read.staleness import mean_of
 from ddpbench.analysis.statistics.estimands import MEDIAN, WITHIN_ROUNDS
-from ddpbench.analysis.statistics.stats import step_time
 from ddpbench.analysis.table.column import Column, From, Within, setting
 from ddpbench.spec import Case
 from ddpbench.spec.grouping import AXES, check_complete
@@ -239,7 +238,7 @@ _TABLE: tuple[Column, ...] = (
         "evaluation_step_time{}_s",
         "s",
         f"one step of evaluation: forward and loss without gradients, {MEDIAN}",
-        lambda case: step_time(case.evaluations) if case.evaluations else None,
+        lambda case: case.evaluation_step_time,
     ),
     *_EVALUATION.measured(
         "evaluation_samples_per_s{}",
@@ -503,7 +502,7 @@ _TABLE: tuple[Column, ...] = (
         "dilation_needed",
         "1",
         "smallest dilation that hides host overhead",
-        lambda case: dilation_needed(case.run.case.dilation, case.paced) if case.paced else None,
+        lambda case: case.dilation_needed,
     ),
     _LAUNCHES.whole(
         "held_parameter_bytes",

@@ -16,7 +16,7 @@ from ddpbench.analysis.network import busiest_link_bytes, bytes_to_aggregate
 from ddpbench.analysis.read.asked import other_settings
 from ddpbench.analysis.read.launches import CaseRun, noise_words
 from ddpbench.analysis.read.overlap import Breakdown
-from ddpbench.analysis.read.pace import Pacing
+from ddpbench.analysis.read.pace import Pacing, dilation_needed
 from ddpbench.analysis.read.staleness import added
 from ddpbench.analysis.read.traffic import LinkTraffic, mean_traffic
 from ddpbench.analysis.recovery import RecoveryCost, loss_difference
@@ -127,7 +127,7 @@ class CaseResult:
         low, high = (None if end is None else end / ranks for end in (found.low, found.high))
         return Interval(value=found.value / ranks, low=low, high=high)
 
-    @property
+    @cached_property
     def ci_reached(self) -> bool | None:
         """Whether its interval became as narrow as it was to be."""
         if not self.timings:
@@ -205,6 +205,11 @@ class CaseResult:
     def evaluations(self) -> list[Timing]:
         """The evaluation steps of each launch."""
         return [launch.evaluation for launch in self.run.good if launch.evaluation is not None]
+
+    @property
+    def evaluation_step_time(self) -> Interval | None:
+        """A step of evaluation, seconds."""
+        return step_time(self.evaluations) if self.evaluations else None
 
     @property
     def evaluation_samples_per_s(self) -> Interval | None:
@@ -289,6 +294,11 @@ class CaseResult:
     def paced(self) -> Sequence[Pacing] | None:
         """How each launch of a replay kept time."""
         return [launch.pace for launch in self.run.good if launch.pace is not None] or None
+
+    @property
+    def dilation_needed(self) -> float | None:
+        """The smallest dilation that hides the host's own work."""
+        return dilation_needed(self.case.dilation, self.paced) if self.paced else None
 
     @cached_property
     def to_loss(self) -> Cost | None:
