@@ -228,6 +228,11 @@ def columns(cases: Sequence[Case], of: Iterable[str] = EVERY) -> list[Setting]:
     return list(found.values())
 
 
+def words_of(case: Case, of: Iterable[str]) -> list[str]:
+    """Return what a case has of these fields, in words, whatever others have."""
+    return [word for name in of if (word := FACETS[name].word(case))]
+
+
 def ranks_of(case: Case) -> str:
     """Return how many ranks a case has: `1 rank`, `4 ranks`."""
     return counted(case.world_size, "rank")

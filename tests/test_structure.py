@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import grimp
 import pytest
+
+from ddpbench.spec import Case
 
 ROOT = Path(__file__).parents[1]
 MOST_LINES = 60
@@ -277,3 +281,94 @@ def test_a_look_up_by_name_is_found(line: str, names: set[str]) -> None:
 def test_a_table_that_is_taken_apart_is_found(way: str) -> None:
     assert framed(f"rows = [row for row in summary.cases.{way}]")
     assert not framed("csv_of(summary.cases)")
+
+
+SETTINGS = frozenset(one.name for one in fields(Case)) | {
+    "env",
+    "options",
+    "strategy_name",
+    "workload_options",
+}
+NAMED = {
+    "launch/devices.py": "a reason why a case cannot run, with the settings to change",
+    "launch/elsewhere.py": "a reason likewise",
+    "launch/profiling.py": "the name of a file",
+    "worker/rank/rank.py": "what a user's own code lacks",
+}
+"""Modules that write several settings of a case in one text, and what each of these texts is: none is a name."""
+OWNERS = ("collectives", "naming.py", "records", "spec", "strategies", "workloads")
+"""Names are made in `naming.py`, of what the layers beneath it declare."""
+
+
+def settings_in(text: ast.AST) -> dict[str, set[str]]:
+    """Return the settings that are read of each case."""
+    found: dict[str, set[str]] = {}
+    for node in ast.walk(text):
+        if isinstance(node, ast.Attribute) and node.attr in SETTINGS:
+            of = ast.unparse(node.value)
+            if of.rpartition(".")[2] == "case":
+                found.setdefault(of, set()).add(node.attr)
+    return found
+
+
+def names_made(text: str) -> list[str]:
+    """Return what names a case: texts of several settings or all options, its label, what its strategy is called."""
+    tree = ast.parse(text)
+    found = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.JoinedStr() | ast.Call(func=ast.Attribute(attr="join"), args=[ast.List()]):
+                if any(len(names) > 1 for names in settings_in(node).values()):
+                    found.append(ast.unparse(node))
+            case ast.Attribute(attr="label", value=ast.Attribute(attr="case") | ast.Name(id="case") as of):
+                # a case's history has a label, too
+                if isinstance(of, ast.Attribute) or re.search(r"import .*\bCase\b", text):
+                    found.append(ast.unparse(node))
+            case ast.Attribute(attr="spoken" | "display", value=ast.Call()):
+                found.append(ast.unparse(node))
+            case ast.GeneratorExp() | ast.ListComp() if any(
+                names & {"env", "options", "workload_options"} for names in settings_in(node).values()
+            ):
+                found += [ast.unparse(each) for each in ast.walk(node) if isinstance(each, ast.JoinedStr)]
+            case ast.Call(func=ast.Name(id="getattr"), args=[of, ast.Name(), *_]) if isinstance(of, ast.Name):
+                if of.id == "case" and is_formatted(node, tree):
+                    found.append(ast.unparse(node))
+    return found
+
+
+def is_formatted(node: ast.AST, tree: ast.AST) -> bool:
+    return any(node in ast.walk(text) for text in ast.walk(tree) if isinstance(text, ast.JoinedStr))
+
+
+def test_cases_are_named_in_one_place() -> None:
+    """Else one page calls a case by `decay=0.05` and the next by `decay of 0.05`."""
+    package = ROOT / "ddpbench"
+    paths = {path.relative_to(package): path for path in package.rglob("*.py")}
+    found = {
+        path.as_posix(): names_made(file.read_text("utf-8"))
+        for path, file in paths.items()
+        if path.parts[0] not in OWNERS
+    }
+    assert not {path: names for path, names in found.items() if names and path not in NAMED}
+    assert {path for path, names in found.items() if names} == NAMED.keys()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        'f"{case.strategy}, {case.world_size} ranks"',
+        "f\"{run.case.workload} at {counted(run.case.world_size, 'rank')}\"",
+        'f"{case.nodes} x {case.ranks_per_node}"',
+        '", ".join([row.case.strategy_name, str(row.case.bucket_cap_mb)])',
+        '", ".join(f"{key}={value}" for key, value in run.case.workload_options.items())',
+        '[f"{key} of {value}" for key, value in case.options.items()]',
+        'f"{name} = {getattr(case, name)}"',
+        "entry.case.label",
+        "traits_of(run.case).spoken",
+    ],
+)
+def test_another_owner_of_names_is_found(name: str) -> None:
+    assert names_made(f"told = {name}")
+    assert not names_made(
+        "told = f'{names.full(case)} took {seconds} s at {ranks_of(case)}, {case.workload}'"
+    )

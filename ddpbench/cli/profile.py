@@ -45,6 +45,7 @@ def add_parser(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.launch.profiling import ProfileRequest, measure_profile, prepare_profile
+    from ddpbench.naming import words_of
     from ddpbench.records.outputs import is_stream
     from ddpbench.texts import toml_text
 
@@ -61,7 +62,7 @@ def _run(arguments: argparse.Namespace) -> int:
     case = prepared.case
     printed = is_stream(prepared.out)
     stream = sys.stderr if printed else sys.stdout
-    show(f"profiling {case.workload} on {case.device}, local batch {case.local_batch}", file=stream)
+    show(f"profiling {', '.join(words_of(case, ('workload', 'device', 'local_batch')))}", file=stream)
     profile = measure_profile(prepared)
     for line in _summary(profile):
         show(line, file=stream)

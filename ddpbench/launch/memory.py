@@ -9,9 +9,10 @@ import psutil
 
 from ddpbench.cpu_quota import memory_quota
 from ddpbench.machine.estimate import gradient_bytes, replay_of
+from ddpbench.naming import ranks_of
 from ddpbench.spec import Case, PlannedCase
 from ddpbench.strategies.traits import traits_of
-from ddpbench.units import counted, format_bytes
+from ddpbench.units import format_bytes
 from ddpbench.workloads.work import state_bytes, work_of
 
 PROOF_COPIES = 19
@@ -71,7 +72,7 @@ def within_memory(entry: PlannedCase, limit: int) -> PlannedCase:
     case = entry.case
     if entry.skip_reason is not None:
         return entry
-    ranks = counted(case.world_size, "rank")
+    ranks = ranks_of(case)
     least, work = least_bytes(case), work_of(case)
     if least is not None and work is not None and least > MOST * limit:
         fewer = " or fewer ranks" if case.world_size > 1 else ""

@@ -39,7 +39,7 @@ from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Judgement, rounds_for
 from ddpbench.analysis.statistics.tails import missed_words
-from ddpbench.naming import Namer
+from ddpbench.naming import Namer, ranks_of
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import PANEL, SCALE, VARIANT
 from ddpbench.strategies.traits import traits_of
@@ -355,7 +355,7 @@ def _not_compared(choices: Sequence[Choice], places: _Places) -> Iterator[str]:
     for one in choices:
         for run in one.alone:
             name = called(run, [*places.family, run])
-            yield f"not compared: {name} at {counted(run.case.world_size, 'rank')}{places.where(one)}"
+            yield f"not compared: {name} at {ranks_of(run.case)}{places.where(one)}"
     if places.total > 1 and (without := [one for one in choices if one.gain is None]):
         yield f"no base case: {listed_apart(places.words(one) for one in without)}"
 
@@ -410,7 +410,7 @@ def _checkpoint(cases: Sequence[CaseRun]) -> Finding | None:
     run = max(able, key=lambda one: (one.case.world_size, traits_of(one.case).role == "reference"))
     costs = checkpoint_costs(run.case_id, [one.checkpoints for one in run.good], run.timings)
     steps = " and ".join(f"{cost.steps_for_small_share:,}" for cost in costs)
-    who = f"a checkpoint of {name_of(run)} at {counted(run.case.world_size, 'rank')}"
+    who = f"a checkpoint of {name_of(run)} at {ranks_of(run.case)}"
     times = [
         [cost.cost.scaled(1e3) for cost in costs],
         [Interval(value=1e3 * cost.cost.value) for cost in costs],

@@ -62,7 +62,6 @@ from ddpbench.naming import Namer, ranks_of
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.claims import JudgedAgain, Of, Past, PlannedClaim
 from ddpbench.spec.grouping import PANEL, SCALE, VARIANT
-from ddpbench.strategies.traits import traits_of
 from ddpbench.units import counted
 
 _Pair = tuple[CaseRun, CaseRun]
@@ -340,7 +339,7 @@ def _finding(one: Decided, by_id: Mapping[str, CaseRun], names: Names) -> Findin
             *_labels(runs),
             *conditions([run for run in runs if run.timings]),
             *([SHARED_CORES] if shared else []),
-            *_paths(pairs),
+            *_paths(pairs, names),
             *(_size(alone) if alone is not None and one.kind == "faster" and not one.margin else ()),
             *(launch_tags(min(held.rounds for held in told), one.comparisons) if told else ()),
         ),
@@ -397,10 +396,10 @@ def _labels(runs: Sequence[CaseRun]) -> list[str]:
     return [*(["emulated links"] if len(linked) > 1 else []), *kept]
 
 
-def _paths(pairs: Sequence[_Pair]) -> list[str]:
+def _paths(pairs: Sequence[_Pair], names: Names) -> list[str]:
     """Return which strategies take another path of training than what they are held against."""
     apart = [
-        traits_of(run.case).spoken
+        names.names.spoken_strategy(run.case)
         for pair in pairs
         if len({takes_another_path(run) for run in pair}) > 1
         for run in pair

@@ -12,6 +12,7 @@ from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.best import standings
 from ddpbench.analysis.statistics.stats import step_time
 from ddpbench.analysis.time_to_loss import loss_curves_of, to_loss
+from ddpbench.naming import ranks_of
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import PANEL
 from ddpbench.units import counted, format_number
@@ -71,7 +72,7 @@ def _same_loss(run: CaseRun) -> grouping.Key:
 def _who(run: CaseRun, group: Sequence[CaseRun]) -> str:
     """Return strategy and ranks, with what tells it from others of the group."""
     same = [other for other in group if other.case.world_size == run.case.world_size]
-    return f"{called(run, same, PANEL)} at {counted(run.case.world_size, 'rank')}"
+    return f"{called(run, same, PANEL)} at {ranks_of(run.case)}"
 
 
 def _time(run: CaseRun) -> str:

@@ -13,7 +13,7 @@ from ddpbench.analysis.sentences import Sentence, sentence
 from ddpbench.analysis.shares import percent_of, share_of_step
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, shows_less
-from ddpbench.naming import Namer
+from ddpbench.naming import Namer, ranks_of
 from ddpbench.units import counted
 
 MOST = 3
@@ -137,7 +137,7 @@ def _waited(member: InputCase) -> str:
 
 
 def _said(run: CaseRun, end: str) -> Sentence:
-    return sentence(f"{name_of(run)} at {counted(run.case.world_size, 'rank')}", [run.case.workload], end)
+    return sentence(f"{name_of(run)} at {ranks_of(run.case)}", [run.case.workload], end)
 
 
 def _workers(member: InputCase) -> str:

@@ -16,10 +16,10 @@ from ddpbench.analysis.shares import percent_of
 from ddpbench.analysis.statistics.correlation import widened
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Judgement, by_pair, rounds_of_all, share
+from ddpbench.naming import ranks_of
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import virtual_words
 from ddpbench.strategies.traits import traits_of
-from ddpbench.units import counted
 
 MOST = 2
 _RINGS = ("all_reduce", "ring")
@@ -125,7 +125,7 @@ def _told(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> 
     few = () if enough else ("too few rounds to share it out",)
     return interval.value, Finding(
         kind="lead",
-        text=sentence(f"at {counted(case.world_size, 'rank')}", [case.workload], text),
+        text=sentence(f"at {ranks_of(case)}", [case.workload], text),
         tags=(*links, *parts, *launch_tags(lead.rounds), *few),
         evidence="strategies",
         verdict="slower" if enough else "too few",

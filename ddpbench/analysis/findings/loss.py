@@ -25,10 +25,11 @@ from ddpbench.analysis.statistics.stats import (
     step_time,
 )
 from ddpbench.analysis.time_to_loss import against_base, cost_of, loss_curves_of, to_loss
+from ddpbench.naming import ranks_of
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import Key
 from ddpbench.strategies.traits import traits_of
-from ddpbench.units import counted, format_number
+from ddpbench.units import format_number
 
 EVIDENCE = "time-to-loss"
 MOST_TOLD = 3
@@ -174,7 +175,7 @@ def _apart(a: Interval, b: Interval) -> bool:
 
 
 def _who(run: CaseRun, other: CaseRun) -> str:
-    return f"{name_of(run, other)} at {counted(run.case.world_size, 'rank')}{_batch(run, other)}"
+    return f"{name_of(run, other)} at {ranks_of(run.case)}{_batch(run, other)}"
 
 
 def _batch(run: CaseRun, other: CaseRun) -> str:

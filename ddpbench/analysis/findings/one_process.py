@@ -16,6 +16,7 @@ from ddpbench.analysis.findings.wording import (
 )
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
+from ddpbench.naming import ranks_of
 from ddpbench.spec import grouping
 from ddpbench.units import counted
 
@@ -28,7 +29,7 @@ def one_process_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
         return ()
     ranks, process = families.one_process
     case, batches = ranks.case, [run.case.global_batch for run in families.one_process]
-    who = f"{name_of(ranks)} at {counted(case.world_size, 'rank')}"
+    who = f"{name_of(ranks)} at {ranks_of(case)}"
     other = f"one process with {counted(process.case.threads_per_rank, 'thread')}"
     rate = f"trains {plain(inverse(judged.ratio))} times the samples/s"
     text = sentence(f"{who} {rate} of {other}", [case.workload])

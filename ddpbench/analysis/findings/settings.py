@@ -19,12 +19,11 @@ from ddpbench.analysis.judging import judge_pairs
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.stats import Judgement
-from ddpbench.naming import Namer
+from ddpbench.naming import Namer, ranks_of
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import Key, cap_order, virtual_words
 from ddpbench.spec.links import links_apart, links_of
 from ddpbench.strategies.traits import traits_of
-from ddpbench.units import counted
 
 MOST = 2
 
@@ -94,7 +93,7 @@ def _sentence(name: str, pair: tuple[CaseRun, CaseRun], judged: Judgement) -> Fi
         labels.insert(0, virtual_words(worst.case)[0])
     elif worst.case.fabric or best.case.fabric:
         labels.insert(0, "emulated links")
-    who = f"{name} at {counted(worst.case.world_size, 'rank')}"
+    who = f"{name} at {ranks_of(worst.case)}"
     text = f": a step takes {plain(ratio)} times as long {_apart(worst, best)}"
     if judged.verdict in ("equivalent", "unresolved"):
         text = f": no significant difference {_apart(worst, best)}; {undecided(ratio)}"

@@ -25,6 +25,7 @@ from ddpbench.analysis.statistics.correlation import (
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS
 from ddpbench.analysis.statistics.tails import missed_words
 from ddpbench.analysis.table.result import CaseResult
+from ddpbench.naming import ranks_of
 from ddpbench.records import Noise
 from ddpbench.records.plan import StoredPlan
 from ddpbench.spec import Budget
@@ -142,10 +143,10 @@ def _equal_caps(cases: Sequence[CaseRun]) -> Iterable[str]:
     )
     yield from (f"{text}." for text in dict.fromkeys(told))
     for first, others in equal_buckets(cases):
-        caps = series_of([cap_words(run.case.bucket_cap_mb) for run in (first, *others)])
+        caps = [cap_words(run.case.bucket_cap_mb) for run in (first, *others)]
         yield (
-            f"{first.case.workload} at {counted(first.case.world_size, 'rank')}: DDP built the same buckets under caps "
-            f"{caps}: they are one configuration, compared by {cap_words(first.case.bucket_cap_mb)} alone."
+            f"{first.case.workload} at {ranks_of(first.case)}: DDP built the same buckets under caps "
+            f"{series_of(caps)}: they are one configuration, compared by {caps[0]} alone."
         )
 
 

@@ -16,7 +16,7 @@ from ddpbench.report.series import variant_words
 from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, stands
 from ddpbench.report.words import series_of
 from ddpbench.spec.grouping import PANEL, cap_order, virtual_words
-from ddpbench.spec.links import link_words, short_links
+from ddpbench.spec.links import link_words
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,15 +149,11 @@ def _columns(settings: _Settings) -> tuple[Column, ...]:
 
 def _backend(row: Row, settings: _Settings) -> Cell:
     """Return its backend, and what of it is emulated that the caption does not tell."""
-    return Cell(
-        text=row.case.backend,
-        under=", ".join(
-            "emulated" if word == settings.links else word
-            for word in virtual_words(row.case)
-            if word not in settings.shared
-        ),
-        key=f"{row.case.backend} {short_links(row.case.fabric)}",
-    )
+    emulated = virtual_words(row.case)
+    under = [
+        "emulated" if word == settings.links else word for word in emulated if word not in settings.shared
+    ]
+    return Cell(text=row.case.backend, under=", ".join(under), key=" ".join([row.case.backend, *emulated]))
 
 
 _TOLD_BESIDE = ("fabric", "compute", "dilation", "shrink")

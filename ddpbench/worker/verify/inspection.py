@@ -23,11 +23,11 @@ from pydantic import BaseModel, ValidationError
 
 from ddpbench.causes import environments_part, exception_words, users_line
 from ddpbench.errors import nearest
+from ddpbench.naming import ranks_of
 from ddpbench.spec import Case
 from ddpbench.strategies.own_step import each_part
 from ddpbench.strategies.traits import traits_of
 from ddpbench.strategies.trees import copied, describe, tensors
-from ddpbench.units import counted
 from ddpbench.worker.device import device_of
 from ddpbench.worker.place import Place
 from ddpbench.worker.training.asked_group import formed_when_asked
@@ -193,7 +193,7 @@ def too_short(case: Case, within_s: float = STREAMS_S) -> str:
             try:
                 next(Training(replace(case, loader_workers=0), own, torch.device("cpu")).batches())
             except TooFewSamplesError as error:
-                return f"at {counted(case.world_size, 'rank')}, on rank {rank}, {error}"
+                return f"at {ranks_of(case)}, on rank {rank}, {error}"
     except (_TimeUpError, Exception):  # whatever a dataset raises outside a launch
         pass
     finally:
