@@ -18,22 +18,26 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     costs = costs_of(summary, rows)
     if not costs:
         return None
-    timed = [cost for cost in costs if cost.total is not None]
+    timed = [cost for cost in costs if cost.found.total is not None]
     pictures = [parts_picture(timed)] if timed else []
-    saved = [cost for cost in timed if cost.snapshot_mean_s is not None and cost.restored_mean_s is not None]
+    saved = [
+        cost
+        for cost in timed
+        if cost.found.snapshot_mean_s is not None and cost.found.restored_mean_s is not None
+    ]
     if saved:
         usual = next((cost for cost in saved if cost.row.case.recovery == "SIGKILL"), saved[0])
         pictures.append(goodput_picture(usual))
     notes = [
-        f"{cost.failures - cost.recoveries} of {cost.failures} failures ({RECOVERIES[cost.row.case.recovery]}) were "
-        "not recovered from within the launch."
+        f"{cost.found.failures - cost.found.recoveries} of {cost.found.failures} failures "
+        f"({RECOVERIES[cost.row.case.recovery]}) were not recovered from within the launch."
         for cost in costs
-        if cost.recoveries < cost.failures
+        if cost.found.recoveries < cost.found.failures
     ]
     notes += [
-        f"Where {cost.name}: {cost.unreadable}; training went on from the snapshot before."
+        f"Where {cost.name}: {'; '.join(cost.found.unreadable)}; training went on from the snapshot before."
         for cost in costs
-        if cost.unreadable
+        if cost.found.unreadable
     ]
     kinds = {cost.row.case.recovery for cost in costs}
     if "SIGSTOP" in kinds:
@@ -47,7 +51,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
             "Where an agent is gone, most of the rendezvous is torchrun's wait for its place to lapse, about 15 s by "
             "its own settings."
         )
-    if len({cost.steps for cost in costs}) > 1:
+    if len({cost.found.recomputed_steps for cost in costs}) > 1:
         notes.append(
             "How many steps are recomputed is drawn for each round, anywhere between two snapshots; what is killed in "
             "a snapshot always recomputes all of them. Compare kinds by when training goes on."

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ddpbench.analysis.recovery import Rates, RecoveryCost
+from ddpbench.analysis.recovery import RecoveryCost
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
-from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.naming import Namer
 from ddpbench.report.parts import Cell, Column, Table
@@ -34,29 +33,14 @@ class Cost:
 
     row: Row
     name: str
-    failures: int
-    recoveries: int
-    total: Interval | None
-    restored: Interval | None
-    at_pace: Interval | None
-    at_pace_count: int
-    parts: tuple[float, ...]
-    steps: float | None
-    snapshot: Interval | None
-    snapshot_mean_s: float | None
-    """Means over launches, `restored_mean_s` and `step_mean_s` too."""
-    restored_mean_s: float | None
-    snapshot_bytes: int
-    lost: int
-    repeated: int
-    difference: float | None
-    compared: int
-    """Steps whose losses were compared."""
-    joining: Interval | None
-    rates: Rates
+    found: RecoveryCost
     step_mean_s: float
-    """NaN where no launch went well."""
-    unreadable: str
+    """Mean over launches; NaN where none went well."""
+
+    @property
+    def parts(self) -> tuple[float, ...]:
+        """The parts of a recovery, in the order of `PARTS`."""
+        return tuple(self.found.parts.get(part, 0.0) for part in PARTS)
 
 
 def costs_of(summary: RunSummary, rows: Sequence[Row]) -> list[Cost]:
@@ -64,8 +48,11 @@ def costs_of(summary: RunSummary, rows: Sequence[Row]) -> list[Cost]:
     failed = [(row, row.failed) for row in rows if row.failed is not None and row.failed.failures]
     names = _names([row for row, _ in failed])
     steps_s = {case_id: fmean(times) for case_id, times in raw_launches(summary).items()}
-    found = [_cost(row, cost, names[row.case_id], steps_s.get(row.case_id, math.nan)) for row, cost in failed]
-    return sorted(found, key=lambda cost: cost.total.value if cost.total is not None else float("inf"))
+    costs = [
+        Cost(row=row, name=names[row.case_id], found=found, step_mean_s=steps_s.get(row.case_id, math.nan))
+        for row, found in failed
+    ]
+    return sorted(costs, key=lambda cost: math.inf if cost.found.total is None else cost.found.total.value)
 
 
 def _names(rows: Sequence[Row]) -> dict[str, str]:
@@ -75,34 +62,6 @@ def _names(rows: Sequence[Row]) -> dict[str, str]:
         row.case_id: ", ".join(dict.fromkeys([RECOVERIES[row.case.recovery], *names.apart(row.case)]))
         for row in rows
     }
-
-
-def _cost(row: Row, found: RecoveryCost, name: str, step_mean_s: float) -> Cost:
-    difference, compared = row.loss_difference or (None, 0)
-    return Cost(
-        row=row,
-        name=name,
-        failures=found.failures,
-        recoveries=found.recoveries,
-        total=found.total,
-        restored=found.restored,
-        at_pace=found.regained,
-        at_pace_count=found.regained_launches,
-        parts=tuple(found.parts.get(part, 0.0) for part in PARTS),
-        steps=found.recomputed_steps,
-        snapshot=found.snapshot,
-        snapshot_mean_s=found.snapshot_mean_s,
-        restored_mean_s=found.restored_mean_s,
-        snapshot_bytes=found.snapshot_bytes,
-        lost=found.lost,
-        repeated=found.repeated,
-        difference=difference,
-        compared=compared,
-        joining=found.joined,
-        rates=found.rates,
-        step_mean_s=step_mean_s,
-        unreadable="; ".join(found.unreadable),
-    )
 
 
 def failures_table(costs: Sequence[Cost]) -> Table:
@@ -128,14 +87,14 @@ def failures_table(costs: Sequence[Cost]) -> Table:
         rows=tuple(
             (
                 Cell(text=cost.name),
-                Cell.count(cost.failures),
-                Cell.count(cost.recoveries),
-                Cell.estimate(cost.total),
+                Cell.count(cost.found.failures),
+                Cell.count(cost.found.recoveries),
+                Cell.estimate(cost.found.total),
                 _at_pace(cost),
-                Cell(text="" if cost.steps is None else f"{cost.steps:.1f}", key=cost.steps, number=True),
-                Cell.count(cost.lost),
-                Cell.count(cost.repeated),
-                _difference(cost.difference, cost.compared),
+                _steps(cost.found.recomputed_steps),
+                Cell.count(cost.found.lost),
+                Cell.count(cost.found.repeated),
+                _difference(cost.row.loss_difference),
             )
             for cost in costs
         ),
@@ -144,21 +103,28 @@ def failures_table(costs: Sequence[Cost]) -> Table:
 
 def _at_pace(cost: Cost) -> Cell:
     """Return when steps were as fast as before, where they were in every launch; else in how many."""
-    if cost.at_pace_count == cost.recoveries:
-        return Cell.estimate(cost.at_pace)
-    return Cell(text=f"in {cost.at_pace_count} of {cost.recoveries}", key=float("inf"), number=True)
+    if cost.found.regained_launches == cost.found.recoveries:
+        return Cell.estimate(cost.found.regained)
+    return Cell(
+        text=f"in {cost.found.regained_launches} of {cost.found.recoveries}", key=float("inf"), number=True
+    )
 
 
-def _difference(value: float | None, steps: int) -> Cell:
-    if value is None:
+def _steps(mean: float | None) -> Cell:
+    return Cell(text="" if mean is None else f"{mean:.1f}", key=mean, number=True)
+
+
+def _difference(found: tuple[float, int] | None) -> Cell:
+    if found is None:
         return Cell(text="", number=True)
+    value, steps = found
     told = "0" if value == 0 else f"{value:.1g}"
     return Cell(text=f"{told} in {steps:,} steps", key=value, number=True)
 
 
 def rates_table(costs: Sequence[Cost]) -> tuple[Table, ...]:
     """Return the table of throughput before, while a node is away and after; none where no node came back."""
-    left = [cost for cost in costs if cost.joining is not None]
+    left = [cost for cost in costs if cost.found.joined is not None]
     if not left:
         return ()
     return (
@@ -178,9 +144,12 @@ def rates_table(costs: Sequence[Cost]) -> tuple[Table, ...]:
             rows=tuple(
                 (
                     Cell(text=f"{cost.row.name}, {FACETS['agents'].word(cost.row.case)}"),
-                    *(Cell.estimate(rate) for rate in (cost.rates.before, cost.rates.away, cost.rates.after)),
-                    Cell.estimate(cost.restored),
-                    Cell.estimate(cost.joining),
+                    *(
+                        Cell.estimate(rate)
+                        for rate in (cost.found.rates.before, cost.found.rates.away, cost.found.rates.after)
+                    ),
+                    Cell.estimate(cost.found.restored),
+                    Cell.estimate(cost.found.joined),
                 )
                 for cost in left
             ),

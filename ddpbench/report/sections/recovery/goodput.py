@@ -25,9 +25,9 @@ _POINTS = 121
 
 def goodput_picture(cost: Cost) -> Picture:
     """Return the figure for what a failure and a snapshot were measured to cost."""
-    assert cost.snapshot_mean_s is not None
-    assert cost.restored_mean_s is not None
-    snapshot_s, restored_s = cost.snapshot_mean_s, cost.restored_mean_s
+    assert cost.found.snapshot_mean_s is not None
+    assert cost.found.restored_mean_s is not None
+    snapshot_s, restored_s = cost.found.snapshot_mean_s, cost.found.restored_mean_s
     period, lost = words(snapshot_s, restored_s, MTBF_S["1 day"])
     heading = f"With a failure a day, a snapshot every {period} is best: {lost} of the time is lost"
     caption = (
@@ -57,9 +57,9 @@ def goodput_picture(cost: Cost) -> Picture:
 
 
 def _table(cost: Cost) -> Table:
-    assert cost.snapshot_mean_s is not None
-    assert cost.restored_mean_s is not None
-    snapshot_s, restored_s = cost.snapshot_mean_s, cost.restored_mean_s
+    assert cost.found.snapshot_mean_s is not None
+    assert cost.found.restored_mean_s is not None
+    snapshot_s, restored_s = cost.found.snapshot_mean_s, cost.found.restored_mean_s
     rows = []
     for name, mtbf_s in MTBF_S.items():
         period = best(snapshot_s, mtbf_s)
@@ -117,9 +117,9 @@ def _paint(sheet: Sheet, *, cost: Cost) -> None:
 
 
 def _lines(axes: Axes, cost: Cost) -> None:
-    assert cost.snapshot_mean_s is not None
-    assert cost.restored_mean_s is not None
-    snapshot_s, restored_s = cost.snapshot_mean_s, cost.restored_mean_s
+    assert cost.found.snapshot_mean_s is not None
+    assert cost.found.restored_mean_s is not None
+    snapshot_s, restored_s = cost.found.snapshot_mean_s, cost.found.restored_mean_s
     start = best(snapshot_s, min(MTBF_S.values())) / 20
     end = best(snapshot_s, max(MTBF_S.values())) * 20
     periods = [start * (end / start) ** (index / (_POINTS - 1)) for index in range(_POINTS)]

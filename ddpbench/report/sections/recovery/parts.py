@@ -75,13 +75,12 @@ def parts_picture(costs: Sequence[Cost]) -> Picture:
 
 def _heading(costs: Sequence[Cost]) -> str:
     first, last = costs[0], costs[-1]
-    assert first.total is not None
-    assert last.total is not None
+    assert first.found.total is not None
+    assert last.found.total is not None
     if last is first:
-        return f"A failure costs {' s '.join(filter(None, first.total.texts()))} ({first.name})"
-    return (
-        f"A failure costs from {first.total.number} s ({first.name}) to {last.total.number} s ({last.name})"
-    )
+        return f"A failure costs {' s '.join(filter(None, first.found.total.texts()))} ({first.name})"
+    least, most = first.found.total.number, last.found.total.number
+    return f"A failure costs from {least} s ({first.name}) to {most} s ({last.name})"
 
 
 def _table(costs: Sequence[Cost]) -> Table:
@@ -95,7 +94,7 @@ def _table(costs: Sequence[Cost]) -> Table:
         rows=tuple(
             (
                 Cell(text=cost.name),
-                Cell.estimate(cost.total),
+                Cell.estimate(cost.found.total),
                 *(Cell(text=f"{part:.2f}", key=part, number=True) for part in cost.parts),
             )
             for cost in costs
@@ -121,9 +120,9 @@ def _paint(sheet: Sheet, *, groups: Sequence[Sequence[Cost]]) -> None:
         _bars(axes, group, 0.5, above=0.0)
         axes.set_yticks(range(len(group)), [cost.name for cost in group])
         for place, cost in enumerate(group):
-            assert cost.total is not None
+            assert cost.found.total is not None
             axes.annotate(
-                f"{cost.total.number} s",
+                f"{cost.found.total.number} s",
                 (1.01, place),
                 xycoords=("axes fraction", "data"),
                 fontsize=style.NOTE_PT,
@@ -142,8 +141,8 @@ def _paint_narrow(sheet: Sheet, *, groups: Sequence[Sequence[Cost]]) -> None:
         axes = sheet.axes(0.12, top - height, sheet.width_in - 0.3, height)
         _bars(axes, group, 0.32, above=0.28)
         for place, cost in enumerate(group):
-            assert cost.total is not None
-            over_bar(axes, place + 0.08, cost.name, f"{cost.total.number} s")
+            assert cost.found.total is not None
+            over_bar(axes, place + 0.08, cost.name, f"{cost.found.total.number} s")
         axes.set_yticks([])
         axes.set_xlabel("s" if index == len(groups) - 1 else "")
         axes.locator_params(axis="x", nbins=6)
