@@ -10,7 +10,8 @@ from collections.abc import Hashable, Iterable
 from typing import Protocol, TypeVar
 
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.stats import MARGIN, samples_rate
+from ddpbench.analysis.statistics.judgement import MARGIN
+from ddpbench.analysis.statistics.stats import samples_rate
 from ddpbench.spec import Case, grouping
 from ddpbench.strategies.traits import traits_of
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from ddpbench.analysis.sentences import Sentence
 from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.judgement import CELLS
 from ddpbench.analysis.statistics.stats import shows_less, shows_more
 
 FindingKind = Literal[
@@ -87,7 +88,7 @@ class Finding:
             return "cost"
         if self.kind == "claim":
             return "claim"
-        return {"note": "", "unresolved": "cannot tell"}.get(self.verdict, self.verdict)
+        return "" if self.verdict == "note" else CELLS.get(self.verdict, self.verdict)
 
     @property
     def line(self) -> str:

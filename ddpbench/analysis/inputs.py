@@ -24,7 +24,8 @@ from ddpbench.analysis.judging import judge_pairs
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.shares import share_of_step
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.stats import Judgement, shows_more
+from ddpbench.analysis.statistics.judgement import Judgement
+from ddpbench.analysis.statistics.stats import shows_more
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import Key
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, Judgement, compare, judge, judge_all
+from ddpbench.analysis.statistics.judgement import Judgement
+from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, compare, judge, judge_all
 
 
 def judge_pairs(pairs: Mapping[str, tuple[CaseRun, CaseRun]]) -> dict[str, Judgement]:

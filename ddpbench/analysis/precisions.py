@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ddpbench.analysis.judging import judge_pairs
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.stats import Judgement
+from ddpbench.analysis.statistics.judgement import Judgement
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import Key
 

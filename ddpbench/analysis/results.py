@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.judgement import BestVerdict, Judgement, Standing, Verdict, judged
 
 Value = TypeVar("Value")
 
@@ -119,6 +120,17 @@ class Compared:
     verdict: str
     """`best`, `as good`, `slower`, `cannot tell`, `too few` (`statistics/best.py`); of `data` and `precision` a
     `Finding`'s."""
+
+    @property
+    def standing(self) -> Standing:
+        """How the case stands among the others of its group."""
+        return Standing(verdict=cast(BestVerdict, self.verdict), against=self.best_case_id, ratio=self.ratio)
+
+    @property
+    def judgement(self) -> Judgement:
+        """Of `data` and `precision`, what the comparison shows."""
+        bound = judged(self.ratio, 0).bound
+        return Judgement(verdict=cast(Verdict, self.verdict), ratio=self.ratio, bound=bound)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,9 +32,10 @@ from ddpbench.analysis.regression.told import (
     value_words,
 )
 from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.judgement import MARGIN
 from ddpbench.analysis.statistics.resolution import DRIFT, resolved_in_turn
 from ddpbench.analysis.statistics.sequential import anytime_interval
-from ddpbench.analysis.statistics.stats import ALPHA, COPIES, MARGIN, deviation, t_quantile
+from ddpbench.analysis.statistics.stats import ALPHA, COPIES, deviation, t_quantile
 from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.cli import run as run_cli
 from ddpbench.errors import RecordError

@@ -23,7 +23,8 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS, Breakdown
 from ddpbench.analysis.sentences import Sentence
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.stats import judged, shows_less, shows_more
+from ddpbench.analysis.statistics.judgement import judged
+from ddpbench.analysis.statistics.stats import shows_less, shows_more
 from ddpbench.analysis.summary import Decided
 from ddpbench.spec import Case
 from tests.analysis.test_claim_verdicts import claim, measured, run_of

@@ -31,8 +31,9 @@ from ddpbench.analysis.regression.changes import (
 from ddpbench.analysis.regression.gate import decided
 from ddpbench.analysis.statistics.best import half_widths, standings, verdicts
 from ddpbench.analysis.statistics.correlation import correlation_of
+from ddpbench.analysis.statistics.judgement import MARGIN, judged
 from ddpbench.analysis.statistics.sequential import evidence, far_off
-from ddpbench.analysis.statistics.stats import ALPHA, MARGIN, judged
+from ddpbench.analysis.statistics.stats import ALPHA
 from ddpbench.analysis.statistics.tails import ROUNDS_TO_SEE, SEEN_SHARE, missed_share, missed_words
 from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.launch.interleave.told import _decided

@@ -13,9 +13,9 @@ import pytest
 
 from ddpbench.analysis import RunSummary, load, summarize
 from ddpbench.analysis.findings.families import Families
-from ddpbench.analysis.findings.wording import plain
 from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.judgement import plain
 from ddpbench.analysis.time_to_loss import MOST_POINTS
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan

@@ -7,10 +7,10 @@ import pytest
 
 from ddpbench.analysis import summarize
 from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.judgement import AS_GOOD, Standing
 from ddpbench.report.captions import not_shown, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.rows import rows_of
-from ddpbench.report.standing import AS_GOOD, Stand
 from ddpbench.report.words import (
     launches_each,
     milliseconds,
@@ -133,10 +133,10 @@ def test_what_a_figure_lacks_is_named() -> None:
 
 def test_a_case_that_may_be_the_best_is_not_at_most_nothing_longer() -> None:
     ahead, behind = (
-        Stand(verdict=AS_GOOD, against="", ratio=Interval(0.99, 0.97, high)) for high in (1.0, 1.012)
+        Standing(verdict=AS_GOOD, against="", ratio=Interval(0.99, 0.97, high)) for high in (1.0, 1.012)
     )
-    assert ahead.words("strategy") == "as good as the best strategy"
-    assert behind.words("strategy") == "as good as the best strategy (at most 1.2 % longer)"
+    assert ahead.cell("strategy") == "as good as the best strategy"
+    assert behind.cell("strategy") == "as good as the best strategy (at most 1.2 % longer)"
 
 
 def test_a_report_s_captions_tell_it(tmp_path: Path) -> None:

@@ -19,25 +19,26 @@ from ddpbench.analysis.findings.groups import exchanges_gradients, reference_of
 from ddpbench.analysis.findings.growth import growth_finding
 from ddpbench.analysis.findings.recovery import recovery_finding, snapshot_finding
 from ddpbench.analysis.findings.wording import (
-    MARGIN_WORDS,
-    RATIO_THRESHOLD,
-    bare,
     called,
     conditions,
     fitting,
     launch_tags,
     listed,
     listed_apart,
-    longer,
     name_of,
     one_bucket,
-    plain,
 )
 from ddpbench.analysis.invariants.checked import Violation
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Judgement, rounds_for
+from ddpbench.analysis.statistics.judgement import (
+    MARGIN_WORDS,
+    Judgement,
+    plain,
+    takes_longer,
+)
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS, rounds_for
 from ddpbench.analysis.statistics.tails import missed_words
 from ddpbench.naming import Namer, ranks_of
 from ddpbench.spec import Case, grouping
@@ -224,18 +225,11 @@ def _rest(one: Choice) -> list[str]:
     if len(others) == 1:
         run, ratio = others[0]
         less = ": it trains less than one rank does" if run in one.below_base else ""
-        end = f"takes {_gap(ratio)}{less}"
+        end = f"takes {takes_longer(ratio, bare=True)}{less}"
         return [f"a step of {called(run, one.ranked)} {end}", f"the other's step {end}"]
     # What holds of all of them is what the intervals leave, and no estimate.
     least = min(ratio.value if ratio.low is None else ratio.low for _, ratio in others)
-    return [f"steps of the other {len(others)} take {_gap(Interval(value=least))} or more"]
-
-
-def _gap(ratio: Interval) -> str:
-    """Return how much longer a step takes, without the interval, which the finding on the two has."""
-    if ratio.value >= RATIO_THRESHOLD:
-        return f"{bare(ratio)} times as long"
-    return f"{longer(ratio, bare=True)} longer"
+    return [f"steps of the other {len(others)} take {takes_longer(Interval(value=least), bare=True)} or more"]
 
 
 def _over_panels(choices: Sequence[Choice], places: _Places) -> str:
@@ -277,7 +271,7 @@ def _alike(name: str, world: int, choices: Sequence[Choice], places: _Places) ->
     gains = [one.gain for one in choices if one.gain is not None]
     gains = gains if len(gains) == len(choices) else []
     ordered = sorted(gains, key=lambda gain: gain.value)
-    span = " to ".join(dict.fromkeys(bare(end) for end in (*ordered[:1], *ordered[-1:])))
+    span = " to ".join(dict.fromkeys(plain(end, bare=True) for end in (*ordered[:1], *ordered[-1:])))
     if name == "one rank":
         ranks = " or ".join(dict.fromkeys(counted(one.world, "rank") for one in choices))
         return f"{_stay(choices)} on {where}: {ranks} train {span} times its samples/s"

@@ -17,9 +17,9 @@ from ddpbench.analysis.findings.groups import exchanges_gradients, fair_panels, 
 from ddpbench.analysis.findings.wording import takes_another_path
 from ddpbench.analysis.judging import judge_pair, rate_ratio
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.best import Standing
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, Judgement
+from ddpbench.analysis.statistics.judgement import Judgement, Standing
+from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS
 from ddpbench.spec import Case, grouping
 from ddpbench.strategies.traits import traits_of
 

@@ -26,36 +26,33 @@ from typing import Any
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.wording import (
     FULL_SHARE,
-    MARGIN_WORDS,
     MOST_SHARED,
-    RATIO_THRESHOLD,
     busy_share,
     conditions,
     fitting,
-    inverse,
     launch_tags,
     listed,
-    longer,
-    plain,
-    signed,
-    size_tags,
     takes_another_path,
-    undecided,
 )
 from ddpbench.analysis.invariants.checked import Violation
 from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.stats import (
-    ALPHA,
+from ddpbench.analysis.statistics.judgement import (
+    EQUAL,
     MARGIN,
-    MIN_ROUNDS,
-    Comparison,
+    RATIO_THRESHOLD,
     Judgement,
-    compare,
+    is_faster,
     judged,
+    longer,
+    plain,
+    signed,
+    takes_longer,
+    undecided,
 )
+from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, Comparison, compare
 from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.analysis.summary import ClaimVerdict, Decided, HeldPair, PairVerdict
 from ddpbench.naming import Namer, ranks_of
@@ -118,7 +115,7 @@ def judged_by_claims(cases: Sequence[CaseRun], claims: Sequence[Decided]) -> lis
             if held.ratio is not None and alike:
                 for one, other, ratio in (
                     (held.a, held.b, held.ratio),
-                    (held.b, held.a, inverse(held.ratio)),
+                    (held.b, held.a, held.ratio.reciprocal()),
                 ):
                     judgement = replace(judged(ratio, held.rounds), comparisons=claim.comparisons)
                     found.setdefault(one, {})[other] = judgement
@@ -377,7 +374,7 @@ def _changes(values: Sequence[object]) -> int:
 def _size(held: HeldPair) -> tuple[str, ...]:
     if held.ratio is None or held.verdict == "cannot tell":
         return ()
-    return size_tags(judged(held.ratio, held.rounds))
+    return judged(held.ratio, held.rounds).size_tags
 
 
 def _labels(runs: Sequence[CaseRun]) -> list[str]:
@@ -526,26 +523,24 @@ class _Words:
         """Return how the two compare, by name; `end` says at how many ranks, where they have as many."""
         ratio, claimed = _ratio(held), self._one.margin
         if self._rates:
-            return f"{mine} trains {plain(inverse(ratio))} times the samples/s of {other}{end}{self._allowed(held)}"
+            return f"{mine} trains {plain(ratio.reciprocal())} times the samples/s of {other}{end}{self._allowed(held)}"
         if self._equal(held):
             apart = f"step times differ by {signed(ratio)}"
             if self._one.kind == "faster" and claimed:
                 return f"{mine} against {other}{end}: {apart}, not {_per_cent(claimed)}"
             if claimed:
                 return f"{mine} against {other}{end}: {self._within(ratio)}"
-            return f"{mine} and {other} are equivalent within {MARGIN_WORDS}{end}: {apart}"
+            return f"{mine} and {other} are {EQUAL}{end}: {apart}"
         ahead = ratio.value < 1
-        by = inverse(ratio) if ahead else ratio
+        by = ratio.reciprocal() if ahead else ratio
         fast, slow = (mine, other) if ahead else (other, mine)
-        many = by.value >= RATIO_THRESHOLD
         missed = self._allowed(held)
         if ahead and self._one.kind == "faster" and claimed and held.verdict == "does not hold":
+            many = by.value >= RATIO_THRESHOLD
             missed = f", not {1 + claimed:g} times" if many else f", not {_per_cent(claimed)}"
         if self._steps:
-            longer_by = f"{plain(by)} times as long as one of" if many else f"{longer(by)} longer than one of"
-            return f"a step of {slow} takes {longer_by} {fast}{end}{missed}"
-        ahead_by = f"{plain(by)} times as fast as" if many else f"{longer(by)} faster than"
-        return f"{fast} is {ahead_by} {slow}{end}{missed}"
+            return f"a step of {slow} takes {takes_longer(by, than=True)} one of {fast}{end}{missed}"
+        return f"{fast} is {is_faster(by, than=True)} {slow}{end}{missed}"
 
     def _short(self, held: HeldPair) -> str:
         """Return the same of the first one, without names."""
@@ -557,18 +552,19 @@ class _Words:
         """Return the same in two parts, of which the first may be shared with another pair's."""
         ratio = _ratio(held)
         if self._rates:
-            return "", f"{plain(inverse(ratio))} times the samples/s"
+            return "", f"{plain(ratio.reciprocal())} times the samples/s"
         if self._equal(held):
             return "step times differ by ", signed(ratio)
         ahead = ratio.value < 1
-        by = inverse(ratio) if ahead else ratio
-        many = by.value >= RATIO_THRESHOLD
+        by = ratio.reciprocal() if ahead else ratio
         if self._steps:
             whose = "the other's step is " if ahead else "its step is "
-            return whose, f"{plain(by)} times as long" if many else f"{longer(by)} longer"
-        if many:
-            return "", f"{plain(inverse(ratio))} times as fast"
-        return ("", f"{longer(by)} faster") if ahead else ("its step takes ", f"{longer(by)} longer")
+            return whose, takes_longer(by)
+        if ahead:
+            return "", is_faster(by)
+        if by.value >= RATIO_THRESHOLD:
+            return "", f"{plain(ratio.reciprocal())} times as fast"
+        return "its step takes ", takes_longer(by)
 
     def _within(self, ratio: Interval) -> str:
         """Return the difference of a pair that counts as equal, with the margin that was claimed."""
@@ -577,7 +573,7 @@ class _Words:
         if low > 1:
             apart = f"its step is {longer(ratio)} longer"
         elif high < 1:
-            apart = f"its step is {longer(inverse(ratio))} shorter"
+            apart = f"its step is {longer(ratio.reciprocal())} shorter"
         return f"{apart}, {self._bound('inside')}"
 
     def _bound(self, where: str) -> str:
@@ -599,7 +595,7 @@ class _Words:
     def _undecided(self, ratio: Interval, *, named: bool = False) -> str:
         """Return what the interval leaves open; `named`: whose steps they are has been said."""
         if self._rates:
-            return f"{plain(inverse(ratio))} times the samples/s"
+            return f"{plain(ratio.reciprocal())} times the samples/s"
         if self._one.margin:
             return f"step times differ by {signed(ratio)}, which leaves {_per_cent(self._one.margin)} open"
         return undecided(ratio, "" if named else "what is to be faster")

@@ -17,33 +17,32 @@ from ddpbench.analysis.finding import Finding, FindingKind
 from ddpbench.analysis.findings.families import Families
 from ddpbench.analysis.findings.groups import compared_panels, grouped, reference_of
 from ddpbench.analysis.findings.wording import (
-    MARGIN_WORDS,
-    RATIO_THRESHOLD,
     conditions,
     fitting,
-    inverse,
     launch_tags,
     listed_apart,
-    longer,
     mostly_disturbed,
     name_of,
     one_bucket,
-    plain,
-    signed,
-    size_tags,
-    undecided,
     undecided_all,
 )
 from ddpbench.analysis.invariants.steps import instrumented_over_timed
 from ddpbench.analysis.judging import speedup_over
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
-from ddpbench.analysis.shares import percent_of, share_of_step
-from ddpbench.analysis.statistics.stats import (
-    MIN_ROUNDS,
+from ddpbench.analysis.shares import share_of_step
+from ddpbench.analysis.statistics.judgement import (
+    OPEN,
+    RATIO_THRESHOLD,
     Judgement,
-    samples_rate,
+    is_faster,
+    percent_of,
+    plain,
+    signed,
+    takes_longer,
+    undecided,
 )
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS, samples_rate
 from ddpbench.naming import Namer, layout_of, ranks_of
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import PANEL, Key, cap_order, cap_words
@@ -262,25 +261,24 @@ def _sentence(pair: _Pair, judged: Judgement, apart: _Apart) -> Finding:
     caps = pair.evidence == "buckets"
     if caps:
         who, (first, second), verb = first, (f"{_cap(run)} buckets" for run in (a, b)), "are"
-    slower_by = ratio if ratio.value >= 1 else inverse(ratio)
-    many, rest = slower_by.value >= RATIO_THRESHOLD, ""
+    by, rest = judged.by, ""
     if verdict == "faster" and traits_of(a.case).role == "bound":
-        gap = f"{plain(slower_by)} times as long as" if many else f"{longer(slower_by)} longer than"
+        gap = takes_longer(by, than=True)
         text = f"a step of {second} takes {gap} one of independent ranks, which exchange nothing,"
-        a, b, ratio, verdict = b, a, inverse(ratio), "slower"
+        a, b, ratio, verdict = b, a, ratio.reciprocal(), "slower"
     elif verdict in ("faster", "slower"):
-        if verdict == "slower" and (many or pair.evidence in ("strategies", "layouts")):
+        if verdict == "slower" and (
+            by.value >= RATIO_THRESHOLD or pair.evidence in ("strategies", "layouts")
+        ):
             first, second, verdict = second, first, "faster"  # what is faster stands first
-            a, b, ratio = b, a, inverse(ratio)
-        ahead = f"{plain(slower_by)} times as fast as" if many else f"{longer(slower_by)} faster than"
-        text = (
-            f"{first} {verb} {ahead if verdict == 'faster' else f'{longer(slower_by)} slower than'} {second}"
-        )
+            a, b, ratio = b, a, ratio.reciprocal()
+        ahead = is_faster(by, than=True) if verdict == "faster" else f"{judged.told()} than"
+        text = f"{first} {verb} {ahead} {second}"
     elif verdict == "equivalent":
-        text = f"{first} and {second} are equivalent within {MARGIN_WORDS}"
+        text = f"{first} and {second} are {judged.told()}"
         rest = f": step times differ by {signed(ratio)}"
     else:
-        text, rest = f"{first} against {second}", f": no significant difference; {undecided(ratio)}"
+        text, rest = f"{first} against {second}", f": {OPEN}; {undecided(ratio)}"
     return Finding(
         kind=pair.kind,
         text=sentence(f"{who} at {place}", said, f": {text}{rest}")
@@ -289,7 +287,7 @@ def _sentence(pair: _Pair, judged: Judgement, apart: _Apart) -> Finding:
         tags=(
             *_labels(b, apart),
             *conditions((a, b)),
-            *size_tags(judged),
+            *judged.size_tags,
             *launch_tags(judged.rounds, pair.corrected),
         ),
         evidence=pair.evidence,
@@ -307,7 +305,7 @@ def _sentence_on_all(group: Sequence[_Decision], apart: _Apart) -> Finding:
     reference = name_of(b, others[0], family)
     ratios = tuple(one.ratio for one in judged)
     place, said = _place(b, apart, family)
-    told = f": no significant difference; {undecided_all(ratios)}"
+    told = f": {OPEN}; {undecided_all(ratios)}"
     all_of_them = conditions([*others, b])
     # what disturbed one of several is no word on them all
     alone = [] if mostly_disturbed([*others, b]) else zip(names, others, strict=True)

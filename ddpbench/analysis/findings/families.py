@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from ddpbench.analysis.findings.groups import grouped, measured, panels, with_one_process
 from ddpbench.analysis.judging import judge_pair
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.best import Family, Standing
-from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, Judgement, pairs
+from ddpbench.analysis.statistics.best import Family
+from ddpbench.analysis.statistics.judgement import Judgement, Standing
+from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, pairs
 from ddpbench.spec import grouping
 from ddpbench.strategies.traits import traits_of
 

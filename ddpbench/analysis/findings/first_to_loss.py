@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.groups import grouped
-from ddpbench.analysis.findings.wording import called, fitting, launch_tags, listed, plain
+from ddpbench.analysis.findings.wording import called, fitting, launch_tags, listed
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.best import standings
+from ddpbench.analysis.statistics.judgement import plain
 from ddpbench.analysis.statistics.stats import step_time
 from ddpbench.analysis.time_to_loss import loss_curves_of, to_loss
 from ddpbench.naming import ranks_of

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.groups import grouped
-from ddpbench.analysis.findings.wording import called, conditions, fitting, launch_tags, plain
+from ddpbench.analysis.findings.wording import called, conditions, fitting, launch_tags
 from ddpbench.analysis.network import formula_of, network_time, network_timings
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
-from ddpbench.analysis.statistics.stats import Judgement, compare, judge_all
+from ddpbench.analysis.statistics.judgement import Judgement, plain
+from ddpbench.analysis.statistics.stats import compare, judge_all
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import cap_order
 from ddpbench.strategies.traits import traits_of

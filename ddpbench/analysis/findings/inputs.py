@@ -6,12 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from ddpbench.analysis.finding import Finding
-from ddpbench.analysis.findings.wording import launch_tags, longer, name_of, signed
+from ddpbench.analysis.findings.wording import launch_tags, name_of
 from ddpbench.analysis.inputs import InputCase, InputGroup, input_groups
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import Sentence, sentence
-from ddpbench.analysis.shares import percent_of, share_of_step
+from ddpbench.analysis.shares import share_of_step
 from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.judgement import percent_of, signed, takes_longer
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, shows_less
 from ddpbench.naming import Namer, ranks_of
 from ddpbench.units import counted
@@ -76,7 +77,7 @@ def _sentence(group: InputGroup) -> Finding:
 
 def _bound(group: InputGroup) -> str:
     first = group.bound[0]
-    text = f"input-bound {_how(first)}: a step takes {_longer(first.ratio)} longer than from memory"
+    text = f"input-bound {_how(first)}: a step takes {_longer(first.ratio)} from memory"
     mend = group.fixed_by
     if mend is not None:
         return f"{text}; {_workers(mend)} fix{'es' if mend.run.case.loader_workers == 1 else ''} it"
@@ -160,7 +161,7 @@ def _numbers(members: Sequence[InputCase]) -> str:
 
 
 def _longer(ratio: Interval | None) -> str:
-    return "an unknown share" if ratio is None else longer(ratio)
+    return "an unknown share longer than" if ratio is None else takes_longer(ratio, than=True)
 
 
 def _signed(ratio: Interval | None) -> str:

@@ -9,13 +9,13 @@ from typing import Any
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.families import Families
 from ddpbench.analysis.findings.groups import grouped, measured
-from ddpbench.analysis.findings.wording import launch_tags, plain
+from ddpbench.analysis.findings.wording import launch_tags
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
-from ddpbench.analysis.shares import percent_of
 from ddpbench.analysis.statistics.correlation import widened
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Judgement, by_pair, rounds_of_all, share
+from ddpbench.analysis.statistics.judgement import Judgement, percent_of, plain
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS, by_pair, rounds_of_all, share
 from ddpbench.naming import ranks_of
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import virtual_words

@@ -10,20 +10,14 @@ from functools import partial
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.families import Families
 from ddpbench.analysis.findings.groups import grouped
-from ddpbench.analysis.findings.wording import inverse, launch_tags, name_of, plain
+from ddpbench.analysis.findings.wording import launch_tags, name_of
 from ddpbench.analysis.judging import speedup_over
 from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.stats import (
-    MIN_ROUNDS,
-    Comparison,
-    Judgement,
-    compare,
-    judge_all,
-    step_time,
-)
+from ddpbench.analysis.statistics.judgement import Judgement, plain
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Comparison, compare, judge_all, step_time
 from ddpbench.analysis.time_to_loss import against_base, cost_of, loss_curves_of, to_loss
 from ddpbench.naming import ranks_of
 from ddpbench.spec import grouping
@@ -97,7 +91,7 @@ def _disagreement(group: Sequence[CaseRun], families: Families) -> Finding | Non
     more, longer, corrected = _told(quick, soon, judged[f"rate {name}"], judged[f"loss {name}"])
     if judged[f"rate {name}"].verdict == "slower":
         quick, soon = soon, quick
-        more, longer = inverse(more), inverse(longer)
+        more, longer = more.reciprocal(), longer.reciprocal()
     text = (
         f"{_who(quick, soon)} trains {plain(more)} times as many samples/s as {_who(soon, quick)}, but takes "
         f"{plain(longer)} times as long to a loss of {loss_curves_of(quick)[0].target:g}"
@@ -127,8 +121,8 @@ def _told(a: CaseRun, b: CaseRun, rate: Judgement, loss: Judgement) -> tuple[Int
             faster, sooner = speedup_over(run, base), against_base(run, base)
             if faster is not None and sooner is not None:
                 more, longer = faster[0], sooner.time_ratio()
-                return (more, longer, 1) if run is a else (inverse(more), inverse(longer), 1)
-    return inverse(rate.ratio), loss.ratio, loss.comparisons
+                return (more, longer, 1) if run is a else (more.reciprocal(), longer.reciprocal(), 1)
+    return rate.ratio.reciprocal(), loss.ratio, loss.comparisons
 
 
 def _speedup(group: Sequence[CaseRun]) -> Finding | None:

@@ -6,16 +6,10 @@ from collections.abc import Sequence
 
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.families import Families
-from ddpbench.analysis.findings.wording import (
-    conditions,
-    inverse,
-    launch_tags,
-    name_of,
-    plain,
-    size_tags,
-)
+from ddpbench.analysis.findings.wording import conditions, launch_tags, name_of
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
+from ddpbench.analysis.statistics.judgement import OPEN, plain
 from ddpbench.naming import ranks_of
 from ddpbench.spec import grouping
 from ddpbench.units import counted
@@ -31,10 +25,10 @@ def one_process_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     case, batches = ranks.case, [run.case.global_batch for run in families.one_process]
     who = f"{name_of(ranks)} at {ranks_of(case)}"
     other = f"one process with {counted(process.case.threads_per_rank, 'thread')}"
-    rate = f"trains {plain(inverse(judged.ratio))} times the samples/s"
+    rate = f"trains {plain(judged.ratio.reciprocal())} times the samples/s"
     text = sentence(f"{who} {rate} of {other}", [case.workload])
     if judged.verdict == "unresolved":
-        text = sentence(f"{who} against {other}", [case.workload], f": no significant difference; it {rate}")
+        text = sentence(f"{who} against {other}", [case.workload], f": {OPEN}; it {rate}")
     return (
         Finding(
             kind="threads",
@@ -43,7 +37,7 @@ def one_process_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
                 *grouping.told(case),
                 *(["{:,} and {:,} samples per step".format(*batches)] if len(set(batches)) > 1 else []),
                 *conditions(families.one_process),
-                *size_tags(judged),
+                *judged.size_tags,
                 *launch_tags(judged.rounds, families.parts),
             ),
             evidence="summary",

@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddpbench.analysis.finding import Finding
-from ddpbench.analysis.findings.wording import (
-    MARGIN_WORDS,
-    inverse,
-    launch_tags,
-    longer,
-    name_of,
-    size_tags,
-)
+from ddpbench.analysis.findings.wording import launch_tags, name_of
 from ddpbench.analysis.precisions import PrecisionGroup, precision_groups
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
-from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Judgement
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS
 from ddpbench.naming import ranks_of
-from ddpbench.units import format_at_most
 
 
 def precision_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
@@ -37,8 +29,8 @@ def _sentence(group: PrecisionGroup) -> Finding:
     if not decided:
         text = sentence(*who, f": not enough launches to compare precisions (under {MIN_ROUNDS} rounds)")
         return Finding(kind="precision", text=text, evidence="precision", verdict="too few")
-    parts = [f"{run.case.precision} {_words(judged)}" for run, judged in decided]
-    sizes = [f"{run.case.precision}: {size}" for run, judged in decided for size in size_tags(judged)]
+    parts = [f"{run.case.precision} is {judged.told()}" for run, judged in decided]
+    sizes = [f"{run.case.precision}: {size}" for run, judged in decided for size in judged.size_tags]
     rounds = min(judged.rounds for _, judged in decided)
     verdicts = {judged.verdict for _, judged in decided}
     return Finding(
@@ -50,14 +42,3 @@ def _sentence(group: PrecisionGroup) -> Finding:
         cases=(*(run.case_id for run, _ in decided), group.full.case_id),
         ratio=decided[0][1].ratio if len(decided) == 1 else None,
     )
-
-
-def _words(judged: Judgement) -> str:
-    ratio = judged.ratio
-    if judged.verdict == "faster":
-        return f"is {longer(inverse(ratio))} faster"
-    if judged.verdict == "slower":
-        return f"is {longer(ratio)} slower"
-    if judged.verdict == "equivalent":
-        return f"is equivalent within {MARGIN_WORDS}"
-    return f"cannot be told apart (up to {format_at_most(judged.bound or 0)})"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddpbench.analysis.finding import Finding
-from ddpbench.analysis.findings.wording import fitting, launch_tags, plain
+from ddpbench.analysis.findings.wording import fitting, launch_tags
 from ddpbench.analysis.goodput import words
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.recovery import RecoveryCost
 from ddpbench.analysis.sentences import capital, sentence
+from ddpbench.analysis.statistics.judgement import plain
 from ddpbench.naming import Namer
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import RECOVERIES

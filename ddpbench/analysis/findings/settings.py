@@ -7,18 +7,11 @@ from collections.abc import Sequence
 
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.groups import grouped
-from ddpbench.analysis.findings.wording import (
-    inverse,
-    launch_tags,
-    name_of,
-    plain,
-    size_tags,
-    undecided,
-)
+from ddpbench.analysis.findings.wording import launch_tags, name_of
 from ddpbench.analysis.judging import judge_pairs
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
-from ddpbench.analysis.statistics.stats import Judgement
+from ddpbench.analysis.statistics.judgement import OPEN, Judgement, plain, undecided
 from ddpbench.naming import Namer, ranks_of
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import Key, cap_order, virtual_words
@@ -87,7 +80,7 @@ def _sentence(name: str, pair: tuple[CaseRun, CaseRun], judged: Judgement) -> Fi
     worst, best = pair
     ratio = judged.ratio
     if ratio.value < 1:
-        worst, best, ratio = best, worst, inverse(ratio)
+        worst, best, ratio = best, worst, ratio.reciprocal()
     labels = virtual_words(worst.case, but=("fabric",))
     if worst.case.fabric == best.case.fabric and worst.case.fabric:
         labels.insert(0, virtual_words(worst.case)[0])
@@ -96,12 +89,12 @@ def _sentence(name: str, pair: tuple[CaseRun, CaseRun], judged: Judgement) -> Fi
     who = f"{name} at {ranks_of(worst.case)}"
     text = f": a step takes {plain(ratio)} times as long {_apart(worst, best)}"
     if judged.verdict in ("equivalent", "unresolved"):
-        text = f": no significant difference {_apart(worst, best)}; {undecided(ratio)}"
+        text = f": {OPEN} {_apart(worst, best)}; {undecided(ratio)}"
     verdict = "slower" if judged.verdict in ("slower", "faster") else judged.verdict
     return Finding(
         kind="links",
         text=sentence(who, [worst.case.workload], text),
-        tags=(*labels, *size_tags(judged), *launch_tags(judged.rounds, judged.comparisons)),
+        tags=(*labels, *judged.size_tags, *launch_tags(judged.rounds, judged.comparisons)),
         evidence="links",
         verdict=verdict,
         cases=(worst.case_id, best.case_id),

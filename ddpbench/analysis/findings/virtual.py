@@ -11,7 +11,7 @@ from ddpbench.analysis.findings.wording import late_share, too_long
 from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.pace import MOST_SHARE
-from ddpbench.analysis.statistics.stats import MARGIN
+from ddpbench.analysis.statistics.judgement import MARGIN
 from ddpbench.analysis.table.result import CaseResult
 from ddpbench.spec.links import links_of, without_latency
 from ddpbench.strategies.traits import traits_of

@@ -9,14 +9,14 @@ from typing import TypeVar
 from ddpbench.analysis.network import beyond_formula_s
 from ddpbench.analysis.read.launches import CaseRun, Launch
 from ddpbench.analysis.read.pace import host_share, late_s
-from ddpbench.analysis.shares import percent_of
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.stats import MARGIN, Judgement, mean_step_s
+from ddpbench.analysis.statistics.judgement import MARGIN, longer_or_shorter
+from ddpbench.analysis.statistics.stats import mean_step_s
 from ddpbench.naming import Namer, layout_of, ranks_of
 from ddpbench.records import Compared
 from ddpbench.spec.grouping import SCALE, VARIANT, cap_words
 from ddpbench.strategies.traits import traits_of
-from ddpbench.units import decimals_borne, format_at_most
+from ddpbench.units import format_at_most
 
 INEXACT: frozenset[Compared] = frozenset(
     {
@@ -33,9 +33,6 @@ MOST_WORDS = 30
 """Of a sentence."""
 MOST_NAMES = 2
 """Cases named in a sentence; more are counted."""
-RATIO_THRESHOLD = 2.0
-"""Steps of which one takes at least so many times as long as the other are told so, and not in per cent."""
-MARGIN_WORDS = f"{100 * MARGIN:g} %"
 
 
 def fitting(texts: Iterable[Text]) -> Text:
@@ -185,34 +182,12 @@ def disturbed_launches(launches: Iterable[Launch]) -> int:
     return sum(any(flag in launch.flags for flag in ("steal", "foreign load")) for launch in launches)
 
 
-def size_tags(judged: Judgement) -> tuple[str, ...]:
-    """Return that a difference that was decided is small, or may be."""
-    if judged.verdict not in ("faster", "slower"):
-        return ()
-    if judged.small:
-        return (f"a small difference: within {MARGIN_WORDS}",)
-    return () if judged.beyond else (f"the difference may be under {MARGIN_WORDS}",)
-
-
-def undecided(ratio: Interval, whose: str = "") -> str:
-    """Return how much longer or shorter steps may be than the other's, from a ratio that was not told from 1.
-
-    They are those of what was named first; `whose` says of what else.
-    """
-    of = f" of {whose}" if whose else ""
-    return f"steps{of} may be up to {_ends(ratio)}"
-
-
 def undecided_all(ratios: Sequence[Interval]) -> str:
     """Return the same of several that were named first: the ends may be those of two of them."""
     lows, highs = zip(*((one.low, one.high) for one in ratios if one.low and one.high), strict=True)
-    return f"at the widest {_ends(Interval(value=ratios[0].value, low=min(lows), high=max(highs)))}"
-
-
-def _ends(ratio: Interval) -> str:
-    assert ratio.low is not None
-    assert ratio.high is not None
-    return f"{format_at_most(ratio.high - 1)} longer or {format_at_most(1 - ratio.low)} shorter"
+    return (
+        f"at the widest {longer_or_shorter(Interval(value=ratios[0].value, low=min(lows), high=max(highs)))}"
+    )
 
 
 def takes_another_path(run: CaseRun) -> bool:
@@ -244,48 +219,6 @@ def name_of(run: CaseRun, other: CaseRun | None = None, family: Iterable[CaseRun
         more.append("another path of training")
     names = Namer([case, *(one.case for one in beside)])
     return names.variant(case, VARIANT, layouts=False, more=more)
-
-
-def inverse(ratio: Interval) -> Interval:
-    """Return the other case's time over the first one's."""
-    return Interval(
-        value=1 / ratio.value,
-        low=None if ratio.high is None else 1 / ratio.high,
-        high=None if ratio.low is None else 1 / ratio.low,
-    )
-
-
-def longer(ratio: Interval, *, bare: bool = False) -> str:
-    """Return a ratio of step times as `34 % [31, 38]`; without the interval where `bare`."""
-    return percent_of(_less_one(ratio), bare=bare)
-
-
-def signed(ratio: Interval) -> str:
-    """Return a ratio of step times as `+3 % [−1, +8]`."""
-    return percent_of(_less_one(ratio), sign="+")
-
-
-def _less_one(ratio: Interval) -> Interval:
-    low, high = (None if end is None else end - 1 for end in (ratio.low, ratio.high))
-    return Interval(value=ratio.value - 1, low=low, high=high)
-
-
-def plain(interval: Interval) -> str:
-    """Return a ratio, a time or a rate with the digits that its interval bears: `15 [14, 16]`."""
-    text = bare(interval)
-    if interval.low is None or interval.high is None:
-        return text
-    digits = _digits(interval)
-    return f"{text} [{interval.low:,.{digits}f}, {interval.high:,.{digits}f}]"
-
-
-def bare(interval: Interval) -> str:
-    """Return the same without its interval: `15`."""
-    return f"{interval.value:,.{_digits(interval)}f}"
-
-
-def _digits(interval: Interval) -> int:
-    return decimals_borne(interval.value, interval.low, interval.high, nulls=(0.0, 1.0))
 
 
 def one_bucket(run: CaseRun) -> list[str]:

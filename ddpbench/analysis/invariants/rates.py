@@ -8,7 +8,8 @@ from ddpbench.analysis.bound import is_bounded
 from ddpbench.analysis.invariants.checked import ROUNDING, Bounded, Measured
 from ddpbench.analysis.read.pace import host_share
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.stats import MARGIN, compare
+from ddpbench.analysis.statistics.judgement import MARGIN
+from ddpbench.analysis.statistics.stats import compare
 from ddpbench.analysis.table.peaks import TF32_OVER_FLOAT32, computes_in
 from ddpbench.analysis.table.result import CaseResult
 from ddpbench.strategies.traits import traits_of

@@ -18,7 +18,7 @@ from ddpbench.analysis.read.pace import Pacing
 from ddpbench.analysis.read.traffic import LinkTraffic
 from ddpbench.analysis.recovery import Recovered, RecoveryCost, recovery_cost
 from ddpbench.analysis.startup import StartUp
-from ddpbench.analysis.statistics.stats import Judgement
+from ddpbench.analysis.statistics.judgement import Judgement
 from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.records import CaseStatus, LeftOut, Noise, Proof, Status
 from ddpbench.spec import Case, PlannedCase

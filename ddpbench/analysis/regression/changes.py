@@ -31,6 +31,7 @@ from ddpbench.analysis.statistics.correlation import (
     widening_in_turn,
 )
 from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.judgement import CANNOT_TELL, MARGIN, judged
 from ddpbench.analysis.statistics.resolution import (
     WANTED,
     InTurn,
@@ -45,10 +46,8 @@ from ddpbench.analysis.statistics.stats import (
     ALPHA,
     COPIES,
     FEWEST,
-    MARGIN,
     MIN_ROUNDS,
     geometric_mean,
-    judged,
     median_difference,
     t_quantile,
 )
@@ -443,8 +442,10 @@ def _told(rounds: int, ratio: Interval, margin: float, fewest: int) -> _Told:
     if ratio.low == ratio.high:
         return _Told("cannot tell", COPIES, ratio, rounds)
     found = judged(ratio, rounds, margin=margin)
-    names: dict[str, ChangeVerdict] = {"faster": "faster", "slower": "slower", "equivalent": "equivalent"}
-    return _Told(names.get(found.verdict, "cannot tell"), "", ratio, rounds, found.bound)
+    told: ChangeVerdict = (
+        found.verdict if found.verdict in ("faster", "slower", "equivalent") else CANNOT_TELL
+    )
+    return _Told(told, "", ratio, rounds, found.bound)
 
 
 def rounds_in_turn(base: Sequence[Timing], new: Sequence[Timing]) -> list[tuple[Timing, Timing]]:

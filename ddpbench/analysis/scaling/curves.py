@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.groups import grouped, panels
-from ddpbench.analysis.findings.wording import conditions, name_of, plain
+from ddpbench.analysis.findings.wording import conditions, name_of
 from ddpbench.analysis.judging import speedup_over
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.scaling.fits import Fit
@@ -19,6 +19,7 @@ from ddpbench.analysis.scaling.laws import Laws, ToFit, fit_all
 from ddpbench.analysis.scaling.model import LAW_NAMES
 from ddpbench.analysis.scaling.speedups import SpeedupCurve
 from ddpbench.analysis.sentences import sentence
+from ddpbench.analysis.statistics.judgement import plain
 from ddpbench.helper_process import Beside
 from ddpbench.naming import on_nodes, on_nodes_of
 from ddpbench.spec import Case, grouping

@@ -30,9 +30,8 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,21 +39,18 @@ from scipy import special
 
 from ddpbench.analysis.statistics.correlation import widened
 from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.judgement import MARGIN, BestVerdict, Judgement, Standing, judged
 from ddpbench.analysis.statistics.stats import (
     ALPHA,
-    MARGIN,
     MIN_ROUNDS,
-    Judgement,
     by_pair,
     compare,
     judge,
-    judged,
     rounds_of_all,
     t_quantile,
 )
 from ddpbench.analysis.statistics.timings import Pair, Timing
 
-BestVerdict = Literal["best", "as good", "slower", "cannot tell", "too few"]
 _Array = NDArray[np.float64]
 _OWN = 0.2
 """The share of a family's error that intervals have that are drawn from a pair's own differences."""
@@ -63,20 +59,6 @@ _Z, _Z_WEIGHTS = np.polynomial.legendre.leggauss(64)
 _Z, _Z_WEIGHTS = 8 * _Z, 8 * _Z_WEIGHTS * np.exp(-((8 * _Z) ** 2) / 2) / math.sqrt(2 * math.pi)
 _U, _U_WEIGHTS = np.polynomial.legendre.leggauss(48)
 _U, _U_WEIGHTS = (_U + 1) / 2, _U_WEIGHTS / 2
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
-    """How a case stands in its family.
-
-    `against` is the fastest of the others by mean; `ratio` the case's time over the best of the others', whose ends
-    are the largest of those of its pairs. `rounds` are those the ratio was taken from.
-    """
-
-    verdict: BestVerdict
-    against: str
-    ratio: Interval
-    rounds: int
 
 
 class Family:

@@ -30,19 +30,17 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
 
 from scipy import special
 
 from ddpbench.analysis.statistics.correlation import widened
 from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.judgement import MARGIN, Judgement, judged
 from ddpbench.analysis.statistics.timings import Pair, Timing
 from ddpbench.spec import settings
 
 ALPHA = 0.05
 """One minus the confidence of every interval, before correction for the number of comparisons."""
-MARGIN = 0.02
-"""Differences of step time within 2 % are called equivalent."""
 MIN_ROUNDS = settings.MIN_ROUNDS
 FEWEST = 3
 """Fewer values give no interval: that of two is 12.7 standard errors wide to either side, and says nothing."""
@@ -55,8 +53,6 @@ POWER = 0.8
 
 COPIES = "launches do not differ at all, as no clock measures: are these copies of one run?"
 """What is said of launches without any scatter."""
-
-Verdict = Literal["faster", "slower", "equivalent", "unresolved", "too few"]
 
 
 def shows_more(found: Interval, limit: float) -> bool:
@@ -314,25 +310,6 @@ def _mean_log(timings: Sequence[Timing]) -> float:
     return math.fsum(math.log(timing.sample_s) for timing in timings) / len(timings)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Judgement:
-    """What a comparison may be said to show.
-
-    `ratio` is A's step time over B's with the interval the verdict was taken from, Bonferroni's where there
-    were several. `small`: resolved, and the whole interval lies inside the margin. `beyond`: resolved, and
-    the whole interval lies outside it. `bound`: the largest difference, as a fraction, that the interval
-    does not rule out. `rounds` are those shared by both. `comparisons` share the error, this one included.
-    """
-
-    verdict: Verdict
-    ratio: Interval
-    rounds: int
-    small: bool = False
-    beyond: bool = False
-    bound: float | None = None
-    comparisons: int = 1
-
-
 def judge(
     comparison: Comparison, *, alpha: float = ALPHA, margin: float = MARGIN, min_rounds: int = MIN_ROUNDS
 ) -> Judgement:
@@ -344,31 +321,6 @@ def judge(
     if not _enough(comparison, min_rounds):
         return Judgement(verdict="too few", ratio=ratio, rounds=comparison.rounds if comparison.paired else 0)
     return judged(ratio, comparison.rounds, margin=margin)
-
-
-def judged(ratio: Interval, rounds: int, *, margin: float = MARGIN) -> Judgement:
-    """Return the verdict on A against B for A's step time over B's, of enough rounds."""
-    if ratio.low is None or ratio.high is None:
-        return Judgement(verdict="too few", ratio=ratio, rounds=rounds)
-    inside = ratio.low > 1 / (1 + margin) and ratio.high < 1 + margin
-    beyond = ratio.high < 1 / (1 + margin) or ratio.low > 1 + margin
-    bound = max(ratio.high, 1 / ratio.low) - 1
-    verdict: Verdict
-    if ratio.high < 1:
-        verdict = "faster"
-    elif ratio.low > 1:
-        verdict = "slower"
-    else:
-        verdict = "equivalent" if inside else "unresolved"
-    resolved = verdict in ("faster", "slower")
-    return Judgement(
-        verdict=verdict,
-        ratio=ratio,
-        rounds=rounds,
-        small=resolved and inside,
-        beyond=resolved and beyond,
-        bound=bound,
-    )
 
 
 def _enough(comparison: Comparison, min_rounds: int) -> bool:

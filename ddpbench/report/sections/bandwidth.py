@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from ddpbench.analysis.statistics.estimands import MEDIAN
 from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.judgement import BEST, Standing
 from ddpbench.report.captions import captioned, label_but_links, setting_but_links
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import MOST_SERIES, Series, variant_words
-from ddpbench.report.standing import BEST, Stand
 from ddpbench.report.words import launches_each, number, series_of
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import cap_order
@@ -100,7 +100,7 @@ def of_caps(lines: Sequence[Series]) -> bool:
     return len(kinds) == 1 and lines[0].rows[0].case.bucket_cap_mb is not None
 
 
-def picture(lines: Sequence[Series], index: int, told: Mapping[str, Stand]) -> Picture:
+def picture(lines: Sequence[Series], index: int, told: Mapping[str, Standing]) -> Picture:
     """Return the figure of one of `by_rate`'s groups. `told` says how its cases stand among those at the same link."""
     shown = [row for line in lines for row in line.rows]
     heading = _heading(lines, told)
@@ -140,7 +140,7 @@ def picture(lines: Sequence[Series], index: int, told: Mapping[str, Stand]) -> P
     )
 
 
-def _heading(lines: Sequence[Series], told: Mapping[str, Stand]) -> str:
+def _heading(lines: Sequence[Series], told: Mapping[str, Standing]) -> str:
     """From the fastest link to the slowest: how much longer a step takes, and whether another line becomes best."""
     slow, *_, fast = _rates([row for line in lines for row in line.rows])
     ends = f"at {format_bit_rate(slow)} as at {format_bit_rate(fast)}"
@@ -162,7 +162,7 @@ def _heading(lines: Sequence[Series], told: Mapping[str, Stand]) -> str:
     return f"{lines[0].name}: a step takes {number(times[slow] / times[fast])} times as long {ends}"
 
 
-def _shown_best(lines: Sequence[Series], rate: float, told: Mapping[str, Stand]) -> Series | None:
+def _shown_best(lines: Sequence[Series], rate: float, told: Mapping[str, Standing]) -> Series | None:
     """Return the line that is shown to be best at a bandwidth; None where none is."""
     return next(
         (

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.judgement import AS_GOOD, BEST, CANNOT_TELL, TOO_FEW, Standing, at_most
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import captioned, fullest, label_of, marks_of, not_shown, setting_of
 from ddpbench.report.draw import style
@@ -16,7 +17,7 @@ from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.sections import heatmap
 from ddpbench.report.series import BY_CAP, panels_of
-from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, METHOD, TOO_FEW, Stand, stands, widest
+from ddpbench.report.standing import METHOD, stands
 from ddpbench.report.words import launches_each, milliseconds, not_drawn, ranks, series_of
 from ddpbench.spec.grouping import Key, cap_order, cap_words
 
@@ -89,7 +90,7 @@ def _picture(
     rows: Sequence[Row],
     index: int,
     raw: Mapping[str, Sequence[float]],
-    told: Mapping[str, Stand],
+    told: Mapping[str, Standing],
 ) -> Picture:
     kept, omitted = _sizes(rows)
     caps = sorted({row.case.bucket_cap_mb for row in rows}, key=cap_order)
@@ -119,7 +120,7 @@ def _picture(
     )
 
 
-def _judged(rows: Sequence[Row], told: Mapping[str, Stand]) -> bool:
+def _judged(rows: Sequence[Row], told: Mapping[str, Standing]) -> bool:
     """Return whether any of these was compared with the others in pairs of launches."""
     return any(row.case_id in told and told[row.case_id].ratio.has_ends for row in rows)
 
@@ -137,7 +138,7 @@ def _sizes(rows: Sequence[Row]) -> tuple[list[int], list[int]]:
 
 
 def _marks(
-    shown: Sequence[Row], missing: Mapping[str, str], omitted: Sequence[int], told: Mapping[str, Stand]
+    shown: Sequence[Row], missing: Mapping[str, str], omitted: Sequence[int], told: Mapping[str, Standing]
 ) -> list[str]:
     """Return what the figure's signs mean, what is not in it, and how caps were compared: sentences."""
     marks = marks_of(shown, missing)
@@ -171,7 +172,7 @@ def _caption(shown: Sequence[Row], marks: Sequence[str]) -> str:
     )
 
 
-def _heading(panel_name: str, shown: Sequence[Row], told: Mapping[str, Stand]) -> str:
+def _heading(panel_name: str, shown: Sequence[Row], told: Mapping[str, Standing]) -> str:
     """Return what is shown of the caps at the most ranks that had cores of their own."""
     prefix = f"{panel_name} · " if panel_name else ""
     fair = [row for row in shown if not row.oversubscribed]
@@ -188,7 +189,7 @@ def _heading(panel_name: str, shown: Sequence[Row], told: Mapping[str, Stand]) -
     return f"{prefix}{lowest.strategy_name} at {ranks(most)}: {_compared(timed, told, fastest)}"
 
 
-def _compared(timed: Sequence[tuple[Row, Interval]], told: Mapping[str, Stand], fastest: str) -> str:
+def _compared(timed: Sequence[tuple[Row, Interval]], told: Mapping[str, Standing], fastest: str) -> str:
     """Return what can be said of several caps at one number of ranks, whose `fastest` is in words."""
     judged = [(row, told[row.case_id]) for row, _ in timed if row.case_id in told]
     if not judged:
@@ -197,7 +198,7 @@ def _compared(timed: Sequence[tuple[Row, Interval]], told: Mapping[str, Stand], 
         return f"{fastest}; too few rounds to compare"
     equals = [(row, one) for row, one in judged if one.verdict == AS_GOOD]
     names = series_of([row.bucket_name for row, _ in equals])
-    bound = widest(one for _, one in equals) if equals else ""
+    bound = at_most(one for _, one in equals) if equals else ""
     best = next(((row, step) for row, step in timed if _verdict(row, told) == BEST), None)
     if best is not None:
         end = f"; {names} as good, {bound}" if equals else "; every other cap is slower"
@@ -209,7 +210,7 @@ def _compared(timed: Sequence[tuple[Row, Interval]], told: Mapping[str, Stand], 
     return f"this sweep cannot tell which bucket cap is best; {fastest}"
 
 
-def _verdict(row: Row, told: Mapping[str, Stand]) -> str:
+def _verdict(row: Row, told: Mapping[str, Standing]) -> str:
     return told[row.case_id].verdict if row.case_id in told else ""
 
 
@@ -222,7 +223,7 @@ def _table(
     rows: Sequence[Row],
     caps: Sequence[float | str | None],
     raw: Mapping[str, Sequence[float]],
-    told: Mapping[str, Stand],
+    told: Mapping[str, Standing],
 ) -> Table:
     ordered = sorted(rows, key=lambda row: (row.case.world_size, caps.index(row.case.bucket_cap_mb)))
     cells = tuple(
@@ -250,7 +251,7 @@ def _table(
     return Table(caption=f"{BY_CAP}, {rows[0].strategy_name}{name}", columns=columns, rows=cells)
 
 
-def _longer(stand: Stand | None) -> Interval | None:
+def _longer(stand: Standing | None) -> Interval | None:
     """Return how much longer a step takes than with the fastest other cap, %; None where pairs are too few."""
     if stand is None or not stand.ratio.has_ends:
         return None
@@ -260,7 +261,7 @@ def _longer(stand: Stand | None) -> Interval | None:
     return Interval(100 * (value - 1), 100 * (low - 1), 100 * (high - 1))
 
 
-def _digits(rows: Sequence[Row], told: Mapping[str, Stand]) -> int:
+def _digits(rows: Sequence[Row], told: Mapping[str, Standing]) -> int:
     """Return the decimals of the table's column of differences."""
     found = [
         longer.decimals_in_column() for row in rows if (longer := _longer(told.get(row.case_id))) is not None
@@ -268,8 +269,8 @@ def _digits(rows: Sequence[Row], told: Mapping[str, Stand]) -> int:
     return max(found, default=0)
 
 
-def _words(row: Row, told: Mapping[str, Stand]) -> str:
-    return told[row.case_id].words() if row.case_id in told else ""
+def _words(row: Row, told: Mapping[str, Standing]) -> str:
+    return told[row.case_id].cell() if row.case_id in told else ""
 
 
 def _longest_ms(rows: Sequence[Row], raw: Mapping[str, Sequence[float]]) -> float:
@@ -287,7 +288,7 @@ def _paint(
     sizes: Sequence[int],
     caps: Sequence[float | str | None],
     raw: Mapping[str, Sequence[float]],
-    told: Mapping[str, Stand],
+    told: Mapping[str, Standing],
     stacked: bool = False,
 ) -> None:
     """Paints a panel for each number of ranks, beside each other or, where `stacked`, above each other."""
@@ -342,7 +343,7 @@ def _differences(
     axes: Axes,
     rows: Sequence[Row],
     caps: Sequence[float | str | None],
-    told: Mapping[str, Stand],
+    told: Mapping[str, Standing],
     digits: int,
 ) -> None:
     """Each cap's paired difference from the fastest other one, around a line at none, rounded as in the table."""

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from ddpbench.analysis.statistics.estimands import MEDIAN
+from ddpbench.analysis.statistics.judgement import AS_GOOD, BEST, CANNOT_TELL, TOO_FEW, Standing, at_most
 from ddpbench.report.captions import (
     captioned,
     fullest,
@@ -21,7 +22,7 @@ from ddpbench.report.captions import (
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
-from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, METHOD, TOO_FEW, Stand, widest
+from ddpbench.report.standing import METHOD
 from ddpbench.report.words import launches_each, ranks, series_of, signed_percent
 from ddpbench.spec import BucketCap
 from ddpbench.spec.grouping import cap_order, cap_words
@@ -42,7 +43,7 @@ _CELL_IN = 0.62
 def picture(
     panel_name: str,
     rows: Sequence[Row],
-    told: Mapping[str, Stand],
+    told: Mapping[str, Standing],
     index: int,
     *,
     across: Across = "ranks",
@@ -111,7 +112,7 @@ def _comparable(shown: Sequence[Row], across: Across) -> bool:
     return sum(len(found) > 1 for found in caps.values()) > 1
 
 
-def _frame_words(shown: Sequence[Row], told: Mapping[str, Stand]) -> str:
+def _frame_words(shown: Sequence[Row], told: Mapping[str, Standing]) -> str:
     """Return what frames around cells mean, or why there are none."""
     stood = {told[row.case_id].verdict for row in shown if row.case_id in told} - {TOO_FEW}
     if stood & {BEST, AS_GOOD}:
@@ -173,7 +174,7 @@ def _key_label(key: int | str) -> str:
 def _heading(
     panel_name: str,
     shown: Sequence[Row],
-    told: Mapping[str, Stand],
+    told: Mapping[str, Standing],
     across: Across,
 ) -> str:
     """Return the caps that are shown to be best or as good as best wherever ranks had cores of their own."""
@@ -204,7 +205,7 @@ def _heading(
         for row in fair
         if row.case.bucket_cap_mb in safe and told[row.case_id].verdict == AS_GOOD
     ]
-    end = f" ({widest(left)})" if left else ""
+    end = f" ({at_most(left)})" if left else ""
     caps = series_of([cap_words(cap) for cap in safe], "or")
     return f"{prefix}{name} with {caps} buckets is best or as good as best {at}{end}"
 
@@ -212,7 +213,7 @@ def _heading(
 _Cells = Mapping[tuple[int | str, BucketCap], Row]
 
 
-def _longer(row: Row, sizes_rows: Sequence[Row], told: Mapping[str, Stand]) -> float | None:
+def _longer(row: Row, sizes_rows: Sequence[Row], told: Mapping[str, Standing]) -> float | None:
     """Return how much longer its step is than the shortest of its row, as a fraction; 0 for that one itself.
 
     Paired within rounds, as in the other figures, where the two were compared; else the quotient of the means.
@@ -239,7 +240,7 @@ def _table(
     sizes: Sequence[int | str],
     caps: Sequence[BucketCap],
     cells: _Cells,
-    told: Mapping[str, Stand],
+    told: Mapping[str, Standing],
     across: Across,
 ) -> Table:
     lines = []
@@ -254,7 +255,7 @@ def _table(
             else:
                 estimate = row.step_time_s.scaled(1e3)
                 stand = told.get(row.case_id)
-                standing = stand.words() if stand is not None else ""
+                standing = stand.cell() if stand is not None else ""
                 words = ", ".join(word for word in (estimate.brackets, standing) if word)
                 line.append(
                     Cell(
@@ -283,7 +284,7 @@ def _paint(
     sizes: Sequence[int | str],
     caps: Sequence[BucketCap],
     cells: _Cells,
-    told: Mapping[str, Stand],
+    told: Mapping[str, Standing],
 ) -> None:
     from ddpbench.report.draw.canvas import text_width_in
 
@@ -315,7 +316,7 @@ def _paint_narrow(
     sizes: Sequence[int | str],
     caps: Sequence[BucketCap],
     cells: _Cells,
-    told: Mapping[str, Stand],
+    told: Mapping[str, Standing],
 ) -> None:
     """The map in blocks of a few caps above each other."""
     blocks = _blocks(caps)
@@ -345,7 +346,7 @@ def _paint_map(
     sizes: Sequence[int | str],
     caps: Sequence[BucketCap],
     cells: _Cells,
-    told: Mapping[str, Stand],
+    told: Mapping[str, Standing],
     points: float = style.LABEL_PT,
 ) -> None:
     """The cells of these caps; how dark they are is decided by those of all."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.judgement import CELLS, signed, takes_longer
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import alike_setting, captioned, grey_ground, label_of
 from ddpbench.report.draw import style
@@ -17,7 +18,6 @@ from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.words import launches_each, milliseconds, percent, series_of
 from ddpbench.spec.grouping import loading
-from ddpbench.units import with_minus
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,6 +40,11 @@ class Bar:
     waited_share: float | None
     ratio: Interval | None
     verdict: str
+
+    @property
+    def cell(self) -> str:
+        """The verdict in words."""
+        return CELLS.get(self.verdict, self.verdict)
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
@@ -96,16 +101,6 @@ def _source(bar: Bar) -> str:
     return "memory" if bar.row.case.data == "memory" else loading(bar.row.case)
 
 
-def _gap(bar: Bar, sign: str = "+") -> str:
-    """Against memory, as `+12.3 % [+11.0, +13.6]`."""
-    if bar.ratio is None:
-        return ""
-    ends = [bar.ratio.value, bar.ratio.low, bar.ratio.high]
-    values = [100 * (value - 1) for value in ends if value is not None]
-    first, *rest = (with_minus(f"{value:{sign}.1f}") for value in values)
-    return f"{first} % [{rest[0]}, {rest[1]}]" if len(rest) == 2 else f"{first} %"
-
-
 def _heading(groups: Sequence[Sequence[Bar]]) -> str:
     """Return the first group's verdict, and how many others share it."""
     first = groups[0]
@@ -115,7 +110,7 @@ def _heading(groups: Sequence[Sequence[Bar]]) -> str:
     if bound:
         worst = bound[-1]
         if worst.ratio is not None:
-            size = f"a step takes {_gap(worst, sign='')} longer than with data in memory"
+            size = f"a step takes {takes_longer(worst.ratio, than=True)} with data in memory"
         else:
             size = f"{percent(worst.waited_share or 0.0)} of a step is spent waiting for data"
         verb = "is" if worst.ratio is not None else "looks"
@@ -195,8 +190,11 @@ def _table(groups: Sequence[Sequence[Bar]]) -> Table:
                 key=bar.waited_share,
                 number=True,
             ),
-            Cell(text=_gap(bar), key=bar.ratio.value if bar.ratio is not None else 1.0),
-            Cell(text="the reference" if bar.verdict == "memory" else bar.verdict),
+            Cell(
+                text="" if bar.ratio is None else signed(bar.ratio),
+                key=bar.ratio.value if bar.ratio is not None else 1.0,
+            ),
+            Cell(text="the reference" if bar.verdict == "memory" else bar.cell),
             Cell.count(bar.row.launches),
         )
         for group in groups
@@ -315,7 +313,8 @@ def _told(bar: Bar) -> str:
     """Return a bar's step and what of it waits, and beneath how it compares with data in memory."""
     step = bar.row.step_time_s
     assert step is not None
-    against = "" if bar.verdict == "memory" else ", ".join(word for word in (_gap(bar), bar.verdict) if word)
+    gap = "" if bar.ratio is None else signed(bar.ratio)
+    against = "" if bar.verdict == "memory" else ", ".join(filter(None, [gap, bar.cell]))
     waits = f"waits {milliseconds(bar.waited_s)}" if bar.waited_s is not None else ""
     first = ", ".join(word for word in (f"{milliseconds(step.value)} ms", waits) if word)
     return f"{first}\n{against}" if against else first

@@ -7,6 +7,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
+from ddpbench.analysis.statistics.judgement import (
+    AS_GOOD,
+    BEST,
+    CANNOT_TELL,
+    SLOWER,
+    TOO_FEW,
+    Standing,
+    at_most,
+)
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.naming import layout_of
 from ddpbench.report.captions import captioned, fullest, label_of, marks_of, setting_of
@@ -15,18 +24,8 @@ from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.series import alike_but
-from ddpbench.report.standing import (
-    AS_GOOD,
-    BEST,
-    CANNOT_TELL,
-    METHOD,
-    SLOWER,
-    TOO_FEW,
-    Stand,
-    stands,
-    widest,
-)
-from ddpbench.report.words import launches_each, milliseconds, not_drawn, percent, series_of
+from ddpbench.report.standing import METHOD, stands
+from ddpbench.report.words import launches_each, milliseconds, not_drawn, series_of
 from ddpbench.spec.grouping import SCALE, VARIANT, Key, cap_order
 
 if TYPE_CHECKING:
@@ -84,15 +83,9 @@ def _name(group: Sequence[Row]) -> str:
     return group[0].names.short(group[0].case, (*VARIANT, *SCALE), layouts=False)
 
 
-def _gap(stand: Stand | None) -> str:
-    if stand is None or stand.verdict == TOO_FEW:
-        return ""
-    return f"{percent(stand.ratio.value - 1)} longer" if stand.verdict == SLOWER else stand.verdict
-
-
 def _picture(
     groups: Sequence[Sequence[Row]],
-    told: Mapping[str, Stand],
+    told: Mapping[str, Standing],
     raw: Mapping[str, Sequence[float]],
 ) -> Picture:
     shown = [row for group in groups for row in group if _has(row)]
@@ -133,7 +126,7 @@ def _picture(
     )
 
 
-def _heading(groups: Sequence[Sequence[Row]], told: Mapping[str, Stand]) -> str:
+def _heading(groups: Sequence[Sequence[Row]], told: Mapping[str, Standing]) -> str:
     fair = [group for group in groups if not any(row.oversubscribed for row in group)]
     if not fair:
         return "Every layout ran oversubscribed: none is ranked"
@@ -146,7 +139,7 @@ def _heading(groups: Sequence[Sequence[Row]], told: Mapping[str, Stand]) -> str:
         return [shape(row) for row, one in judged if one.verdict == verdict]
 
     best, equals, unsure = which(BEST), which(AS_GOOD), which(CANNOT_TELL)
-    bound = widest(one for _, one in judged if one.verdict == AS_GOOD) if equals else ""
+    bound = at_most(one for _, one in judged if one.verdict == AS_GOOD) if equals else ""
     if best:
         told_first = (
             f"{series_of(best)} is best{f', {series_of(equals)} as good ({bound})' if equals else ''}"
@@ -158,7 +151,7 @@ def _heading(groups: Sequence[Sequence[Row]], told: Mapping[str, Stand]) -> str:
     parts = [f"{_name(group)}: {told_first}"]
     if unsure and equals:
         parts.append(f"this sweep cannot tell of {series_of(unsure)}")
-    slower = [f"{shape(row)} takes {_gap(one)}" for row, one in judged if one.verdict == SLOWER]
+    slower = [f"{shape(row)} takes {one.told()}" for row, one in judged if one.verdict == SLOWER]
     if slower:
         parts.append(f"a step of {series_of(slower)}")
     return "; ".join(parts)
@@ -166,7 +159,7 @@ def _heading(groups: Sequence[Sequence[Row]], told: Mapping[str, Stand]) -> str:
 
 def _table(
     groups: Sequence[Sequence[Row]],
-    told: Mapping[str, Stand],
+    told: Mapping[str, Standing],
     raw: Mapping[str, Sequence[float]],
 ) -> Table:
     columns = (
@@ -185,7 +178,7 @@ def _table(
             Cell(text=shape(row), key=float(row.case.nodes)),
             Cell.estimate(row.step_time_s.scaled(1e3) if row.step_time_s and row.ok else None),
             Cell.estimate(told[row.case_id].ratio if row.case_id in told else None),
-            Cell(text=told[row.case_id].words() if row.case_id in told else ""),
+            Cell(text=told[row.case_id].cell() if row.case_id in told else ""),
             Cell.count(row.launches),
             Cell(text=", ".join(milliseconds(value) for value in raw.get(row.case_id, ())) if row.ok else ""),
             Cell(text=row.badges),
@@ -197,11 +190,11 @@ def _table(
 
 
 def _points(
-    groups: Sequence[Sequence[Row]], told: Mapping[str, Stand], raw: Mapping[str, Sequence[float]]
+    groups: Sequence[Sequence[Row]], told: Mapping[str, Standing], raw: Mapping[str, Sequence[float]]
 ) -> Groups:
     def point(row: Row) -> Point:
         step = row.step_time_s.scaled(1e3) if row.step_time_s and row.ok else None
-        gap = _gap(told.get(row.case_id))
+        gap = told[row.case_id].told() if row.case_id in told else ""
         return Point(
             name=shape(row),
             estimate=step,

@@ -7,8 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
-from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.stats import MARGIN
+from ddpbench.analysis.statistics.judgement import OPEN, TOO_FEW_WORDS, Judgement
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import grey_ground, label_of, not_shown
 from ddpbench.report.draw import style
@@ -26,8 +25,8 @@ MOST_GROUPS = 6
 _PITCH_IN = 0.3
 _UNIT = "ms per step"
 _ORDER = ("full", "bf16", "fp16")
-_Words = Mapping[str, tuple[str, Interval | None]]
-"""For each case its verdict, and its step time over full precision's."""
+_Words = Mapping[str, Judgement]
+"""For each case what the comparison with full precision shows."""
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
@@ -36,7 +35,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     if not groups:
         return None
     shown = groups[:MOST_GROUPS]
-    words = _words(summary)
+    words = {one.case_id: one.judgement for one in summary.steps.comparisons if one.topic == "precision"}
     notes = not_drawn([_name(group) for group in groups[MOST_GROUPS:]])
     if any(row.case.device == "cpu" for group in groups for row in group):
         notes = (
@@ -72,27 +71,8 @@ def _groups(rows: Sequence[Row]) -> list[list[Row]]:
     return several
 
 
-def _words(summary: RunSummary) -> _Words:
-    found: dict[str, tuple[str, Interval | None]] = {}
-    for one in summary.steps.comparisons:
-        if one.topic == "precision":
-            ratio = None if one.ratio.low is None else one.ratio
-            found[one.case_id] = ("too few rounds" if one.verdict == "too few" else one.verdict, ratio)
-    return found
-
-
 def _name(group: Sequence[Row]) -> str:
     return f"{group[0].name}, {group[0].case.workload}"
-
-
-def _gap(word: str, ratio: Interval | None) -> str:
-    """`31 % faster` in a step's time, as the findings say it."""
-    if ratio is None or word not in ("faster", "slower"):
-        return {
-            "equivalent": f"equivalent within {100 * MARGIN:g} %",
-            "unresolved": "no significant difference",
-        }.get(word, word)
-    return f"{percent((1 / ratio.value if word == 'faster' else ratio.value) - 1)} {word}"
 
 
 def _picture(
@@ -145,15 +125,15 @@ def _heading(groups: Sequence[Sequence[Row]], words: _Words) -> str:
         return "Every precision ran oversubscribed: none is ranked"
     group = fair[0]
     told = [
-        f"{row.case.precision} is {_gap(*words[row.case_id])}"
+        f"{row.case.precision} is {words[row.case_id].told(bare=True)}"
         for row in group
-        if row.case_id in words and words[row.case_id][0] in ("faster", "slower", "equivalent")
+        if row.case_id in words and words[row.case_id].verdict in ("faster", "slower", "equivalent")
     ]
     if told:
         return f"{_name(group)}: {' and '.join(told)} (against full precision)"
-    if any(words.get(row.case_id, ("", None))[0] == "unresolved" for row in group):
-        return f"{_name(group)}: no significant difference between precisions"
-    return f"{_name(group)}: too few rounds to compare its precisions"
+    if any(row.case_id in words and words[row.case_id].verdict == "unresolved" for row in group):
+        return f"{_name(group)}: {OPEN} between precisions"
+    return f"{_name(group)}: {TOO_FEW_WORDS} to compare its precisions"
 
 
 def _table(
@@ -175,13 +155,14 @@ def _table(
 
     def cells(group: Sequence[Row], row: Row) -> tuple[Cell, ...]:
         flops, mfu = row.flops_per_sample, row.mfu
-        word, ratio = words.get(row.case_id, ("the reference" if row.case.precision == "full" else "", None))
+        found = words.get(row.case_id)
+        word = found.cell if found is not None else "the reference" if row.case.precision == "full" else ""
         return (
             Cell(text=_name(group)),
             Cell(text=row.case.precision, key=float(_ORDER.index(row.case.precision))),
             Cell.estimate(row.samples_per_s if row.ok else None),
             Cell.estimate(row.step_time_s.scaled(1e3) if row.step_time_s and row.ok else None),
-            Cell.estimate(ratio),
+            Cell.estimate(found.ratio if found is not None and found.ratio.has_ends else None),
             Cell(text=word if row.ok else row.status),
             Cell(text="" if flops is None else number(flops / 1e9), key=flops, number=True),
             *([Cell(text="" if mfu is None else percent(mfu), key=mfu, number=True)] if with_mfu else []),
@@ -198,7 +179,7 @@ def _table(
 def _points(groups: Sequence[Sequence[Row]], words: _Words, raw: Mapping[str, Sequence[float]]) -> Groups:
     def point(row: Row) -> Point:
         step = row.step_time_s.scaled(1e3) if row.step_time_s and row.ok else None
-        gap = _gap(*words.get(row.case_id, ("", None)))
+        gap = words[row.case_id].told(bare=True) if row.case_id in words else ""
         return Point(
             name=row.case.precision,
             estimate=step,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ddpbench.analysis.bound import bounds_of, is_bounded, outruns
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.stats import MARGIN
+from ddpbench.analysis.statistics.judgement import MARGIN
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import captioned, fullest, label_of, marks_of, not_shown, setting_of
 from ddpbench.report.draw import style

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, WITHIN_ROUNDS
 from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.judgement import AS_GOOD, BEST, CANNOT_TELL
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.naming import Setting, columns
 from ddpbench.report.captions import claimed_speedups
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import variant_words
-from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, stands
+from ddpbench.report.standing import stands
 from ddpbench.report.words import series_of
 from ddpbench.spec.grouping import PANEL, cap_order, virtual_words
 from ddpbench.spec.links import link_words
@@ -200,7 +201,7 @@ def _ties(summary: RunSummary, oversubscribed: Collection[str]) -> dict[str, str
             if case_id in oversubscribed or one.against in oversubscribed:
                 continue
             if one.verdict in (BEST, AS_GOOD, CANNOT_TELL) and not (topic == "ranks" and case_id in words):
-                words.setdefault(case_id, []).append(one.words(what))
+                words.setdefault(case_id, []).append(one.cell(what))
     return {case_id: "; ".join(items) for case_id, items in words.items()}
 
 

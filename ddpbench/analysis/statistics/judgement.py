@@ -1,0 +1,237 @@
+"""Verdicts on step times, and the one owner of their words: for tables, findings, figures and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.units import decimals_borne, format_at_most, with_minus
+
+MARGIN = 0.02
+"""Differences of step time within 2 % are called equivalent."""
+MARGIN_WORDS = f"{100 * MARGIN:g} %"
+RATIO_THRESHOLD = 2.0
+"""Steps of which one takes at least so many times as long as the other are told so, and not in per cent."""
+Verdict = Literal["faster", "slower", "equivalent", "unresolved", "too few"]
+BestVerdict = Literal["best", "as good", "slower", "cannot tell", "too few"]
+BEST: Final = "best"
+AS_GOOD: Final = "as good"
+SLOWER: Final = "slower"
+CANNOT_TELL: Final = "cannot tell"
+TOO_FEW: Final = "too few"
+TOO_FEW_WORDS = "too few rounds"
+
+
+def percent_of(found: Interval, sign: str = "", *, bare: bool = False) -> str:
+    """Return a fraction as `85 % [78, 92]`, with the digits that its interval bears; `sign` is `+` for a difference.
+
+    An end beside the margin is not rounded to it: `20 % [1.5, 42]`. Where `bare`, the interval is left out.
+    """
+    value = 100 * found.value
+    ends = [None if end is None else 100 * end for end in (found.low, found.high)]
+    digits = decimals_borne(value, *ends, most=1)
+    low, high = (None if end is None else f"{end:{sign}.{_beside_margin(end, digits)}f}" for end in ends)
+    text = f"{value:{sign}.{digits}f} %"
+    return with_minus(f"{text} [{low}, {high}]" if low and high and not bare else text)
+
+
+def _beside_margin(end: float, digits: int) -> int:
+    margin = 100 * MARGIN
+    while digits < 6 and abs(end) != margin and round(abs(end), digits) == margin:
+        digits += 1
+    return digits
+
+
+def longer(ratio: Interval, *, bare: bool = False) -> str:
+    """Return a ratio of step times as `34 % [31, 38]`; without the interval where `bare`."""
+    return percent_of(_less_one(ratio), bare=bare)
+
+
+def signed(ratio: Interval) -> str:
+    """Return a ratio of step times as `+3 % [−1, +8]`."""
+    return percent_of(_less_one(ratio), sign="+")
+
+
+def _less_one(ratio: Interval) -> Interval:
+    low, high = (None if end is None else end - 1 for end in (ratio.low, ratio.high))
+    return Interval(ratio.value - 1, low, high)
+
+
+def plain(interval: Interval, *, bare: bool = False) -> str:
+    """Return a ratio, a time or a rate with the digits that its interval bears, `15 [14, 16]`; `bare`: `15`."""
+    digits = decimals_borne(interval.value, interval.low, interval.high, nulls=(0.0, 1.0))
+    text = f"{interval.value:,.{digits}f}"
+    if bare or interval.low is None or interval.high is None:
+        return text
+    return f"{text} [{interval.low:,.{digits}f}, {interval.high:,.{digits}f}]"
+
+
+def takes_longer(ratio: Interval, *, bare: bool = False, than: bool = False) -> str:
+    """Return how long a step takes that is the longer one: `34 % [31, 38] longer`, `3.1 [2.9, 3.3] times as long`.
+
+    With `than` it goes on with the other: `34 % longer than`, `3.1 times as long as`.
+    """
+    if ratio.value >= RATIO_THRESHOLD:
+        return f"{plain(ratio, bare=bare)} times as long{' as' if than else ''}"
+    return f"{longer(ratio, bare=bare)} longer{' than' if than else ''}"
+
+
+def is_faster(ratio: Interval, *, bare: bool = False, than: bool = False) -> str:
+    """Return how much faster the shorter step is, from the longer one's time over it: `34 % [31, 38] faster`."""
+    if ratio.value >= RATIO_THRESHOLD:
+        return f"{plain(ratio, bare=bare)} times as fast{' as' if than else ''}"
+    return f"{longer(ratio, bare=bare)} faster{' than' if than else ''}"
+
+
+def undecided(ratio: Interval, whose: str = "") -> str:
+    """Return how much longer or shorter steps may be than the other's, from a ratio that was not told from 1.
+
+    They are those of what was named first; `whose` says of what else.
+    """
+    of = f" of {whose}" if whose else ""
+    return f"steps{of} may be up to {longer_or_shorter(ratio)}"
+
+
+def longer_or_shorter(ratio: Interval) -> str:
+    """Return how far an interval of step times reaches: `19 % longer or 14 % shorter`."""
+    assert ratio.low is not None
+    assert ratio.high is not None
+    return f"{format_at_most(ratio.high - 1)} longer or {format_at_most(1 - ratio.low)} shorter"
+
+
+OPEN = "no significant difference"
+"""Of two cases that are not told apart."""
+EQUAL = f"equivalent within {MARGIN_WORDS}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judgement:
+    """What a comparison may be said to show.
+
+    `ratio` is A's step time over B's with the interval the verdict was taken from, Bonferroni's where there
+    were several. `small`: resolved, and the whole interval lies inside the margin. `beyond`: resolved, and
+    the whole interval lies outside it. `bound`: the largest difference, as a fraction, that the interval
+    does not rule out. `rounds` are those shared by both. `comparisons` share the error, this one included.
+    """
+
+    verdict: Verdict
+    ratio: Interval
+    rounds: int = 0
+    small: bool = False
+    beyond: bool = False
+    bound: float | None = None
+    comparisons: int = 1
+
+    @property
+    def cell(self) -> str:
+        """The verdict on A for a table, or beside a sentence."""
+        return CELLS.get(self.verdict, self.verdict)
+
+    @property
+    def by(self) -> Interval:
+        """The longer step over the shorter one."""
+        return self.ratio if self.ratio.value >= 1 else self.ratio.reciprocal()
+
+    def told(self, *, bare: bool = False) -> str:
+        """Return what A is for a figure or a part of a sentence: `31 % [29, 33] faster`, `equivalent within 2 %`."""
+        if self.verdict == "faster":
+            return is_faster(self.by, bare=bare)
+        if self.verdict == "slower":
+            return f"{longer(self.by, bare=bare)} slower"
+        if self.verdict == "equivalent":
+            return EQUAL
+        if self.verdict == "unresolved":
+            return (
+                f"not told apart{f' (up to {format_at_most(self.bound)})' if self.bound is not None else ''}"
+            )
+        return self.cell
+
+    @property
+    def size_tags(self) -> tuple[str, ...]:
+        """That a difference that was decided is small, or may be."""
+        if self.verdict not in ("faster", "slower"):
+            return ()
+        if self.small:
+            return (f"a small difference: within {MARGIN_WORDS}",)
+        return () if self.beyond else (f"the difference may be under {MARGIN_WORDS}",)
+
+
+CELLS = {"unresolved": CANNOT_TELL, "too few": TOO_FEW_WORDS}
+"""Verdicts that a table has other words for."""
+
+
+def judged(ratio: Interval, rounds: int, *, margin: float = MARGIN) -> Judgement:
+    """Return the verdict on A against B for A's step time over B's, of enough rounds."""
+    if ratio.low is None or ratio.high is None:
+        return Judgement(verdict="too few", ratio=ratio, rounds=rounds)
+    inside = ratio.low > 1 / (1 + margin) and ratio.high < 1 + margin
+    beyond = ratio.high < 1 / (1 + margin) or ratio.low > 1 + margin
+    bound = max(ratio.high, 1 / ratio.low) - 1
+    verdict: Verdict
+    if ratio.high < 1:
+        verdict = "faster"
+    elif ratio.low > 1:
+        verdict = "slower"
+    else:
+        verdict = "equivalent" if inside else "unresolved"
+    resolved = verdict in ("faster", "slower")
+    return Judgement(
+        verdict=verdict,
+        ratio=ratio,
+        rounds=rounds,
+        small=resolved and inside,
+        beyond=resolved and beyond,
+        bound=bound,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """How a case stands in its family.
+
+    `against` is the fastest of the others by mean; `ratio` the case's time over the best of the others', whose ends
+    are the largest of those of its pairs. `rounds` are those the ratio was taken from.
+    """
+
+    verdict: BestVerdict
+    against: str
+    ratio: Interval
+    rounds: int = 0
+
+    @property
+    def good(self) -> bool:
+        """Whether it is shown to be best or as good."""
+        return self.verdict in (BEST, AS_GOOD)
+
+    @property
+    def longer(self) -> float:
+        """The most by which its step is longer than the best's, as a fraction; infinite where nothing bounds it."""
+        return max(0.0, self.ratio.high - 1) if self.ratio.high is not None else float("inf")
+
+    def cell(self, what: str = "") -> str:
+        """Return the verdict for a table; `what` names the kind of case, such as `strategy`."""
+        of_it = f" {what}" if what else ""
+        best = f"the best{of_it}" if what else BEST
+        bound = (
+            at_most([self]) if self.longer not in (0.0, float("inf")) else ""
+        )  # 0: it may be the best itself
+        if self.verdict == CANNOT_TELL:
+            return f"cannot tell: {bound} than the fastest other{of_it}" if bound else f"cannot tell {best}"
+        return {
+            BEST: f"best{of_it}",
+            AS_GOOD: f"as good as {best}{bound and f' ({bound})'}",
+            SLOWER: SLOWER,
+        }.get(self.verdict, f"{TOO_FEW_WORDS} to compare")
+
+    def told(self) -> str:
+        """Return the verdict beside a point of a figure: `37 % longer`, `as good`; empty where rounds are too few."""
+        if self.verdict == SLOWER:
+            return takes_longer(self.ratio, bare=True)
+        return "" if self.verdict == TOO_FEW else self.verdict
+
+
+def at_most(found: Iterable[Standing]) -> str:
+    """`at most 1.6 % longer`, of the widest bound."""
+    return f"at most {format_at_most(max(one.longer for one in found))} longer"
