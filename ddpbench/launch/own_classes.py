@@ -35,10 +35,15 @@ def missing(name: str, kind: str = "") -> str:
     if not head.endswith(".py") or not path.is_file():
         return ""
     try:
-        tree = ast.parse(path.read_bytes())
+        source = path.read_bytes()
+        before, null, _ = source.partition(b"\0")
+        if null:  # Python 3.11 does not say where
+            line = before.count(b"\n") + 1
+            return f"{head}, line {line}: a null byte; save the file as UTF-8 text"
+        tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
-        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        return f"{head}{line}: {getattr(error, 'msg', error)}"
+        where = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        return f"{head}{where}: {getattr(error, 'msg', error)}"
     except (OSError, RecursionError, MemoryError):
         return ""
     names = set(_named_in(tree))

@@ -102,6 +102,7 @@ def test_what_cannot_run_an_own_step_is_skipped_with_its_reason() -> None:
         ("class Mind: ...", "has no class Mine; did you mean 'Mind'? known: Mind"),
         ("", "has no class Mine; known: none"),
         ("class Mind:\n    def f(:", ", line 2: invalid syntax"),
+        ("class Mind:\n    x = '\0'", ", line 2: a null byte; save the file as UTF-8 text"),
         ("a = '\0'", ""),
     ],
 )
