@@ -23,6 +23,8 @@ class CaseSummary:
     status: str
     """`ok`, `failed`, `hung`, `oom`, `diverged`, `skipped` or `unfinished`."""
     error: str = ""
+    unproved: str = ""
+    """Why nothing shows what it trained, where its proof could not compare that."""
     launches: int = 0
     """Those that ended well."""
     baseline_case_id: str = ""
@@ -70,6 +72,7 @@ def case_summary(found: CaseResult) -> CaseSummary:
         case_id=run.case_id,
         status=run.status,
         error=run.error,
+        unproved=run.unproved,
         launches=len(run.good),
         baseline_case_id=run.baseline_id,
         step_time_s=found.step_time,

@@ -199,4 +199,16 @@ def _detail(verdict: Verdict) -> str:
         errors += f", kept back {100 * kept:.0f} %"
     if verdict.promise != "gradients":
         errors = f"{verdict.promise}{': ' if errors else ''}{errors}"
-    return errors
+    return "; ".join(filter(None, [errors, _left_out(verdict)]))
+
+
+def _left_out(verdict: Verdict) -> str:
+    """Return what was compared in no type, and why, though it belongs to the proof; empty if nothing."""
+    made = {proof.compared for proof in verdict.proofs if proof.was_made}
+    left: dict[str, str] = {}
+    for proof in verdict.proofs:
+        if proof.compared not in made and not proof.compared.startswith(
+            "gradients"
+        ):  # some are, or it is unproved
+            left.setdefault(proof.compared, proof.note)
+    return "; ".join(f"not compared: {compared} ({note})" for compared, note in left.items())

@@ -384,19 +384,28 @@ UPDATE_EXCHANGES = "the update exchanges values between ranks"
 """How the note begins on updates that one process would make otherwise: gradients alone do not show what is trained."""
 
 
+_DECISIVE = (("gradients", "sums"), ("update", "parameters"))
+"""How comparisons begin of which one has to be made, where a proof has such."""
+
+
 def why_unproved(proofs: Iterable[Proof]) -> str:
     """Return why no comparison shows what a strategy trained; empty where one does, or where it aggregates nothing.
 
-    A type in which the class cannot compute is left out before its initial states are compared: what holds in the
-    others is the reason.
+    Gradients alone do not show it where updates are to be compared as well, nor do these without gradients. A type in
+    which the class cannot compute is left out before its initial states are compared: what holds in the others is the
+    reason.
     """
     proofs = list(proofs)
-    training = [each for each in proofs if each.compared.startswith(("gradients", "sums", "parameters"))]
-    if any(each.was_made for each in training):
-        return next((each.note for each in proofs if each.note.startswith(UPDATE_EXCHANGES)), "")
     types = {each.dtype for each in proofs if each.compared == "initial state"}
-    noted = sorted((each for each in training if each.note), key=lambda each: each.dtype not in types)
-    return noted[0].note if noted else ""
+    for kinds in _DECISIVE:
+        decisive = [each for each in proofs if each.compared.startswith(kinds)]
+        if decisive and not any(each.was_made for each in decisive):
+            noted = sorted((each for each in decisive if each.note), key=lambda each: each.dtype not in types)
+            return noted[0].note if noted else _NOT_COMPARED
+    return next((each.note for each in proofs if each.note.startswith(UPDATE_EXCHANGES)), "")
+
+
+_NOT_COMPARED = "no comparison was made"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

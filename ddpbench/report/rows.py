@@ -75,6 +75,8 @@ class Row(CaseSummary):
     def flaw_words(self) -> tuple[str, ...]:
         """Each of them."""
         words = [] if self.ok else [self.status]
+        if self.ok and self.unproved:
+            words.append("unproved")
         if not traits_of(self.case).exact:
             known = traits_of(self.case).promise is not None
             words.append("another path of training" if known else "strategy not known here")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 
 from ddpbench.analysis import summarize
 from ddpbench.records import Met
+from ddpbench.report.rows import rows_of
 from ddpbench.spec import Case
 from tests.analysis.test_invariants import broken, checked, edited, of, written
-from tests.synthetic import ORIGIN_NS, case_of
+from tests.synthetic import ORIGIN_NS, case_of, write_proof
 
 DDP = case_of("ddp", 2)
 
@@ -84,3 +86,14 @@ def test_what_ddpbench_changed_of_a_class_is_in_validity(tmp_path: Path) -> None
     sentence = 'dtype = "float32" casts its batches from float64 to float32'
     run = edits(tmp_path, "outcome", changes=[sentence])
     assert f"Changed by ddpbench in 1 case: {sentence}" in " ".join(summarize(run).conclusions.validity)
+
+
+def test_what_is_unproved_is_marked_and_in_validity(tmp_path: Path) -> None:
+    run = written(tmp_path, of(DDP))
+    shutil.rmtree(run.launch(DDP.case_id, "proof").path, ignore_errors=True)
+    write_proof(run, DDP, compared="update, same gradients", left_out="the update draws random numbers")
+    summary = summarize(run)
+    (sentence,) = [one for one in summary.conclusions.validity if "draws random numbers" in one]
+    assert sentence.startswith("1 case unproved, nothing shows what was trained: the update draws random")
+    (row,) = [one for one in rows_of(summary) if one.case_id == DDP.case_id]
+    assert "unproved" in row.flaw_words

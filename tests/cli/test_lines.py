@@ -211,6 +211,21 @@ def test_a_case_that_could_not_be_compared_is_unproved_and_says_why() -> None:
     )
 
 
+def test_an_update_that_could_not_be_compared_is_unproved_whatever_its_gradients() -> None:
+    update = replace(
+        verdict("").proofs[0], compared="update, same gradients", tolerance=math.inf, note="the update draws"
+    )
+    gradients = replace(update, compared="gradients, same shards", tolerance=1e-10, note="")
+    later = replace(update, compared="parameters, same samples", note="the model keeps state")
+    for dtype in ("float64", "float32"):
+        proofs = (replace(gradients, dtype=dtype), replace(update, dtype=dtype), replace(later, dtype=dtype))
+        assert replace(verdict(""), proofs=proofs).unproved == "the update draws"
+    made = replace(update, tolerance=1e-6, note="")
+    partly = replace(verdict(""), promise="gradients", proofs=(gradients, made, later))
+    (line,) = _Columns(8, 8, 0).lines(partly)
+    assert line.endswith("; not compared: parameters, same samples (the model keeps state)"), line
+
+
 def test_a_type_that_was_left_out_is_not_why_another_proves_nothing() -> None:
     unfit = replace(
         verdict("").proofs[0],

@@ -193,6 +193,28 @@ def test_an_update_that_sums_what_is_averaged_already_is_unproved() -> None:
 
 
 @pytest.mark.ranks
+def test_parts_of_an_update_that_draws_are_unproved() -> None:
+    names = ["DrawsInOptimizer", "DrawsBeforeUpdate", "DrawsMildly", "DrawsAlike"]
+    for found in run_ranks(each_reason, 2, names, ["zero1", "fsdp"]):
+        for key, (passed, why) in found.items():
+            assert passed, key
+            assert why.startswith("the update draws random numbers, and each rank draws its own"), (key, why)
+
+
+@pytest.mark.ranks
+def test_an_update_that_draws_alike_on_all_ranks_is_proved() -> None:
+    for found in run_ranks(each_reason, 2, ["DrawsAlike"], ["ddp", "master"]):
+        assert set(found.values()) == {(True, "")}, found
+
+
+@pytest.mark.ranks
+def test_an_update_of_all_parameters_together_is_found_though_it_draws() -> None:
+    for found in run_ranks(each_ended, 2, ["ClipsAndDraws"], ["zero1"]):
+        status, reason = found["ClipsAndDraws", "zero1"]
+        assert (status, "Private computes one of all parameters together" in reason) == ("skipped", True)
+
+
+@pytest.mark.ranks
 def test_an_update_that_exchanges_and_is_as_one_process_makes_it_is_proved() -> None:
     for found in run_ranks(each_reason, 2, ["MeansAgain", "Shares"], ["ddp", "master"]):
         assert set(found.values()) == {(True, "")}, found

@@ -127,6 +127,55 @@ class DrawsInOptimizer(Sound):
         return Langevin(parameters)
 
 
+class DrawsMildly(Sound):
+    """So little that float32 may pass for being within what Adam makes of rounding."""
+
+    def before_update(self, model: nn.Module) -> None:
+        for each in model.parameters():
+            assert each.grad is not None
+            each.grad.add_(torch.randn_like(each.grad), alpha=0.002)
+
+
+class ClipsAndDraws(Sound):
+    """Clips by the norm of all gradients and adds noise, as private training does."""
+
+    def optimizer(self, parameters: Any) -> Any:
+        return Private(parameters, lr=0.1)
+
+
+class Private(torch.optim.SGD):
+    most = 0.1
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        held = [each for group in self.param_groups for each in group["params"] if each.grad is not None]
+        norm = torch.stack([each.grad.norm() for each in held]).norm()
+        for each in held:
+            each.grad.mul_(float(min(1, self.most / norm))).add_(self.noise(each.grad), alpha=1e-3)
+        return super().step(closure)
+
+    def noise(self, like: torch.Tensor) -> torch.Tensor:
+        return torch.randn_like(like)
+
+
+class DrawsAlike(Sound):
+    """Draws from a generator of its own, which is seeded alike on all ranks."""
+
+    def optimizer(self, parameters: Any) -> Any:
+        return OwnGenerator(parameters, lr=0.1)
+
+
+class OwnGenerator(Private):
+    most = 1e9
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, lr=lr)
+        self.generator = torch.Generator().manual_seed(3)
+
+    def noise(self, like: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(like).normal_(generator=self.generator)
+
+
 class DrawsBeforeUpdate(Sound):
     def before_update(self, model: nn.Module) -> None:
         for each in model.parameters():

@@ -104,6 +104,7 @@ def validity_sentences(
     yield from _untimed_transfers(measured, names)
     yield from loss_sentences(measured, names)
     yield from _damage(cases, names)
+    yield from _unproved(measured, names)
     yield from _notes_of_proofs(measured)
     yield from _own_steps(measured, names)
     yield from _changes(measured, names)
@@ -259,9 +260,20 @@ def _untimed_transfers(measured: Sequence[CaseRun], names: Names) -> Iterable[st
             )
 
 
+def _unproved(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
+    """Yield which cases' proofs could not compare what they trained, and why."""
+    found: dict[str, list[CaseRun]] = {}
+    for case in measured:
+        if case.unproved:
+            found.setdefault(case.unproved, []).append(case)
+    for reason, cases in found.items():
+        yield f"{names.count(cases)} unproved, nothing shows what was trained: {reason}{names.listed(cases)}."
+
+
 def _notes_of_proofs(measured: Sequence[CaseRun]) -> Iterable[str]:
+    unproved = {case.unproved for case in measured}
     notes = dict.fromkeys(p.note for case in measured if case.proof for p in case.proof.proofs if p.note)
-    yield from (f"Proofs: {note}." for note in notes)
+    yield from (f"Proofs: {note}." for note in notes if note not in unproved)
 
 
 def _own_steps(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:

@@ -20,7 +20,7 @@ from ddpbench.analysis.recovery import Recovered, RecoveryCost, recovery_cost
 from ddpbench.analysis.startup import StartUp
 from ddpbench.analysis.statistics.judgement import Judgement
 from ddpbench.analysis.statistics.timings import Timing
-from ddpbench.records import CaseStatus, LeftOut, Noise, Proof, Status
+from ddpbench.records import CaseStatus, LeftOut, Noise, Proof, Status, why_unproved
 from ddpbench.spec import Case, PlannedCase
 from ddpbench.trend import Change
 
@@ -181,6 +181,12 @@ class CaseRun:
         """Whether its ranks shared cores, and may have waited for them long enough to matter."""
         share = self.shared_cores_share
         return share is None or share > IDLE_ENOUGH
+
+    @property
+    def unproved(self) -> str:
+        """Why nothing shows what it trained, though its proof found nothing wrong; empty where something does."""
+        ok = self.proof is not None and self.proof.status == "ok"
+        return why_unproved(self.proof.proofs) if self.proof is not None and ok else ""
 
     @property
     def bucket_bytes(self) -> tuple[int, ...] | None:

@@ -25,7 +25,7 @@ from ddpbench.analysis.statistics.stats import samples_rate, step_time
 from ddpbench.analysis.table.result import case_results
 from ddpbench.errors import RequestError
 from ddpbench.naming import Namer
-from ddpbench.records import RunDir, why_unproved
+from ddpbench.records import RunDir
 from ddpbench.records.machine import SlurmJob, read_machine
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.spec import Case, grouping
@@ -150,8 +150,7 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
         loader_workers=case.loader_workers,
         dtype=grouping.number_words(case, machine),
         proved=all(
-            one.proof is not None and one.proof.status == "ok" and not why_unproved(one.proof.proofs)
-            for one in members
+            one.proof is not None and one.proof.status == "ok" and not one.unproved for one in members
         ),
         disturbed=sum(bool(launch.flags) for one in members for launch in one.good),
         launches=sum(len(one.good) for one in members),

@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 import struct
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 _OWN = struct.Struct("<625I?d")
 """State of `random`: its words with their place, and a Gaussian that is left of a pair, if there is one."""
@@ -48,6 +51,31 @@ def have_drawn(before: Any, now: Any) -> bool:
     if before[2] != now[2] or any(not torch.equal(one, other) for one, other in pairs):
         return True
     return before[3] is not None and now[3] is not None and _comparable(before[3]) != _comparable(now[3])
+
+
+class Draws:
+    """A note that something has drawn random numbers."""
+
+    found = False
+
+
+class _Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, draws: Draws) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._draws = draws
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._draws.found |= torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def noticing_draws() -> Iterator[Draws]:
+    """Note whether random numbers are drawn in the meantime, also from a private generator of torch's."""
+    draws, before = Draws(), random_state()
+    with _Watched(draws):
+        yield draws
+    draws.found |= have_drawn(before, random_state())
 
 
 def random_bytes() -> torch.Tensor:

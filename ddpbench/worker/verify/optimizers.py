@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ddpbench.worker.training.randomness import have_drawn, random_state
+from ddpbench.worker.training.randomness import noticing_draws, seed_all
 
 _APART = 0.01
 """A share of what updates change: below it they are equal but for rounding."""
@@ -63,49 +63,85 @@ def computed_together(fresh: Callable[[], nn.Module], make: Callable[[Any], Any]
     """Return the class of an optimizer that updates some parameters otherwise where it has not all; empty for others.
 
     As one that divides by the norm of all gradients. `fresh` gives a model in its initial state, `make` what it is
-    trained with. None is found where an update draws random numbers, or fails.
+    trained with. Where an update draws random numbers, which it does for one parameter after another, all stay, and
+    those of the others are not to change with one's gradient. None is found where an update fails.
     """
-    ends: list[list[dict[str, torch.Tensor]]] = []
-    began = dict(fresh().named_parameters())
     try:
-        for whole in (True, False):
-            model = fresh()
-            made = make(model.parameters())
-            optimizers: list[torch.optim.Optimizer] = getattr(made, "all", [made])
-            if not whole:
-                for one in optimizers:
-                    _leave_out_largest(one)
-            kept = random_state()
-            for number in range(UPDATES):
-                _set_gradients(model, number)
-                for one in optimizers:
-                    one.step()
-            if have_drawn(kept, random_state()):
-                return ""
-            names = {id(each): name for name, each in model.named_parameters()}
-            ends.append([{names[id(each)]: each.detach() for each in _held(one)} for one in optimizers])
+        whole = _Updated(fresh, make)
+        if whole.drew:
+            still = _Updated(fresh, make, factors=(0.0, 0.0)).ends
+            others = [_Updated(fresh, make, factors=(1.0, factor)) for factor in (0.0, 10.0)]
+        else:
+            began = dict(fresh().named_parameters())
+            still = [{name: began[name].detach() for name in end} for end in whole.ends]
+            others = [_Updated(fresh, make, leaves_out=True)]
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception:  # as of an optimizer of sparse gradients alone
         return ""
-    for one, together, alone in zip(optimizers, *ends, strict=True):
-        gaps, moved = (
-            sum(float((each - other[name]).abs().square().sum()) for name, each in alone.items())
-            for other in (together, began)
-        )
-        if gaps > _APART**2 * moved:
-            return type(one).__name__
+    for other in others:
+        for kind, end, changed, before in zip(whole.kinds, whole.ends, other.ends, still, strict=True):
+            if _square(end, changed) > _APART**2 * _square(end, before):
+                return kind
     return ""
+
+
+def draws(fresh: Callable[[], nn.Module], make: Callable[[Any], Any]) -> bool:
+    """Return whether updates draw random numbers, also from a private generator; `fresh` and `make` as above."""
+    try:
+        return _Updated(fresh, make).drew
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception:
+        return False
+
+
+class _Updated:
+    """Parameters after seeded updates from given gradients, without the largest of each optimizer."""
+
+    def __init__(
+        self,
+        fresh: Callable[[], nn.Module],
+        make: Callable[[Any], Any],
+        *,
+        factors: tuple[float, float] = (1.0, 1.0),
+        leaves_out: bool = False,
+    ) -> None:
+        """`factors` scale the gradients of all parameters, and of the largest, which are left out if `leaves_out`."""
+        model = fresh()
+        made = make(model.parameters())
+        optimizers: list[torch.optim.Optimizer] = getattr(made, "all", [made])
+        largest = {id(max(_held(one), key=lambda each: each.numel())) for one in optimizers}
+        if leaves_out:
+            for group in (group for one in optimizers for group in one.param_groups):
+                group["params"] = [each for each in group["params"] if id(each) not in largest]
+        self.drew = False
+        """True if an update has drawn random numbers."""
+        for number in range(UPDATES):
+            _set_gradients(model, number)
+            for each in model.parameters():
+                if each.grad is not None:
+                    each.grad.mul_(factors[id(each) in largest])
+            seed_all(number)
+            with noticing_draws() as draws:
+                for one in optimizers:
+                    one.step()
+            self.drew |= draws.found
+        names = {id(each): name for name, each in model.named_parameters()}
+        self.kinds = [type(one).__name__ for one in optimizers]
+        self.ends = [
+            {names[id(each)]: each.detach() for each in _held(one) if id(each) not in largest}
+            for one in optimizers
+        ]
+
+
+def _square(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> float:
+    """Return the square of the distance between them."""
+    return sum(float((each - other[name]).abs().square().sum()) for name, each in one.items())
 
 
 def _held(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [each for group in optimizer.param_groups for each in group["params"]]
-
-
-def _leave_out_largest(optimizer: torch.optim.Optimizer) -> None:
-    largest = max(_held(optimizer), key=lambda each: each.numel())
-    for group in optimizer.param_groups:
-        group["params"] = [each for each in group["params"] if each is not largest]
 
 
 def _set_gradients(model: nn.Module, seed: int) -> None:
