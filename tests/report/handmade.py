@@ -67,6 +67,9 @@ def values_of(frame: pd.DataFrame) -> tuple[CaseSummary, ...]:
     def number(value: Any) -> float | None:
         return None if pd.isna(value) else float(value)
 
+    def text(value: Any) -> str:
+        return "" if pd.isna(value) else str(value)
+
     def interval(row: Mapping[Any, Any], pattern: str) -> Interval | None:
         value, low, high = (number(row[pattern.format(end)]) for end in ("", "_ci_low", "_ci_high"))
         return None if value is None else Interval(value, low, high)
@@ -75,12 +78,12 @@ def values_of(frame: pd.DataFrame) -> tuple[CaseSummary, ...]:
         CaseSummary(
             case_id=row["case_id"],
             status=row["status"],
-            error=row["error"],
+            error=text(row["error"]),
             launches=row["launches"],
             baseline_case_id=row["baseline_case_id"],
             oversubscribed=row["oversubscribed"],
-            noise_flag=row["noise_flag"],
-            ci_reached=row["ci_reached"],
+            noise_flag=text(row["noise_flag"]),
+            ci_reached=None if pd.isna(row["ci_reached"]) else row["ci_reached"],
             step_time_s=interval(row, "step_time{}_s"),
             samples_per_s=interval(row, "samples_per_s{}"),
             speedup=interval(row, "speedup{}"),
@@ -89,6 +92,13 @@ def values_of(frame: pd.DataFrame) -> tuple[CaseSummary, ...]:
         )
         for row in frame.to_dict("records")
     )
+
+
+READ_FROM_ROWS = (
+    *("case_id", "status", "error", "launches", "baseline_case_id", "oversubscribed", "noise_flag"),
+    *("ci_reached", "step_time_s", "samples_per_s", "speedup", "efficiency", "exposed_comm_s"),
+)
+"""What `values_of` knows of a case."""
 
 
 def with_cases(summary: RunSummary, cases: pd.DataFrame, **changes: Any) -> RunSummary:
