@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 Role = Literal["panel", "variant", "scale", "bookkeeping"]
 Decided = Literal["loss", "state", "compute"]
+ALL: tuple[Decided, ...] = get_args(Decided)
 Value = TypeVar("Value")
 _KEY = "axis"
 
@@ -32,11 +33,11 @@ class Axis:
 
 def axis(
     default: Value,
-    *,
     role: Role,
     title: str,
     meaning: str,
     word: Callable[[Value], str],
+    *,
     decides: Collection[Decided] = (),
     always_shown: Callable[[Value], bool] = lambda value: False,
 ) -> Value:

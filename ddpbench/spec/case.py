@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ddpbench.spec import environment, limits
-from ddpbench.spec.axis import axis
+from ddpbench.spec.axis import ALL, axis
 from ddpbench.spec.documents import MAX_CHARACTERS
 from ddpbench.units import Unit, counted
 from ddpbench.user_files import is_import_path, short_name
@@ -93,90 +93,140 @@ class Case:
     schedule: Text = ""
     options_json: str = "{}"
     workload_options_json: str = "{}"
-    backend: Text = "gloo"
-    device: Literal["cpu", "cuda"] = "cpu"
+    backend: Text = axis(
+        "gloo", "variant", "Backend", "collective library; empty if the strategy uses none", str
+    )
+    device: Literal["cpu", "cuda"] = axis(
+        "cpu",
+        "panel",
+        "Device",
+        "cpu or cuda",
+        lambda device: "CPU" if device == "cpu" else "GPU",
+        decides=ALL,
+    )
     launcher: Text = "local"
-    world_size: Annotated[int, Field(ge=1, le=limits.MAX_RANKS)] = 1
+    world_size: Annotated[int, Field(ge=1, le=limits.MAX_RANKS), Unit("ranks")] = axis(
+        1, "scale", "Ranks", "number of ranks", lambda ranks: counted(ranks, "rank"), decides=["compute"]
+    )
     nodes: Annotated[int, limits.NODES] = 1
     ranks_per_node: Annotated[int, limits.RANKS_PER_NODE] = 1
-    threads_per_rank: Annotated[int, limits.THREADS] = 1
+    threads_per_rank: Annotated[int, limits.THREADS, Unit("threads")] = axis(
+        1,
+        "panel",
+        "Threads",
+        "compute threads of each rank",
+        lambda threads: f"{counted(threads, 'thread')} per rank",
+        decides=["compute"],
+    )
     loader_workers: Annotated[int, limits.LOADER_WORKERS] = 0
     bucket_cap_mb: BucketCap = None
     local_batch: Annotated[int, limits.GLOBAL_BATCH] = 8
     global_batch: Annotated[int, limits.SAMPLES] = 8
     scaling: Scaling = axis(
         "weak",
-        role="panel",
-        title="Scaling",
-        meaning="weak: the local batch is fixed; strong: the global batch is fixed",
-        word=lambda value: f"{value} scaling",
+        "panel",
+        "Scaling",
+        "weak: the local batch is fixed; strong: the global batch is fixed",
+        lambda value: f"{value} scaling",
     )
     dtype: Text = "float32"
     fabric: Text = ""
-    compute: Literal["real", "replayed", "synthetic"] = "real"
-    dilation: Annotated[float, limits.DILATION] = 1.0
+    compute: Literal["real", "replayed", "synthetic"] = axis(
+        "real",
+        "panel",
+        "Computation",
+        "real, replayed (measured profile) or synthetic (profile from published times)",
+        lambda kind: f"{kind} computation",
+        decides=["state", "compute"],
+        always_shown=lambda kind: kind != "real",
+    )
+    dilation: Annotated[float, limits.DILATION, Unit("1")] = axis(
+        1.0,
+        "panel",
+        "Dilation",
+        "factor by which computation and links are slowed; reported times are divided by it",
+        lambda factor: f"dilated x{factor:g}",
+        decides=["compute"],
+        always_shown=lambda factor: factor != 1,
+    )
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = axis(
         0,
-        role="panel",
-        title="Seed",
-        meaning="seed of initial parameters and data",
-        word=lambda value: f"seed {value}",
+        "panel",
+        "Seed",
+        "seed of initial parameters and data",
+        lambda value: f"seed {value}",
         decides=["loss"],
     )
     replicate: Annotated[int, limits.REPLICATE] = axis(
         0,
-        role="variant",
-        title="Replicate",
-        meaning="number that distinguishes equal cases in an A/A test",
-        word=lambda value: f"replicate {value}",
+        "variant",
+        "Replicate",
+        "number that distinguishes equal cases in an A/A test",
+        lambda value: f"replicate {value}",
     )
-    precision: Precision = "full"
+    precision: Precision = axis(
+        "full",
+        "panel",
+        "Precision",
+        "full, or the autocast type of forward and loss",
+        lambda kind: "full precision" if kind == "full" else f"{kind} autocast",
+        decides=["loss", "compute"],
+        always_shown=lambda kind: kind != "full",
+    )
     data: DataSource = "loader"
     evaluation: bool = axis(
         False,
-        role="panel",
-        title="Evaluation",
-        meaning="launches also time evaluation",
-        word=lambda on: "with evaluation" if on else "without evaluation",
+        "panel",
+        "Evaluation",
+        "launches also time evaluation",
+        lambda on: "with evaluation" if on else "without evaluation",
     )
     checkpoint: bool = axis(
         False,
-        role="panel",
-        title="Checkpoints",
-        meaning="launches also time checkpoints",
-        word=lambda on: "with checkpoints" if on else "without checkpoints",
+        "panel",
+        "Checkpoints",
+        "launches also time checkpoints",
+        lambda on: "with checkpoints" if on else "without checkpoints",
     )
     checkpoint_dir: Text = axis(
         "",
-        role="panel",
-        title="Checkpoints in",
-        meaning="folder for the timed checkpoints; empty for the run directory",
-        word=lambda folder: f"checkpoints in {folder or 'the run'}",
+        "panel",
+        "Checkpoints in",
+        "folder for the timed checkpoints; empty for the run directory",
+        lambda folder: f"checkpoints in {folder or 'the run'}",
     )
     env_json: str = environment.NONE
     recovery: Recovery = "off"
     snapshot_every: Annotated[int, limits.SNAPSHOT_STEPS, Unit("steps")] = axis(
         50,
-        role="panel",
-        title="Snapshots",
-        meaning="from one snapshot to the next, for recovery",
-        word=lambda steps: f"a snapshot every {counted(steps, 'step')}",
+        "panel",
+        "Snapshots",
+        "from one snapshot to the next, for recovery",
+        lambda steps: f"a snapshot every {counted(steps, 'step')}",
     )
     agents: Annotated[int, limits.NODES] = axis(
         1,
-        role="panel",
-        title="Agents",
-        meaning="of torchrun, each of which stands for a node, for recovery",
-        word=lambda count: counted(count, "agent"),
+        "panel",
+        "Agents",
+        "of torchrun, each of which stands for a node, for recovery",
+        lambda count: counted(count, "agent"),
     )
     collective_timeout: Annotated[float, limits.SECONDS_OF_COLLECTIVES, Unit("s")] = axis(
         10.0,
-        role="panel",
-        title="Timeout",
-        meaning="of a collective, for recovery",
-        word=lambda seconds: f"collectives time out after {seconds:g} s",
+        "panel",
+        "Timeout",
+        "of a collective, for recovery",
+        lambda seconds: f"collectives time out after {seconds:g} s",
     )
-    shrink: Annotated[int, Field(ge=1, le=limits.MOST_SHRINK)] = 1
+    shrink: Annotated[int, Field(ge=1, le=limits.MOST_SHRINK), Unit("1")] = axis(
+        1,
+        "panel",
+        "Shrink",
+        "divisor of gradient bytes, bucket caps and link rates; reported sizes are multiplied by it",
+        lambda divisor: f"shrunk /{divisor}" if divisor != 1 else "not shrunk",
+        decides=["compute"],
+        always_shown=lambda divisor: divisor != 1,
+    )
     strategy_traits: Text = field(default="", compare=False)
 
     @property

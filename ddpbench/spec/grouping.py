@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any
 
 from ddpbench.spec import environment
-from ddpbench.spec.axis import Axis, Decided, Role, axis_of
+from ddpbench.spec.axis import ALL, Axis, Decided, Role, axis_of
 from ddpbench.spec.case import BASE, OF_FRAMEWORKS, OWN_TYPES, Case
 from ddpbench.spec.links import link_words, short_links
 from ddpbench.units import counted, series_of
@@ -151,11 +151,10 @@ RECOVERIES = {
 UNDISTURBED = ("off", "uninterrupted")
 """Values of `recovery` under which nothing fails."""
 _LAUNCHERS = {"local": "a fork server", "spawn": "mp.spawn", "ray": "Ray Train"}
-_ALL: tuple[Decided, ...] = ("loss", "state", "compute")
 
 _FACETS: dict[str, Facet] = {
     "experiment": Facet("bookkeeping", "Experiment", lambda case: case.experiment),
-    "workload": Facet("panel", "Workload", lambda case: case.workload, _ALL),
+    "workload": Facet("panel", "Workload", lambda case: case.workload, ALL),
     "strategy": Facet("variant", "Strategy", lambda case: case.strategy_name),
     "algorithm": Facet("variant", "Algorithm", _algorithm, cell=_algorithm),
     "schedule": Facet("variant", "Schedule", _plain("schedule"), cell=_plain("schedule")),
@@ -164,23 +163,17 @@ _FACETS: dict[str, Facet] = {
         "panel",
         "Workload options",
         _options("workload_options_json"),
-        _ALL,
+        ALL,
     ),
-    "backend": Facet("variant", "Backend", lambda case: case.backend),
-    "device": Facet("panel", "Device", lambda case: "CPU" if case.device == "cpu" else "GPU", _ALL),
     "launcher": Facet(
         "variant", "Launcher", _launched, ["compute"], told=lambda case: case.launcher in OF_FRAMEWORKS
     ),
-    "world_size": Facet("scale", "Ranks", lambda case: counted(case.world_size, "rank"), ["compute"]),
     "nodes": Facet("scale", "Nodes", lambda case: f"{case.nodes} x {case.ranks_per_node}"),
     "ranks_per_node": Facet(
         "scale",
         "Ranks per node",
         lambda case: f"{case.nodes} x {case.ranks_per_node}",
         ["compute"],
-    ),
-    "threads_per_rank": Facet(
-        "panel", "Threads", lambda case: f"{counted(case.threads_per_rank, 'thread')} per rank", ["compute"]
     ),
     "loader_workers": Facet(
         "panel",
@@ -209,34 +202,13 @@ _FACETS: dict[str, Facet] = {
         value=lambda case: case.global_batch if case.scaling == "strong" else None,
         cell=_batch_cell,
     ),
-    "dtype": Facet("panel", "Type", type_word, _ALL),
+    "dtype": Facet("panel", "Type", type_word, ALL),
     "fabric": Facet(
         "panel",
         "Link",
         lambda case: link_words(case.fabric) or "the machine's own links",
         cell=lambda case: short_links(case.fabric) if case.fabric else "",
         told=lambda case: bool(case.fabric),
-    ),
-    "compute": Facet(
-        "panel",
-        "Computation",
-        lambda case: f"{case.compute} computation",
-        ["state", "compute"],
-        told=lambda case: case.compute != "real",
-    ),
-    "dilation": Facet(
-        "panel",
-        "Dilation",
-        lambda case: f"dilated x{case.dilation:g}",
-        ["compute"],
-        told=lambda case: case.dilation != 1,
-    ),
-    "precision": Facet(
-        "panel",
-        "Precision",
-        lambda case: "full precision" if case.precision == "full" else f"{case.precision} autocast",
-        ["loss", "compute"],
-        told=lambda case: case.precision != "full",
     ),
     "data": Facet("panel", "Data", loading, ["loss", "compute"], told=lambda case: case.data == "memory"),
     "env_json": Facet(
@@ -249,13 +221,6 @@ _FACETS: dict[str, Facet] = {
         "panel",
         "Failure",
         lambda case: RECOVERIES.get(case.recovery, case.recovery),
-    ),
-    "shrink": Facet(
-        "panel",
-        "Shrink",
-        lambda case: f"shrunk /{case.shrink}" if case.shrink != 1 else "not shrunk",
-        ["compute"],
-        told=lambda case: case.shrink != 1,
     ),
     "strategy_traits": Facet("bookkeeping", "Strategy says", lambda case: ""),
 }
@@ -307,7 +272,7 @@ VIRTUAL = ("fabric", "compute", "dilation", "shrink")
 PANEL, VARIANT, SCALE = of_role("panel"), of_role("variant"), of_role("scale")
 _ALIKE = (*PANEL, *VARIANT, *SCALE)
 _DECIDING: dict[Decided, tuple[str, ...]] = {
-    what: tuple(name for name, facet in FACETS.items() if what in facet.decides) for what in _ALL
+    what: tuple(name for name, facet in FACETS.items() if what in facet.decides) for what in ALL
 }
 
 

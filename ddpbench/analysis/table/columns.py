@@ -98,13 +98,13 @@ _TABLE: tuple[Column, ...] = (
     setting("algorithm", "", "collective algorithm that aggregates gradients"),
     setting("schedule", "", "when gradients are sent, relative to backward"),
     setting("options_json", "", "options of the strategy"),
-    setting("backend", "", "collective library; empty if the strategy uses none"),
-    setting("device", "", "cpu or cuda"),
+    setting("backend"),
+    setting("device"),
     setting("launcher", "", "what starts the ranks"),
-    setting("world_size", "ranks", "number of ranks"),
+    setting("world_size"),
     setting("nodes", "nodes", "number of machines or of emulated nodes"),
     setting("ranks_per_node", "ranks", "ranks on each node"),
-    setting("threads_per_rank", "threads", "compute threads of each rank"),
+    setting("threads_per_rank"),
     setting("loader_workers", "processes", "DataLoader worker processes of each rank"),
     _PLAN.text(
         "bucket_cap_mb",
@@ -121,10 +121,8 @@ _TABLE: tuple[Column, ...] = (
         lambda case: case.types,
     ),
     setting("fabric", "", "emulated links; empty for the machine's own links"),
-    setting("compute", "", "real, replayed (measured profile) or synthetic (profile from published times)"),
-    setting(
-        "dilation", "1", "factor by which computation and links are slowed; reported times are divided by it"
-    ),
+    setting("compute"),
+    setting("dilation"),
     _LAUNCHES.text(
         "status",
         "ok, failed, hung, oom, diverged, skipped, or unfinished: too few rounds yet, none of them failed",
@@ -232,7 +230,7 @@ _TABLE: tuple[Column, ...] = (
         "what disturbed the launches, and settings that ranks had otherwise than the case asks",
         lambda case: case.noise,
     ),
-    setting("precision", "", "full, or the autocast type of forward and loss"),
+    setting("precision"),
     setting("data", "", "loader or memory: where batches come from"),
     *_EVALUATION.measured(
         "evaluation_step_time{}_s",
@@ -460,11 +458,7 @@ _TABLE: tuple[Column, ...] = (
     _LAUNCHES.whole(
         "parameters", "parameters", "trained parameters of the model", lambda case: case.parameters
     ),
-    setting(
-        "shrink",
-        "1",
-        "divisor of gradient bytes, bucket caps and link rates; reported sizes are multiplied by it",
-    ),
+    setting("shrink"),
     setting("workload_options_json", "", "options of the workload"),
     _LINKS.number(
         "node_sent_bytes",
