@@ -61,8 +61,7 @@ def table(frame: pd.DataFrame, planned: Mapping[str, Case], width: int) -> list[
 
 def sentences(summary: RunSummary) -> list[str]:
     """Return what a run came to beside its table: the answer, the findings, and what is left out or violated."""
-    measured = bool(summary.cases["samples_per_s"].notna().any())
-    lines = [_ESTIMANDS] if measured else []
+    lines = [_ESTIMANDS] if any(one.samples_per_s is not None for one in summary.by_case) else []
     lines += [*failed(summary), *(one.line for one in summary.conclusions.answer)]
     lines += [
         f"- {finding.line}"
@@ -78,13 +77,12 @@ def failed(summary: RunSummary) -> list[str]:
 
     Those that the plan skips are in it, with their reasons; those that were skipped in their proof are named here.
     """
-    frame = summary.cases
-    refused = [one.case_id for one in summary.course.failures if one.status == "skipped" and one.phase]
-    bad = frame[~frame["status"].isin(("ok", "skipped")) | frame["case_id"].isin(refused)]
+    refused = {one.case_id for one in summary.course.failures if one.status == "skipped" and one.phase}
     names = Namer(summary.planned.values())
     lines = [
-        f"{names.full(summary.planned[case_id])}: {status}: {on_one_line(error)}"
-        for case_id, status, error in bad[["case_id", "status", "error"]].fillna("").itertuples(index=False)
+        f"{names.full(summary.planned[one.case_id])}: {one.status}: {on_one_line(one.error)}"
+        for one in summary.by_case
+        if one.status not in ("ok", "skipped") or one.case_id in refused
     ]
     more = len(lines) - MOST_FAILED
     return (

@@ -131,7 +131,7 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
         _print_json(result, page, summary)
     else:
         _print_report(result, page, summary, start)
-    statuses = set(summary.cases["status"])
+    statuses = {one.status for one in summary.by_case}
     return 0 if statuses <= {"ok", "skipped"} and "ok" in statuses else 1
 
 
