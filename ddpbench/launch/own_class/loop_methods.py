@@ -197,6 +197,8 @@ class LoopMethods(Reading):
             device=self._device(),
             keeps=True,
             written=frozenset(written - {""}),
+            once=self.once,
+            keeper=self.keeper,
         )
 
     def _device(self) -> ast.expr:

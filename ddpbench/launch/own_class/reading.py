@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
 from ddpbench.launch.own_class.batches import Batch, batch_of
 from ddpbench.launch.own_class.bindings import Path
 from ddpbench.launch.own_class.checking import problems_of
+from ddpbench.launch.own_class.draws import is_another
 from ddpbench.launch.own_class.loops import training_loops, trains_at_import
 from ddpbench.launch.own_class.models import is_module, models_of
 from ddpbench.launch.own_class.parts import Parts, parts_of
-from ddpbench.launch.own_class.rendering import EPOCH, Renderer
+from ddpbench.launch.own_class.rendering import EPOCH, Renderer, Roles
 from ddpbench.launch.own_class.script import Script, bound_by, here, last_name, place_of_node
-from ddpbench.launch.own_class.source import Method, name_of, source_of
+from ddpbench.launch.own_class.source import Method, in_order, name_of, source_of
 from ddpbench.launch.own_class.steps import settled, with_methods
 from ddpbench.launch.own_class.tracing import Origin, Tracer, returned_by
 from ddpbench.launch.own_class.updates import Updates, pieces_of, updates_of
@@ -35,8 +36,13 @@ WANTED = {
 class Reading:
     """A script, read."""
 
-    def __init__(self, script: Script) -> None:
-        self.script, self.tracer = script, Tracer(script)
+    def __init__(self, script: Script, once: Set[tuple[int, Path]] = frozenset()) -> None:
+        """`once` are the keys of values that the class computes once for several methods."""
+        self.script, self.tracer, self.once = script, Tracer(script), once
+        self.drawn: dict[tuple[int, Path], set[str]] = {}
+        """The methods that read each value that may be another one when it is computed again."""
+        self.keeper: dict[str, tuple[int, Path]] = {}
+        """The keys of the origins of what the class keeps in `self`, by their names there."""
         self.notes: list[str] = []
         """A sentence for each thing that the class does otherwise than the script."""
         self.places: set[int] = set()
@@ -174,6 +180,34 @@ class Reading:
                 found.setdefault(key, place)
         return found
 
+    def _renderer_of(
+        self,
+        roles: Roles,
+        parts: Mapping[tuple[int, Path], ast.expr | None] | None = None,
+        *,
+        often: bool = False,
+    ) -> Renderer:
+        """Return what renders into a method; `often`: one that runs for each batch or each model."""
+        return Renderer(self.tracer, roles, parts or {}, often=often, once=self.once, keeper=self.keeper)
+
+    def _rendered(self, renderer: Renderer, origin: Origin, name: str, part: str = "") -> ast.expr:
+        """Return what makes a value, or where a method runs often or others read it, the attribute that has it.
+
+        `part` is the method, where the value is what it returns.
+        """
+        if isinstance(origin.node, ast.Call) and is_another(origin.node, self.script):
+            if part:
+                self.drawn.setdefault(origin.key, set()).add(part)
+            if renderer.often or origin.key in self.once:
+                return renderer.keep(name, origin)
+        return renderer.render(origin.node, origin.scope)
+
+    def read_by_several(self) -> Set[tuple[int, Path]]:
+        """Return the keys of what several methods read, and each would compute another of: no model, no optimizer."""
+        of_class = {each.key for each in (*self.models.values(), *self.updates.all.values())}
+        of_class |= {*self.others, *self.others.values()}
+        return {key for key, methods in self.drawn.items() if len(methods) > 1} - of_class
+
     def _targets(self) -> list[str]:
         target = self.batch.target
         if not isinstance(target, ast.Tuple | ast.List):
@@ -218,11 +252,13 @@ class Reading:
     ) -> Method:
         statements = list(statements)
         self.kept |= renderer.kept
+        for key in renderer.drawn:
+            self.drawn.setdefault(key, set()).add(name)
         self.places |= renderer.places
         of_step = "step" if name in ("loss", "before_update") else name
         for key in (*renderer.inlined, *renderer.keeper.values()):
             self.state.setdefault(key, of_step)
-        before = [each for made in renderer.before.values() for each in made]
+        before = in_order(renderer.before)
         self._take(*before, *statements)
         given = [*renderer.imports, *renderer.missing]
         problems = problems_of(name, parameters, given, [*before, *statements], self.known)

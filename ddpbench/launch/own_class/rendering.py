@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
 
 from ddpbench.launch.own_class.bindings import Path, Scope, key_of
+from ddpbench.launch.own_class.draws import is_another
 from ddpbench.launch.own_class.models import settings_of
 from ddpbench.launch.own_class.script import first_name, here, last_name, place_of_node
 from ddpbench.launch.own_class.tracing import Origin, Tracer, parameters_of
@@ -60,6 +61,12 @@ class Renderer:
     """What has the device of a step's tensors; without it, arguments named `device` are left out."""
     keeps: bool = False
     """Whether objects made outside go into `self`, as in a step, which runs often."""
+    often: bool = False
+    """Whether the method runs often, so that what is drawn once goes into `self`."""
+    once: Set[tuple[int, Path]] = frozenset()
+    """The keys of values that several methods read and that are to be computed once: they go into `self`."""
+    drawn: set[tuple[int, Path]] = field(default_factory=set)
+    """The keys of values met that may be others when they are computed again."""
     local: set[str] = field(default_factory=set)
     missing: dict[str, str] = field(default_factory=dict)
     imports: dict[str, str] = field(default_factory=dict)
@@ -73,6 +80,8 @@ class Renderer:
     """The keys of the origins of those objects, by their names there."""
     places: set[int] = field(default_factory=set)
     """The numbers of nodes of the script that something else stands for."""
+    named: dict[str, tuple[int, Path]] = field(default_factory=dict)
+    """The keys of the origins of what `before` makes, by their names."""
     written: frozenset[str] = frozenset()
     """Attributes, and what has entries, that the statements set: they are read where they are, as `meter.n`."""
     counters: frozenset[str] = frozenset()
@@ -83,6 +92,10 @@ class Renderer:
         found = _Pass(self, scope, 0).visit(deepcopy(node))
         assert isinstance(found, ast.expr)
         return found
+
+    def keep(self, name: str, found: Origin) -> ast.expr:
+        """Return the attribute in which the class's constructor keeps a value."""
+        return _Pass(self, found.scope, 0).keep(name, found)
 
     def statement(self, node: ast.stmt, scope: Scope) -> ast.stmt:
         """Return a statement for the class; what it assigns is local to the method from here on."""
@@ -95,9 +108,16 @@ class _Pass(ast.NodeTransformer):
     """One expression's or statement's way into the class."""
 
     def __init__(
-        self, renderer: Renderer, scope: Scope, depth: int, hidden: frozenset[str] = frozenset()
+        self,
+        renderer: Renderer,
+        scope: Scope,
+        depth: int,
+        hidden: frozenset[str] = frozenset(),
+        *,
+        repeats: bool = False,
     ) -> None:
-        self.to, self.scope, self.depth, self.hidden = renderer, scope, depth, hidden
+        """`hidden` are names of a function or a comprehension around it, which may be computed again and `repeats`."""
+        self.to, self.scope, self.depth, self.hidden, self.repeats = renderer, scope, depth, hidden, repeats
         self.tracer = renderer.tracer
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
@@ -124,13 +144,18 @@ class _Pass(ast.NodeTransformer):
         node.body = self._with([each.arg for each in arguments]).visit(node.body)
         return node
 
-    def _comprehension(self, node: ast.AST) -> ast.AST:
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> ast.AST:
         names = [
             each.id
             for each in ast.walk(node)
             if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
         ]
-        return ast.NodeTransformer.generic_visit(self._with(names), node)
+        first = node.generators[0]
+        taken = self.visit(first.iter)  # which is computed once, with the names around it
+        first.iter = ast.Constant(None)
+        made = ast.NodeTransformer.generic_visit(self._with(names), node)
+        first.iter = taken
+        return made
 
     def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
         return self._comprehension(node)
@@ -145,7 +170,7 @@ class _Pass(ast.NodeTransformer):
         return self._comprehension(node)
 
     def _with(self, names: list[str]) -> _Pass:
-        return _Pass(self.to, self.scope, self.depth, self.hidden.union(names))
+        return _Pass(self.to, self.scope, self.depth, self.hidden.union(names), repeats=True)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         moved = moved_only(node, self.scope, self.tracer)
@@ -303,21 +328,51 @@ class _Pass(ast.NodeTransformer):
                 f"in the script, {ast.unparse(found.node)}, changed in line{'s' * (len(changed_in) > 1)} {lines}"
             )
             return ast.Name(name, ast.Load())
-        inner = _Pass(self.to, found.scope, self.depth + 1)
         calls = any(isinstance(each, ast.Call) for each in ast.walk(found.node))
-        made: ast.expr
-        if self.to.keeps and calls:
-            inner_device, self.to.device = self.to.device, None
-            made = inner.visit(deepcopy(found.node))
-            self.to.device = inner_device
-            own = self._kept_as(name, found)
-            self.to.kept[own] = self._as_set(found, made)
-            return ast.Attribute(ast.Name("self", ast.Load()), own, ast.Load())
-        made = inner.visit(deepcopy(found.node))
+        another = calls and is_another(found.node, self.tracer.script)
+        if another:
+            self.to.drawn.add(found.key)
+        own = self._kept(name, found, calls=calls, another=another)
+        if own is not None:
+            return own
+        inner = _Pass(self.to, found.scope, self.depth + 1, repeats=self.repeats)
+        made: ast.expr = inner.visit(deepcopy(found.node))
+        if another and self.repeats:
+            self._shared(name, found, made)
+            return self._shared(
+                name, found, copy(made)
+            )  # a name, also for one place: it is computed often there
         return self._shared(name, found, made) if calls and not self.hidden else made
 
+    def _kept(self, name: str, found: Origin, *, calls: bool, another: bool) -> ast.expr | None:
+        """Return the attribute of a value that is made once; None for one that is made where it is read."""
+        if self.to.keeps and calls:
+            return self.keep(name, found)
+        if found.key not in self.to.once and not (another and self.to.often):
+            return None
+        missing, kept = dict(self.to.missing), dict(self.to.kept)
+        own = self.keep(name, found)
+        if self.to.missing.keys() == missing.keys():
+            return own
+        self.to.missing, self.to.kept = missing, kept  # what is to be filled in stands in the method itself
+        return None
+
+    def keep(self, name: str, found: Origin) -> ast.expr:
+        """Return the attribute in which the class's constructor keeps a value, and so what that is made of."""
+        to = self.to
+        device, keeps = to.device, to.keeps
+        to.device, to.keeps = None, True
+        made = _Pass(to, found.scope, self.depth + 1).visit(deepcopy(found.node))
+        to.device, to.keeps = device, keeps
+        own = self._kept_as(name, found)
+        to.kept[own] = self._as_set(found, made)
+        return ast.Attribute(ast.Name("self", ast.Load()), own, ast.Load())
+
     def _kept_as(self, name: str, found: Origin) -> str:
-        """Return the name that an object has in `self`: no other object's, and none that the class itself uses."""
+        """Return the one name that an object has in `self`: no other object's, and none that the class itself uses."""
+        known = next((own for own, key in self.to.keeper.items() if key == found.key), None)
+        if known is not None:
+            return known
         while name in _OF_CLASS or self.to.keeper.setdefault(name, found.key) != found.key:
             name += "_"
         return name
@@ -338,6 +393,8 @@ class _Pass(ast.NodeTransformer):
             return made
         if not isinstance(first, ast.Name):
             own = f"{name}_" if name in ("self", "model", "parameters", "batch", "optimizer") else name
+            while self.to.named.setdefault(own, found.key) != found.key:
+                own += "_"
             value = copy(first)
             self.to.before = {own: [ast.Assign([ast.Name(own, ast.Store())], value)], **self.to.before}
             first.__class__ = ast.Name  # where it stands already

@@ -6,6 +6,7 @@ import ast
 import io
 import textwrap
 import tokenize
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ddpbench.launch.own_class.bindings import Path
@@ -98,6 +99,22 @@ def _unparsed(node: ast.AST) -> str:
         )  # `(a if b else c)(`, with its own
         return f"{head}{called}\n{inner})"
     return head + value
+
+
+def in_order(made: Mapping[str, list[ast.stmt]]) -> list[ast.stmt]:
+    """Return the statements that make each of some names, those first of which others are made."""
+    found: dict[str, list[ast.stmt]] = {}
+
+    def take(name: str, around: frozenset[str]) -> None:
+        reads = {each.id for node in made[name] for each in ast.walk(node) if isinstance(each, ast.Name)}
+        for other in made:
+            if other in reads - around - {name} and other not in found:
+                take(other, around | {name})
+        found.setdefault(name, made[name])
+
+    for name in made:
+        take(name, frozenset())
+    return [each for statements in found.values() for each in statements]
 
 
 def folded(made: list[ast.stmt]) -> list[ast.stmt]:

@@ -31,7 +31,7 @@ class UpdateMethods(Reading):
             if function is not None and self._takes_model_alone(bundle, function):
                 return [Method("optimizer", same_as=function.name)]
         roles = self._models_by_key()
-        renderer = Renderer(self.tracer, roles, self._parts(roles))
+        renderer = self._renderer_of(roles, self._parts(roles), often=True)
         if len(nodes) == 1:
             made = renderer.render(bundle.node, bundle.scope)
             whole = bool(self._unpacked()) or not bundle.path
@@ -81,7 +81,7 @@ class UpdateMethods(Reading):
         if self.updates.owns or self.loop is None or not self.updates.clipping:
             return []
         roles = self._model_roles("model")
-        renderer = Renderer(self.tracer, roles, self._parts(roles))
+        renderer = self._renderer_of(roles, self._parts(roles), often=True)
         made: list[ast.stmt] = [
             ast.Expr(renderer.render(each, self.loop.body_scope)) for each in self.updates.clipping
         ]

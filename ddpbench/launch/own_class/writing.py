@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from traceback import walk_tb
 
 from ddpbench.errors import RequestError
-from ddpbench.launch.own_class.bindings import Change, Scope, key_of
+from ddpbench.launch.own_class.bindings import Change, Path, Scope, key_of
 from ddpbench.launch.own_class.checking import unknown_names
+from ddpbench.launch.own_class.draws import is_another
 from ddpbench.launch.own_class.dropped import Dropped, Leavings, Setting, Taken, summary
 from ddpbench.launch.own_class.effects import Effect, Effects, own_functions
 from ddpbench.launch.own_class.insertion import NAME
@@ -31,6 +33,8 @@ from ddpbench.launch.own_class.updates import epoch_schedules
 from ddpbench.texts import toml_text
 from ddpbench.units import series_of
 
+_AGAIN = 4
+"""The times at most that the class is written, until what several methods read is known."""
 _DRAWN = 64
 """Batches that are drawn for a dataset where the script draws one for each step."""
 _LISTED = frozenset(
@@ -99,7 +103,14 @@ def written_class(script: Script) -> Written:
         RequestError: the script cannot be followed; the sentence names the line at which that was found.
     """
     try:
-        return _Writer(script).written()
+        once: Set[tuple[int, Path]] = frozenset()
+        for _ in range(_AGAIN):
+            writer = _Writer(script, once)
+            made, several = writer.written(), writer.read_by_several() | once
+            if several == once:
+                break
+            once = several
+        return made
     except RequestError:
         raise
     except Exception as error:  # a script may be written in ways that nobody thought of
@@ -356,7 +367,7 @@ class _Writer(LoopMethods, UpdateMethods):
 
     def _model(self) -> Method:
         if len(self.models) > 1:
-            renderer = Renderer(self.tracer, {})
+            renderer = self._renderer_of({})
             pairs = {
                 name: at_path(renderer.render(each.node, each.scope), each.path)
                 for name, each in self.models.items()
@@ -385,7 +396,7 @@ class _Writer(LoopMethods, UpdateMethods):
     def _drawn(self, draw: ast.Call) -> Method:
         """Return the dataset of samples that the script's function draws, a batch at a time."""
         assert self.loop is not None
-        renderer = Renderer(self.tracer, {})
+        renderer = self._renderer_of({})
         call = renderer.render(draw, self.loop.body_scope)
         parts = isinstance(self.batch.target, ast.Tuple | ast.List)
         each = f"zip(*{ast.unparse(call)})" if parts else ast.unparse(call)
@@ -404,8 +415,8 @@ class _Writer(LoopMethods, UpdateMethods):
     def _collate(self, loader: Loader) -> list[Method]:
         if loader.collate is None:
             return []
-        renderer = Renderer(self.tracer, {})
-        made = renderer.render(loader.collate.node, loader.collate.scope)
+        renderer = self._renderer_of({}, often=True)
+        made = self._rendered(renderer, loader.collate, "collating", "collate")
         if isinstance(made, ast.Name) and made.id in self.script.importable:
             return [Method("collate", same_as=made.id)]
         call = ast.Call(made, [ast.Name("samples", ast.Load())], [])
@@ -418,7 +429,7 @@ class _Writer(LoopMethods, UpdateMethods):
             found = _drawn_count(self.tracer, self.batch.draw)
         if found is None:
             return []
-        renderer = Renderer(self.tracer, {})
+        renderer = self._renderer_of({})
         made = renderer.render(found.node, found.scope)
         if self.pieces is not None and self.loop is not None:
             pieces = renderer.render(self.pieces, self.loop.body_scope)
@@ -428,6 +439,7 @@ class _Writer(LoopMethods, UpdateMethods):
         if (
             renderer.missing
             or unknown
+            or is_another(made, self.script)
             or (isinstance(made, ast.Constant) and not isinstance(made.value, int))
         ):
             self.left.append("The batch size is not to be seen: add `batch = N` to the class.")
@@ -512,10 +524,10 @@ class _Writer(LoopMethods, UpdateMethods):
         """Return the method that makes these objects and then does what the script does to them."""
         names = list(self.models) if len(origins) > 1 else ["made"]
         roles = {origin.key: name_of(name) for name, origin in zip(names, origins, strict=True)}
-        renderer = Renderer(self.tracer, self._with_others(roles))
+        renderer = self._renderer_of(self._with_others(roles))
         statements: list[ast.stmt] = [
             ast.Assign(
-                [ast.Name(name, ast.Store())], at_path(renderer.render(each.node, each.scope), each.path)
+                [ast.Name(name, ast.Store())], at_path(self._rendered(renderer, each, name, part), each.path)
             )
             for name, each in zip(names, origins, strict=True)
         ]
@@ -563,12 +575,16 @@ class _Writer(LoopMethods, UpdateMethods):
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
             and node.func.id in self.script.importable
-            and not (node.args or node.keywords or origin.path)
+            and not (node.args or node.keywords or origin.path or origin.key in self.once)
         ):
+            if is_another(node, self.script):
+                self.drawn.setdefault(origin.key, set()).add(part)
             self._take(node)
             return Method(part, same_as=node.func.id)
-        renderer = Renderer(self.tracer, {})
-        value = at_path(renderer.render(node, origin.scope), origin.path)
+        renderer = self._renderer_of({})
+        value = at_path(
+            self._rendered(renderer, origin, "data" if part == "dataset" else part, part), origin.path
+        )
         return self._method(part, (), renderer, [ast.Return(value)])
 
     def _constructor(self) -> list[Method]:

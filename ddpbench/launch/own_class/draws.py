@@ -1,0 +1,102 @@
+"""Finds values that may be others when they are computed again: drawn at random, read, or kept in an object."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ddpbench.launch.own_class.models import MODULES
+from ddpbench.launch.own_class.script import Function, Script, here, last_name
+
+_DRAWS = frozenset(
+    {"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli"}
+    | {
+        "multinomial",
+        "poisson",
+        "uniform",
+        "gauss",
+        "normalvariate",
+        "choice",
+        "choices",
+        "sample",
+        "shuffle",
+    }
+    | {"randrange", "random", "triangular", "betavariate", "gammavariate", "lognormvariate", "expovariate"}
+    | {"standard_normal", "permutation", "permuted", "integers", "random_sample", "binomial", "exponential"}
+    | {"gumbel", "laplace", "beta", "gamma", "getrandbits", "randbytes", "rsample", "dropout"}
+    | {"random_split", "train_test_split", "uuid1", "uuid4", "urandom", "token_hex", "token_bytes"}
+    | {"orthogonal_", "trunc_normal_", "normal_", "uniform_", "random_", "exponential_", "bernoulli_"}
+    | {"kaiming_normal_", "kaiming_uniform_", "xavier_normal_", "xavier_uniform_", "cauchy_", "geometric_"}
+)
+_CLOCKS = frozenset(
+    {
+        "time",
+        "time_ns",
+        "perf_counter",
+        "perf_counter_ns",
+        "monotonic",
+        "process_time",
+        "now",
+        "utcnow",
+        "today",
+    }
+)
+_READERS = frozenset({"input", "open", "read_text", "read_bytes"})
+_KEEPERS = frozenset(
+    {"Generator", "default_rng", "RandomState", "Random", "SystemRandom", "SeedSequence", "next", "iter"}
+    | {"cycle", "pop", "popleft", "popitem"}
+)
+"""Calls whose value has a state, or that change the one of what they are called on."""
+_ANOTHER = _DRAWS | _CLOCKS | _READERS | _KEEPERS
+_DEEPEST = 8
+
+
+def is_another(node: ast.AST, script: Script) -> bool:
+    """Return whether an expression may give another value, or an object of its own, when it is computed again."""
+    return _is_another(node, script, frozenset(), 0)
+
+
+def _is_another(node: ast.AST, script: Script, seen: frozenset[str], depth: int) -> bool:
+    for call in (each for each in ast.walk(node) if isinstance(each, ast.Call)):
+        name = last_name(call)
+        plain = isinstance(call.func, ast.Name)
+        function = script.functions.get(name) if plain else None
+        own = script.classes.get(name) if plain else None
+        if function is None and own is None:
+            module = ast.unparse(call.func).startswith(("nn.", "torch.nn.")) and name[:1].isupper()
+            if module or name in _ANOTHER:
+                return True
+            continue
+        if name in seen or depth >= _DEEPEST:
+            continue
+        if own is not None and (script.derives(name, MODULES) or _keeps(own)):
+            return True
+        if any(_is_another(each, script, seen | {name}, depth + 1) for each in _run_by(function, own)):
+            return True
+    return False
+
+
+def _run_by(function: Function | None, own: ast.ClassDef | None) -> Iterator[ast.stmt]:
+    """Yield the statements that a call of a function, or of a class for its `__init__`, runs."""
+    if function is not None:
+        yield from function.body
+    for each in own.body if own is not None else ():
+        if isinstance(each, ast.FunctionDef) and each.name in ("__init__", "__new__", "__post_init__"):
+            yield from each.body
+
+
+def _keeps(own: ast.ClassDef) -> bool:
+    """Return whether a method of a class, after its object is made, sets what the object has."""
+    for each in own.body:
+        if not isinstance(each, ast.FunctionDef) or each.name in ("__init__", "__new__", "__post_init__"):
+            continue
+        first = next(iter([*each.args.posonlyargs, *each.args.args]), None)
+        for node in here(each.body) if first is not None else ():
+            if not isinstance(node, ast.Attribute | ast.Subscript) or not isinstance(node.ctx, ast.Store):
+                continue
+            of: ast.expr = node
+            while isinstance(of, ast.Attribute | ast.Subscript):
+                of = of.value
+            if isinstance(of, ast.Name) and first is not None and of.id == first.arg:
+                return True
+    return False
