@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ddpbench.analysis.network import burst_s
 from ddpbench.analysis.sentences import Sentence
-from ddpbench.analysis.summary import RunSummary
+from ddpbench.analysis.summary import Decided
 from ddpbench.naming import Namer
 from ddpbench.report.rows import Row
 from ddpbench.report.words import series_of
@@ -138,14 +138,12 @@ def marks_of(
     return [*grey_ground(rows if ground is None else ground), *hollow, *not_shown(missing)]
 
 
-def claimed_speedups(summary: RunSummary, rows: Iterable[Row]) -> list[str]:
+def claimed_speedups(claims: Sequence[Decided], rows: Iterable[Row]) -> list[str]:
     """Return a sentence on speed-ups whose intervals are those of claims, if these rows have any."""
-    named = {
-        frozenset((pair.a, pair.b)) for one in summary.conclusions.claims for pair in one.pairs if pair.ratio
-    }
+    named = {frozenset((pair.a, pair.b)) for one in claims for pair in one.pairs if pair.ratio}
     if not any(frozenset((row.case_id, row.baseline_case_id)) in named for row in rows):
         return []
-    count = max(one.comparisons for one in summary.conclusions.claims)
+    count = max(one.comparisons for one in claims)
     return [
         f"A speed-up that a claim names has the claims' interval: simultaneous over {counted(count, 'pair')}."
     ]

@@ -77,25 +77,25 @@ from ddpbench.wanted import ONLY_PNG, Wanted
 
 _HERE = Path(__file__).parent
 FIGURES: tuple[Callable[[RunSummary, Sequence[Row]], Section | None], ...] = (
-    claims.section,
-    recovery.section,
-    scaling.section,
-    layouts.section,
-    network.section,
-    links.section,
-    laws.section,
-    strategies.section,
-    time_to_loss.section,
-    precision.section,
-    breakdown.section,
-    waterfall.section,
-    one_step.section,
-    inputs.section,
-    buckets.section,
-    communication.section,
-    memory.section,
-    checkpoints.section,
-    startup.section,
+    lambda run, rows: claims.section(run.conclusions.claims, rows),
+    lambda run, rows: recovery.section(run.steps.launches, rows),
+    lambda run, rows: scaling.section(run.conclusions.claims, rows),
+    lambda run, rows: layouts.section(run.steps, rows),
+    lambda run, rows: network.section(run.communication.network, rows),
+    lambda run, rows: links.section(run.steps, rows),
+    lambda run, rows: laws.section(run.steps.laws, rows),
+    lambda run, rows: strategies.section(run.steps.launches, run.conclusions.findings, rows),
+    lambda run, rows: time_to_loss.section(run.training, rows),
+    lambda run, rows: precision.section(run.steps, rows),
+    lambda run, rows: breakdown.section(run.steps.breakdown, run.conclusions.checks, rows),
+    lambda run, rows: waterfall.section(run.steps.waterfall, rows),
+    lambda run, rows: one_step.section(run.steps, rows),
+    lambda run, rows: inputs.section(run.inputs, rows),
+    lambda run, rows: buckets.section(run.steps, rows),
+    lambda run, rows: communication.section(run.communication.transfers, rows),
+    lambda _, rows: memory.section(rows),
+    lambda run, rows: checkpoints.section(run.checkpoints, rows),
+    lambda _, rows: startup.section(rows),
 )
 """The sections with figures, in the page's order: one file or folder and one entry here for each."""
 
@@ -129,7 +129,7 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
     # While the other process draws all that stands on the page is made but its pictures.
     every_case = numbers.sure(summary_table(summary, rows))
     sections = _placed(made, numbers, shared)
-    own_phases = data_parallel_section(summary, rows)
+    own_phases = data_parallel_section(summary.steps.phases, rows)
     proved = all(one.passed for one in summary.training.proofs)
     said = summary.conclusions
     html = (
@@ -156,7 +156,7 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
             summary_table=every_case,
             sections=sections,
             data_parallel=own_phases,
-            proofs_line=proofs_line(summary),
+            proofs_line=proofs_line(summary.training.proofs),
             proofs_passed=proved,
             terms_here=TERMS_HERE,
             column_meanings=meanings(),
@@ -274,9 +274,9 @@ def _closing_tables(
     )
     context = machine_table(summary.about.machine, "context", "Context: recorded, and may differ")
     return {
-        "phases": numbers.table(phases_table(summary, rows)),
-        "failures": numbers.table(failures_table(summary, rows, affected)),
-        "proofs": numbers.table(proofs_table(summary, rows)),
+        "phases": numbers.table(phases_table(summary.steps.phases, rows)),
+        "failures": numbers.table(failures_table(summary.course.failures, rows, affected)),
+        "proofs": numbers.table(proofs_table(summary.training.proofs, rows)),
         "identity": numbers.sure(identity),
         "machine_context": numbers.sure(context),
         "fabrics": numbers.table(fabrics_table(summary.communication.fabrics)),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from ddpbench.analysis.case_summary import CaseSummary
+from ddpbench.analysis.results import LaunchResult
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.naming import Namer, layout_of, on_nodes, on_nodes_of
 from ddpbench.spec import Case, grouping
@@ -134,11 +135,11 @@ def _with_layouts(rows: Sequence[Row]) -> list[Row]:
 
 
 def raw_launches(
-    summary: RunSummary, of: Literal["step_time_s", "samples_per_s"] = "step_time_s"
+    launches: Iterable[LaunchResult], of: Literal["step_time_s", "samples_per_s"] = "step_time_s"
 ) -> dict[str, list[float]]:
     """Return what the ok launches measured, by case and in order of their rounds."""
     values: dict[str, list[float]] = {}
-    for one in sorted(summary.steps.launches, key=lambda one: (one.case_id, one.round)):
+    for one in sorted(launches, key=lambda one: (one.case_id, one.round)):
         value = one.step_time_s if of == "step_time_s" else one.samples_per_s
         if one.status == "ok" and value is not None:
             values.setdefault(one.case_id, []).append(value)

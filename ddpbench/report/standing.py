@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from ddpbench.analysis.results import Compared
 from ddpbench.analysis.statistics.judgement import MARGIN_WORDS, Standing
-from ddpbench.analysis.summary import RunSummary
 
 METHOD = (
     f"Best: every other is shown to be slower (Tukey's all pairs). As good as best: shown to be within {MARGIN_WORDS} "
@@ -12,6 +14,6 @@ METHOD = (
 """What the words mean, for a caption."""
 
 
-def stands(summary: RunSummary, topic: str) -> dict[str, Standing]:
+def stands(comparisons: Iterable[Compared], topic: str) -> dict[str, Standing]:
     """Return how each case of a topic stands, by its id."""
-    return {one.case_id: one.standing for one in summary.steps.comparisons if one.topic == topic}
+    return {one.case_id: one.standing for one in comparisons if one.topic == topic}

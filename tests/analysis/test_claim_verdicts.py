@@ -323,7 +323,7 @@ def test_the_page_lists_earlier_wordings_folded(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     write_plan(run, [DDP, PARALLEL], claims=[claim((DDP, PARALLEL), number=2, history=(before,))])
     write_sessions(run)
-    section = claims_section(summarize(run), [])
+    section = claims_section(summarize(run).conclusions.claims, [])
     assert section is not None
     table = section.tables[-1]
     assert table.fold == "Earlier wordings and verdicts"

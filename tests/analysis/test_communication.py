@@ -180,7 +180,7 @@ def test_wherever_busbw_is_defined_the_other_clock_is_told(tmp_path: Path) -> No
     assert "waiting for late ranks is inside" in OTHER_CLOCK
     assert OTHER_CLOCK in dict(TERMS)["busbw"]
     summary = summarize(write_run(tmp_path / "run", 12, rounds=3))
-    section = communication.section(summary, rows_of(summary))
+    section = communication.section(summary.communication.transfers, rows_of(summary))
     assert section is not None
     assert section.pictures
     for picture in section.pictures:

@@ -71,7 +71,7 @@ def test_the_answer_s_bound_is_the_table_s(tmp_path: Path) -> None:
     high = told(summary, "ranks", DDP.case_id)[2]
     bound = f"at most {format_at_most(high - 1)} longer"
     assert any(bound in tag for tag in summary.conclusions.answer[0].tags), summary.conclusions.answer[0].tags
-    stand = stands(summary, "ranks")[DDP.case_id]
+    stand = stands(summary.steps.comparisons, "ranks")[DDP.case_id]
     assert stand.words("case") == f"cannot tell: {bound} than the fastest other case"
 
 

@@ -190,7 +190,7 @@ def test_a_case_of_which_no_launch_recovered_is_on_the_page(tmp_path: Path) -> N
     outcome = Outcome(status="failed", error="restarts are used up")
     write_launch(run, stopped, 0, ended(Told(), stopped), outcome=outcome)
     summary = summarize(run)
-    found = section(summary, rows_of(summary))
+    found = section(summary.steps.launches, rows_of(summary))
     assert found is not None
     assert [[cell.text for cell in row[1:4]] for row in found.tables[0].rows][1] == ["1", "0", ""]
     assert any(note.startswith("1 of 1 failures (") for note in found.notes)

@@ -54,7 +54,7 @@ def cells(picture: Picture, column: str) -> list[str]:
 def test_several_data_settings_are_a_figure_beside_data_in_memory(tmp_path: Path) -> None:
     two = replace(DDP, loader_workers=2)
     summary = data_summary(tmp_path, (DDP, 14, 4), (MEMORY, 10, 0), (two, 10.1, 0.05))
-    section = inputs.section(summary, rows_of(summary))
+    section = inputs.section(summary.inputs, rows_of(summary))
     (picture,) = section.pictures
     assert section.absent == ""
     assert "is input-bound with no loader workers; a step takes 40.0 % [40.0, 40.0] longer" in picture.heading
@@ -67,7 +67,7 @@ def test_several_data_settings_are_a_figure_beside_data_in_memory(tmp_path: Path
 
 def test_one_data_setting_is_a_sentence_with_the_waited_share(tmp_path: Path) -> None:
     summary = data_summary(tmp_path, (DDP, 10, 0.6))
-    section = inputs.section(summary, rows_of(summary))
+    section = inputs.section(summary.inputs, rows_of(summary))
     assert section.pictures == ()
     assert "At most 6.0 % of a step is spent waiting for data" in section.absent
     assert "1 of 1 cases look input-bound" in section.absent
@@ -75,7 +75,7 @@ def test_one_data_setting_is_a_sentence_with_the_waited_share(tmp_path: Path) ->
 
 def test_without_instrumented_steps_the_section_says_so(tmp_path: Path) -> None:
     summary = summarize(write_run(tmp_path / "run", 2, steps=0))
-    assert "No case has instrumented steps" in inputs.section(summary, rows_of(summary)).absent
+    assert "No case has instrumented steps" in inputs.section(summary.inputs, rows_of(summary)).absent
 
 
 def test_a_panel_has_one_source_of_data(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def costs(tmp_path: Path) -> RunSummary:
 
 
 def made(summary: RunSummary) -> Section:
-    section = checkpoints.section(summary, rows_of(summary))
+    section = checkpoints.section(summary.checkpoints, rows_of(summary))
     assert section is not None
     return section
 
@@ -129,4 +129,4 @@ def test_the_section_is_there_only_where_something_was_measured(costs: RunSummar
     assert '<h2 id="checkpoints">' in page
     assert {path.stem for path in (tmp_path / "run/figures").iterdir()} >= {"evaluation", "checkpoints"}
     plain = handmade_summary()
-    assert checkpoints.section(plain, rows_of(plain)) is None
+    assert checkpoints.section(plain.checkpoints, rows_of(plain)) is None

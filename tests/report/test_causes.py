@@ -83,7 +83,7 @@ def drawn(section: Section) -> Picture:
 
 def waterfall_of(losses: tuple[Loss, ...]) -> Picture:
     summary = handmade_summary(waterfall=losses)
-    return drawn(waterfall.section(summary, rows_of(summary)))
+    return drawn(waterfall.section(summary.steps.waterfall, rows_of(summary)))
 
 
 def test_the_largest_loss_is_the_heading_and_the_table_walks_down() -> None:
@@ -176,7 +176,9 @@ def test_a_bound_below_what_it_bounds_is_not_called_one(
     for name, factor in (("", 1), ("_ci_low", 1 - 0.018), ("_ci_high", 1 + 0.018)):
         cases.loc[mine, f"samples_per_s{name}"] = ddp_rate * factor
     summary = with_cases(summary, cases)
-    picture = drawn(strategies.section(summary, rows_of(summary)))
+    picture = drawn(
+        strategies.section(summary.steps.launches, summary.conclusions.findings, rows_of(summary))
+    )
     assert picture.heading.endswith(heading)
     assert ("exchange nothing and are the upper bound." in picture.caption) is established
     assert ("At 4 ranks they measured less than a strategy" in picture.caption) is not established
@@ -204,19 +206,22 @@ def test_a_number_above_independent_ranks_has_no_upper_bound_beside_it() -> None
     ):
         cases = pd.concat([pd.DataFrame(more, columns=list(COLUMNS)), summary.cases])
         found = with_cases(summary, cases, planned=PLANNED)
-        picture = drawn(strategies.section(found, rows_of(found)))
+        picture = drawn(strategies.section(found.steps.launches, found.conclusions.findings, rows_of(found)))
         assert picture.heading.endswith(words), picture.heading
         assert ("They are none for FSDP, whose ranks do less each." in picture.caption) is (more is sharded)
 
 
 def test_without_losses_a_sentence_says_why() -> None:
     summary = handmade_summary()
-    assert "nothing tells where efficiency went" in waterfall.section(summary, rows_of(summary)).absent
+    assert (
+        "nothing tells where efficiency went"
+        in waterfall.section(summary.steps.waterfall, rows_of(summary)).absent
+    )
 
 
 def cells(summary: RunSummary) -> Picture:
     rows = [row for row in rows_of(summary) if row.case.strategy == "ddp"]
-    picture = heatmap.picture("", rows, stands(summary, "buckets"), 0)
+    picture = heatmap.picture("", rows, stands(summary.steps.comparisons, "buckets"), 0)
     assert picture is not None
     assert draw(picture).svg
     return picture
@@ -314,7 +319,7 @@ def told(**changes: object) -> OneStep:
 
 def test_one_step_says_which_step_which_clock_and_who_is_left_out() -> None:
     summary = handmade_summary(one_step=told())
-    picture = drawn(one_step.section(summary, rows_of(summary)))
+    picture = drawn(one_step.section(summary.steps, rows_of(summary)))
     assert picture.heading == (
         "DDP, 4 ranks, default buckets: a step of 20.0 ms; transfers go on for 6.0 ms "
         "after the last backward ends, rank 3's"
@@ -331,13 +336,13 @@ def test_one_step_says_which_step_which_clock_and_who_is_left_out() -> None:
         lanes=(*told().lanes, dataclasses.replace(told().lanes[0], rank=5, role=LAST)), backward_rank=5
     )
     summary = handmade_summary(one_step=marked)
-    caption = drawn(one_step.section(summary, rows_of(summary))).caption
+    caption = drawn(one_step.section(summary.steps, rows_of(summary))).caption
     assert "rank 3 (least computation) and rank 5 (backward ends last), and always rank 0" in caption
 
 
 def test_each_lane_says_its_length_and_the_slowest_that_it_is() -> None:
     summary = handmade_summary(one_step=told())
-    figure = painted(drawn(one_step.section(summary, rows_of(summary))))
+    figure = painted(drawn(one_step.section(summary.steps, rows_of(summary))))
     names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert names == ["rank 0: 19.0 ms", "rank 3, longest: 20.0 ms\nleast computation"]
 
@@ -364,7 +369,7 @@ def test_a_queue_that_can_be_seen_is_in_the_legend() -> None:
 def test_hidden_transfers_and_placed_events_are_called_so() -> None:
     hidden = told(comm_end_s=0.0118, events=True)
     summary = handmade_summary(one_step=hidden)
-    picture = drawn(one_step.section(summary, rows_of(summary)))
+    picture = drawn(one_step.section(summary.steps, rows_of(summary)))
     assert picture.heading.endswith("; all transfers are done before the last backward ends, rank 3's")
     assert "GPU times are CUDA events placed on it" in picture.caption
 
@@ -375,7 +380,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
 
 
 def test_transfers_of_a_made_up_network(whole: RunSummary) -> None:
-    picture = drawn(communication.section(whole, rows_of(whole)))
+    picture = drawn(communication.section(whole.communication.transfers, rows_of(whole)))
     rows = {(row[1].text, row[2].text): row for row in picture.table.rows}
     assert {size for _, size in rows} == {"91 KiB", "256 KiB", "347 KiB", "1 MiB", "2.34 MiB"}
     # 3,501,056 bytes in buckets of 256 KiB leave one of 91 KiB; the cost is in proportion to bytes + 128 KiB
@@ -415,7 +420,7 @@ def test_a_waterfall_shows_what_is_lost_on_most_of_its_axis() -> None:
 def test_caps_are_held_against_each_other_in_pairs_beneath_their_step_times() -> None:
     summary = handmade_summary(comparisons=bucket_comparisons())
     rows = rows_of(summary)
-    picture = buckets.section(summary, rows).pictures[0]
+    picture = buckets.section(summary.steps, rows).pictures[0]
     figure = painted(picture)
     lower = [axes for axes in figure.axes if "fastest other" in axes.get_ylabel()]
     assert len(lower) == 1
@@ -423,7 +428,7 @@ def test_caps_are_held_against_each_other_in_pairs_beneath_their_step_times() ->
     told = [one.ratio.value for one in summary.steps.comparisons if one.topic == "buckets"]
     shown = [row[at].key for row in picture.table.rows if row[at].text]
     assert sorted(shown) == pytest.approx(sorted(100 * (ratio - 1) for ratio in told))
-    bare = buckets.section(handmade_summary(), rows).pictures[0]
+    bare = buckets.section(handmade_summary().steps, rows).pictures[0]
     assert not [axes for axes in painted(bare).axes if "fastest other" in axes.get_ylabel()]
 
 

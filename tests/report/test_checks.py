@@ -92,7 +92,7 @@ def test_the_data_to_download_have_the_violations(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("painted")
 def test_a_breakdown_that_is_not_that_of_the_timed_steps_is_marked() -> None:
     summary = handmade_summary(checks=checks("doubtful", "instrumented_as_timed"))
-    section = breakdown.section(summary, rows_of(summary))
+    section = breakdown.section(summary.steps.breakdown, summary.conclusions.checks, rows_of(summary))
     note = section.notes[0]
     assert note.startswith("* marks cases whose instrumented steps take another time than their timed ones")
     (picture,) = section.pictures
@@ -101,7 +101,8 @@ def test_a_breakdown_that_is_not_that_of_the_timed_steps_is_marked() -> None:
     assert next(name for name in names if name.endswith(" *")).removesuffix(" *") in note
     assert "*: the parts do not describe the timed steps" in picture.caption
     assert draw(picture).png.startswith(b"\x89PNG")
-    plain = breakdown.section(handmade_summary(), rows_of(handmade_summary()))
+    summary = handmade_summary()
+    plain = breakdown.section(summary.steps.breakdown, summary.conclusions.checks, rows_of(summary))
     assert not any("marks cases" in text for text in plain.notes)
 
 

@@ -144,7 +144,7 @@ def test_one_rank_and_independent_ones_join_the_panel_of_each_fabric(summary: Ru
 
 @pytest.mark.usefixtures("painted")
 def test_the_network_is_drawn_with_its_formulas_behind(summary: RunSummary) -> None:
-    section = network.section(summary, rows_of(summary))
+    section = network.section(summary.communication.network, rows_of(summary))
     assert section is not None
     picture = section.pictures[0]
     # the model's ring takes 1.08 (n-1)/n 2 S/B and 14.4 ms of latency; its master 2.1 (n-1) S/B
@@ -178,15 +178,15 @@ def test_the_network_is_drawn_with_its_formulas_behind(summary: RunSummary) -> N
 def test_a_run_without_emulated_links_has_no_such_sections(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", 6, rounds=2, blocks=1, steps=1)
     found = summarize(run)
-    assert network.section(found, rows_of(found)) is None
-    assert links.section(found, rows_of(found)) is None
+    assert network.section(found.communication.network, rows_of(found)) is None
+    assert links.section(found.steps, rows_of(found)) is None
     assert fabrics_table(found.communication.fabrics) is None
     assert label_of(rows_of(found)) == ()
 
 
 @pytest.mark.usefixtures("painted")
 def test_step_time_by_bandwidth_and_by_what_else_varies(summary: RunSummary) -> None:
-    section = links.section(summary, rows_of(summary))
+    section = links.section(summary.steps, rows_of(summary))
     assert section is not None
     names = [picture.file_name for picture in section.pictures]
     assert names == ["links", "heatmap-links", "links-settings"]
@@ -218,7 +218,7 @@ def test_stragglers_are_told_apart_on_each_fabric(tmp_path: Path) -> None:
     found = summarize(run)
     rows = rows_of(found)
     assert len(panels_of(rows)) == 4
-    section = links.section(found, rows)
+    section = links.section(found.steps, rows)
     assert section is not None
     (dots,) = section.pictures
     assert [row[1].text for row in dots.table.rows] == ["slow_factor=1.0", "slow_factor=2.0"] * 2

@@ -50,7 +50,7 @@ def test_the_page_says_it_beside_the_cap_and_among_what_limits_the_numbers(run: 
         ("", ""),
         ("default", "as 1 MiB, 2.5 MiB"),
     ]
-    assert buckets.section(summary, rows).absent == (
+    assert buckets.section(summary.steps, rows).absent == (
         "All bucket caps of this sweep (default, 1 MiB, 2.5 MiB) make the same buckets: they were run once, and "
         "there is nothing to compare."
     )

@@ -57,12 +57,14 @@ def test_sizes_that_round_to_the_same_words_are_told_apart_by_their_bytes(rows: 
 
 def test_the_breakdown_explains_the_parts_whose_names_do_not_where_they_are_drawn() -> None:
     summary = handmade_summary()
-    (picture,) = breakdown.section(summary, rows_of(summary)).pictures
+    (picture,) = breakdown.section(
+        summary.steps.breakdown, summary.conclusions.checks, rows_of(summary)
+    ).pictures
     assert "Waiting for ranks: a rank's gradients are ready" in picture.caption
     assert "Overlapped, beneath a bar: gradients travel while the rank still computes" in picture.caption
     none = tuple(with_parts(one, exposed_wait=0.0, overlapped_comm=0.0) for one in summary.steps.breakdown)
     bare = handmade_summary(breakdown=none)
-    (picture,) = breakdown.section(bare, rows_of(bare)).pictures
+    (picture,) = breakdown.section(bare.steps.breakdown, bare.conclusions.checks, rows_of(bare)).pictures
     assert "Waiting for ranks" not in picture.caption
     assert "Overlapped" not in picture.caption
 
@@ -71,7 +73,9 @@ def test_the_breakdowns_legend_has_no_part_too_thin_to_be_seen() -> None:
     summary = handmade_summary()
     thin = tuple(with_parts(one, data=1e-9) for one in summary.steps.breakdown)
     summary = handmade_summary(breakdown=thin)
-    (picture,) = breakdown.section(summary, rows_of(summary)).pictures
+    (picture,) = breakdown.section(
+        summary.steps.breakdown, summary.conclusions.checks, rows_of(summary)
+    ).pictures
     (legend,) = painted(picture).legends
     assert style.PHASES["data"].name not in [text.get_text() for text in legend.get_texts()]
 
@@ -79,7 +83,7 @@ def test_the_breakdowns_legend_has_no_part_too_thin_to_be_seen() -> None:
 def test_a_bucket_cap_that_all_bars_share_is_told_once() -> None:
     summary = handmade_summary()
     rows = rows_of(summary)
-    bars = list(breakdown._bars(summary, rows).values())
+    bars = list(breakdown._bars(summary.steps.breakdown, summary.conclusions.checks, rows).values())
     caps = {bar.row.case.bucket_cap_mb for bar in bars} - {None}
     assert len(caps) > 1
     assert breakdown._labels(bars) == [bar.name for bar in bars], "they tell cases apart"
@@ -94,7 +98,7 @@ def test_points_that_would_hide_each_other_stand_side_by_side() -> None:
         near = summary.cases["speedup"].where(summary.cases["world_size"] == 1, 1.9)
         cases = summary.cases.assign(speedup=near, speedup_ci_low=near - width, speedup_ci_high=near + width)
         one = with_cases(summary, cases)
-        left = painted(scaling.section(one, rows_of(one)).pictures[0]).axes[0]
+        left = painted(scaling.section(one.conclusions.claims, rows_of(one)).pictures[0]).axes[0]
         return sorted({round(float(x), 3) for line in left.lines for x in line.get_xdata() if 1.7 < x < 2.3})
 
     assert len(places(0.2)) >= 3
@@ -129,7 +133,9 @@ def test_a_number_in_a_part_leaves_its_edges_free(narrow: bool) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     summary = handmade_summary()
-    (picture,) = breakdown.section(summary, rows_of(summary)).pictures
+    (picture,) = breakdown.section(
+        summary.steps.breakdown, summary.conclusions.checks, rows_of(summary)
+    ).pictures
     size = picture.narrow_in if narrow else (picture.width_in, picture.height_in)
     paint = picture.narrow if narrow else picture.paint
     assert paint is not None
@@ -164,7 +170,7 @@ def slowed(*case_ids: str) -> Section:
         for one in summary.steps.breakdown
     )
     other = changed(summary, breakdown=found)
-    return breakdown.section(other, rows_of(other))
+    return breakdown.section(other.steps.breakdown, other.conclusions.checks, rows_of(other))
 
 
 def test_bars_that_the_longest_would_crush_have_a_figure_of_their_own() -> None:

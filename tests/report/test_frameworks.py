@@ -43,13 +43,13 @@ def test_a_framework_of_its_own_is_not_told_as_faster_than_itself(frameworks: Ru
     )
     assert "; 18 launches each; " in answer  # of 20 and 21, in which both ended well
     rows = rows_of(frameworks)
-    section = strategies.section(frameworks, rows)
+    section = strategies.section(frameworks.steps.launches, frameworks.conclusions.findings, rows)
     assert section is not None
     assert any(note.startswith("TF Mirrored: ") for note in section.notes)
 
 
 def test_each_speed_up_names_its_base_and_its_rounds(frameworks: RunSummary) -> None:
-    section = scaling.section(frameworks, rows_of(frameworks))
+    section = scaling.section(frameworks.conclusions.claims, rows_of(frameworks))
     assert section is not None
     (picture,) = section.pictures
     assert "Base case: single, 1 rank, launched by torchrun, 6,416" in picture.caption
@@ -75,11 +75,13 @@ def test_each_speed_up_names_its_base_and_its_rounds(frameworks: RunSummary) -> 
 
 
 def test_data_parallel_is_told_of_where_it_was_run_alone(frameworks: RunSummary) -> None:
-    assert data_parallel_section(frameworks, rows_of(frameworks)) is None
+    assert data_parallel_section(frameworks.steps.phases, rows_of(frameworks)) is None
 
 
 def test_two_kinds_of_one_framework_are_two_names(frameworks: RunSummary) -> None:
-    section = strategies.section(frameworks, rows_of(frameworks))
+    section = strategies.section(
+        frameworks.steps.launches, frameworks.conclusions.findings, rows_of(frameworks)
+    )
     assert section is not None
     pairs = [{row[0].text, row[1].text} for row in section.tables[0].rows]
     assert {"DDP, 2 ranks", "Lightning, 2 ranks, api=trainer"} in pairs
@@ -94,7 +96,9 @@ def test_each_ratio_of_a_sentence_on_several_is_in_the_report_s_data(frameworks:
     )
     assert "21 of 41 launches of Ray Train and DDP disturbed" in told["tags"]
     assert max(one["high"] for one in told["ratios"]) == pytest.approx(1.18, abs=0.005)
-    section = strategies.section(frameworks, rows_of(frameworks))
+    section = strategies.section(
+        frameworks.steps.launches, frameworks.conclusions.findings, rows_of(frameworks)
+    )
     assert section is not None
     assert [row[3].text for row in section.tables[0].rows].count("cannot tell") == 5
 

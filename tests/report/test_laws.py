@@ -46,7 +46,7 @@ def amdahl_ms(world: int, s: float = 0.05) -> float:
 
 
 def of(summary: RunSummary) -> Section:
-    return section(summary, rows_of(summary))
+    return section(summary.steps.laws, rows_of(summary))
 
 
 @pytest.fixture(scope="module")

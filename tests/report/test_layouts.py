@@ -73,7 +73,7 @@ def test_a_sentence_names_both_layouts(three: RunSummary) -> None:
 
 @pytest.mark.usefixtures("painted")
 def test_the_section_says_which_is_best_and_draws_all(three: RunSummary) -> None:
-    section = layouts.section(three, rows_of(three))
+    section = layouts.section(three.steps, rows_of(three))
     assert section is not None
     (picture,) = section.pictures
     assert picture.heading.startswith("DDP, 4 ranks: 1 x 4 is best; a step of 2 x 2 takes ")
@@ -90,7 +90,7 @@ def test_what_is_as_good_as_best_says_how_much_worse_it_may_be(tmp_path: Path) -
         if record["topic"] == "layouts"
     ]
     assert [record["verdict"] for record in records] == ["as good", "as good"]
-    section = layouts.section(summary, rows_of(summary))
+    section = layouts.section(summary.steps, rows_of(summary))
     assert section is not None
     left = [f"at most {100 * max(record['ratio_ci_high'] - 1, 0):.1f} % longer" for record in records]
     assert f"2 x 2 and 4 x 1 are as good as best ({max(left)})" in section.pictures[0].heading
@@ -114,7 +114,7 @@ def test_layouts_are_series_of_their_own_in_every_figure(three: RunSummary) -> N
 def test_curves_over_nodes_stay_whole_where_no_size_comes_twice(tmp_path: Path) -> None:
     cases = [laid_out(1, 1, "single"), laid_out(2, 1), laid_out(4, 2)]
     summary = run_of(tmp_path, cases)
-    assert layouts.section(summary, rows_of(summary)) is None
+    assert layouts.section(summary.steps, rows_of(summary)) is None
     (panel,) = panels_of(rows_of(summary))
     series, _ = panel.of_strategies()
     assert [row.case.world_size for item in series if item.name == "DDP" for row in item.rows] == [2, 4]

@@ -46,7 +46,7 @@ def test_what_is_sharded_stands_beside_what_is_whole(tmp_path: Path) -> None:
             FSDP: (HALF, 280 * MIB),
         },
     )
-    section = memory.section(summary, rows_of(summary))
+    section = memory.section(rows_of(summary))
     assert section is not None
     (table,) = section.tables
     assert [column.title for column in table.columns] == [
@@ -71,7 +71,7 @@ def test_what_is_sharded_stands_beside_what_is_whole(tmp_path: Path) -> None:
 
 def test_it_is_shown_only_where_strategies_differ_in_it(tmp_path: Path) -> None:
     same = summary_of(tmp_path / "same", {SINGLE: (WHOLE, MIB), DDP: (WHOLE, 2 * MIB)})
-    assert memory.section(same, rows_of(same)) is None
+    assert memory.section(rows_of(same)) is None
     none = summary_of(tmp_path / "none", {SINGLE: (None, MIB), FSDP: (None, MIB)})  # an older run
-    assert memory.section(none, rows_of(none)) is None
+    assert memory.section(rows_of(none)) is None
     assert "Memory per rank" not in build(same).html

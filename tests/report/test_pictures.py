@@ -56,7 +56,7 @@ def figure_one(monkeypatch: pytest.MonkeyPatch, summary: RunSummary) -> None:
 
 def first_picture(summary: RunSummary, wanted: Wanted = ONLY_PNG) -> Picture:
     rows = rows_of(summary)
-    section = scaling.section(summary, rows)
+    section = scaling.section(summary.conclusions.claims, rows)
     assert section is not None
     return dressed(summary, rows, section.pictures[:1], wanted)[0]
 
@@ -228,14 +228,18 @@ def written_on(picture: Picture) -> set[str]:
 
 def test_the_breakdown_draws_the_numbers_of_its_table(summary: RunSummary) -> None:
     """One value has one rounding."""
-    (picture,) = breakdown.section(summary, rows_of(summary)).pictures
+    (picture,) = breakdown.section(
+        summary.steps.breakdown, summary.conclusions.checks, rows_of(summary)
+    ).pictures
     parts = {text for text in written_on(picture) if re.fullmatch(r"[\d,]+\.\d+", text)}
     assert len(parts) > 3
     assert parts <= {cell.text for row in picture.table.evenly_rounded().rows for cell in row}
 
 
 def test_axes_separate_thousands_as_texts_do(summary: RunSummary) -> None:
-    (picture,) = breakdown.section(summary, rows_of(summary)).pictures
+    (picture,) = breakdown.section(
+        summary.steps.breakdown, summary.conclusions.checks, rows_of(summary)
+    ).pictures
 
     def paint(sheet: Sheet) -> None:
         axes = sheet.axes(0.5, 0.5, 4, 2)

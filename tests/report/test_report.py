@@ -333,7 +333,8 @@ def test_a_bucket_cap_without_numbers_leaves_the_figures_to_the_others(status: s
     base = summary.cases.iloc[: 1 if based else 0]
     cases = pd.concat([base, pd.DataFrame(rows, columns=list(COLUMNS))])
     other = with_cases(summary, cases, launches=launches_of(rows[-1]))
-    scaled, compared = (make(other, rows_of(other)) for make in (scaling.section, strategies.section))
+    scaled = scaling.section(other.conclusions.claims, rows_of(other))
+    compared = strategies.section(other.steps.launches, other.conclusions.findings, rows_of(other))
     for found in (scaled, compared):
         words = "DDP is shown with 1 MiB buckets; default: see"
         assert [words in picture.caption for picture in found.pictures].count(True) == (status == "failed")

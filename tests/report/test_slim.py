@@ -53,7 +53,7 @@ def test_what_only_an_editor_needs_is_left_out_and_the_rest_is_meant_as_before()
 @pytest.mark.usefixtures("painted")
 def test_a_figure_is_half_as_heavy(monkeypatch: pytest.MonkeyPatch) -> None:
     summary = handmade_summary()
-    picture = scaling.section(summary, rows_of(summary)).pictures[0]
+    picture = scaling.section(summary.conclusions.claims, rows_of(summary)).pictures[0]
     heavy: list[bytes] = []
 
     def kept(svg: bytes) -> bytes:

@@ -127,12 +127,12 @@ def test_findings_on_strategies_have_their_ratios_where_their_evidence_is() -> N
     )
     beside = dataclasses.replace(finding, evidence="buckets")
     rows = rows_of(summary)
-    (table,) = strategies.section(changed(summary, findings=(beside, finding)), rows).tables
+    (table,) = strategies.section(summary.steps.launches, (beside, finding), rows).tables
     names = {row.case_id: row.name for row in rows}
     (told,) = table.rows
     assert [cell.text for cell in told] == [names[a], names[b], "1.20", "slower"]
     assert told[2].under == "[1.02, 1.42]"
-    assert strategies.section(changed(summary, findings=(beside,)), rows).tables == ()
+    assert strategies.section(summary.steps.launches, (beside,), rows).tables == ()
 
 
 def test_what_all_rows_share_is_told_once() -> None:
@@ -158,9 +158,9 @@ def test_comparisons_that_were_left_out_are_not_said_to_have_passed() -> None:
 
     def found(*records: list[Any]) -> tuple[str, list[list[str]]]:
         held = changed(summary, proofs=tuple(Proved(**dict(zip(names, one, strict=True))) for one in records))
-        table = proofs_table(held, rows_of(held))
+        table = proofs_table(held.training.proofs, rows_of(held))
         assert table is not None
-        return proofs_line(held), [[cell.text for cell in row][3:] for row in table.rows]
+        return proofs_line(held.training.proofs), [[cell.text for cell in row][3:] for row in table.rows]
 
     line, rows = found(left_out, made)
     assert line == (

@@ -48,7 +48,7 @@ def summary(tmp_path: Path) -> RunSummary:
 
 
 def made(summary: RunSummary) -> Section:
-    section = time_to_loss.section(summary, rows_of(summary))
+    section = time_to_loss.section(summary.training, rows_of(summary))
     assert section is not None
     return section
 
@@ -130,6 +130,6 @@ def test_the_section_is_there_only_where_a_loss_was_asked_for(summary: RunSummar
     assert (run.figures / "time-to-loss.png").exists()
     assert any("a loss of 2" in finding.line for finding in summary.conclusions.findings)
     plain = handmade_summary()
-    assert time_to_loss.section(plain, rows_of(plain)) is None
+    assert time_to_loss.section(plain.training, rows_of(plain)) is None
     write_report(plain, run)
     assert not (run.figures / "time-to-loss.png").exists()

@@ -29,7 +29,7 @@ def data_parallel() -> RunSummary:
 
 def test_a_heading_ranks_all_series_and_leaves_the_least_out() -> None:
     summary = summarize(RunDir(REPORTS / "frameworks"))
-    (picture,) = scaling.section(summary, rows_of(summary)).pictures
+    (picture,) = scaling.section(summary.conclusions.claims, rows_of(summary)).pictures
     assert picture.heading.startswith("Efficiency at 2 ranks: TF Mirrored 0.91")
     assert "TF MultiWorker 0.68" in picture.heading
     assert "omitted: DeepSpeed" in picture.caption
@@ -37,19 +37,22 @@ def test_a_heading_ranks_all_series_and_leaves_the_least_out() -> None:
 
 def test_cases_of_several_workloads_are_told_apart(data_parallel: RunSummary) -> None:
     rows = rows_of(data_parallel)
-    (ratios,) = strategies.section(data_parallel, rows).tables
+    (ratios,) = strategies.section(
+        data_parallel.steps.launches, data_parallel.conclusions.findings, rows
+    ).tables
     assert {tuple("Narrow" in row[at].text for at in (0, 1)) for row in ratios.rows} == {
         (True, True),
         (False, False),
     }
-    phases = phases_table(data_parallel, rows)
+    phases = phases_table(data_parallel.steps.phases, rows)
     assert phases is not None
     names = [column.title for column in phases.columns]
     assert len(set(names)) == len(names) > 2
-    (note,) = (one for one in breakdown.section(data_parallel, rows).notes if "marks cases" in one)
+    parts = breakdown.section(data_parallel.steps.breakdown, data_parallel.conclusions.checks, rows)
+    (note,) = (one for one in parts.notes if "marks cases" in one)
     assert "mlp:large (7.0 % longer)" in note
     assert "Narrow (6.5 % shorter)" in note
-    (picture,) = one_step.section(data_parallel, rows).pictures
+    (picture,) = one_step.section(data_parallel.steps, rows).pictures
     assert "Narrow" in picture.heading or "mlp:large" in picture.heading
 
 
@@ -77,7 +80,7 @@ def test_an_end_of_a_decided_ratio_is_not_rounded_to_no_difference() -> None:
     summary = summarize(RunDir(REPORTS / "hybrid"))
     cells = [
         row[2].under
-        for table in claims.section(summary, rows_of(summary)).tables
+        for table in claims.section(summary.conclusions.claims, rows_of(summary)).tables
         for row in table.evenly_rounded().rows
     ]
     assert not any(float(end) == 1 for text in cells for end in text.strip("[]").split(", ") if text)
@@ -102,7 +105,7 @@ def test_the_least_time_is_less_than_any_that_was_measured() -> None:
 
 def test_what_a_link_passes_at_once_is_told() -> None:
     summary = summarize(RunDir(REPORTS / "claim_master_congestion"))
-    (picture,) = network.section(summary, rows_of(summary)).pictures
+    (picture,) = network.section(summary.communication.network, rows_of(summary)).pictures
     assert "After a pause a link passes 0.5 ms of its rate at once" in picture.caption
 
 
@@ -116,7 +119,7 @@ def test_many_variables_are_counted() -> None:
 
 def test_the_heat_map_tells_the_paired_difference_as_the_figure_beside_it_does(tmp_path: Path) -> None:
     summary = summarize(write_run(tmp_path / "run", 30))
-    told = stands(summary, "buckets")
+    told = stands(summary.steps.comparisons, "buckets")
     rows = [row for row in rows_of(summary) if row.case_id in told]
     line = [
         row for row in rows if row.panel == rows[0].panel and row.case.world_size == rows[0].case.world_size

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ddpbench.analysis.invariants.checked import Checked
 from ddpbench.analysis.results import Parts, StepParts
 from ddpbench.analysis.sentences import headline
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
-from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import alike_setting, captioned, grey_ground, label_of, not_shown
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import axis_end, block, over_bar
@@ -63,9 +63,9 @@ class Bar:
         return self.step.instrumentation_overhead
 
 
-def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
+def section(breakdown: Sequence[StepParts], checks: Checked, rows: Sequence[Row]) -> Section:
     """Return the section on where a step's time goes."""
-    bars = _bars(summary, rows)
+    bars = _bars(breakdown, checks, rows)
     if not bars:
         absent = "No case has instrumented steps: nothing tells what fills a step."
         return Section(anchor="breakdown", title="Where the time goes", question=_QUESTION, absent=absent)
@@ -127,11 +127,11 @@ MARK = f" {_STAR}"
 _QUESTION = "What fills a step?"
 
 
-def _bars(summary: RunSummary, rows: Sequence[Row]) -> dict[str, Bar]:
+def _bars(breakdown: Sequence[StepParts], checks: Checked, rows: Sequence[Row]) -> dict[str, Bar]:
     by_id = {row.case_id: row for row in rows}
-    apart = {violation.case_id for violation in summary.conclusions.checks.of("instrumented_as_timed")}
+    apart = {violation.case_id for violation in checks.of("instrumented_as_timed")}
     bars: dict[str, Bar] = {}
-    for step in summary.steps.breakdown:
+    for step in breakdown:
         row = by_id.get(step.case_id)
         if row is None or not row.ok:
             continue

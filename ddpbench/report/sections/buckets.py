@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.judgement import AS_GOOD, BEST, CANNOT_TELL, TOO_FEW, Standing, at_most
-from ddpbench.analysis.summary import RunSummary
+from ddpbench.analysis.summary import StepResults
 from ddpbench.report.captions import captioned, fullest, label_of, marks_of, not_shown, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.drawn import split
@@ -33,10 +33,10 @@ _ASIDE_IN = 0.12
 """From a mean to its launches, to either side: further away they would look like series of their own."""
 
 
-def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
+def section(steps: StepResults, rows: Sequence[Row]) -> Section:
     """Return the section on buckets, with a figure for each strategy that was run with several caps."""
-    raw = raw_launches(summary)
-    told = stands(summary, "buckets")
+    raw = raw_launches(steps.launches)
+    told = stands(steps.comparisons, "buckets")
     groups: list[tuple[str, list[Row]]] = []
     for panel in panels_of(rows):
         by_variant: dict[Key, list[Row]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddpbench.analysis.summary import Decided, HeldPair, RunSummary
+from ddpbench.analysis.summary import Decided, HeldPair
 from ddpbench.report.parts import Cell, Column, Section, Table
 from ddpbench.report.rows import Row
 
@@ -12,13 +12,13 @@ MOST_ROWS = 200
 """Of one claim; all are in the report's data."""
 
 
-def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
+def section(claims: Sequence[Decided], rows: Sequence[Row]) -> Section | None:
     """Return a table for each claim; None where there is no claim."""
-    if not summary.conclusions.claims:
+    if not claims:
         return None
-    tables = tuple(_table(one) for one in summary.conclusions.claims if one.pairs)
-    before = _earlier([one for one in summary.conclusions.claims if one.history])
-    without = [one for one in summary.conclusions.claims if not one.pairs]
+    tables = tuple(_table(one) for one in claims if one.pairs)
+    before = _earlier([one for one in claims if one.history])
+    without = [one for one in claims if not one.pairs]
     return Section(
         anchor="claims",
         title="Claims",

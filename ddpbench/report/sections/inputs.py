@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ddpbench.analysis.results import InputResult
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.judgement import CELLS, signed, takes_longer
-from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import alike_setting, captioned, grey_ground, label_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import axis_end, block, over_bar, whiskers
@@ -47,9 +47,9 @@ class Bar:
         return CELLS.get(self.verdict, self.verdict)
 
 
-def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
+def section(inputs: Sequence[InputResult], rows: Sequence[Row]) -> Section:
     """Return the section on input data: a figure where there are several data settings, else a sentence."""
-    groups = _groups(summary, rows)
+    groups = _groups(inputs, rows)
     several = [group for group in groups if len(group) > 1]
     # those with cores of their own first, then the most ranks
     several.sort(key=lambda group: (group[0].row.oversubscribed, -len(group), -group[0].row.case.world_size))
@@ -61,10 +61,10 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     return Section(**common, pictures=(_picture(several[:MOST_GROUPS]),), notes=notes)
 
 
-def _groups(summary: RunSummary, rows: Sequence[Row]) -> list[list[Bar]]:
+def _groups(inputs: Sequence[InputResult], rows: Sequence[Row]) -> list[list[Bar]]:
     by_id = {row.case_id: row for row in rows if row.ok and row.step_time_s is not None}
     groups: dict[int, list[Bar]] = {}
-    for one in summary.inputs:
+    for one in inputs:
         if (row := by_id.get(one.case_id)) is None:
             continue
         bar = Bar(

@@ -12,7 +12,6 @@ from ddpbench.analysis.scaling.fits import Fit
 from ddpbench.analysis.scaling.model import EXTRAPOLATION, LAW_NAMES, Law
 from ddpbench.analysis.sentences import Sentence, capital
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import captioned, label_of
 from ddpbench.report.draw import style
 from ddpbench.report.drawn import split
@@ -40,10 +39,10 @@ _MEANINGS = {
 }
 
 
-def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
+def section(laws: Sequence[CurveLaws], rows: Sequence[Row]) -> Section:
     """Return the section on scaling laws, with a figure for each of the largest groups of comparable curves."""
     fitted: dict[int, list[CurveLaws]] = {}
-    for curve in summary.steps.laws:
+    for curve in laws:
         if curve.laws.fits:
             fitted.setdefault(curve.panel, []).append(curve)
     groups = [
@@ -64,12 +63,12 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
             for index, group in enumerate(drawn)
         ),
         notes=(*notes, *dict.fromkeys(refused), *not_drawn(rest)),
-        absent="" if drawn else _why_absent(summary),
+        absent="" if drawn else _why_absent(laws),
     )
 
 
-def _why_absent(summary: RunSummary) -> str:
-    curves = sorted(summary.steps.laws, key=lambda curve: not traits_of(curve.case).exchanges)
+def _why_absent(laws: Sequence[CurveLaws]) -> str:
+    curves = sorted(laws, key=lambda curve: not traits_of(curve.case).exchanges)
     if not curves:
         return (
             "No case above one rank has cores of its own and a base case in the same rounds, so there is nothing to "

@@ -16,7 +16,7 @@ from ddpbench.analysis.statistics.judgement import (
     Standing,
     at_most,
 )
-from ddpbench.analysis.summary import RunSummary
+from ddpbench.analysis.summary import StepResults
 from ddpbench.naming import layout_of
 from ddpbench.report.captions import captioned, fullest, label_of, marks_of, setting_of
 from ddpbench.report.draw import style
@@ -36,13 +36,13 @@ _PITCH_IN = 0.3
 _UNIT = "ms per step"
 
 
-def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
+def section(steps: StepResults, rows: Sequence[Row]) -> Section | None:
     """Return the section on layouts; None where no strategy ran one number of ranks in several."""
     groups = _groups(rows)
     if not groups:
         return None
-    told = stands(summary, "layouts")
-    raw = raw_launches(summary)
+    told = stands(steps.comparisons, "layouts")
+    raw = raw_launches(steps.launches)
     return Section(
         anchor="layouts",
         title="Layouts on nodes",

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
-from ddpbench.analysis.summary import RunSummary
+from ddpbench.analysis.summary import StepResults
 from ddpbench.report.captions import captioned, label_but_links, setting_but_links, settings_apart
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone
@@ -31,16 +31,16 @@ _PITCH_IN = 0.3
 _UNIT = "ms per step"
 
 
-def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
+def section(steps: StepResults, rows: Sequence[Row]) -> Section | None:
     """Return the section on links and replays' options; None where neither varies."""
-    raw = raw_launches(summary)
+    raw = raw_launches(steps.launches)
     able = [row for row in rows if _has(row) and traits_of(row.case).exchanges and row.case.world_size > 1]
     by_rate = bandwidth.by_rate(able)
     drawn = {row.case_id for lines in by_rate for line in lines for row in line.rows}
     groups = [
         group for group in _groups(able) if not drawn.issuperset(row.case_id for row in group if _has(row))
     ]
-    caps, every = stands(summary, "buckets"), stands(summary, "ranks")
+    caps, every = stands(steps.comparisons, "buckets"), stands(steps.comparisons, "ranks")
     shown, others = split(by_rate)
     curves = [
         bandwidth.picture(lines, index, caps if bandwidth.of_caps(lines) else every)

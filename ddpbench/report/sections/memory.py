@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Cell, Column, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import variant_words
@@ -31,7 +30,7 @@ class Kept:
     """The highest peak of these cases, bytes."""
 
 
-def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
+def section(rows: Sequence[Row]) -> Section | None:
     """Return the section on memory; None where all cases of a model hold the same."""
     kept = _kept(rows)
     models: dict[tuple[Any, ...], set[tuple[int, int, int]]] = {}

@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.read.traffic import FEWEST, MOST
+from ddpbench.analysis.results import NetworkResult
 from ddpbench.analysis.statistics.estimands import MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.summary import RunSummary
 from ddpbench.formulas import PAYLOAD
 from ddpbench.report.captions import burst_words, captioned, label_of, setting_of
 from ddpbench.report.draw import style
@@ -71,11 +71,11 @@ class Line:
         return style.look(self.points[0].row.case, self.variant)
 
 
-def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
+def section(network: Sequence[NetworkResult], rows: Sequence[Row]) -> Section | None:
     """Return the section on emulated networks; None where no link was emulated."""
     if not any(row.case.fabric for row in rows):
         return None
-    points = _points(summary, rows)
+    points = _points(network, rows)
     drawable = [(panel, lines) for panel in panels_of(rows) if (lines := _lines(panel, points))]
     drawn, rest = split(drawable)
     traffic = _traffic(rows)
@@ -99,10 +99,10 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     )
 
 
-def _points(summary: RunSummary, rows: Sequence[Row]) -> dict[str, Point]:
+def _points(network: Sequence[NetworkResult], rows: Sequence[Row]) -> dict[str, Point]:
     by_id = {row.case_id: row for row in rows}
     found: dict[str, Point] = {}
-    for one in summary.communication.network:
+    for one in network:
         if (row := by_id.get(one.case_id)) is None:
             continue
         found[row.case_id] = Point(

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.steps.one_step import Lane, OneStep, Transfer
-from ddpbench.analysis.summary import RunSummary
+from ddpbench.analysis.summary import StepResults
 from ddpbench.report.captions import captioned, label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import block
@@ -59,11 +59,11 @@ _WIDE = _Frame(left=1.85, right=0.2, above=0.46, gap=0.2, columns=5, lines=1)
 _NARROW = _Frame(left=0.12, right=0.18, above=0.78, gap=0.3, columns=2, lines=2)
 
 
-def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
+def section(steps: StepResults, rows: Sequence[Row]) -> Section:
     """Return the section on one step, or why there is none to draw."""
-    told = summary.steps.one_step
+    told = steps.one_step
     row = next((row for row in rows if told is not None and row.case_id == told.case_id), None)
-    absent = summary.steps.one_step_absent or "No step of this run was instrumented."
+    absent = steps.one_step_absent or "No step of this run was instrumented."
     return Section(
         anchor="one-step",
         title="One step",

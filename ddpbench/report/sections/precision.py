@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.judgement import OPEN, TOO_FEW_WORDS, Judgement
-from ddpbench.analysis.summary import RunSummary
+from ddpbench.analysis.summary import StepResults
 from ddpbench.report.captions import grey_ground, label_of, not_shown
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone
@@ -29,13 +29,13 @@ _Words = Mapping[str, Judgement]
 """For each case what the comparison with full precision shows."""
 
 
-def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
+def section(steps: StepResults, rows: Sequence[Row]) -> Section | None:
     """Return the section on precision; None where every case has the same."""
     groups = _groups(rows)
     if not groups:
         return None
     shown = groups[:MOST_GROUPS]
-    words = {one.case_id: one.judgement for one in summary.steps.comparisons if one.topic == "precision"}
+    words = {one.case_id: one.judgement for one in steps.comparisons if one.topic == "precision"}
     notes = not_drawn([_name(group) for group in groups[MOST_GROUPS:]])
     if any(row.case.device == "cpu" for group in groups for row in group):
         notes = (
@@ -46,7 +46,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
         anchor="precision",
         title="Precision",
         question="What does computing in bf16 or fp16 buy?",
-        pictures=(_picture(shown, words, raw_launches(summary)),),
+        pictures=(_picture(shown, words, raw_launches(steps.launches)),),
         notes=notes,
     )
 

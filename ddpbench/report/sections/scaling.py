@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.summary import RunSummary
+from ddpbench.analysis.summary import Decided
 from ddpbench.naming import Namer
 from ddpbench.report.captions import (
     captioned,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
 
 
-def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
+def section(claims: Sequence[Decided], rows: Sequence[Row]) -> Section:
     """Return the section on scaling, with a figure for each of the largest groups of comparable cases."""
     by_id = {row.case_id: row for row in rows}
     panels = panels_of(rows)
@@ -48,7 +48,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
         anchor="scaling",
         title="Scaling",
         question="How much of ideal survives when ranks are added?",
-        pictures=tuple(_picture(panel, index, by_id, summary) for index, panel in enumerate(drawn)),
+        pictures=tuple(_picture(panel, index, by_id, claims) for index, panel in enumerate(drawn)),
         notes=not_drawn([panel.name for panel in rest]),
         absent=absent,
     )
@@ -85,7 +85,7 @@ def _why_absent(rows: Sequence[Row]) -> str:
     return "No group of comparable cases has a speed-up at two or more world sizes."
 
 
-def _picture(panel: Panel, index: int, by_id: Mapping[str, Row], summary: RunSummary) -> Picture:
+def _picture(panel: Panel, index: int, by_id: Mapping[str, Row], claims: Sequence[Decided]) -> Picture:
     series, notes = _series(panel)
     shown = [row for item in series for row in item.rows if _has(row)]
     missing = {
@@ -100,7 +100,7 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row], summary: RunSum
             *([base_text] if base_text else []),
             f"Points are ratios to the base case within rounds ({rounds_each(r.speedup_rounds for r in shown)});",
             "whiskers are 95 % t-intervals over these, of each pair alone, the base case's own uncertainty included.",
-            *claimed_speedups(summary, shown),
+            *claimed_speedups(claims, shown),
             "Dotted: ideal. Lines only guide the eye and bridge no missing point.",
             *marks,
             *notes,

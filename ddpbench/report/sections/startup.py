@@ -12,14 +12,13 @@ from ddpbench.spec.grouping import launcher_name
 
 if TYPE_CHECKING:
     from ddpbench.analysis.startup import TypicalStart
-    from ddpbench.analysis.summary import RunSummary
     from ddpbench.report.rows import Row
 
 _PARTS = ("Process", "Imports", "Data and model", "Rendezvous", "First step")
 """The parts of a start, in their order."""
 
 
-def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
+def section(rows: Sequence[Row]) -> Section | None:
     """Return a table without a figure; None with one launcher, or where no launch told its start."""
     if len({row.case.launcher for row in rows}) < 2:
         return None

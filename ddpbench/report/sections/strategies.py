@@ -7,10 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.bound import bounds_of, is_bounded, outruns
+from ddpbench.analysis.finding import Finding
+from ddpbench.analysis.results import LaunchResult
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.judgement import MARGIN
-from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import captioned, fullest, label_of, marks_of, not_shown, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone
@@ -34,9 +35,9 @@ _PITCH_IN = 0.27
 _UNIT = "samples/s"
 
 
-def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
+def section(launches: Sequence[LaunchResult], findings: Sequence[Finding], rows: Sequence[Row]) -> Section:
     """Return the section on strategies, with a figure for each of the largest groups of comparable cases."""
-    raw = raw_launches(summary, "samples_per_s")
+    raw = raw_launches(launches, "samples_per_s")
     panels = panels_of(rows)
     drawable = [panel for panel in panels if _can_draw(panel)]
     # Until something fails all train alike.
@@ -50,16 +51,16 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
         pictures=tuple(_picture(panel, index, raw) for index, panel in enumerate(drawn)),
         notes=(*not_drawn([panel.name for panel in rest]), *_told(rows)),
         absent="" if drawable else "No case was measured: there is no throughput to show.",
-        tables=_ratios(summary, rows),
+        tables=_ratios(findings, rows),
     )
 
 
-def _ratios(summary: RunSummary, rows: Sequence[Row]) -> tuple[Table, ...]:
+def _ratios(findings: Sequence[Finding], rows: Sequence[Row]) -> tuple[Table, ...]:
     """Return the ratios of step times that findings on strategies tell of; nothing where there is none."""
     by_id = {row.case_id: row for row in rows}
     told = [
         (by_id[case], by_id[one.cases[-1]], ratio, one.badge)
-        for one in summary.conclusions.findings
+        for one in findings
         if one.evidence == "strategies" and {*one.cases} <= {*by_id}
         for case, ratio in zip(one.cases, [one.ratio] if one.ratio is not None else one.ratios, strict=False)
     ]

@@ -13,7 +13,6 @@ from ddpbench.analysis.statistics.estimands import MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import FEWEST_FOR_MEDIAN, MIN_ROUNDS
 from ddpbench.analysis.steps.waterfall import LOSSES
-from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import captioned, label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import block, over_bar
@@ -150,9 +149,9 @@ class Fall:
         ]
 
 
-def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
+def section(losses: Sequence[Loss], rows: Sequence[Row]) -> Section:
     """Return the section on lost efficiency: a figure for the case that others are held against, then for others."""
-    falls = _falls(summary, rows)
+    falls = _falls(losses, rows)
     absent = ""
     if not falls:
         absent = (
@@ -176,11 +175,11 @@ def _left_out(falls: Sequence[Fall]) -> tuple[str, ...]:
     return (f"Not drawn, and in the data to download (report.json, waterfall): {names}.",)
 
 
-def _falls(summary: RunSummary, rows: Sequence[Row]) -> list[Fall]:
+def _falls(losses: Sequence[Loss], rows: Sequence[Row]) -> list[Fall]:
     by_id = {row.case_id: row for row in rows}
     panels = {row.case_id: panel.name for panel in panels_of(rows) for row in panel.rows}
     found: dict[str, list[Loss]] = {}
-    for loss in summary.steps.waterfall:
+    for loss in losses:
         found.setdefault(loss.case_id, []).append(loss)
     falls: list[Fall] = []
     for case_id, items in found.items():

@@ -48,11 +48,15 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
     Bucket caps and launches that are alike are told in the caption instead: notes need the room.
     """
     settings = _settings(rows)
-    best = {case_id for case_id, one in stands(summary, "ranks").items() if one.verdict == BEST}
+    best = {
+        case_id for case_id, one in stands(summary.steps.comparisons, "ranks").items() if one.verdict == BEST
+    }
     variants = variant_words(rows)
     ties = _ties(summary, {row.case_id for row in rows if row.oversubscribed})
     return Table(
-        caption=" ".join([_caption(settings, bold=bool(best)), *claimed_speedups(summary, rows)]),
+        caption=" ".join(
+            [_caption(settings, bold=bool(best)), *claimed_speedups(summary.conclusions.claims, rows)]
+        ),
         columns=_columns(settings),
         rows=tuple(
             (
@@ -197,7 +201,7 @@ def _ties(summary: RunSummary, oversubscribed: Collection[str]) -> dict[str, str
     """
     words: dict[str, list[str]] = {}
     for topic, what in _TOPICS.items():
-        for case_id, one in stands(summary, topic).items():
+        for case_id, one in stands(summary.steps.comparisons, topic).items():
             if case_id in oversubscribed or one.against in oversubscribed:
                 continue
             if one.verdict in (BEST, AS_GOOD, CANNOT_TELL) and not (topic == "ranks" and case_id in words):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpbench.analysis.summary import RunSummary
+from ddpbench.analysis.results import Phase
 from ddpbench.naming import Namer
 from ddpbench.report.parts import Cell, Column, Section, Table
 from ddpbench.report.rows import Row
@@ -18,11 +18,11 @@ def is_data_parallel(case: Case) -> bool:
     return traits.one_process and traits.engine == "torch"
 
 
-def data_parallel_section(summary: RunSummary, all_rows: Sequence[Row]) -> Section | None:
+def data_parallel_section(phases: Sequence[Phase], all_rows: Sequence[Row]) -> Section | None:
     """Says what data_parallel's phases are; other strategies' own spans go without words. None where there are none."""
     anchor, title = "data-parallel", "DataParallel's phases"
     rows = [row for row in all_rows if is_data_parallel(row.case)]
-    if not rows and summary.steps.phases:
+    if not rows and phases:
         return Section(anchor=anchor, title="Phases that strategies note themselves")
     if not rows:
         return None
@@ -36,14 +36,13 @@ def data_parallel_section(summary: RunSummary, all_rows: Sequence[Row]) -> Secti
             ),
         )
     absent = ""
-    if not summary.steps.phases:
+    if not phases:
         absent = "No data_parallel case has instrumented steps: its phases are not known."
     return Section(anchor=anchor, title=title, notes=notes, absent=absent)
 
 
-def phases_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
+def phases_table(phases: Sequence[Phase], rows: Sequence[Row]) -> Table | None:
     """Time of each named span, one column per case, in the order in which they occur."""
-    phases = summary.steps.phases
     if not phases:
         return None
     by_id = {row.case_id: row for row in rows}

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ddpbench.analysis.summary import RunSummary
+from ddpbench.analysis.summary import Failure
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.words import series_of
 
 
 def failures_table(
-    summary: RunSummary, rows: Sequence[Row], affected: Mapping[str, Sequence[int]]
+    failures: Sequence[Failure], rows: Sequence[Row], affected: Mapping[str, Sequence[int]]
 ) -> Table | None:
     """Return what is not ok, and the figures from which it is missing (`affected`, by case)."""
-    if not summary.course.failures:
+    if not failures:
         return None
     status = {row.case_id: row for row in rows}
     lines = []
-    for failure in summary.course.failures:
+    for failure in failures:
         row = status.get(failure.case_id)
         if row is not None and row.ok:
             effect = f"one of its launches is left out; {row.launches} remain"

@@ -6,27 +6,26 @@ import math
 from collections.abc import Sequence
 
 from ddpbench.analysis.results import Proved
-from ddpbench.analysis.summary import RunSummary
 from ddpbench.records import was_made
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.rows import Row
 from ddpbench.units import counted
 
 
-def proofs_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
+def proofs_table(proofs: Sequence[Proved], rows: Sequence[Row]) -> Table | None:
     """Return the worst error of each comparison by strategy, what was allowed, and how many cases were held to it."""
-    if not summary.training.proofs:
+    if not proofs:
         return None
     names = {row.case_id: row.strategy_name for row in rows}
     groups: dict[tuple[str, str, str], list[Proved]] = {}
-    for one in summary.training.proofs:
+    for one in proofs:
         key = (names.get(one.case_id, one.case_id), one.compared, one.dtype)
         groups.setdefault(key, []).append(one)
     lines = []
-    for (strategy, compared, dtype), proofs in groups.items():
-        worst = max(proofs, key=lambda one: (not one.passed, was_made(one.tolerance), _error(one.error)))
-        failed = sum(not one.passed for one in proofs)
-        made = [one for one in proofs if was_made(one.tolerance)]
+    for (strategy, compared, dtype), members in groups.items():
+        worst = max(members, key=lambda one: (not one.passed, was_made(one.tolerance), _error(one.error)))
+        failed = sum(not one.passed for one in members)
+        made = [one for one in members if was_made(one.tolerance)]
         lines.append(
             (
                 Cell(text=strategy),
@@ -35,8 +34,8 @@ def proofs_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
                 _number(worst.error if made else None),
                 _number(worst.tolerance if made else None),
                 Cell.count(len(made)),
-                Cell(text=_verdict(failed, len(made), len(proofs)), strong=failed > 0),
-                Cell(text="; ".join(dict.fromkeys(one.note for one in proofs if one.note))),
+                Cell(text=_verdict(failed, len(made), len(members)), strong=failed > 0),
+                Cell(text="; ".join(dict.fromkeys(one.note for one in members if one.note))),
             )
         )
     columns = (
@@ -52,9 +51,8 @@ def proofs_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
     return Table(caption="Proofs, done before anything was timed", columns=columns, rows=tuple(lines))
 
 
-def proofs_line(summary: RunSummary) -> str:
+def proofs_line(proofs: Sequence[Proved]) -> str:
     """Return one line on what was proved: how many comparisons, how many were left out or did not pass."""
-    proofs = summary.training.proofs
     if not proofs:
         return ""
     made = [one for one in proofs if was_made(one.tolerance)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpbench.analysis.summary import RunSummary
+from ddpbench.analysis.checkpoints import CheckpointCost
 from ddpbench.report.parts import Section
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.checkpoints.costs import checkpoint_picture, costs_of
@@ -15,11 +15,11 @@ from ddpbench.strategies.traits import traits_of
 MOST_CASES = 8
 
 
-def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
+def section(saved: Sequence[CheckpointCost], rows: Sequence[Row]) -> Section | None:
     """Return the section on evaluation and checkpoints; None where no case was asked for either."""
     evaluated = [row for row in rows if row.ok and row.evaluation_samples_per_s is not None]
     evaluated.sort(key=lambda row: (row.oversubscribed, -row.case.world_size))
-    costs = costs_of(summary, rows)
+    costs = costs_of(saved, rows)
     if not evaluated and not costs:
         return None
     shown = _ordered(evaluated[:MOST_CASES])

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.checkpoints import INTERVALS, share
+from ddpbench.analysis.checkpoints import INTERVALS, CheckpointCost, share
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import alike_setting, captioned, label_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import over_bar
@@ -51,11 +50,11 @@ class Cost:
     steps_for_1_percent: int
 
 
-def costs_of(summary: RunSummary, rows: Sequence[Row]) -> list[Cost]:
+def costs_of(saved: Sequence[CheckpointCost], rows: Sequence[Row]) -> list[Cost]:
     """Return what checkpoints cost, by case and method: those with cores of their own and the most ranks first."""
     by_id = {row.case_id: row for row in rows if row.ok}
     found: list[Cost] = []
-    for cost in summary.checkpoints:
+    for cost in saved:
         if (row := by_id.get(cost.case_id)) is None:
             continue
         found.append(

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from ddpbench.analysis.results import TransferResult
 from ddpbench.analysis.steps.communication import MIN_SIZES
-from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.drawn import split
 from ddpbench.report.parts import Picture, Section
 from ddpbench.report.rows import Row
@@ -17,11 +16,11 @@ from ddpbench.report.words import not_drawn
 _QUESTION = "Is communication bound by latency or by bandwidth?"
 
 
-def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
+def section(transfers: Sequence[TransferResult], rows: Sequence[Row]) -> Section:
     """Return the section on transfers, with a figure for each strategy that has enough sizes."""
     by_id = {row.case_id: row for row in rows}
     groups: dict[int, list[TransferResult]] = {}
-    for one in summary.communication.transfers:
+    for one in transfers:
         if one.case_id in by_id:
             groups.setdefault(one.group, []).append(one)
     pictures: list[Picture] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpbench.analysis.summary import RunSummary
+from ddpbench.analysis.results import LaunchResult
 from ddpbench.report.parts import Section
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.recovery.costs import costs_of, failures_table, rates_table
@@ -13,9 +13,9 @@ from ddpbench.report.sections.recovery.parts import parts_picture
 from ddpbench.spec.grouping import RECOVERIES
 
 
-def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
+def section(launches: Sequence[LaunchResult], rows: Sequence[Row]) -> Section | None:
     """Return the section on failures; None where none was planned, or none came."""
-    costs = costs_of(summary, rows)
+    costs = costs_of(launches, rows)
     if not costs:
         return None
     timed = [cost for cost in costs if cost.found.total is not None]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from ddpbench.analysis.recovery import RecoveryCost
+from ddpbench.analysis.results import LaunchResult
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
-from ddpbench.analysis.summary import RunSummary
 from ddpbench.naming import Namer
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.rows import Row, raw_launches
@@ -43,11 +43,11 @@ class Cost:
         return tuple(self.found.parts.get(part, 0.0) for part in PARTS)
 
 
-def costs_of(summary: RunSummary, rows: Sequence[Row]) -> list[Cost]:
+def costs_of(launches: Sequence[LaunchResult], rows: Sequence[Row]) -> list[Cost]:
     """Return what failures cost, the least first."""
     failed = [(row, row.failed) for row in rows if row.failed is not None and row.failed.failures]
     names = _names([row for row, _ in failed])
-    steps_s = {case_id: fmean(times) for case_id, times in raw_launches(summary).items()}
+    steps_s = {case_id: fmean(times) for case_id, times in raw_launches(launches).items()}
     costs = [
         Cost(row=row, name=names[row.case_id], found=found, step_mean_s=steps_s.get(row.case_id, math.nan))
         for row, found in failed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpbench.analysis.summary import RunSummary
+from ddpbench.analysis.summary import TrainingResults
 from ddpbench.report.drawn import split
 from ddpbench.report.parts import Section
 from ddpbench.report.rows import Row
@@ -17,9 +17,9 @@ from ddpbench.strategies.traits import traits_of
 MOST_FIGURES = 3
 
 
-def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
+def section(training: TrainingResults, rows: Sequence[Row]) -> Section | None:
     """Return the section on trainings to a loss; None where no case was trained to one."""
-    groups = groups_of(summary, rows)
+    groups = groups_of(training, rows)
     if not groups:
         return None
     shown, others = split(groups, MOST_FIGURES)

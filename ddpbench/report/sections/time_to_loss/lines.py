@@ -9,7 +9,7 @@ from typing import Any
 
 from ddpbench.analysis.results import TrainedToLoss
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.summary import RunSummary
+from ddpbench.analysis.summary import TrainingResults
 from ddpbench.naming import EVERY, Namer
 from ddpbench.report.captions import fullest, setting_of
 from ddpbench.report.rows import Row
@@ -52,16 +52,16 @@ class Line:
         return self.words if traits_of(self.row.case).role == "base" else self.name
 
 
-def groups_of(summary: RunSummary, rows: Sequence[Row]) -> list[list[Line]]:
+def groups_of(training: TrainingResults, rows: Sequence[Row]) -> list[list[Line]]:
     """Return the cases trained to a loss, those together for which it means the same; the largest groups first."""
-    if not summary.training.time_to_loss:
+    if not training.time_to_loss:
         return []
     by_id = {row.case_id: row for row in rows if row.ok}
     points: dict[str, list[tuple[int, int, float, float]]] = {}
-    for one in summary.training.loss_curves:
+    for one in training.loss_curves:
         points.setdefault(one.case_id, []).append((one.step, one.samples, one.time_s, one.loss))
     found: dict[tuple[Any, ...], list[tuple[Row, TrainedToLoss]]] = {}
-    for entry in summary.training.time_to_loss:
+    for entry in training.time_to_loss:
         if (row := by_id.get(entry.case_id)) is not None:
             found.setdefault((task(row), entry.target), []).append((row, entry))
     groups = []
