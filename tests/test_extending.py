@@ -127,8 +127,8 @@ def test_a_report_section(copy: Path) -> None:
     (report / "sections/launch_counts.py").write_text(text, encoding="utf-8")
     insert(
         report / "page.py",
-        "    checkpoints.section,\n",
-        block("A report section", "    launch_counts.section,\n"),
+        "    lambda run, rows: checkpoints.section(run.checkpoints, rows),\n",
+        block("A report section", "    lambda _, rows: launch_counts.section(rows),\n"),
     )
     insert(report / "page.py", "    layouts,\n", block("A report section", "    launch_counts,\n"))
     passes(
