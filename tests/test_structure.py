@@ -35,7 +35,6 @@ LARGE = frozenset(
         "worker/mpi/process_group.py:MpiGroup",  # a process group has a method for each collective
         "worker/rank/measuring.py:Measurement",
         "worker/rank/recovering.py:Recovering",
-        "worker/slot/meeting.py:Meeting",
         "worker/verify/comparing.py:Comparer",
         "worker/verify/own_steps.py:Lockstep",
         "worker/verify/proof.py:Prover",

@@ -77,39 +77,9 @@ class Meeting:
         self.join_s = join_s
         self.serves = place.rank == 0 and not place.agent_store
         self.seals = Seals(key, place.prefix)
-        self._store: Store = PrefixStore(place.prefix, self._open(launcher_lives))
-
-    def _open(self, launcher_lives: Callable[[], None]) -> TCPStore:
-        place = self.place
-        deadline = time.monotonic() + self.join_s
-        while True:
-            launcher_lives()
-            try:
-                listener = _listener(place) if self.serves else None
-                store = TCPStore(
-                    place.master_addr,
-                    place.master_port,
-                    is_master=self.serves,
-                    timeout=timedelta(seconds=self._try_s(deadline)),
-                    wait_for_workers=False,
-                    master_listen_fd=None if listener is None else listener.detach(),
-                )
-                store.set_timeout(timedelta(seconds=self.join_s))
-                return store
-            except (RuntimeError, OSError) as error:
-                if not self.serves and time.monotonic() < deadline:
-                    continue
-                what = (
-                    "cannot be served here" if self.serves else f"was not reached within {self.join_s:.0f} s"
-                )
-                raise MeetingGoneError(
-                    f"slot {place.rank}: MASTER_ADDR:MASTER_PORT {place.master_addr}:{place.master_port} {what}: "
-                    f"is the port free and open, and the address the first node's? ({_first_line(error)})"
-                ) from None
-
-    def _try_s(self, deadline: float) -> float:
-        """Return how long one attempt may take: the launcher is looked after in between, and the wait ends in time."""
-        return _TRY_S if self.serves else min(_TRY_S, max(deadline - time.monotonic(), _LEAST_TRY_S))
+        self._store: Store = PrefixStore(
+            place.prefix, _opened_store(place, launcher_lives, join_s, serves=self.serves)
+        )
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
@@ -216,6 +186,42 @@ class Meeting:
             return (
                 [] if self._store.check(list(keys)) else [key for key in keys if not self._store.check([key])]
             )
+
+
+def _opened_store(
+    place: SlotPlace, launcher_lives: Callable[[], None], join_s: float, *, serves: bool
+) -> TCPStore:
+    """Return the store at a place's address, served by this process or reached within `join_s`.
+
+    Each attempt is short, so that the launcher is looked after in between.
+
+    Raises:
+        MeetingGoneError: it cannot be reached or served.
+    """
+    deadline = time.monotonic() + join_s
+    while True:
+        launcher_lives()
+        try_s = _TRY_S if serves else min(_TRY_S, max(deadline - time.monotonic(), _LEAST_TRY_S))
+        try:
+            listener = _listener(place) if serves else None
+            store = TCPStore(
+                place.master_addr,
+                place.master_port,
+                is_master=serves,
+                timeout=timedelta(seconds=try_s),
+                wait_for_workers=False,
+                master_listen_fd=None if listener is None else listener.detach(),
+            )
+            store.set_timeout(timedelta(seconds=join_s))
+            return store
+        except (RuntimeError, OSError) as error:
+            if not serves and time.monotonic() < deadline:
+                continue
+            what = "cannot be served here" if serves else f"was not reached within {join_s:.0f} s"
+            raise MeetingGoneError(
+                f"slot {place.rank}: MASTER_ADDR:MASTER_PORT {place.master_addr}:{place.master_port} {what}: "
+                f"is the port free and open, and the address the first node's? ({_first_line(error)})"
+            ) from None
 
 
 def _listener(place: SlotPlace) -> socket.socket | None:

@@ -1,6 +1,9 @@
 """How the nodes find each other: the first one listens, the others tell it who they are and later what they found.
 
 Lines of JSON over one connection each, in the clear: numbers and names. Nothing of it is run.
+
+Slots meet in a torch store instead (`worker/slot/meeting.py`), torchrun's own where it has one. That does not serve the
+doctor: it also checks hosts whose torch is broken or missing, and a store reports no peer that hangs up.
 """
 
 from __future__ import annotations
