@@ -31,13 +31,8 @@ LARGE = frozenset(
         "launch/own_class/writing.py:_Writer",
         "records/rundir.py:RunDir",  # paths
         "spec/case.py:Case",  # data
-        "strategies/frameworks/tensorflow/replica.py:TfReplica",
         "worker/mpi/process_group.py:MpiGroup",  # a process group has a method for each collective
-        "worker/rank/measuring.py:Measurement",
-        "worker/rank/recovering.py:Recovering",
         "worker/verify/comparing.py:Comparer",
-        "worker/verify/own_steps.py:Lockstep",
-        "worker/verify/proof.py:Prover",
     }
 )
 """Classes that are larger: nothing is added here."""

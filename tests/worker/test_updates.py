@@ -385,12 +385,10 @@ def test_parameters_that_begin_to_train_later_are_named() -> None:
 
 
 def test_replicas_that_differ_after_timed_steps_have_a_parameter_that_began_to_train_named() -> None:
-    from ddpbench.worker.rank.measuring import Measurement
+    from ddpbench.worker.rank.measuring import trained_late
 
-    measured: Any = object.__new__(Measurement)
-    measured._model = nn.ModuleDict({"network": nn.Linear(2, 2)})
-    measured._training = SimpleNamespace(trained_names=("weight",))
-    assert measured._trained_late() == ["bias"]
+    training: Any = SimpleNamespace(trained_names=("weight",))
+    assert trained_late(training, nn.ModuleDict({"network": nn.Linear(2, 2)})) == ["bias"]
 
 
 def test_hooks_of_replicas_in_threads_are_named_where_one_fails() -> None:

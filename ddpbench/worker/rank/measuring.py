@@ -31,6 +31,7 @@ from ddpbench.measure.clock import Clock, CudaClock, HostClock
 from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
 from ddpbench.records import Block, Buckets, Held, LaunchDir, LaunchRequest, RecordWriter
 from ddpbench.records.heartbeat import Heartbeat
+from ddpbench.spec import Case
 from ddpbench.strategies import Replica
 from ddpbench.strategies.traits import hides_transfers
 from ddpbench.worker.rank.checkpoints import CheckpointError, Saver, sentence
@@ -173,33 +174,14 @@ class Measurement:
             self._replica.refresh_model()
             self._known.params_checksum = checksum(self._model)
             if not all_equal(self._known.params_checksum, self._control, processes):
-                written = self._written_by_forward()
-                said = writes_sentence(written) if written else late_sentence(self._trained_late())
+                written = _written_by_forward(training, self._model, self._batches)
+                said = (
+                    writes_sentence(written)
+                    if written
+                    else late_sentence(trained_late(training, self._model))
+                )
                 why = f": {said}" if said else ""
                 raise DivergedError(f"the ranks' parameters differ after the timed steps{why}")
-
-    def _trained_late(self) -> list[str]:
-        """Return the parameters that did not train when the model was made, and do now."""
-        names = [
-            name.removeprefix("network.")
-            for name, each in self._model.named_parameters()
-            if each.requires_grad
-        ]
-        return [name for name in names if name not in self._training.trained_names]
-
-    def _written_by_forward(self) -> list[str]:
-        """Return the parameters that a forward writes into, where the workload has one by itself."""
-        training, model = self._training, self._model
-        if training.workload.owns_step:
-            return []
-        inputs, targets = next(self._batches)
-        return written_by(
-            model, lambda: training.precision.value(training.workload.loss)(model(inputs), targets)
-        )
-
-    def _times_transfers(self) -> bool:
-        """Return whether it is seen when transfers between ranks begin and end."""
-        return self._case.times_transfers and not hides_transfers(self._case)
 
     def _instrument_steps(self, *, wanted: int) -> None:
         """Makes at least so many steps with a new replica that notes their spans and transfers.
@@ -207,7 +189,7 @@ class Measurement:
         Where those of other ranks cannot be timed, it would be wrong to say that there are none: no step is noted.
         """
         self._heartbeat.enter("instrumented steps")
-        if self._distributed and not self._times_transfers():
+        if self._distributed and not _times_transfers(self._case):
             buckets = self._replica.bucket_bytes()
             self._writer.write(
                 *([Buckets(bytes=tuple(buckets))] if buckets is not None else []), self._held()
@@ -362,3 +344,22 @@ def _warm_again(loop: StepLoop, recorder: StepRecorder, stepper: Stepper) -> Blo
         end_ns=times[-1],
         step_ns=tuple(after - before for before, after in itertools.pairwise(times)),
     )
+
+
+def trained_late(training: Training, model: torch.nn.Module) -> list[str]:
+    """Return the parameters that did not train when the model was made, and do now."""
+    names = [name.removeprefix("network.") for name, each in model.named_parameters() if each.requires_grad]
+    return [name for name in names if name not in training.trained_names]
+
+
+def _written_by_forward(training: Training, model: torch.nn.Module, batches: Iterator[Any]) -> list[str]:
+    """Return the parameters that a forward writes into, where the workload has one by itself."""
+    if training.workload.owns_step:
+        return []
+    inputs, targets = next(batches)
+    return written_by(model, lambda: training.precision.value(training.workload.loss)(model(inputs), targets))
+
+
+def _times_transfers(case: Case) -> bool:
+    """Return whether it is seen when transfers between ranks begin and end."""
+    return case.times_transfers and not hides_transfers(case)

@@ -190,7 +190,7 @@ class Recovering:
             self._note(made)
             raise
         self._note(made)
-        return self._same_on_all_ranks(loop)
+        return _same_on_all_ranks(loop, self._control, self._place.processes)
 
     def _goes_on(self, plan: Plan, first: int) -> Callable[[int], bool]:
         """Return whether a step is to be made, of a gang whose first is `first`: as far as its ranks can know.
@@ -303,7 +303,7 @@ class Recovering:
             CheckpointError: it cannot be written, on all ranks.
         """
         start_ns = self._clock.now()
-        generators = self._generators()
+        generators = _generators(self._control, self._place.processes)
         number, written, failure = 0, 0, None
         if self._place.rank == 0:
             torn = self._case.recovery == "snapshot" and made == plan.fails and self._marks.first("failed")
@@ -333,15 +333,6 @@ class Recovering:
     def _samples(self, made: int) -> int:
         """Return how many samples the job was trained on by then."""
         return self._samples_before + (made - self._first) * self._place.processes * self._case.local_batch
-
-    def _generators(self) -> list[torch.Tensor]:
-        """Return the state of each rank's generators."""
-        own = random_bytes()
-        if self._place.processes == 1:
-            return [own]
-        gathered = [torch.empty_like(own) for _ in range(self._place.processes)]
-        dist.all_gather(gathered, own, group=getattr(self._control, "group", None))
-        return gathered
 
     def _is_victim(self) -> bool:
         """Whether this rank fails, or its agent: of the others' choice it is the last."""
@@ -373,16 +364,27 @@ class Recovering:
         if written * 2 > self._written:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def _same_on_all_ranks(self, loop: StepLoop) -> str:
-        """Return the checksum of all parameters.
 
-        Raises:
-            DivergedError: ranks have others.
-        """
-        found = checksum(loop.replica.job.model)
-        if not all_equal(found, self._control, self._place.processes):
-            raise DivergedError("the ranks' parameters differ after the training with snapshots")
-        return found
+def _generators(control: Control, processes: int) -> list[torch.Tensor]:
+    """Return the state of each rank's generators."""
+    own = random_bytes()
+    if processes == 1:
+        return [own]
+    gathered = [torch.empty_like(own) for _ in range(processes)]
+    dist.all_gather(gathered, own, group=getattr(control, "group", None))
+    return gathered
+
+
+def _same_on_all_ranks(loop: StepLoop, control: Control, processes: int) -> str:
+    """Return the checksum of all parameters.
+
+    Raises:
+        DivergedError: ranks have others.
+    """
+    found = checksum(loop.replica.job.model)
+    if not all_equal(found, control, processes):
+        raise DivergedError("the ranks' parameters differ after the training with snapshots")
+    return found
 
 
 def check(training: Training) -> None:

@@ -687,26 +687,9 @@ class Lockstep:
                 raise _StoppedError
             set_random_state(self._random[number])
 
-    def _reached_by_some(self) -> list[str]:
-        """Return the parameters that have a gradient in some replicas and none in others."""
-        models = [dict(model.named_parameters()) for model in self._models]
-        return [
-            name.removeprefix("network.")
-            for name in models[0]
-            if len({model[name].grad is None for model in models}) > 1
-        ]
-
-    def _leaves_out_parts(self) -> bool:
-        """Return whether a module that a strategy wraps has gradients in some replicas and none in others."""
-        together = zip(*(_parts_of(model) for model in self._models), strict=True)
-        reached = [
-            [any(each.grad is not None for each in part.parameters()) for part in one] for one in together
-        ]
-        return any(len(set(one)) > 1 for one in reached)
-
     def _average(self) -> None:
-        missed = self._reached_by_some()
-        lacks_part = bool(missed) and self._leaves_out_parts()
+        missed = _reached_by_some(self._models)
+        lacks_part = bool(missed) and _leaves_out_parts(self._models)
         if missed and (lacks_part or not self._unused_are_found):
             waits = "" if lacks_part else waits_for(self._training, missed)
             self._error = self._error or UnequalRanksError(waits or _UNLIKE_BACKWARDS)
@@ -729,6 +712,23 @@ _UNEVEN = "the ranks' steps did not make equally many backwards: they would wait
 
 class UnequalRanksError(RuntimeError):
     """The ranks' steps are not alike enough to be made together."""
+
+
+def _reached_by_some(replicas: Sequence[torch.nn.Module]) -> list[str]:
+    """Return the parameters that have a gradient in some replicas and none in others."""
+    models = [dict(model.named_parameters()) for model in replicas]
+    return [
+        name.removeprefix("network.")
+        for name in models[0]
+        if len({model[name].grad is None for model in models}) > 1
+    ]
+
+
+def _leaves_out_parts(replicas: Sequence[torch.nn.Module]) -> bool:
+    """Return whether a module that a strategy wraps has gradients in some replicas and none in others."""
+    together = zip(*(_parts_of(model) for model in replicas), strict=True)
+    reached = [[any(each.grad is not None for each in part.parameters()) for part in one] for one in together]
+    return any(len(set(one)) > 1 for one in reached)
 
 
 def _parts_of(model: Any) -> list[torch.nn.Module]:

@@ -70,7 +70,11 @@ class Prover:
             # Its steps may differ, as of two networks in turn: one step's operations stand for no other.
             yield Costs(flops_per_sample=None, dataset_samples=self.training.dataset_samples)
             return
-        later = [self._drawn(next(batches)) for _ in range(FINAL_STEPS - 1)] if self._compares_later() else []
+        later = (
+            [self._drawn(next(batches)) for _ in range(FINAL_STEPS - 1)]
+            if _compares_later(self.training)
+            else []
+        )
         own = self._own_autocast(shards[0])
         every = compared_numbers(self.training.dtype, self.training.given_types)
         strategy, options = self.training.strategy, self.training.options
@@ -92,11 +96,6 @@ class Prover:
             flops_per_sample=self._flops(inputs, targets), dataset_samples=self.training.dataset_samples
         )
 
-    def _compares_later(self) -> bool:
-        """Return whether steps on further batches are compared, which then need their samples."""
-        training = self.training
-        return training.strategy.promise(training.options) == "gradients" and follows_updates(training)
-
     def _drawn(self, batch: tuple[Any, Any]) -> Drawn:
         self.on_step()  # whoever waits for a slow loader is alive
         batch = copied(batch)
@@ -111,7 +110,7 @@ class Prover:
         case, strategy = self.training.case, self.training.strategy
         shares = self._shares(batch)
         if self.processes > 1:
-            self._check_shares(shares)
+            _check_shares(self.training, shares)
         each = strategy.parts(case) // len(shares)
         accumulates = strategy.accumulated(self.training.options) > 1
         if self.packed and (each > 1 or accumulates):
@@ -130,48 +129,13 @@ class Prover:
 
     def _shares(self, batch: tuple[Any, Any]) -> list[Any]:
         """Return the shares that a step's samples are dealt in, in their order: whoever takes all has them already."""
-        takers = self._takers() if self.processes > 1 else [0]
+        takers = _takers(self.training) if self.processes > 1 else [0]
         if len(takers) == 1:
             return [batch]
         gathered: list[Any] = [None] * self.processes
         own = map_tensors(lambda value: value.detach().cpu(), batch)
         dist.all_gather_object(gathered, own, group=self.group)  # shapes may differ, as of padded texts
         return [map_tensors(lambda value: value.to(self.training.device), gathered[rank]) for rank in takers]
-
-    def _takers(self) -> list[int]:
-        """Return the first training rank that takes each share.
-
-        Raises:
-            ValueError: a share of a step's samples has no rank.
-        """
-        case, strategy = self.training.case, self.training.strategy
-        trainers = range(case.world_size - strategy.trainers(case.world_size), case.world_size)
-        shares = {rank: strategy.dealt(case, rank) for rank in trainers}
-        (count,) = {count for _, count in shares.values()}
-        takers = {number: rank for rank, (number, _) in reversed(shares.items())}
-        if takers.keys() != set(range(count)):
-            raise ValueError(
-                f"{case.strategy} deals a step's samples in {count} shares, and its ranks take only "
-                f"{', '.join(map(str, sorted(takers)))} of them: see its dealt()"
-            )
-        return [takers[number] for number in range(count)]
-
-    def _check_shares(self, shares: Sequence[Any]) -> None:
-        """Refuses shares that all hold the same samples: an average of equal gradients proves nothing.
-
-        Raises:
-            ValueError: they do, on all ranks.
-        """
-        if not self.training.shards_itself or len(shares) == 1:
-            return
-        first, *others = [list(tensors(share)) for share in shares]
-        if all(_equal(first, other) for other in others):
-            who = "replicas" if self.training.strategy.whole_batches else "ranks"
-            raise ValueError(
-                f"all {len(shares)} {who} were given the same batch, so that they would not train on different "
-                "data: an iterable dataset or a loader has to shard by rank itself (RANK and WORLD_SIZE say whose "
-                "share; dataset(rank, world_size) and loader(rank, world_size, batch) are told)"
-            )
 
     def _no_float64(self, shard: Any) -> str:
         """Return why a user's own workload cannot be computed in float64; empty if it can."""
@@ -278,6 +242,48 @@ class Prover:
             loss = training.workload.loss(model(cast(inputs, training.dtype)), cast(targets, training.dtype))
             loss.backward()  # type: ignore[no-untyped-call]
         return float(counter.get_total_flops())
+
+
+def _compares_later(training: Training) -> bool:
+    """Return whether steps on further batches are compared, which then need their samples."""
+    return training.strategy.promise(training.options) == "gradients" and follows_updates(training)
+
+
+def _takers(training: Training) -> list[int]:
+    """Return the first training rank that takes each share.
+
+    Raises:
+        ValueError: a share of a step's samples has no rank.
+    """
+    case, strategy = training.case, training.strategy
+    trainers = range(case.world_size - strategy.trainers(case.world_size), case.world_size)
+    shares = {rank: strategy.dealt(case, rank) for rank in trainers}
+    (count,) = {count for _, count in shares.values()}
+    takers = {number: rank for rank, (number, _) in reversed(shares.items())}
+    if takers.keys() != set(range(count)):
+        raise ValueError(
+            f"{case.strategy} deals a step's samples in {count} shares, and its ranks take only "
+            f"{', '.join(map(str, sorted(takers)))} of them: see its dealt()"
+        )
+    return [takers[number] for number in range(count)]
+
+
+def _check_shares(training: Training, shares: Sequence[Any]) -> None:
+    """Refuses shares that all hold the same samples: an average of equal gradients proves nothing.
+
+    Raises:
+        ValueError: they do, on all ranks.
+    """
+    if not training.shards_itself or len(shares) == 1:
+        return
+    first, *others = [list(tensors(share)) for share in shares]
+    if all(_equal(first, other) for other in others):
+        who = "replicas" if training.strategy.whole_batches else "ranks"
+        raise ValueError(
+            f"all {len(shares)} {who} were given the same batch, so that they would not train on different "
+            "data: an iterable dataset or a loader has to shard by rank itself (RANK and WORLD_SIZE say whose "
+            "share; dataset(rank, world_size) and loader(rank, world_size, batch) are told)"
+        )
 
 
 def _equal(own: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:

@@ -67,7 +67,7 @@ class TfReplica(Replica):
         """Make the whole step, and its parts. Nothing is traced before it is called."""
         tf, strategy, optimizer, variables = self._tf, self._strategy, self._sgd, self._variables
         total = tf.distribute.ReduceOp.SUM
-        local = self._compiled(self._replica_gradients)
+        local = _compiled(tf, self._replica_gradients, by_xla=self._jit_compile)
 
         def replica_step(inputs: Any, targets: Any) -> Any:
             loss, gradients = local(inputs, targets)
@@ -79,7 +79,9 @@ class TfReplica(Replica):
             return strategy.reduce(total, losses, axis=None)
 
         def forward(inputs: Any, targets: Any) -> Any:
-            return strategy.run(self._compiled(self._replica_loss), args=(inputs, targets))
+            return strategy.run(
+                _compiled(tf, self._replica_loss, by_xla=self._jit_compile), args=(inputs, targets)
+            )
 
         def replica_sums(*own: Any) -> Any:
             # An argument is on no device, and a sum goes where its terms are.
@@ -112,12 +114,6 @@ class TfReplica(Replica):
         with self._tf.GradientTape() as tape:
             loss = self._replica_loss(inputs, targets)
         return loss, tape.gradient(loss, self._variables)
-
-    def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a replica's function, by XLA where that is asked for."""
-        if not self._jit_compile:
-            return function
-        return self._tf.function(function, autograph=False, jit_compile=True)  # type: ignore[no-any-return]
 
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
         """Take a batch; in an instrumented step, compute and aggregate its gradients.
@@ -274,3 +270,10 @@ def replaced(thing: Any, name: str, by: Any) -> Iterator[None]:
         yield
     finally:
         delattr(thing, name)
+
+
+def _compiled(tf: Any, function: Callable[..., Any], *, by_xla: bool) -> Callable[..., Any]:
+    """Return a replica's function, by XLA where that is asked for."""
+    if not by_xla:
+        return function
+    return tf.function(function, autograph=False, jit_compile=True)  # type: ignore[no-any-return]
