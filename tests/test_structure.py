@@ -143,8 +143,13 @@ def test_a_circle_is_found() -> None:
     assert not circle({"a": {"b", "c"}, "b": {"c"}})
 
 
-FORMATS = ("draw/canvas.py", "draw/png.py", "draw/slide.py", "draw/slim.py", "embedded.py")
-"""Files of the report that write formats: lines as wide as a picture, SVG, PNG, addresses in HTML."""
+PROSE = ("report", "analysis/findings", "analysis/overview", "analysis/scaling")
+"""Folders with code that composes sentences."""
+FORMATS = (
+    *(f"report/draw/{name}.py" for name in ("canvas", "png", "slide", "slim")),
+    "report/embedded.py",
+)
+"""Files of these that write formats: lines as wide as a picture, SVG, PNG, addresses in HTML."""
 EDITS = {
     *(
         "capitalize",
@@ -178,8 +183,11 @@ def edits(text: str) -> list[str]:
 
 def test_a_report_edits_no_finished_prose() -> None:
     """A sentence is composed once, by code that knows what stands beside it: `ddpbench/analysis/sentences.py`."""
-    folder = ROOT / "ddpbench/report"
-    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")}
+    paths = {
+        path.relative_to(ROOT / "ddpbench").as_posix(): path
+        for folder in PROSE
+        for path in (ROOT / "ddpbench" / folder).rglob("*.py")
+    }
     assert paths.keys() >= set(FORMATS)
     found = {name: edits(path.read_text("utf-8")) for name, path in paths.items() if name not in FORMATS}
     assert not {name: lines for name, lines in found.items() if lines}

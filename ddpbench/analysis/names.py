@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ddpbench.analysis.sentences import capital
 from ddpbench.naming import Namer
+from ddpbench.units import counted
 
 if TYPE_CHECKING:
     from ddpbench.analysis.read.launches import CaseRun
@@ -24,9 +26,13 @@ class Names:
         return self.names.spoken(run.case)
 
     def count(self, cases: Sequence[CaseRun]) -> str:
-        """Return how many: `1 case`, `3 cases`, `All 24 cases`."""
-        every = "All " if len(cases) == self._count > 1 else ""
-        return f"{every}{len(cases)} case{'s' if len(cases) != 1 else ''}"
+        """Return how many, to begin a sentence: `1 case`, `3 cases`, `All 24 cases`."""
+        return capital(self.within(cases))
+
+    def within(self, cases: Sequence[CaseRun]) -> str:
+        """Return the same within a sentence: `all 24 cases`."""
+        every = "all " if len(cases) == self._count > 1 else ""
+        return f"{every}{counted(len(cases), 'case')}"
 
     def not_reached(self, cases: Sequence[CaseRun]) -> str:
         """Return that so many did not reach something: `None of the 24 cases reached`, `3 cases did not reach`."""

@@ -209,6 +209,11 @@ _IN_EVALUATION = (
 
 def summary_of(name: str, facts: Mapping[str, Any]) -> str:
     """Return a line on what was found."""
+    return f"workload {described(name, facts)}"
+
+
+def described(name: str, facts: Mapping[str, Any]) -> str:
+    """Return a workload's name with what was found of it."""
     samples = facts.get("samples")
     many = f", {samples:,} samples" if samples is not None else ""
     how = [
@@ -236,7 +241,7 @@ def summary_of(name: str, facts: Mapping[str, Any]) -> str:
         ),
     ]
     return (
-        f"workload {name}: {facts['parameters']:,} parameters{_types(facts)}, {facts['gradient_bytes']:,} bytes of "
+        f"{name}: {facts['parameters']:,} parameters{_types(facts)}, {facts['gradient_bytes']:,} bytes of "
         f"gradient{many}; a batch is {facts['batch']}{''.join(f'; {each}' for each in how)}"
         f"{''.join(f'{chr(10)}  {each}' for each in facts.get('changes', ()))}"
     )

@@ -51,14 +51,19 @@ def damaged(path: Path, what: str) -> IdentityError:
 
 def kind_of(mode: int) -> str:
     """What a path is that is no regular file, in words."""
+    return f"a {noun_of(mode)}"
+
+
+def noun_of(mode: int) -> str:
+    """Return the same in one word: link, folder, pipe, socket, file or device."""
     kinds = (
-        (stat.S_ISLNK, "a link"),
-        (stat.S_ISDIR, "a folder"),
-        (stat.S_ISFIFO, "a pipe"),
-        (stat.S_ISSOCK, "a socket"),
-        (stat.S_ISREG, "a file"),
+        (stat.S_ISLNK, "link"),
+        (stat.S_ISDIR, "folder"),
+        (stat.S_ISFIFO, "pipe"),
+        (stat.S_ISSOCK, "socket"),
+        (stat.S_ISREG, "file"),
     )
-    return next((words for is_it, words in kinds if is_it(mode)), "a device")
+    return next((word for is_it, word in kinds if is_it(mode)), "device")
 
 
 def open_file(path: Path, most: int | None) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ddpbench.errors import OutputError, UnreadableError
 from ddpbench.planted import is_planted_in
-from ddpbench.records.files import MOST_PLAN, kind_of, parse_json, read_bytes, replacing
+from ddpbench.records.files import MOST_PLAN, kind_of, noun_of, parse_json, read_bytes, replacing
 from ddpbench.records.held import held_folder, told_of
 from ddpbench.records.rundir import explain_os_error, is_marked, is_of_run
 from ddpbench.records.submission_dir import is_of_submission
@@ -303,7 +303,7 @@ def _check_planted(target: _Target, found: os.stat_result) -> None:
     """
     if not stat.S_ISCHR(found.st_mode) and is_planted_in(target.folder, found.st_uid):
         raise OutputError(
-            f"{target.path} is another user's {kind_of(found.st_mode).removeprefix('a ')} in a folder that everybody "
+            f"{target.path} is another user's {noun_of(found.st_mode)} in a folder that everybody "
             "can write: give another name"
         )
 

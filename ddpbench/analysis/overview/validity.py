@@ -234,7 +234,7 @@ def _slow_interfaces(measured: Sequence[CaseRun], names: Names) -> Iterable[str]
         named = [*sorted(hosts[both])[:_MOST_HOSTS], *([f"{more} more"] if more > 0 else [])]
         part = f" ({slow} of {len(launches)} launches)" if slow < len(launches) else ""
         yield (
-            f"gloo used {both[0]} on {series_of(named)} in {names.count(cases).lower()}{part}, though {both[1]} was "
+            f"gloo used {both[0]} on {series_of(named)} in {names.within(cases)}{part}, though {both[1]} was "
             f"there: GLOO_SOCKET_IFNAME chooses another interface{names.listed(cases)}."
         )
 
@@ -300,7 +300,7 @@ def _changes(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
         for sentence in dict.fromkeys(one for launch in case.good for one in launch.changes):
             changed.setdefault(sentence, []).append(case)
     for sentence, cases in changed.items():
-        yield f"Changed by ddpbench in {names.count(cases).lower()}: {sentence}{names.listed(cases)}."
+        yield f"Changed by ddpbench in {names.within(cases)}: {sentence}{names.listed(cases)}."
 
 
 def _damage(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:

@@ -52,10 +52,13 @@ def host_name(host: Host) -> Iterator[Finding]:
         ),
         "this node's address",
     )
-    remedy = (
-        f"on one machine it does not matter; for several nodes have '{outward} {name}' in /etc/hosts in place of "
-        "a 127 address, or set GLOO_SOCKET_IFNAME to the interface between them"
-    )
+
+    def remedy(wrong: str = "a 127 address") -> str:
+        return (
+            f"on one machine it does not matter; for several nodes have '{outward} {name}' in /etc/hosts in place of "
+            f"{wrong}, or set GLOO_SOCKET_IFNAME to the interface between them"
+        )
+
     try:
         addresses = host.resolve(name)
     except TimeoutError as error:
@@ -66,18 +69,18 @@ def host_name(host: Host) -> Iterator[Finding]:
         )
         return
     if not addresses:
-        yield note("host name", f"{name} has no address: gloo falls back to loopback", remedy)
+        yield note("host name", f"{name} has no address: gloo falls back to loopback", remedy())
     elif ipaddress.ip_address(addresses[0]).is_loopback:
         yield note(
             "host name",
             f"{name} is {addresses[0]}, an address only this machine reaches; gloo would tell it to other nodes",
-            remedy,
+            remedy(),
         )
     elif owner_of(addresses[0], host.interfaces()) is None:
         yield note(
             "host name",
             f"{name} is {addresses[0]}, an address that no interface here has",
-            remedy.replace("a 127 address", addresses[0]),
+            remedy(addresses[0]),
         )
     else:
         yield ok("host name", f"{name} is {addresses[0]}")

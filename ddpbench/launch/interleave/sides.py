@@ -31,13 +31,13 @@ _WORDS = (
 )
 _KINDS = ("ref", "path", "python", "set", "env")
 _TIMES = {
-    "budget.rounds_min": "use --rounds",
+    "budget.rounds_min": "use {fewest}",
     "budget.rounds_max": "use --total",
     "budget.total": "use --total",
 }
 _SEED = "budget.seed"
 _OF_BOTH = {_SEED: "leave it out", **_TIMES}
-"""Settings that a comparison sets itself, each with what to do instead."""
+"""Settings that a comparison sets itself, each with what to do instead; `fewest` is the option for rounds."""
 COPIES = ".code"
 """The folder of commits' files, in a comparison's. By the dot pytest, mypy and others of a repository pass it over."""
 _ASK_S = 120
@@ -126,7 +126,7 @@ def check_common(overrides: Sequence[str], sides: Sequence[SideSpec] = (), fewes
 
 
 def _refusal(key: str, fewest: str = "--rounds") -> str:
-    instead = _OF_BOTH[key].replace("--rounds", fewest)
+    instead = _OF_BOTH[key].format(fewest=fewest)
     return f"{key}: a comparison sets its rounds and their order itself: {instead}"
 
 

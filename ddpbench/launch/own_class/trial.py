@@ -17,7 +17,7 @@ from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.placement import early_env
 from ddpbench.machine.probes import inspected, stated_batch
 from ddpbench.machine.server import ServerProcess
-from ddpbench.machine.trial import INSPECTION_TIMEOUT_S, summary_of
+from ddpbench.machine.trial import INSPECTION_TIMEOUT_S, described
 from ddpbench.spec import expand, parse_experiment
 
 _STUB = """import pathlib, types
@@ -82,4 +82,4 @@ def trial_of(path: Path, source: bytes, *, timeout_s: float = INSPECTION_TIMEOUT
             found = inspected(server, replace(case, local_batch=batch, global_batch=batch), folder, timeout_s)
     if "problem" in found:
         return False, in_users_words(str(found["problem"]))
-    return True, summary_of(f"{path.name}:{NAME}", found).removeprefix("workload ")
+    return True, described(f"{path.name}:{NAME}", found)

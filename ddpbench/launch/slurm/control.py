@@ -111,13 +111,13 @@ def _asked(argv: Sequence[str], script: Path | None = None) -> subprocess.Comple
         UnreachableError: nothing, for a minute.
     """
     env = environment(script)
-    who = "the accounts (slurmdbd) do" if argv[0] == "sacct" else "the controller (slurmctld) does"
+    who = "accounts (slurmdbd) do" if argv[0] == "sacct" else "controller (slurmctld) does"
     try:
         return subprocess.run(
             argv, env=env, capture_output=True, text=True, errors="replace", timeout=ASK_S, check=False
         )
     except subprocess.TimeoutExpired:
-        raise UnreachableError(f"{argv[0]}: Slurm's {who.removeprefix('the ')} not answer") from None
+        raise UnreachableError(f"{argv[0]}: Slurm's {who} not answer") from None
     except OSError as error:
         raise UnreachableError(f"{argv[0]} cannot be run: {error.strerror}") from None
 

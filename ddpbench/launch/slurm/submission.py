@@ -247,8 +247,8 @@ def _check_same(found: Submission, asked: Mapping[str, Any]) -> None:
         RequestError: it is not; what differs is named.
     """
     words = {
-        "experiment": "the experiment",
-        "experiment_digest": "the experiment's text",
+        "experiment": "experiment",
+        "experiment_digest": "text of the experiment",
         "overrides": "--set",
         "sizes": "--nodes",
         "ranks_per_node": "--ranks-per-node",
@@ -256,7 +256,7 @@ def _check_same(found: Submission, asked: Mapping[str, Any]) -> None:
     differing = [name for key, name in words.items() if found.asked.get(key) != asked[key]]
     if differing:
         raise RequestError(
-            f"{found.path} holds a submission with another {', '.join(differing).removeprefix('the ')}: choose another "
+            f"{found.path} holds a submission with another {', '.join(differing)}: choose another "
             f"--out, or go on with that one: {found.again}"
         )
 
