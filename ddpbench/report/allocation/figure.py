@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ddpbench.analysis.scaling.allocation import Allocation, Job
 from ddpbench.report.allocation.sentences import base_rate
 from ddpbench.report.draw import style
+from ddpbench.report.draw.canvas import error_bars
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.words import launches_each, ranks
 
@@ -91,10 +92,7 @@ def _draw_speedups(axes: Axes, allocation: Allocation) -> None:
     axes.errorbar(
         [job.world_size for job in sized],
         [e.value for e in estimates],
-        yerr=[
-            [e.value - e.low if e.low is not None else 0.0 for e in estimates],
-            [e.high - e.value if e.high is not None else 0.0 for e in estimates],
-        ],
+        yerr=error_bars(estimates),
         fmt=look.marker,
         linestyle="-",
         linewidth=0.9,

@@ -7,7 +7,7 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -54,6 +54,18 @@ class Drawn:
     """The SVG for a phone, of a picture that has one of its own."""
     missing: frozenset[str] = frozenset()
     """Characters that are drawn as boxes: no installed font has them."""
+
+
+def error_bars(estimates: Iterable[Interval | None]) -> list[list[float]]:
+    """Return how far intervals reach below and above their values, as `Axes.errorbar` takes them; 0 without ends."""
+    pairs = [
+        (
+            one.value - one.low if one and one.low is not None else 0.0,
+            one.high - one.value if one and one.high is not None else 0.0,
+        )
+        for one in estimates
+    ]
+    return [[below for below, _ in pairs], [above for _, above in pairs]]
 
 
 def mark(

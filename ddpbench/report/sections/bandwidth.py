@@ -12,6 +12,7 @@ from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.judgement import BEST, Standing
 from ddpbench.report.captions import captioned, label_but_links, setting_but_links
 from ddpbench.report.draw import style
+from ddpbench.report.draw.canvas import error_bars
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import MOST_SERIES, Series, variant_words
@@ -376,10 +377,7 @@ def _line(axes: Axes, line: Series, value: _Value) -> None:
     axes.errorbar(
         xs,
         [value.value for value in values],
-        yerr=[
-            [value.value - (value.low if value.low is not None else value.value) for value in values],
-            [(value.high if value.high is not None else value.value) - value.value for value in values],
-        ],
+        yerr=error_bars(values),
         fmt=look.marker,
         linestyle="none",
         color=look.colour,

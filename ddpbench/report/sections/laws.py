@@ -14,6 +14,7 @@ from ddpbench.analysis.sentences import Sentence, capital
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.captions import captioned, label_of
 from ddpbench.report.draw import style
+from ddpbench.report.draw.canvas import error_bars
 from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
@@ -304,10 +305,7 @@ def _paint_curve(axes: Axes, curve: CurveLaws, *, hollow: bool) -> None:
     axes.errorbar(
         [point.world_size for point in curve.laws.points],
         [e.value for e in estimates],
-        yerr=[
-            [e.value - e.low if e.low is not None else 0.0 for e in estimates],
-            [e.high - e.value if e.high is not None else 0.0 for e in estimates],
-        ],
+        yerr=error_bars(estimates),
         fmt=look.marker,
         color=look.colour,
         markersize=6,

@@ -15,6 +15,7 @@ from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.formulas import PAYLOAD
 from ddpbench.report.captions import burst_words, captioned, label_of, setting_of
 from ddpbench.report.draw import style
+from ddpbench.report.draw.canvas import error_bars
 from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
@@ -417,10 +418,7 @@ def _curve(axes: Axes, line: Line) -> None:
     axes.errorbar(
         nodes,
         [point.time_ms.value for point in line.points],
-        yerr=[
-            [point.time_ms.value - (point.time_ms.low or point.time_ms.value) for point in line.points],
-            [(point.time_ms.high or point.time_ms.value) - point.time_ms.value for point in line.points],
-        ],
+        yerr=error_bars(point.time_ms for point in line.points),
         fmt=look.marker,
         linestyle="none",
         color=look.colour,

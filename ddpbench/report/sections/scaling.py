@@ -21,6 +21,7 @@ from ddpbench.report.captions import (
     setting_of,
 )
 from ddpbench.report.draw import style
+from ddpbench.report.draw.canvas import error_bars
 from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
@@ -277,12 +278,6 @@ def _paint_panels(
     return ends
 
 
-def _whiskers(estimates: Sequence[Interval | None]) -> list[list[float]]:
-    below = [e.value - e.low if e and e.low is not None else 0.0 for e in estimates]
-    above = [e.high - e.value if e and e.high is not None else 0.0 for e in estimates]
-    return [below, above]
-
-
 def _plot(axes: Axes, xs: Sequence[float], item: Series, estimates: Sequence[Interval | None]) -> None:
     """Points, whiskers and a thin line that breaks where a point is missing."""
     look = item.look
@@ -292,7 +287,7 @@ def _plot(axes: Axes, xs: Sequence[float], item: Series, estimates: Sequence[Int
     axes.errorbar(
         xs,
         ys,
-        yerr=_whiskers(estimates),
+        yerr=error_bars(estimates),
         fmt=look.marker,
         color=look.colour,
         ecolor=look.ink,

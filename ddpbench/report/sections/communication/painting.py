@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.draw import style
+from ddpbench.report.draw.canvas import error_bars
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.communication.curves import TransferCurve
 from ddpbench.spec import BucketCap
@@ -141,14 +142,10 @@ def _size_axis(axes: Axes, low: float, high: float) -> None:
 def _curve(axes: Axes, row: Row, curve: TransferCurve, points: Sequence[tuple[float, Interval]]) -> None:
     look = style.look(row.case, curve.variant)
     values = [estimate.value for _, estimate in points]
-    whiskers = [
-        [0.0 if e.low is None else e.value - e.low for _, e in points],
-        [0.0 if e.high is None else e.high - e.value for _, e in points],
-    ]
     axes.errorbar(
         [size for size, _ in points],
         values,
-        yerr=whiskers,
+        yerr=error_bars(estimate for _, estimate in points),
         fmt=look.marker,
         linestyle="none",
         color=look.colour,
