@@ -182,7 +182,7 @@ def edits(text: str) -> list[str]:
 
 
 def test_a_report_edits_no_finished_prose() -> None:
-    """A sentence is composed once, by code that knows what stands beside it: `ddpbench/analysis/sentences.py`."""
+    """A sentence is composed once, by code that knows what is shown nearby: `ddpbench/analysis/sentences.py`."""
     paths = {
         path.relative_to(ROOT / "ddpbench").as_posix(): path
         for folder in PROSE

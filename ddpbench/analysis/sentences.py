@@ -1,4 +1,4 @@
-"""Sentences that know which of their words are conditions, so that a page need not tell those twice."""
+"""Sentences that know which of their words are conditions, so that a page states each condition once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Parts:
 class Sentence(str):
     """A start, conditions such as the workload, and an end, as in `DDP at 2 ranks, gpt:nano: speed-up 1.6`.
 
-    As a string it has all conditions. `but` leaves out those that something beside it tells.
+    As a string it has all conditions. `but` leaves out those that the page shows nearby.
     """
 
     __slots__ = ("_parts",)
@@ -57,7 +57,7 @@ class Sentence(str):
         """Put it together.
 
         Args:
-            start: what is told in any case; may be empty.
+            start: stays in any case; may be empty.
             conditions: each a few words; commas divide them.
             end: follows start and conditions, without its full stop. Where nothing is left of them it is left out.
             after: further sentences.
@@ -78,7 +78,7 @@ class Sentence(str):
 
     @property
     def clause(self) -> str:
-        """It without a capital, a full stop and further sentences."""
+        """The sentence without its capital, full stop and further sentences."""
         return self._parts.clause
 
     @property
@@ -86,9 +86,9 @@ class Sentence(str):
         """All its conditions."""
         return self._parts.conditions
 
-    def but(self, told: Collection[str]) -> Sentence:
-        """Return it without the conditions that are told beside it."""
-        kept = tuple(word for word in self.conditions if word not in told)
+    def but(self, shown: Collection[str]) -> Sentence:
+        """Return it without the conditions that are shown nearby."""
+        kept = tuple(word for word in self.conditions if word not in shown)
         return self._of(replace(self._parts, conditions=kept))
 
     def qualified(self, tags: Collection[str]) -> Sentence:
@@ -102,6 +102,6 @@ def sentence(start: str, conditions: Iterable[str] = (), end: str = "") -> Sente
     return Sentence(start, conditions, end, raised=True)
 
 
-def but(text: str, told: Collection[str]) -> str:
-    """Return a text without the conditions that are told beside it, if it knows any."""
-    return text.but(told) if isinstance(text, Sentence) else text
+def but(text: str, shown: Collection[str]) -> str:
+    """Return a text without the conditions that are shown nearby, if it knows any."""
+    return text.but(shown) if isinstance(text, Sentence) else text

@@ -79,7 +79,7 @@ def shared_setting(rows: Sequence[Row], *, but: Collection[str] = ()) -> list[st
 
 
 def shared_words(rows: Sequence[Row]) -> tuple[str, ...]:
-    """What all cases of a run have in common, in words: told once, and then left out of captions and findings.
+    """Return what all cases of a run have in common, in words: shown once, and left out of captions and findings.
 
     Bucket caps are those of all cases that have any.
     """

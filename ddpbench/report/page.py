@@ -349,7 +349,7 @@ def _environment(shared: Collection[str]) -> jinja2.Environment:
     found.filters["counted"] = counted
     found.filters["at_most"] = format_at_most
     found.filters["exactly"] = _exactly
-    found.filters["unshared"] = partial(but, told=shared)
+    found.filters["unshared"] = partial(but, shown=shared)
     return found
 
 

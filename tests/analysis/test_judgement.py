@@ -1,4 +1,4 @@
-"""One verdict has one wording, whoever tells it: a table, a finding, a figure, an answer."""
+"""A verdict has one wording in tables, findings, figures and answers."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def test_a_judgement_has_the_words_of_its_verdict(
     ratio: Interval, cell: str, figure: str, finding: str
 ) -> None:
     found = judged(ratio, 5)
-    assert (found.cell, found.told(bare=True), found.told()) == (cell, figure, finding)
-    beside = Compared(
+    assert (found.cell, found.phrase(bare=True), found.phrase()) == (cell, figure, finding)
+    in_report = Compared(
         topic="precision", case_id="a", best_case_id="b", ratio=ratio, verdict=found.verdict
     ).judgement
-    assert (beside.cell, beside.told()) == (cell, finding), "the report has the same words"
+    assert (in_report.cell, in_report.phrase()) == (cell, finding), "the report has the same words"
 
 
 @pytest.mark.parametrize(("value", "longer", "faster"), [
@@ -50,7 +50,7 @@ def test_steps_of_which_one_takes_twice_as_long_are_told_so(value: float, longer
 def test_a_standing_has_the_words_of_its_verdict() -> None:
     def words(verdict: str, high: float) -> tuple[str, str]:
         one = Standing(verdict=verdict, against="b", ratio=Interval(1.05, 1.0, high))  # type: ignore[arg-type]
-        return one.cell("strategy"), one.told()
+        return one.cell("strategy"), one.phrase()
 
     assert words("best", 1.1) == ("best strategy", "best")
     assert words("as good", 1.016) == ("as good as the best strategy (at most 1.6 % longer)", "as good")

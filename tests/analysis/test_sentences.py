@@ -1,4 +1,4 @@
-"""Sentences leave out what is told beside them, whatever their words are."""
+"""Sentences leave out conditions that a page shows nearby."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHARED = ("gpt:micro", "weak scaling with a local batch of 4", "CPU", "emulated 
          "Made on a CPU, gpt:micro, CPU."),
     ],
 )  # fmt: skip
-def test_a_sentence_leaves_out_conditions_that_are_told_beside_it(
+def test_a_sentence_leaves_out_conditions_that_are_shown_nearby(
     sentence: Sentence, whole: str, short: str
 ) -> None:
     assert sentence == whole

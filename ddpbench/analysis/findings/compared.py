@@ -272,10 +272,10 @@ def _sentence(pair: _Pair, judged: Judgement, apart: _Apart) -> Finding:
         ):
             first, second, verdict = second, first, "faster"  # what is faster stands first
             a, b, ratio = b, a, ratio.reciprocal()
-        ahead = is_faster(by, than=True) if verdict == "faster" else f"{judged.told()} than"
+        ahead = is_faster(by, than=True) if verdict == "faster" else f"{judged.phrase()} than"
         text = f"{first} {verb} {ahead} {second}"
     elif verdict == "equivalent":
-        text = f"{first} and {second} are {judged.told()}"
+        text = f"{first} and {second} are {judged.phrase()}"
         rest = f": step times differ by {signed(ratio)}"
     else:
         text, rest = f"{first} against {second}", f": {OPEN}; {undecided(ratio)}"

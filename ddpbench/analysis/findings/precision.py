@@ -29,7 +29,7 @@ def _sentence(group: PrecisionGroup) -> Finding:
     if not decided:
         text = sentence(*who, f": not enough launches to compare precisions (under {MIN_ROUNDS} rounds)")
         return Finding(kind="precision", text=text, evidence="precision", verdict="too few")
-    parts = [f"{run.case.precision} is {judged.told()}" for run, judged in decided]
+    parts = [f"{run.case.precision} is {judged.phrase()}" for run, judged in decided]
     sizes = [f"{run.case.precision}: {size}" for run, judged in decided for size in judged.size_tags]
     rounds = min(judged.rounds for _, judged in decided)
     verdicts = {judged.verdict for _, judged in decided}

@@ -13,7 +13,7 @@ MARGIN = 0.02
 """Differences of step time within 2 % are called equivalent."""
 MARGIN_WORDS = f"{100 * MARGIN:g} %"
 RATIO_THRESHOLD = 2.0
-"""Steps of which one takes at least so many times as long as the other are told so, and not in per cent."""
+"""From this ratio of two step times on, the ratio is given, and not a difference in per cent."""
 Verdict = Literal["faster", "slower", "equivalent", "unresolved", "too few"]
 BestVerdict = Literal["best", "as good", "slower", "cannot tell", "too few"]
 BEST: Final = "best"
@@ -25,9 +25,9 @@ TOO_FEW_WORDS = "too few rounds"
 
 
 def percent_of(found: Interval, sign: str = "", *, bare: bool = False) -> str:
-    """Return a fraction as `85 % [78, 92]`, with the digits that its interval bears; `sign` is `+` for a difference.
+    """Return a fraction as `85 % [78, 92]`, with the digits that its interval supports; `sign` is `+` for a difference.
 
-    An end beside the margin is not rounded to it: `20 % [1.5, 42]`. Where `bare`, the interval is left out.
+    An end close to the margin is not rounded to it: `20 % [1.5, 42]`. Where `bare`, the interval is left out.
     """
     value = 100 * found.value
     ends = [None if end is None else 100 * end for end in (found.low, found.high)]
@@ -60,7 +60,7 @@ def _less_one(ratio: Interval) -> Interval:
 
 
 def plain(interval: Interval, *, bare: bool = False) -> str:
-    """Return a ratio, a time or a rate with the digits that its interval bears, `15 [14, 16]`; `bare`: `15`."""
+    """Return a ratio, a time or a rate with the digits that its interval supports, `15 [14, 16]`; `bare`: `15`."""
     digits = decimals_borne(interval.value, interval.low, interval.high, nulls=(0.0, 1.0))
     text = f"{interval.value:,.{digits}f}"
     if bare or interval.low is None or interval.high is None:
@@ -71,7 +71,7 @@ def plain(interval: Interval, *, bare: bool = False) -> str:
 def takes_longer(ratio: Interval, *, bare: bool = False, than: bool = False) -> str:
     """Return how long a step takes that is the longer one: `34 % [31, 38] longer`, `3.1 [2.9, 3.3] times as long`.
 
-    With `than` it goes on with the other: `34 % longer than`, `3.1 times as long as`.
+    With `than` it continues with the other: `34 % longer than`, `3.1 times as long as`.
     """
     if ratio.value >= RATIO_THRESHOLD:
         return f"{plain(ratio, bare=bare)} times as long{' as' if than else ''}"
@@ -102,7 +102,7 @@ def longer_or_shorter(ratio: Interval) -> str:
 
 
 OPEN = "no significant difference"
-"""Of two cases that are not told apart."""
+"""For two cases that a comparison does not distinguish."""
 EQUAL = f"equivalent within {MARGIN_WORDS}"
 
 
@@ -126,7 +126,7 @@ class Judgement:
 
     @property
     def cell(self) -> str:
-        """The verdict on A for a table, or beside a sentence."""
+        """The verdict on A for a table, or next to a sentence."""
         return CELLS.get(self.verdict, self.verdict)
 
     @property
@@ -134,7 +134,7 @@ class Judgement:
         """The longer step over the shorter one."""
         return self.ratio if self.ratio.value >= 1 else self.ratio.reciprocal()
 
-    def told(self, *, bare: bool = False) -> str:
+    def phrase(self, *, bare: bool = False) -> str:
         """Return what A is for a figure or a part of a sentence: `31 % [29, 33] faster`, `equivalent within 2 %`."""
         if self.verdict == "faster":
             return is_faster(self.by, bare=bare)
@@ -150,7 +150,7 @@ class Judgement:
 
     @property
     def size_tags(self) -> tuple[str, ...]:
-        """That a difference that was decided is small, or may be."""
+        """Tags that a difference that was decided is small, or may be."""
         if self.verdict not in ("faster", "slower"):
             return ()
         if self.small:
@@ -225,8 +225,8 @@ class Standing:
             SLOWER: SLOWER,
         }.get(self.verdict, f"{TOO_FEW_WORDS} to compare")
 
-    def told(self) -> str:
-        """Return the verdict beside a point of a figure: `37 % longer`, `as good`; empty where rounds are too few."""
+    def phrase(self) -> str:
+        """Return the verdict next to a point of a figure: `37 % longer`, `as good`; empty where rounds are too few."""
         if self.verdict == SLOWER:
             return takes_longer(self.ratio, bare=True)
         return "" if self.verdict == TOO_FEW else self.verdict

@@ -151,7 +151,7 @@ def _heading(groups: Sequence[Sequence[Row]], told: Mapping[str, Standing]) -> s
     parts = [f"{_name(group)}: {told_first}"]
     if unsure and equals:
         parts.append(f"this sweep cannot tell of {series_of(unsure)}")
-    slower = [f"{shape(row)} takes {one.told()}" for row, one in judged if one.verdict == SLOWER]
+    slower = [f"{shape(row)} takes {one.phrase()}" for row, one in judged if one.verdict == SLOWER]
     if slower:
         parts.append(f"a step of {series_of(slower)}")
     return "; ".join(parts)
@@ -194,7 +194,7 @@ def _points(
 ) -> Groups:
     def point(row: Row) -> Point:
         step = row.step_time_s.scaled(1e3) if row.step_time_s and row.ok else None
-        gap = told[row.case_id].told() if row.case_id in told else ""
+        gap = told[row.case_id].phrase() if row.case_id in told else ""
         return Point(
             name=shape(row),
             estimate=step,

@@ -125,7 +125,7 @@ def _heading(groups: Sequence[Sequence[Row]], words: _Words) -> str:
         return "Every precision ran oversubscribed: none is ranked"
     group = fair[0]
     told = [
-        f"{row.case.precision} is {words[row.case_id].told(bare=True)}"
+        f"{row.case.precision} is {words[row.case_id].phrase(bare=True)}"
         for row in group
         if row.case_id in words and words[row.case_id].verdict in ("faster", "slower", "equivalent")
     ]
@@ -179,7 +179,7 @@ def _table(
 def _points(groups: Sequence[Sequence[Row]], words: _Words, raw: Mapping[str, Sequence[float]]) -> Groups:
     def point(row: Row) -> Point:
         step = row.step_time_s.scaled(1e3) if row.step_time_s and row.ok else None
-        gap = words[row.case_id].told(bare=True) if row.case_id in words else ""
+        gap = words[row.case_id].phrase(bare=True) if row.case_id in words else ""
         return Point(
             name=row.case.precision,
             estimate=step,
