@@ -44,13 +44,13 @@ def decide(
     claims: Sequence[PlannedClaim],
 ) -> DecidedRun:
     """Return the cases with what the claims say of their pairs, and the table of that."""
-    target = plan.budget.target_half_width
-    results = case_results(cases, target, machine)
+    targets = plan.target_half_widths()
+    results = case_results(cases, targets, machine)
     checks = check_cases(results, fabrics)
     decided = decided_claims(claims, cases, checks.withheld)
     if decided:
         cases = judged_by_claims(cases, decided)
-        results = case_results(cases, target, machine)
+        results = case_results(cases, targets, machine)
     return DecidedRun(cases=cases, results=results, table=table_of(results), claims=decided, checks=checks)
 
 

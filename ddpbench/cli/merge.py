@@ -19,7 +19,8 @@ def add_parser(commands: Any) -> None:
         description="Copy the finished launches of several run directories into a new one, so that world "
         "sizes from several allocations form one curve. Machine type and program must match; "
         "the numbers of cores, GPUs and ranks may differ. Ratios are only taken within the "
-        "rounds of one run. Ends with 1 where a merged case is not ok, as the sweeps did.",
+        "rounds of one run. A case is ok if it was in one of the runs, or has in all together the "
+        "rounds that each of those that planned it asked for. Ends with 1 where a merged case is not ok.",
     )
     parser.add_argument(
         "run_dirs", nargs="+", type=Path, metavar="RUN_DIR", help="two run directories or more"

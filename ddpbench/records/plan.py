@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError, create_model
 
@@ -20,6 +20,30 @@ from ddpbench.spec.claims import Kind, Of, Past, PlannedClaim
 from ddpbench.spec.documents import MAX_CHARACTERS, MAX_KEYS, odd_parts
 from ddpbench.spec.limits import MAX_CLAIMS, MAX_HISTORY, MAX_NODES, MAX_PAIRS, MAX_RATE
 from ddpbench.texts import shortened, unprintable
+
+Starter = Literal["sweep", "submit", "plan"]
+"""The command that a run was started by."""
+MOST_MERGED = 1_000
+"""Runs that one may be merged from: each is held against each case."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MergedRun:
+    """A run that a merged one has launches of: what it was to reach, and where its rounds are."""
+
+    path: str
+    """Its directory, as the merge was given it."""
+    started_by: Starter
+    first_round: int
+    """Its first round, as the merged run counts them."""
+    end_round: int
+    """The round after its last."""
+    rounds_min: int
+    target_half_width: float
+    spent: bool
+    """Whether `budget.total` ended it."""
+    cases: frozenset[str]
+    """Ids of the cases that it was to run, and whose launches the merge took."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +64,21 @@ class StoredPlan:
     """What the run is to decide."""
     scope: str = ""
     """Why it has just these cases, where the experiment says so."""
+    merged: tuple[MergedRun, ...] = ()
+    """The runs that it was merged from; none where it was not, or by a version that did not note them."""
+
+    def merged_of(self, case_id: str) -> list[MergedRun]:
+        """Return the merged runs that were to run a case."""
+        return [run for run in self.merged if case_id in run.cases]
+
+    def target_half_widths(self) -> dict[str, float]:
+        """Return the half-width that each case's interval was to reach, by id: of a merged run, the narrowest."""
+        found = dict.fromkeys(self.ids, self.budget.target_half_width)
+        asked: dict[str, float] = {}
+        for run in self.merged:
+            for case_id in run.cases:
+                asked[case_id] = min(run.target_half_width, asked.get(case_id, run.target_half_width))
+        return found | asked
 
     def case(self, case_id: str) -> PlannedCase | None:
         """Return the planned case of that id."""
@@ -77,6 +116,11 @@ def planned_json(entry: PlannedCase) -> dict[str, Any]:
 def launches_json(order: Iterable[tuple[int, str]]) -> list[dict[str, Any]]:
     """Return the order of launches as `plan.json` holds it."""
     return [{"round": number, "case_id": case_id} for number, case_id in order]
+
+
+def merged_json(runs: Iterable[MergedRun]) -> list[dict[str, Any]]:
+    """Return the runs that one was merged from as `plan.json` holds them."""
+    return [{**asdict(run), "cases": sorted(run.cases)} for run in runs]
 
 
 def claims_json(claims: Iterable[PlannedClaim]) -> dict[str, Any]:
@@ -234,6 +278,17 @@ class _Claim(BaseModel, strict=True, extra="forbid"):
     pairs: Annotated[list[_Two], Field(max_length=_MOST_PAIRS)]
 
 
+class _MergedRun(BaseModel, strict=True, extra="forbid"):
+    path: str
+    started_by: Starter
+    first_round: Annotated[int, Field(ge=0, lt=10**9)]
+    end_round: Annotated[int, Field(ge=0, lt=10**9)]
+    rounds_min: Annotated[int, limits.ROUNDS]
+    target_half_width: Annotated[float, limits.HALF_WIDTH]
+    spent: bool
+    cases: list[str]
+
+
 class _Plan(BaseModel, strict=True):
     experiment: str
     question: str
@@ -243,6 +298,7 @@ class _Plan(BaseModel, strict=True):
     run_id: Annotated[str, Field(pattern=f"^{RUN_ID.pattern}$")] = ""
     scope: str = ""
     claims: Annotated[list[_Claim], Field(max_length=_MOST_CLAIMS)] = []
+    merged: Annotated[list[_MergedRun], Field(max_length=MOST_MERGED)] = []
 
 
 _PLAN: TypeAdapter[_Plan] = TypeAdapter(_Plan)
@@ -295,6 +351,10 @@ def read_plan(run: RunDir) -> StoredPlan:
     pairs = (case_id for claim in found.claims for pair in claim.pairs for case_id in pair)
     if stray := next((case_id for case_id in pairs if case_id not in known), None):
         raise damaged(run.plan, f"a claim is about {shortened(stray)}, which is none of its cases")
+    if stray := next(
+        (case_id for one in found.merged for case_id in one.cases if case_id not in known), None
+    ):
+        raise damaged(run.plan, f"it was merged from a run of {shortened(stray)}, which is none of its cases")
     unpack(run)
     return StoredPlan(
         experiment=found.experiment,
@@ -317,6 +377,9 @@ def read_plan(run: RunDir) -> StoredPlan:
                 pairs=tuple((a, b) for a, b in claim.pairs),
             )
             for claim in found.claims
+        ),
+        merged=tuple(
+            MergedRun(**{**one.model_dump(), "cases": frozenset(one.cases)}) for one in found.merged
         ),
     )
 

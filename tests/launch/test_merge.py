@@ -40,12 +40,20 @@ def launches(run: RunDir, case: Case, step_ms: float, numbers: range) -> None:
 
 
 def a_run(
-    path: Path, cases: dict[Case, float], *, rounds: int = 5, crowded: int = 99, **machine: Any
+    path: Path,
+    cases: dict[Case, float],
+    *,
+    rounds: int = 5,
+    asked: int | None = None,
+    half_width: float = 0.02,
+    crowded: int = 99,
+    **machine: Any,
 ) -> RunDir:
-    """A run of five rounds; `machine` changes its identity, or its context's host and start."""
+    """A run of so many rounds, of those asked for; `machine` changes its identity, or its context's host and start."""
     run = RunDir(path)
     planned = [PlannedCase(case=case, oversubscribed=case.world_size > crowded) for case in cases]
-    write_plan(run, planned, Budget(rounds_min=rounds, rounds_max=rounds))
+    fewest = asked or rounds
+    write_plan(run, planned, Budget(rounds_min=fewest, rounds_max=fewest, target_half_width=half_width))
     data = json.loads(run.machine.read_text(encoding="utf-8"))
     for key, value in {"started_utc": f"2026-03-04T09:12:{len(str(path)):02}+00:00", **machine}.items():
         data["context" if key in data["context"] else "identity"][key] = value
@@ -323,3 +331,166 @@ def test_cases_of_different_runs_make_no_sentence_about_speed(tmp_path: Path) ->
         "Not compared: 1 pair of cases that share no rounds"
     )
     assert summary.course.counts.planned == summary.course.counts.succeeded == 20
+
+
+def errors_of(run: RunDir) -> dict[str, str]:
+    """The error of each case by its label's strategy and ranks; empty of one that is ok."""
+    frame = ddpbench.load(run.path).fillna({"error": ""})
+    assert [text == "" for text in frame["error"]] == [status == "ok" for status in frame["status"]]
+    return dict(zip(frame["case_id"], frame["error"], strict=True))
+
+
+def test_a_case_that_no_run_finished_stays_unfinished_beside_a_run_that_asked_for_less(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ddp, far = case_of("ddp", 2), case_of("ddp", 4)
+    short = a_run(tmp_path / "short", {SINGLE: 100, ddp: 110}, rounds=3, asked=5)
+    whole = a_run(tmp_path / "whole", {SINGLE: 100, far: 110}, rounds=2, started_utc="later")
+    out = tmp_path / "out"
+    assert cli(["merge", str(short.path), str(whole.path), "--out", str(out)]) == 1
+    told = capsys.readouterr().err
+    said = f"measured in 3 of at least 5 rounds so far; resume with: ddpbench sweep {short.path}, then merge again"
+    assert said in told
+    errors = errors_of(RunDir(out))
+    assert errors == {SINGLE.case_id: "", far.case_id: "", ddp.case_id: said}
+    # and so in a merge of the merge, and in the other order
+    other = a_run(tmp_path / "other", {far: 110}, rounds=2, started_utc="last")
+    for number, paths in enumerate(([out, other.path], [other.path, out])):
+        assert errors_of(merge(paths, tmp_path / f"again{number}").run)[ddp.case_id] == said
+    more = a_run(tmp_path / "more", {ddp: 110}, rounds=2, asked=5, started_utc="more")
+    assert errors_of(merge([out, more.path], tmp_path / "enough").run)[ddp.case_id] == "", "five together"
+
+
+def test_runs_of_the_same_case_count_together_towards_the_most_that_one_asked_for(tmp_path: Path) -> None:
+    few = a_run(tmp_path / "few", {SINGLE: 100}, rounds=1, asked=2)
+    many = a_run(tmp_path / "many", {SINGLE: 100}, rounds=3, asked=5, started_utc="later")
+    error = errors_of(merge([few.path, many.path], tmp_path / "out").run)[SINGLE.case_id]
+    assert error == (
+        f"measured in 4 of at least 5 rounds so far; resume with: ddpbench sweep {few.path} or ddpbench sweep "
+        f"{many.path}, then merge again"
+    )
+    done = a_run(tmp_path / "done", {SINGLE: 100}, rounds=2, started_utc="last")
+    assert errors_of(merge([many.path, done.path], tmp_path / "ok").run) == {SINGLE.case_id: ""}, "ok in one"
+
+
+def test_a_case_that_a_spent_budget_left_with_few_rounds_is_as_ok_as_it_was(tmp_path: Path) -> None:
+    spent = a_run(tmp_path / "spent", {SINGLE: 100}, rounds=1, asked=5)
+    write_sessions(spent, "budget")
+    whole = a_run(tmp_path / "whole", {case_of("ddp", 2): 110}, started_utc="later")
+    assert errors_of(spent) == {SINGLE.case_id: ""}
+    assert set(errors_of(merge([spent.path, whole.path], tmp_path / "out").run).values()) == {""}
+
+
+def test_a_run_whose_launches_are_left_out_asks_for_nothing(tmp_path: Path) -> None:
+    ddp = case_of("ddp", 4)
+    small = a_run(tmp_path / "small", {SINGLE: 100, ddp: 300}, rounds=6, crowded=2)
+    large = a_run(tmp_path / "large", {ddp: 110}, rounds=1, asked=2, started_utc="later")
+    merged = merge([small.path, large.path], tmp_path / "out").run
+    assert "1 of at least 2 rounds so far" in errors_of(merged)[ddp.case_id]
+    other = a_run(tmp_path / "other", {ddp: 110}, rounds=1, asked=3, started_utc="last")
+    again = merge([merged.path, other.path], tmp_path / "again").run
+    assert "2 of at least 3 rounds so far" in errors_of(again)[ddp.case_id]
+
+
+def test_the_launches_of_a_run_that_follows_do_not_make_a_case_of_a_merge_ok(tmp_path: Path) -> None:
+    ddp = case_of("ddp", 4)
+    small = a_run(tmp_path / "small", {ddp: 300}, rounds=4, crowded=2)
+    short = a_run(tmp_path / "short", {SINGLE: 100}, rounds=1, asked=2, started_utc="later")
+    merged = merge([short.path, small.path], tmp_path / "crowded").run
+    large = a_run(tmp_path / "large", {SINGLE: 100, ddp: 110}, rounds=1, asked=3, started_utc="last")
+    again = merge([merged.path, large.path], tmp_path / "again").run
+    assert "2 of at least 3 rounds so far" in errors_of(again)[SINGLE.case_id]
+
+
+def test_a_merge_of_a_version_that_did_not_note_what_was_asked_is_read_as_before(tmp_path: Path) -> None:
+    one = a_run(tmp_path / "one", {SINGLE: 100}, rounds=2)
+    two = a_run(tmp_path / "two", {SINGLE: 100, case_of("ddp", 2): 110}, rounds=1, asked=2, started_utc="b")
+    old = merge([one.path, two.path], tmp_path / "old").run
+    plan = old.read_json(old.plan)
+    del plan["merged"]
+    plan["budget"]["rounds_min"] = 2
+    old.plan.write_text(json.dumps(plan), encoding="utf-8")
+    said = (
+        f"measured in 1 of at least 2 rounds so far; resume with: ddpbench sweep {one.path} or ddpbench sweep "
+        f"{two.path}, then merge again"
+    )
+    assert errors_of(old) == {SINGLE.case_id: "", case_of("ddp", 2).case_id: said}
+    three = a_run(tmp_path / "three", {SINGLE: 100}, rounds=1, started_utc="last")
+    again = merge([old.path, three.path], tmp_path / "again").run
+    assert errors_of(again) == {SINGLE.case_id: "", case_of("ddp", 2).case_id: said}
+
+
+def test_an_interval_is_held_against_what_was_asked_for_its_case(tmp_path: Path) -> None:
+    near, far = case_of("ddp", 2), case_of("ddp", 4)
+    coarse = a_run(tmp_path / "coarse", {SINGLE: 100, near: 110}, half_width=0.5)
+    fine = a_run(tmp_path / "fine", {SINGLE: 100, far: 150}, half_width=0.0001, started_utc="later")
+    merged = merge([coarse.path, fine.path], tmp_path / "out").run
+    frame = ddpbench.load(merged.path).set_index("case_id")
+    assert frame.loc[near.case_id, "ci_reached"]
+    assert not frame.loc[far.case_id, "ci_reached"]
+    told = [text for text in summarize(merged).conclusions.validity if "the target half-width" in text]
+    assert told == [
+        "2 cases did not reach the target half-width of 0.01 % (single at 1 rank, DDP at 4 ranks)."
+    ]
+
+
+def test_more_runs_than_a_plan_may_name_are_not_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [a_run(tmp_path / name, {SINGLE: 100}, rounds=1, started_utc=name) for name in ("a", "b")]
+    monkeypatch.setattr("ddpbench.launch.merge.merge.MOST_MERGED", 1)
+    with pytest.raises(RequestError, match="2 runs are too many for one; 1 are the most"):
+        merge([run.path for run in runs], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_added_up_stays_within_the_limits_of_an_experiment(tmp_path: Path) -> None:
+    runs = [a_run(tmp_path / name, {SINGLE: 100}, rounds=1, started_utc=name) for name in ("a", "b")]
+    for run in runs:
+        plan = run.read_json(run.plan)
+        plan["budget"] |= {"total": 2e6, "rounds_max": 1000}
+        plan["launches"] = [{"round": 999, "case_id": SINGLE.case_id}]
+        run.plan.write_text(json.dumps(plan), encoding="utf-8")
+        shutil.rmtree(run.case(SINGLE.case_id))
+        launches(run, SINGLE, 100, range(999, 1000))
+    merged = merge([run.path for run in runs], tmp_path / "out").run
+    assert ddpbench.load(merged.path)["status"].tolist() == ["ok"]
+
+
+def test_a_failed_case_of_a_merge_names_the_run_to_measure_again(tmp_path: Path) -> None:
+    one = a_run(tmp_path / "one", {SINGLE: 100})
+    two = a_run(tmp_path / "two words", {SINGLE: 100, case_of("ddp", 4): 110}, started_utc="later")
+    for outcome in two.cases.glob("ddp-*/launch-*/outcome.json"):
+        told = json.loads(outcome.read_text()) | {"status": "failed", "error": "made up"}
+        outcome.write_text(json.dumps(told))
+    error = errors_of(merge([one.path, two.path], tmp_path / "out").run)[case_of("ddp", 4).case_id]
+    assert f"measure again with: ddpbench sweep '{two.path}' --retry-failed, then merge again)" in error
+    assert str(one.path) not in error
+
+
+@pytest.mark.parametrize(
+    ("context", "command"),
+    [
+        ({"submitted_nodes": 1}, "ddpbench submit {parent}"),
+        ({"planned_nodes": ["a"]}, "the lines of ddpbench plan {path}"),
+    ],
+)
+def test_a_merge_says_how_each_run_is_started_again(
+    tmp_path: Path, context: dict[str, Any], command: str
+) -> None:
+    one = a_run(tmp_path / "sub" / "one", {SINGLE: 100}, rounds=1, asked=2)
+    data = one.read_json(one.machine)
+    data["context"] |= context
+    one.machine.write_text(json.dumps(data), encoding="utf-8")
+    two = a_run(tmp_path / "two", {case_of("ddp", 2): 100}, started_utc="later")
+    error = errors_of(merge([one.path, two.path], tmp_path / "out").run)[SINGLE.case_id]
+    told = command.format(parent=one.path.parent, path=one.path)
+    assert error.endswith(f"resume with: {told}, then merge again")
+
+
+def test_the_merged_run_of_a_submission_is_resumed_by_submitting_again(tmp_path: Path) -> None:
+    one = a_run(tmp_path / "nodes-1", {SINGLE: 100}, rounds=1, asked=2)
+    two = a_run(tmp_path / "nodes-2", {SINGLE: 100}, rounds=0, asked=2, started_utc="later")
+    (tmp_path / "submission.json").write_text("{}")
+    error = errors_of(merge([one.path, two.path], tmp_path / "merged").run)[SINGLE.case_id]
+    assert error.endswith(f"so far; resume with: ddpbench submit {tmp_path}")

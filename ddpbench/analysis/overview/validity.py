@@ -11,10 +11,10 @@ from ddpbench.analysis.findings.groups import equal_buckets
 from ddpbench.analysis.findings.loss import loss_sentences
 from ddpbench.analysis.findings.pairing import pairing_sentences
 from ddpbench.analysis.names import Names
-from ddpbench.analysis.read.cases import resume_command
 from ddpbench.analysis.read.faults import fault_sentences
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.staleness import staleness_sentences
+from ddpbench.analysis.read.status import resume_command
 from ddpbench.analysis.sentences import capital
 from ddpbench.analysis.statistics.correlation import (
     TOLD_FROM,
@@ -96,7 +96,7 @@ def validity_sentences(
     yield from _disturbances(measured)
     yield from fault_sentences(measured, names)
     yield from staleness_sentences(measured, names)
-    yield from _wide(results, names, plan.budget.target_half_width, stop_reason)
+    yield from _wide(results, names, stop_reason)
     yield from _unequal_parameters(measured, names)
     yield from _shared_cores(measured, names)
     yield from _several_hosts(measured, names)
@@ -186,10 +186,13 @@ def _how_much(flag: str, measured: Sequence[CaseRun]) -> str:
     return f" ({100 * median(shares):.1f} % of the cores' time in the median of all, {100 * max(shares):.1f} % at most)"
 
 
-def _wide(results: Sequence[CaseResult], names: Names, target: float, stop_reason: str) -> Iterable[str]:
-    """Yield which cases' intervals stayed wider than the target, and why the sweep ended."""
-    wide = [one.run for one in results if one.ci_reached is False]
-    if wide:
+def _wide(results: Sequence[CaseResult], names: Names, stop_reason: str) -> Iterable[str]:
+    """Yield which cases' intervals stayed wider than their target, and why the sweep ended."""
+    asked: dict[float, list[CaseRun]] = {}
+    for one in results:
+        if one.ci_reached is False:
+            asked.setdefault(one.target, []).append(one.run)
+    for target, wide in asked.items():
         yield (
             f"{names.not_reached(wide)} the target half-width of {100 * target:g} %"
             f"{_END_WORDS.get(stop_reason, '')}{names.listed(wide)}."

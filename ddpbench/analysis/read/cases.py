@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from ddpbench.analysis.read.launches import NOT_STEADY, CaseRun, Launch, ProofRun
 from ddpbench.analysis.read.measurement import damage_sentence, read_measurement
 from ddpbench.analysis.read.overlap import Instrumented, breakdowns
 from ddpbench.analysis.read.parts import RankSteps
+from ddpbench.analysis.read.status import status_of
 from ddpbench.analysis.statistics.correlation import correlation_of
 from ddpbench.analysis.statistics.steady import unsteady
-from ddpbench.errors import IdentityError
 from ddpbench.records import (
-    WORST_FIRST,
     Address,
-    CaseStatus,
     Costs,
     LaunchDir,
     LaunchRecords,
@@ -25,15 +22,11 @@ from ddpbench.records import (
     RunDir,
     read_launch,
 )
-from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import StoredPlan
 from ddpbench.records.sessions import Sessions, stop_reason_of
-from ddpbench.spec import Budget, PlannedCase, grouping
+from ddpbench.spec import grouping
 from ddpbench.strategies.traits import told_apart
 from ddpbench.telling import Told, to_nobody
-from ddpbench.texts import command
-from ddpbench.units import format_seconds
-from ddpbench.workloads import is_import_path
 
 
 def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
@@ -75,7 +68,7 @@ def read_unjudged(run: RunDir, plan: StoredPlan, told: Told = to_nobody) -> list
         left_out += strays
         if proof is not None and proof.status == "skipped":
             planned = replace(planned, skip_reason=proof.error)
-        status, error = _status(planned, launches, proof, plan.budget, run.path, spent=spent)
+        status, error = status_of(plan, planned, launches, proof, run.path, spent=spent)
         known = steps if status != "diverged" else {}
         instrumented.append(
             Instrumented(
@@ -169,59 +162,3 @@ def _proof_of(records: LaunchRecords) -> ProofRun:
         flops_per_sample=costs.flops_per_sample if costs is not None else None,
         dataset_samples=costs.dataset_samples if costs is not None else None,
     )
-
-
-def _status(
-    planned: PlannedCase,
-    launches: Sequence[Launch],
-    proof: ProofRun | None,
-    budget: Budget,
-    path: Path,
-    *,
-    spent: bool,
-) -> tuple[CaseStatus, str]:
-    """Return a case's status, and for what is not ok a sentence that says what to do.
-
-    Where the sweep ended with its budget `spent`, fewer rounds than were promised do.
-    """
-    if planned.skip_reason is not None:
-        return "skipped", planned.skip_reason
-    if proof is not None and proof.status != "ok":
-        return proof.status, proof.error or "the proof before timing failed; see its log in the case's folder"
-    ok = sum(launch.ok for launch in launches)
-    bad = [launch for launch in launches if not launch.ok]
-    if ok >= (budget.rounds_min if not spent or bad else 1):
-        return "ok", ""
-    if bad:
-        worst = min(bad, key=lambda launch: WORST_FIRST.index(launch.status))
-        counted = f"{len(bad)} of {len(launches)} launches {'were' if len(bad) != 1 else 'was'} not ok"
-        folder = RunDir(path).launch(worst.case_id, "measure", worst.round)
-        logs = f"logs in {folder.path}; " if folder.log_files() else ""  # a run that is kept has none
-        advice = f"after fixing this, measure again with: {resume_command(path, '--retry-failed')}"
-        named = (planned.case.workload, planned.case.strategy, planned.case.algorithm)
-        own = [name for name in named if is_import_path(name)]
-        if own:  # numbers of two programs do not belong in one run
-            files = dict.fromkeys(name.rpartition(":")[0] for name in own)
-            advice += f", or with another --out where {' or '.join(files)} had to change"
-        return worst.status, f"round {worst.round + 1}: {worst.error} ({counted}; {logs}{advice})"
-    if spent and not ok:
-        sentence = (
-            f"not measured: budget.total, {format_seconds(budget.total)}, was spent before its first launch"
-        )
-        return "unfinished", f"{sentence}; resume with: {resume_command(path)}"
-    sentence = f"measured in {ok} of at least {budget.rounds_min} rounds so far"
-    return "unfinished", f"{sentence}; resume with: {resume_command(path)}"
-
-
-def resume_command(path: Path | str, *flags: str) -> str:
-    """Return what goes on with a run: a sweep, the submission it is part of, or the lines for its nodes' launcher."""
-    try:
-        context = read_machine(RunDir(Path(path))).get("context", {})
-    except IdentityError:  # the report says so
-        context = {}
-    if "submitted_nodes" in context:
-        return command("ddpbench", "submit", Path(path).parent, *flags)
-    if "planned_nodes" in context:
-        lines = f"the lines of {command('ddpbench', 'plan', path)}"
-        return f"{lines}, with {' '.join(flags)} at their end" if flags else lines
-    return command("ddpbench", "sweep", path, *flags)

@@ -166,7 +166,7 @@ def _check_possible(plan: StoredPlan, runs: Sequence[CaseRun], machine: Mapping[
     Raises:
         RequestError: it has such numbers.
     """
-    for wrong in check_cases(case_results(runs, plan.budget.target_half_width, machine)).withheld.values():
+    for wrong in check_cases(case_results(runs, plan.target_half_widths(), machine)).withheld.values():
         raise RequestError(f"{wrong.why_withheld}; measure this curve again, on a quiet machine")
 
 

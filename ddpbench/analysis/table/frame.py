@@ -24,7 +24,7 @@ _ALWAYS = COLUMNS[: COLUMNS.index("dilation") + 1]
 
 def case_table(plan: StoredPlan, cases: Sequence[CaseRun], machine: Mapping[str, Any]) -> pd.DataFrame:
     """Return the table of cases already read; `machine` is machine.json."""
-    return table_of(case_results(cases, plan.budget.target_half_width, machine))
+    return table_of(case_results(cases, plan.target_half_widths(), machine))
 
 
 def table_of(results: Sequence[CaseResult]) -> pd.DataFrame:

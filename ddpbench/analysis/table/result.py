@@ -321,17 +321,19 @@ class CaseResult:
         return added(launch.staleness for launch in self.run.good) or None
 
 
-def case_results(cases: Sequence[CaseRun], target: float, machine: Mapping[str, Any]) -> list[CaseResult]:
+def case_results(
+    cases: Sequence[CaseRun], targets: Mapping[str, float], machine: Mapping[str, Any]
+) -> list[CaseResult]:
     """Return the results of cases already read, in their order.
 
     Args:
         cases: all of a run.
-        target: the half-width that their intervals were to have, a fraction.
+        targets: by case id the half-width that its interval was to have, a fraction.
         machine: machine.json.
     """
     others, computing = {run.case_id: run for run in cases}, _compute_times(cases)
     return [
-        CaseResult(run=run, others=others, computing=computing, target=target, machine=machine)
+        CaseResult(run=run, others=others, computing=computing, target=targets[run.case_id], machine=machine)
         for run in cases
     ]
 

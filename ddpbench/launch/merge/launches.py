@@ -57,6 +57,18 @@ def all_cases(sources: Sequence[Source]) -> dict[str, dict[str, Any]]:
     return found
 
 
+def cases_taken(source: Source, cases: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
+    """Return the ids of a source's cases of which `copy_case` takes what is finished."""
+    return frozenset(
+        own["case_id"] for own in source.plan["cases"] if not _is_crowded(own, cases[own["case_id"]])
+    )
+
+
+def _is_crowded(own: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
+    """Return whether a case had too few cores in a source, and in another enough."""
+    return bool(own["oversubscribed"] and not entry["oversubscribed"])
+
+
 def copy_case(
     source: Source, case_id: str, entry: Mapping[str, Any], offset: int, merged: Merged
 ) -> list[int]:
@@ -79,7 +91,7 @@ def copy_case(
         )
     launches = [one for one in found if not one.mixed_up]
     finished = [one for one in launches if one.finished]
-    if own["oversubscribed"] and not entry["oversubscribed"]:
+    if _is_crowded(own, entry):
         if finished:
             merged.left_out.append(
                 f"{_launches(len(finished))} of {case_id} in {source.path}: more ranks than cores there, and in "

@@ -13,14 +13,22 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ddpbench.errors import OutputError, RequestError
-from ddpbench.launch.merge.launches import Merged, all_cases, copy_case, copy_proofs, write_json
+from ddpbench.launch.merge.launches import (
+    Merged,
+    all_cases,
+    cases_taken,
+    copy_case,
+    copy_proofs,
+    write_json,
+)
 from ddpbench.launch.merge.sources import Source, check_alike, check_different, devices_of, read
 from ddpbench.machine.identity import setup_of
 from ddpbench.records import SCHEMA_VERSION, RunDir, explain_os_error
 from ddpbench.records.files import write_anew
 from ddpbench.records.held import MadeFolder, new_folder, told_of
 from ddpbench.records.machine import read_merged
-from ddpbench.records.plan import claims_json, read_plan
+from ddpbench.records.plan import MOST_MERGED, MergedRun, claims_json, merged_json, read_plan
+from ddpbench.spec import limits
 from ddpbench.spec.claims import Past, PlannedClaim
 from ddpbench.units import utc_now
 from ddpbench.version import VERSION
@@ -37,7 +45,7 @@ def merging(paths: Sequence[Path], out: Path) -> Iterator[Merged]:
     """Makes a run directory of several, and holds it open during the body, which may remove it.
 
     Raises:
-        RequestError: fewer than two different runs, or something that is not a run directory.
+        RequestError: fewer than two different runs, too many, or something that is not a run directory.
         IdentityError: they were measured on unlike machines or by unlike programs; every difference is named.
         OutputError: `out` exists, or cannot be written.
     """
@@ -48,6 +56,8 @@ def merging(paths: Sequence[Path], out: Path) -> Iterator[Merged]:
     sources = [read(path) for path in paths]
     check_different(sources)
     check_alike(sources)
+    if (count := sum(len(source.origins) for source in sources)) > MOST_MERGED:
+        raise RequestError(f"{count:,} runs are too many for one; {MOST_MERGED:,} are the most")
     if out.exists() or out.is_symlink():
         raise OutputError(f"{out} exists already; a merge makes a new directory: choose another --out")
     with contextlib.ExitStack() as held:
@@ -97,6 +107,7 @@ def _write(sources: Sequence[Source], run: RunDir, out: Path) -> Merged:
     cases = all_cases(sources)
     order: list[dict[str, Any]] = []
     origins: list[Mapping[str, Any]] = []
+    joined: list[MergedRun] = []
     offset = 0
     for source in sources:
         rounds = [
@@ -110,6 +121,7 @@ def _write(sources: Sequence[Source], run: RunDir, out: Path) -> Merged:
             if launch["case_id"] in cases and directory.path.exists():
                 order.append({"round": offset + launch["round"], "case_id": launch["case_id"]})
         origins += source.origins
+        joined += source.merged_runs(offset, count, cases_taken(source, cases))
         offset += count
     copy_proofs(sources, cases, merged)
     write_json(run.machine, _machine(sources))
@@ -132,6 +144,7 @@ def _write(sources: Sequence[Source], run: RunDir, out: Path) -> Merged:
         "budget": _budget(sources, offset),
         "cases": list(cases.values()),
         "launches": order,
+        "merged": merged_json(joined),
         **claims_json(_claims(sources)),
     }
     write_json(run.plan, plan)
@@ -139,15 +152,15 @@ def _write(sources: Sequence[Source], run: RunDir, out: Path) -> Merged:
 
 
 def _budget(sources: Sequence[Source], rounds: int) -> dict[str, Any]:
-    """No case that was ok becomes anything else: the fewest rounds asked for; and the narrowest target."""
-    budgets = [source.plan["budget"] for source in sources]
-    fewest = min(budget["rounds_min"] for budget in budgets)
+    """Return the most that was asked for, within an experiment's limits; `merged` has what was asked for each case."""
+    budgets = [source.stored.budget for source in sources]
+    asked = max(budget.rounds_min for budget in budgets)
     return {
-        **budgets[0],
-        "rounds_min": fewest,
-        "rounds_max": max(rounds, fewest),
-        "target_half_width": min(budget["target_half_width"] for budget in budgets),
-        "total": sum(budget["total"] for budget in budgets),
+        **sources[0].plan["budget"],
+        "rounds_min": asked,
+        "rounds_max": min(max(rounds, asked), int(limits.ROUNDS.high)),
+        "target_half_width": min(budget.target_half_width for budget in budgets),
+        "total": min(sum(budget.total for budget in budgets), limits.TOTAL_S.high),
     }
 
 

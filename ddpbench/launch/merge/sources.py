@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,9 @@ from ddpbench.errors import IdentityError, RequestError, meant_path
 from ddpbench.machine.identity import sources_named
 from ddpbench.records import RunDir
 from ddpbench.records.machine import read_machine, read_merged
-from ddpbench.records.plan import StoredPlan, read_plan
+from ddpbench.records.plan import MergedRun, Starter, StoredPlan, read_plan
 from ddpbench.records.rundir import is_run
-from ddpbench.records.sessions import read_sessions
+from ddpbench.records.sessions import read_sessions, stop_reason_of
 from ddpbench.records.submission_dir import run_at
 from ddpbench.spec.documents import stated_scope
 from ddpbench.texts import on_one_line
@@ -47,6 +47,8 @@ class Source:
     experiment: str | None
     """Its experiment's text; None where it cannot be read."""
     origins: Sequence[Mapping[str, Any]]
+    spent: bool
+    """Whether `budget.total` ended it."""
 
     @property
     def run(self) -> RunDir:
@@ -64,6 +66,47 @@ class Source:
         """What is worth knowing beside."""
         found = self.machine.get("context")
         return found if isinstance(found, dict) else {}
+
+    @property
+    def started_by(self) -> Starter:
+        """The command that starts it again."""
+        if "submitted_nodes" in self.context:
+            return "submit"
+        return "plan" if "planned_nodes" in self.context else "sweep"
+
+    def merged_runs(self, first_round: int, rounds: int, cases: frozenset[str]) -> list[MergedRun]:
+        """Return this run, or all that it was itself merged from, as a merge notes them.
+
+        Args:
+            first_round: its first round, as the merged run counts them.
+            rounds: how many of them the merge took.
+            cases: those whose launches the merge took, if there were any.
+        """
+        if self.stored.merged:
+            return [
+                replace(
+                    run,
+                    first_round=first_round + run.first_round,
+                    end_round=first_round + min(run.end_round, rounds),
+                    cases=run.cases & cases,
+                )
+                for run in self.stored.merged
+            ]
+        runnable = {entry.case.case_id for entry in self.stored.runnable}
+        budget = self.stored.budget
+        return [
+            MergedRun(
+                path=str(origin["path"]),
+                started_by=self.started_by,
+                first_round=first_round,
+                end_round=first_round + rounds,
+                rounds_min=budget.rounds_min,
+                target_half_width=budget.target_half_width,
+                spent=self.spent,
+                cases=cases & runnable,
+            )
+            for origin in self.origins
+        ]
 
     @property
     def sources(self) -> set[str]:
@@ -113,6 +156,7 @@ def read(path: Path) -> Source:
         sessions=read_sessions(run),
         fingerprints=frozenset(str(origin["fingerprint"]) for origin in origins),
         origins=origins,
+        spent=stop_reason_of(run) == "budget",
     )
 
 
