@@ -46,15 +46,19 @@ def _run(arguments: argparse.Namespace) -> int:
     gc.disable()  # to the end: looking through a large report for garbage takes most of a second
     with PassingLine() as told:
         page, summary = ddpbench.report_on(arguments.run_dir, wanted, told)
+    from ddpbench.cli.results import (  # after `report_on`, which starts other processes first
+        failed,
+        say_outdated,
+    )
+
     show(page)
     for claim in (one for one in summary.conclusions.findings if one.kind == "claim"):
         say(claim.line, sys.stderr)
+    say_outdated(summary)
     for sentence in summary.conclusions.left_out:
         say(sentence, sys.stderr)
     if summary.conclusions.checks.line:
         say(summary.conclusions.checks.line, sys.stderr)
-    from ddpbench.cli.results import failed  # after `report_on`, which starts other processes first
-
     bad = failed(summary)
     for sentence in bad:
         say(sentence, sys.stderr)

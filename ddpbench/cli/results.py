@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, WITHIN_ROUNDS
-from ddpbench.cli.lines import aligned
+from ddpbench.cli.lines import aligned, say
 from ddpbench.naming import JOINT, Namer, columns
+from ddpbench.records import RunDir
+from ddpbench.records.archive import outdated
 from ddpbench.spec import grouping
 from ddpbench.texts import on_one_line
 from ddpbench.units import format_number
@@ -88,6 +92,12 @@ def failed(summary: RunSummary) -> list[str]:
     return (
         [*lines[:MOST_FAILED], f"{more} more: see the report, Failures and exclusions"] if more > 0 else lines
     )
+
+
+def say_outdated(summary: RunSummary) -> None:
+    """Say on standard error that a run's archive lacks launches, where it does."""
+    if line := outdated(RunDir(Path(summary.about.run_path))):
+        say(line, sys.stderr)
 
 
 def _head(targets: Sequence[float]) -> list[str]:

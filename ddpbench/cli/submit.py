@@ -295,7 +295,7 @@ def _make(path: Path) -> Made:
 def _report(submission: Submission) -> int:
     """Make one report of all sizes with something measured; returns whether all cases are ok."""
     import ddpbench
-    from ddpbench.cli.results import sentences, table
+    from ddpbench.cli.results import say_outdated, sentences, table
     from ddpbench.errors import IdentityError
     from ddpbench.launch.merge.merge import merge
     from ddpbench.records.submission_dir import SubmissionDir
@@ -331,6 +331,7 @@ def _report(submission: Submission) -> int:
     for sentence in sentences(summary):
         say(sentence)
     show(f"report: {page}")
+    say_outdated(summary)
     return 0 if all(one.status in ("ok", "skipped") for one in summary.by_case) else 1
 
 

@@ -120,6 +120,7 @@ def _describe(prepared: Prepared) -> None:
 
 def _sweep(request: SweepRequest, as_json: bool) -> int:
     from ddpbench.cli.console import Progressive
+    from ddpbench.cli.results import say_outdated
     from ddpbench.launch.sweep.preparation import prepare
 
     console = Progressive(None if sys.stderr.isatty() else 120)
@@ -131,6 +132,7 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
         _print_json(result, page, summary)
     else:
         _print_report(result, page, summary, start)
+    say_outdated(summary)
     statuses = {one.status for one in summary.by_case}
     return 0 if statuses <= {"ok", "skipped"} and "ok" in statuses else 1
 

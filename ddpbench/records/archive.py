@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 from ddpbench.errors import OutputError, RequestError, UnreadableError
 from ddpbench.records.files import MIB, create_file, most_of, read_bytes, write_anew, write_atomically
 from ddpbench.records.rundir import CASE_ID, RunDir, explain_os_error, is_record
-from ddpbench.texts import shortened
+from ddpbench.texts import command, shortened
+from ddpbench.units import counted
 
 if TYPE_CHECKING:
     import tarfile
@@ -108,6 +109,28 @@ def unpack(run: RunDir) -> None:
         return
     with run.held(planned=False) as own:
         _unpack(own)
+
+
+def outdated(run: RunDir) -> str:
+    """Return that `records.tar.xz` lacks launches of `cases/` or is damaged, and what renews it; else an empty text."""
+    if not run.packed.exists() or not run.cases.exists():
+        return ""
+    renew = f"renew it with: {command('ddpbench', 'pack', run.path)}"
+    try:
+        content = _Content(read_bytes(run.packed, MOST_BYTES))
+        with _naming_damage(run.packed):
+            packed = _check_members(run.packed, content)
+            content.finish()
+    except FileNotFoundError:
+        return ""
+    except UnreadableError as error:
+        return f"{error}; {renew}"
+    finished = [name for name in _record_files(run.path) if name.endswith("/outcome.json")]
+    lacking = sum(name not in packed for name in finished)
+    if not lacking:
+        return ""
+    launches = counted(len(finished), "launch", "launches")
+    return f"{run.packed} is older than the records and lacks {lacking:,} of {launches}; {renew}"
 
 
 def _unpack(run: RunDir) -> None:
@@ -252,8 +275,8 @@ def _members(path: Path, packed: bytes) -> Iterator[tuple[str, Iterator[bytes]]]
         content.skip(_padding(member.size))
 
 
-def _check_members(path: Path, content: _Content) -> None:
-    """Refuse what no archive of records holds.
+def _check_members(path: Path, content: _Content) -> set[str]:
+    """Return the members' names, and refuse what no archive of records holds.
 
     Raises:
         UnreadableError: a member is not a record file, comes twice or is too large, or there are too many.
@@ -282,6 +305,7 @@ def _check_members(path: Path, content: _Content) -> None:
             )
         seen.add(member.name)
         content.skip(member.size + _padding(member.size))
+    return seen
 
 
 def _record_files(root: Path) -> Iterator[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import ddpbench
+from ddpbench.analysis import summarize
 from ddpbench.cli import run as command
 from ddpbench.errors import IdentityError, OutputError, RecordError, RequestError
 from ddpbench.records import RunDir, pack
@@ -221,6 +222,40 @@ def test_a_sweeps_own_records_come_before_the_archive(run: RunDir) -> None:
     before = ddpbench.load(run.path)
     write_archive(run, [(tarfile.TarInfo(GOOD), b"{}")])
     assert ddpbench.load(run.path).equals(before)
+
+
+def test_an_archive_that_lacks_launches_is_told_of_until_it_is_packed_again(
+    run: RunDir, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a sweep in which everything is done: what it measures is not what is looked at
+    monkeypatch.setattr("ddpbench.launch.sweep.preparation.prepare", lambda request: None)
+    monkeypatch.setattr("ddpbench.cli.sweep._describe", lambda prepared: None)
+    monkeypatch.setattr("ddpbench.cli.sweep._print_report", lambda *_: None)
+    monkeypatch.setattr("ddpbench.cli.sweep._carry_out", lambda *_: (None, None, summarize(run)))
+    outcomes = sorted(run.cases.glob("*/*/outcome.json"))
+    later = {outcomes[-1].parent, outcomes[0].parent}
+    for number, folder in enumerate(later):
+        folder.rename(run.path.parent / f"later-{number}")
+    pack(run)
+
+    def said(*words: str) -> list[str]:
+        command([*words, str(run.path)])
+        return [line for line in capsys.readouterr().err.splitlines() if "records.tar.xz" in line]
+
+    assert said("report") == []
+    for number, folder in enumerate(later):
+        (run.path.parent / f"later-{number}").rename(folder)
+    renew = f"renew it with: ddpbench pack {run.path}"
+    line = f"{run.packed} is older than the records and lacks 2 of {len(outcomes)} launches; {renew}"
+    assert said("report") == said("sweep") == [line]
+    run.packed.write_bytes(b"damaged")
+    (line,) = said("report")
+    assert line.startswith(f"{run.packed} is damaged: ")
+    assert line.endswith(f"; {renew}")
+    pack(run)
+    assert said("report") == []
+    shutil.rmtree(run.cases)
+    assert said("report") == [], "unpacked"
 
 
 def test_a_directory_that_cannot_be_written_is_named(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
