@@ -24,7 +24,7 @@ from ddpbench.texts import shortened, unprintable
 Starter = Literal["sweep", "submit", "plan"]
 """The command that a run was started by."""
 MOST_MERGED = 1_000
-"""Runs that one may be merged from: each is held against each case."""
+"""Runs that one may be merged from: each is looked up for each case."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ class MergedRun:
     rounds_min: int
     target_half_width: float
     spent: bool
-    """Whether `budget.total` ended it."""
+    """`budget.total` ended it."""
     cases: frozenset[str]
     """Ids of the cases that it was to run, and whose launches the merge took."""
 

@@ -364,6 +364,17 @@ def test_only_what_is_in_the_storage_and_means_the_name_is_removed(
     for outside in ("../notes", "../../notes", "./notes", str(notes.with_suffix(""))):
         assert run_cli(["baseline", "remove", outside]) == 2
     assert notes.exists()
+    capsys.readouterr()
+    here = f"is no baseline saved in .benchmarks/{machine_folder()}"
+    for name, said in (  # paths that are there, names that are near one, and what is no folder of a machine
+        ("a", f"'a' {here}; saved there: main_old, 0001_main"),
+        ("notes.json", f"'notes.json' {here}; saved there: main_old, 0001_main"),
+        ("note.json", f"'note.json' {here}; saved there: main_old, 0001_main"),
+        ("mian", f"'mian' {here}; did you mean 'main'? saved there: main_old, 0001_main"),
+        (str(saved), f"'{saved}' {here}; saved there: main_old, 0001_main"),
+    ):
+        assert run_cli(["baseline", "remove", name]) == 2
+        assert capsys.readouterr().err == f"ddpbench: {said}\n"
     assert run_cli(["baseline", "remove", "main"]) == 0
     assert not saved.exists()
     assert old.exists(), "main is no number of it"

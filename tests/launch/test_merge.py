@@ -49,7 +49,7 @@ def a_run(
     crowded: int = 99,
     **machine: Any,
 ) -> RunDir:
-    """A run of so many rounds, of those asked for; `machine` changes its identity, or its context's host and start."""
+    """A run of `rounds` rounds, of those asked for; `machine` changes its identity, or its context's host and start."""
     run = RunDir(path)
     planned = [PlannedCase(case=case, oversubscribed=case.world_size > crowded) for case in cases]
     fewest = asked or rounds
@@ -348,9 +348,9 @@ def test_a_case_that_no_run_finished_stays_unfinished_beside_a_run_that_asked_fo
     whole = a_run(tmp_path / "whole", {SINGLE: 100, far: 110}, rounds=2, started_utc="later")
     out = tmp_path / "out"
     assert cli(["merge", str(short.path), str(whole.path), "--out", str(out)]) == 1
-    told = capsys.readouterr().err
+    printed = capsys.readouterr().err
     said = f"measured in 3 of at least 5 rounds so far; resume with: ddpbench sweep {short.path}, then merge again"
-    assert said in told
+    assert said in printed
     errors = errors_of(RunDir(out))
     assert errors == {SINGLE.case_id: "", far.case_id: "", ddp.case_id: said}
     # and so in a merge of the merge, and in the other order
@@ -428,8 +428,8 @@ def test_an_interval_is_held_against_what_was_asked_for_its_case(tmp_path: Path)
     frame = ddpbench.load(merged.path).set_index("case_id")
     assert frame.loc[near.case_id, "ci_reached"]
     assert not frame.loc[far.case_id, "ci_reached"]
-    told = [text for text in summarize(merged).conclusions.validity if "the target half-width" in text]
-    assert told == [
+    wide = [text for text in summarize(merged).conclusions.validity if "the target half-width" in text]
+    assert wide == [
         "2 cases did not reach the target half-width of 0.01 % (single at 1 rank, DDP at 4 ranks)."
     ]
 
@@ -461,8 +461,8 @@ def test_a_failed_case_of_a_merge_names_the_run_to_measure_again(tmp_path: Path)
     one = a_run(tmp_path / "one", {SINGLE: 100})
     two = a_run(tmp_path / "two words", {SINGLE: 100, case_of("ddp", 4): 110}, started_utc="later")
     for outcome in two.cases.glob("ddp-*/launch-*/outcome.json"):
-        told = json.loads(outcome.read_text()) | {"status": "failed", "error": "made up"}
-        outcome.write_text(json.dumps(told))
+        data = json.loads(outcome.read_text()) | {"status": "failed", "error": "made up"}
+        outcome.write_text(json.dumps(data))
     error = errors_of(merge([one.path, two.path], tmp_path / "out").run)[case_of("ddp", 4).case_id]
     assert f"measure again with: ddpbench sweep '{two.path}' --retry-failed, then merge again)" in error
     assert str(one.path) not in error
@@ -484,8 +484,8 @@ def test_a_merge_says_how_each_run_is_started_again(
     one.machine.write_text(json.dumps(data), encoding="utf-8")
     two = a_run(tmp_path / "two", {case_of("ddp", 2): 100}, started_utc="later")
     error = errors_of(merge([one.path, two.path], tmp_path / "out").run)[SINGLE.case_id]
-    told = command.format(parent=one.path.parent, path=one.path)
-    assert error.endswith(f"resume with: {told}, then merge again")
+    line = command.format(parent=one.path.parent, path=one.path)
+    assert error.endswith(f"resume with: {line}, then merge again")
 
 
 def test_the_merged_run_of_a_submission_is_resumed_by_submitting_again(tmp_path: Path) -> None:

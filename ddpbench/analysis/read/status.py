@@ -17,7 +17,7 @@ from ddpbench.units import format_seconds
 from ddpbench.workloads import is_import_path
 
 _MOST_NAMED = 3
-"""Of a merged run's sources, how many a sentence names."""
+"""The most sources of a merged run that a sentence names."""
 
 
 def status_of(
@@ -51,7 +51,7 @@ def status_of(
         worst = min(bad, key=lambda launch: WORST_FIRST.index(launch.status))
         counted = f"{len(bad)} of {len(launches)} launches {'were' if len(bad) != 1 else 'was'} not ok"
         folder = RunDir(path).launch(worst.case_id, "measure", worst.round)
-        logs = f"logs in {folder.path}; " if folder.log_files() else ""  # a run that is kept has none
+        logs = f"logs in {folder.path}; " if folder.log_files() else ""  # a kept run has no logs
         names = (planned.case.workload, planned.case.strategy, planned.case.algorithm)
         instead = ""
         if files := dict.fromkeys(name.rpartition(":")[0] for name in names if is_import_path(name)):
@@ -74,20 +74,20 @@ def _of(run: MergedRun, launches: Sequence[Launch]) -> list[Launch]:
 
 
 def _are_enough(launches: Sequence[Launch], rounds_min: int, *, spent: bool) -> bool:
-    """Return whether a sweep that asked for so many rounds calls a case with these launches ok."""
+    """Return whether a sweep that asked for `rounds_min` rounds calls a case with these launches ok."""
     ok = sum(launch.ok for launch in launches)
     return ok >= (1 if spent and ok == len(launches) else rounds_min)
 
 
 def resume_command(path: Path | str, *flags: str, merged: Sequence[MergedRun] = (), instead: str = "") -> str:
-    """Return what goes on with a run: a sweep, the submission it is part of, or the lines for its nodes' launcher.
+    """Return what resumes a run: a sweep, the submission it is part of, or the lines for its nodes' launcher.
 
-    Of a merged run that is what goes on with its sources, and that they are to be merged again.
+    For a merged run it is what resumes its sources, and that they are to be merged again.
 
     Args:
         path: the run directory.
-        flags: what the command is given beside.
-        merged: the sources that are to go on; all where there are none.
+        flags: further arguments of the command.
+        merged: the sources to resume; all of them if empty.
         instead: words on what else can be done, put behind the command.
     """
     run = RunDir(Path(path))

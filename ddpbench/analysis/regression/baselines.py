@@ -55,8 +55,8 @@ class Baselines:
         found = [path for path in (*folder.glob("*.json"), *self.storage.glob("*.json")) if path.is_file()]
         return sorted(found, key=lambda path: (_number(path), path.name))
 
-    def find(self, text: str) -> Path:
-        """Return the file that is saved by this name.
+    def find(self, text: str, *, elsewhere: bool = False) -> Path:
+        """Return the file that is saved by this name; `elsewhere` tells that it is no path either.
 
         Raises:
             RequestError: there is none, or a number is that of several; where was looked, and what there is.
@@ -74,7 +74,7 @@ class Baselines:
             )
         found = whole or numbered or named
         if not found:
-            raise RequestError(self._nothing(text, there))
+            raise RequestError(self._missing(text, elsewhere=elsewhere))
         return found[-1]
 
     def save(self, name: str, content: bytes) -> Path:
@@ -105,17 +105,18 @@ class Baselines:
     def _has(self, number: int) -> bool:
         return any(_number(path) == number for path in self.entries())
 
-    def _nothing(self, text: str, there: list[Path]) -> str:
+    def _missing(self, text: str, *, elsewhere: bool) -> str:
+        machine = text.rpartition("/")[0]
+        machine = machine if _NAME.fullmatch(machine) else machine_folder()
+        there = self.entries(machine)
         names = [on_one_line(path.stem) for path in there]
         more = f" and {len(names) - _MOST_TOLD} more" if len(names) > _MOST_TOLD else ""
         what = f"saved there: {', '.join(names[-_MOST_TOLD:])}{more}" if names else "nothing is saved there"
-        folder = self.storage / (text.rpartition("/")[0] or machine_folder())
-        near = meant_path(Path(text), lambda path: path.is_file() or is_run(path))
+        folder = self.storage / machine
+        near = elsewhere and meant_path(Path(text), lambda path: path.is_file() or is_run(path))
         hint = f"{near} " if near else f"; {meant(text, [*names, *map(_bare, there)])}"
-        missing = (
-            f"{shortened(text)} is neither a run directory nor a file here, nor a baseline saved in {folder}"
-        )
-        return f"{missing}{hint}{what}"
+        missing = "neither a run directory nor a file here, nor a" if elsewhere else "no"
+        return f"{shortened(text)} is {missing} baseline saved in {folder}{hint}{what}"
 
 
 def _number(path: Path) -> int:
@@ -139,7 +140,7 @@ def find_side(text: str, baselines: Baselines | None = None) -> Path:
     if is_decoy(text):
         with suppress(RequestError):
             return saved.find(text)
-    return path if path.exists() or path.is_symlink() else saved.find(text)
+    return path if path.exists() or path.is_symlink() else saved.find(text, elsewhere=True)
 
 
 def side_of(text: str, baselines: Baselines | None = None) -> Side:

@@ -48,7 +48,7 @@ class Source:
     """Its experiment's text; None where it cannot be read."""
     origins: Sequence[Mapping[str, Any]]
     spent: bool
-    """Whether `budget.total` ended it."""
+    """`budget.total` ended it."""
 
     @property
     def run(self) -> RunDir:
