@@ -393,6 +393,31 @@ def test_an_experiment_of_either_side_is_each_sides_own(
     assert placed.experiment == placed.folder / own
 
 
+def test_the_root_of_a_repository_is_named_for_a_folder_in_it_that_lacks_the_experiment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, clone = tmp_path / "project", tmp_path / "clone"
+    begin_repository(project, sleep=0.0)
+    (project / "bench" / "step.toml").rename(project / "more.toml")
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "moved")
+    git(tmp_path, "clone", "-q", str(project), str(clone))
+    monkeypatch.chdir(project / "bench")
+    base = SideSpec(name="base", ref="main")
+    own, given = "both sides need the experiment", project / "more.toml"
+    for path, root in ((".", ".."), (str(clone / "bench"), "../../clone")):
+        new = SideSpec(name="new", path=path)
+        with pytest.raises(RequestError) as raised:
+            place(new, given, tmp_path / "out", base)
+        assert str(raised.value) == (
+            f"new (path={path}): it has no more.toml; {own}: give the root of its repository, path={root}"
+        )
+        assert place(SideSpec(name="new", path=root), given, tmp_path / "out", base).experiment.is_file()
+    (clone / "more.toml").unlink()
+    with pytest.raises(RequestError, match=f"{own}$"):
+        place(new, given, tmp_path / "out", base)
+
+
 def test_one_commit_by_two_names_is_said_to_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is measured, as a gate on the main branch is; but who meant two commits hears of it at once."""
     folder = tmp_path / "project"

@@ -301,9 +301,11 @@ def _own_experiment(spec: SideSpec, experiment: Path, top: Path | None, folder: 
     if placed.is_file() or folder.resolve() == top:
         return placed
     if not spec.ref or _is_tracked(top, experiment):
-        raise RequestError(
-            f"{spec.words}: it has no {experiment.relative_to(top)}; both sides need the experiment"
-        )
+        own = experiment.relative_to(top)
+        root = _top(folder) if spec.path else None
+        above = root is not None and root != folder.resolve() and (root / own).is_file()
+        what = f": give the root of its repository, path={os.path.relpath(root)}" if root and above else ""
+        raise RequestError(f"{spec.words}: it has no {own}; both sides need the experiment{what}")
     if placed.is_symlink() or not placed.parent.resolve().is_relative_to(folder.resolve()):
         raise RequestError(
             f"{spec.words}: in that commit a link leads elsewhere from {experiment.parent.relative_to(top)}: put the "
