@@ -35,6 +35,7 @@ from ddpbench.spec.selections import (
 )
 from ddpbench.spec.settings import Base, Budget, Experiment, Variable
 from ddpbench.texts import shortened
+from ddpbench.units import series_of
 
 _TOP_LEVEL = tuple(Experiment.model_fields)
 _ABOUT_THE_SWEEP = {"name", "question", "budget", "claims"}
@@ -44,6 +45,8 @@ _NAMED = (
 )
 _WITH_AXES = ("base", "fabric", "options.")
 """Beginnings of the paths of sections whose settings may be axes."""
+_MOST_NAMED = 3
+"""Names that a problem of several lists."""
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -118,8 +121,8 @@ def parse_experiment(
     _own_excludes(data, axes, models, problems)
     _claims(data.get("claims", []), models, catalog, problems)
     problems += _given_twice(data, axes)
-    _names(base, axes, catalog, problems)
-    _options(data.get("options", {}), models, catalog, problems)
+    unusable = _names(base, axes, catalog, problems)
+    _options(data.get("options", {}), models, catalog, unusable, problems)
     problems += [
         Problem(path=key, message=f"must be a text, not {shortened(data[key])}")
         for key in ("name", "question", "scope")
@@ -384,7 +387,14 @@ def _names(
     axes: Mapping[str, list[Any]],
     catalog: Catalog,
     problems: list[Problem],
-) -> None:
+) -> list[str]:
+    """Add a problem for each name of no strategy or workload, one for all names of a setting that lack the same.
+
+    Return these names.
+    """
+    unusable: list[str] = []
+    lacking: dict[tuple[str, str], list[str]] = {}
+
     def values(field: str) -> list[tuple[str, str]]:
         if field in axes:
             return [(f"axes.{field}", str(value)) for value in axes[field]]
@@ -396,8 +406,9 @@ def _names(
         except KeyError:
             message = f"unknown strategy {shortened(name)}; {nearest(name, known_names('strategy', catalog))}"
             problems.append(Problem(path=path, message=message))
+            unusable.append(name)
         except ValueError as error:  # a user's own that cannot be used
-            problems.append(Problem(path=path, message=str(error)))
+            lacking.setdefault((path, str(error)), []).append(name)
     for path, name in values("workload"):
         try:
             catalog.workload(name)
@@ -406,19 +417,36 @@ def _names(
             if name.endswith(".py"):
                 message = f"{shortened(name)} names no class: write {shortened(f'{name}:Class')}"
             problems.append(Problem(path=path, message=message))
+            unusable.append(name)
         except ValueError as error:  # a replay whose profile cannot be used
-            problems.append(Problem(path=path, message=str(error)))
+            lacking.setdefault((path, str(error)), []).append(name)
+    for (path, why), names in lacking.items():
+        more = [f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
+        listed = series_of([*map(shortened, names[:_MOST_NAMED]), *more])
+        is_named = len(names) == 1 and any(Path(part).name in why for part in names[0].split(":"))
+        problems.append(Problem(path=path, message=why if is_named else f"{listed}: {why}"))
+    return [*unusable, *(name for names in lacking.values() for name in names)]
 
 
 def _options(
-    options: object, models: Mapping[str, type[BaseModel]], catalog: Catalog, problems: list[Problem]
+    options: object,
+    models: Mapping[str, type[BaseModel]],
+    catalog: Catalog,
+    unusable: Sequence[str],
+    problems: list[Problem],
 ) -> None:
+    """Add what is wrong with tables of options, but for those whose strategy or workload is among the `unusable`."""
+    unknown = {
+        one for name in unusable for one in (name, name.partition(":")[0], catalog.options_table(name))
+    }
     if not isinstance(options, dict):
         problems.append(Problem(path="options", message=f"must be a table, not {shortened(options)}"))
         return
     for owner, given in options.items():
         path = f"options.{owner}"
         if owner not in models:
+            if owner in unknown or catalog.options_table(owner) in unknown:
+                continue
             problems.append(Problem(path=path, message=_not_an_owner(owner, models, catalog)))
             continue
         _section(models[owner], given, path, problems)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
+from ddpbench.errors import ExperimentError
+from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.own_classes import has_own_step, missing, missing_module
 from ddpbench.launch.own_workloads import check_file
+from ddpbench.spec import parse_experiment
 from tests.failures.conftest import run_cli
 
 TEXT = """
@@ -139,6 +143,40 @@ def test_what_only_a_rank_can_tell_is_left_to_it(tmp_path: Path, text: str) -> N
     assert not missing(f"{tmp_path}/own.py:Mine")
     assert not missing(f"{tmp_path}/none.py:Mine")
     assert not missing("package.module:Mine")
+
+
+def test_classes_of_a_package_that_is_gone_are_named_once_and_their_options_are_not_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    why = (
+        "module gone is neither in the working directory nor installed; a class in a file is named like "
+        "train.py:Measured"
+    )
+    options = '[options."gone.hooks:TopK"]\nratio = 0.1\n'
+
+    def said(names: list[str], more: str = "") -> list[str]:
+        text = f"[axes]\nstrategy = {json.dumps(['ddp', *names])}\n{options}{more}"
+        with pytest.raises(ExperimentError) as raised:
+            parse_experiment(text, TableCatalog(), name="e", source="e.toml")
+        return [f"{one.path}: {one.message}" for one in raised.value.problems]
+
+    top, other, third, last = (f"gone.hooks:{name}" for name in ("TopK", "Other", "Third", "Last"))
+    assert said([top]) == [f"axes.strategy: {top!r}: {why}"]
+    assert said([top, other]) == [f"axes.strategy: {top!r} and {other!r}: {why}"]
+    assert said([top, other, third, last]) == [
+        f"axes.strategy: {top!r}, {other!r}, {third!r} and 1 more: {why}"
+    ]
+    (only,) = said([top, "nowhere.py:Mine"])[1:]
+    assert only.startswith("axes.strategy: there is no file "), "which is named already"
+    # what is wrong on its own account is still said, and of a name that is nearly right only that it is
+    assert [line.partition(":")[0] for line in said([top], "[options.fsdp]\n")] == [
+        "axes.strategy",
+        "options.fsdp",
+    ]
+    unknown, unused = said([], '[base]\nworkload = "gpt:huge"\n[options.gpt]\n')
+    assert unknown.startswith("base.workload: unknown workload 'gpt:huge'")
+    assert unused.startswith("options.gone.hooks:TopK: 'gone.hooks:TopK' is not used by this experiment")
 
 
 def test_a_module_that_is_nowhere_is_said_without_importing_any(
