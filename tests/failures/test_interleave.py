@@ -414,6 +414,9 @@ def test_a_comparison_that_is_ended_before_its_first_round_names_no_command(repo
     assert not worker_processes()
 
 
+FIT = "of the 5 planned rounds fit into 1 min 40 s; give"
+
+
 @pytest.mark.parametrize(
     ("left_s", "round_s", "said"),
     [
@@ -421,12 +424,12 @@ def test_a_comparison_that_is_ended_before_its_first_round_names_no_command(repo
         (
             79,
             20,
-            "a round takes 20 s: of the 5 that are planned about 4 fit into the time; give --total '2 min'",
+            f"starting both sides took 1 s, a round 20 s: about 4 {FIT} --total '2 min'",
         ),
         (
             -5,
             300,
-            "a round takes 5 min: of the 5 that are planned about 1 fit into the time; give --total '22 min'",
+            f"starting both sides took 0 s, a round 5 min: about 1 {FIT} --total '22 min'",
         ),
     ],
 )

@@ -256,9 +256,10 @@ def too_short(total_s: float, left_s: float, round_s: float, fewest: int) -> str
     if rounds >= fewest:
         return ""
     needed = format_about(total_s + (fewest - 1) * round_s - left_s)
+    before = format_seconds(max(0.0, total_s - left_s - round_s))
     return (
-        f"a round takes {format_seconds(round_s)}: of the {fewest} that are planned about {rounds} fit into the time; "
-        f"give --total '{needed}'"
+        f"starting both sides took {before}, a round {format_seconds(round_s)}: about {rounds} of the {fewest} planned "
+        f"rounds fit into {format_seconds(total_s)}; give --total '{needed}'"
     )
 
 
