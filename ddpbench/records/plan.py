@@ -342,19 +342,7 @@ def read_plan(run: RunDir) -> StoredPlan:
     ids = tuple(entry.case_id for entry in found.cases)
     cases = tuple(_planned(run, entry, raw) for entry, raw in zip(found.cases, data["cases"], strict=True))
     _check_names(run, cases)
-    known = frozenset(ids)
-    if (twice := repeated(ids)) is not None:
-        raise damaged(run.plan, f"the case {twice} is there twice")
-    order = tuple((launch.round, launch.case_id) for launch in found.launches)
-    if stray := next((case_id for _, case_id in order if case_id not in known), None):
-        raise damaged(run.plan, f"it launches {shortened(stray)}, which is none of its cases")
-    pairs = (case_id for claim in found.claims for pair in claim.pairs for case_id in pair)
-    if stray := next((case_id for case_id in pairs if case_id not in known), None):
-        raise damaged(run.plan, f"a claim is about {shortened(stray)}, which is none of its cases")
-    if stray := next(
-        (case_id for one in found.merged for case_id in one.cases if case_id not in known), None
-    ):
-        raise damaged(run.plan, f"it was merged from a run of {shortened(stray)}, which is none of its cases")
+    _check_ids(run, found)
     unpack(run)
     return StoredPlan(
         experiment=found.experiment,
@@ -363,7 +351,7 @@ def read_plan(run: RunDir) -> StoredPlan:
         budget=budget,
         cases=cases,
         ids=ids,
-        order=order,
+        order=tuple((launch.round, launch.case_id) for launch in found.launches),
         run_id=found.run_id,
         claims=tuple(
             PlannedClaim(
@@ -382,6 +370,28 @@ def read_plan(run: RunDir) -> StoredPlan:
             MergedRun(**{**one.model_dump(), "cases": frozenset(one.cases)}) for one in found.merged
         ),
     )
+
+
+def _check_ids(run: RunDir, found: _Plan) -> None:
+    """Refuse a plan that has a case twice, or speaks of a case that it does not have.
+
+    Raises:
+        IdentityError: it does.
+    """
+    ids = [entry.case_id for entry in found.cases]
+    known = frozenset(ids)
+    launched = (launch.case_id for launch in found.launches)
+    if (twice := repeated(ids)) is not None:
+        raise damaged(run.plan, f"the case {twice} is there twice")
+    if stray := next((case_id for case_id in launched if case_id not in known), None):
+        raise damaged(run.plan, f"it launches {shortened(stray)}, which is none of its cases")
+    pairs = (case_id for claim in found.claims for pair in claim.pairs for case_id in pair)
+    if stray := next((case_id for case_id in pairs if case_id not in known), None):
+        raise damaged(run.plan, f"a claim is about {shortened(stray)}, which is none of its cases")
+    if stray := next(
+        (case_id for one in found.merged for case_id in one.cases if case_id not in known), None
+    ):
+        raise damaged(run.plan, f"it was merged from a run of {shortened(stray)}, which is none of its cases")
 
 
 def _check_names(run: RunDir, cases: Iterable[PlannedCase]) -> None:
