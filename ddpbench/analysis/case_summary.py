@@ -1,4 +1,4 @@
-"""What a run says of each of its cases, as plain values: what the report reads."""
+"""Results of each case as plain values, which the report reads."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ class CaseSummary:
     unproved: str = ""
     """Why nothing shows what it trained, where its proof could not compare that."""
     launches: int = 0
-    """Those that ended well."""
+    """Number of launches that ended well."""
     baseline_case_id: str = ""
     step_time_s: Interval | None = None
     samples_per_s: Interval | None = None
     speedup: Interval | None = None
     speedup_rounds: int = 0
-    """Rounds with a launch of both; 0 where there is no base case beside it."""
+    """Number of rounds with a launch of the case and of its base case; 0 without a base case."""
     efficiency: Interval | None = None
     exposed_comm_s: Interval | None = None
     evaluation_samples_per_s: Interval | None = None
     oversubscribed: bool = False
     noise_flag: str = ""
-    """What disturbed its launches, in words."""
+    """Disturbances of its launches, in words."""
     ci_reached: bool | None = None
-    """Whether its interval became as narrow as was asked for."""
+    """True if its interval became as narrow as was asked for."""
     same_caps: tuple[str, ...] = ()
     """Other bucket caps, MiB or `default`, that make the same buckets, which it stands for."""
     flops_per_sample: float | None = None
@@ -54,13 +54,13 @@ class CaseSummary:
     server_share_s: float | None = None
     traffic: LinkTraffic | None = None
     expected_node_bytes: float | None = None
-    """What the busiest link should carry a step, by the algorithm's formula."""
+    """Bytes a step of the busiest link, by the algorithm's formula."""
     traffic_ratio: float | None = None
-    """What was sent over that."""
+    """Bytes sent over `expected_node_bytes`."""
     to_loss: Cost | None = None
     speedup_to_loss: Interval | None = None
     failed: RecoveryCost | None = None
-    """What failures cost, where some were to come."""
+    """Costs of failures; None where none was planned."""
     loss_difference: tuple[float, int] | None = None
     """Largest relative difference of a step's loss from the uninterrupted training's, and over how many steps."""
 

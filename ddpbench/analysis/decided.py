@@ -31,7 +31,7 @@ class DecidedRun:
     cases: list[CaseRun]
     results: list[CaseResult]
     table: pd.DataFrame
-    """Of the results."""
+    """Table of the results."""
     claims: tuple[Decided, ...]
     checks: Checked
 

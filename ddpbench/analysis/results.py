@@ -40,7 +40,7 @@ class LaunchResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts(Generic[Value]):
-    """One value for each part of a step, such as its time or its text."""
+    """Values of each part of a step, such as its time or its text."""
 
     forward: Value
     backward: Value
@@ -53,7 +53,7 @@ class Parts(Generic[Value]):
 
     @property
     def by_name(self) -> dict[str, Value]:
-        """The same by the names in `PARTS`, for what goes through all of them."""
+        """Values by the names in `PARTS`, for what goes through all of them."""
         return {name: getattr(self, name) for name in PARTS}
 
 

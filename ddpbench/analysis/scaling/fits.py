@@ -51,7 +51,7 @@ class Fit:
 
     @property
     def coherency_held(self) -> bool:
-        """Whether `beta` was not fitted but held at 0."""
+        """True if `beta` was not fitted but held at 0."""
         beta = self.parameters.get("beta")
         return beta is not None and beta.low is None and beta.value == 0
 

@@ -1,4 +1,4 @@
-"""A value with its confidence interval: its arithmetic, and as text to the precision that the interval bears."""
+"""A value with its confidence interval: arithmetic, and text to the precision that the interval supports."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from ddpbench.units import format_rounded
 
 WIDEST = 300.0
-"""No logarithm of a ratio is told beyond this: its exponential, times any time, is a number still."""
+"""Largest logarithm of a ratio: its exponential, times any time, is a number still."""
 _MOST_DECIMALS = 4
 _MOST_DIGITS = 4
-"""Of a column's largest value, unless they are whole ones: what is small beside it does not give it more."""
+"""Digits of a column's largest value, unless they are whole ones: smaller values do not give it more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Interval:
 
     @property
     def has_ends(self) -> bool:
-        """Whether both ends are known."""
+        """True if both ends are known."""
         return self.low is not None and self.high is not None
 
     def decimals(self, null: float | None = None) -> int:
@@ -83,7 +83,7 @@ class Interval:
         return self.apart(max(0, min(self.decimals(null), 2 if leading == 0 else 1 - leading)), null)
 
     def apart(self, decimals: int, null: float | None) -> int:
-        """Return so many decimals, or as many more, up to a few, as tell the ends from no difference."""
+        """Return `decimals`, or as many more, up to a few, as distinguish the ends from no difference."""
         ends = [end for end in (self.low, self.high) if end is not None and end != null]
         for found in range(decimals, _MOST_DECIMALS + 1):
             if all(round(end, found) != null for end in ends):
@@ -91,7 +91,7 @@ class Interval:
         return decimals
 
     def rounded(self, decimals: int) -> tuple[str, str]:
-        """Return the value and, in brackets, its ends with so many decimals; the latter empty without ends."""
+        """Return the value and, in brackets, its ends, with `decimals`; an empty second text without ends."""
         if self.low is None or self.high is None:
             return format_rounded(self.value, decimals), ""
         low, high = format_rounded(self.low, decimals), format_rounded(self.high, decimals)
