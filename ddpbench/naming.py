@@ -45,6 +45,7 @@ class Namer:
         self._cases = dict.fromkeys(cases)
         self._whole = among
         self._called: _Called = _Called(self._cases) if among is None else among._called
+        self._all = _Group(self._cases, self._called)
 
     def of(self, cases: Iterable[Case]) -> Namer:
         """Return the names of some of them, told apart from each other alone; strategies and workloads as here."""
@@ -103,12 +104,12 @@ class Namer:
         """Return the same as a sentence has it."""
         return self._called.strategy(case, traits_of(case).spoken)
 
+    def workload(self, case: Case) -> str:
+        """Return its workload: a user's own by its class, a replay by its profile, where no other is called so."""
+        return self._called.workload(case)
+
     def _among(self, case: Case) -> Namer:
         return self if case in self._cases else Namer([*self._cases, case], among=self._whole)
-
-    @cached_property
-    def _all(self) -> _Group:
-        return _Group(self._cases, self._called)
 
     @cached_property
     def _alike(self) -> dict[str, _Group]:
@@ -157,7 +158,7 @@ class _Called:
         return as_ring(name) if self._rings and is_ring(case) else name
 
     def workload(self, case: Case) -> str:
-        """Return its workload: a user's own by its class, a replay by its profile, where no other is called so."""
+        """Return its workload, in few words where no other has the same."""
         return self._workloads.get(case.workload, case.workload)
 
 
@@ -269,7 +270,10 @@ def _class_word(name: str, clashing: Collection[str], case: Case) -> list[str]:
 
 
 def _bracketed(name: str, words: Sequence[str]) -> str:
-    return f"{name} ({', '.join(words)})" if words else name
+    if not words:
+        return name
+    start = f"{name[:-1]}, " if name.endswith(")") else f"{name} ("  # of a ring: (DDP, 2 x 2)
+    return f"{start}{', '.join(words)})"
 
 
 def _grouped(cases: Iterable[Case], key: Callable[[Case], str]) -> list[tuple[str, list[Case]]]:

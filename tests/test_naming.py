@@ -107,7 +107,7 @@ def sets_of_cases() -> st.SearchStrategy[list[Case]]:
 
 def ways_of(case: Case, names: Namer) -> set[str]:
     """Return every setting of a case as it may be written, which is in one way."""
-    found = {names._called.workload(case), names.spoken_strategy(case), case.case_id}
+    found = {names.workload(case), names.spoken_strategy(case), case.case_id}
     for name in EVERY:
         if name in OPTIONS:
             found.update(option_words(name, None, case))
@@ -171,6 +171,23 @@ def test_a_name_tells_what_is_not_the_same_in_all() -> None:
         ("decay", "0.1"),
         ("Threads", "2"),
     ]
+
+
+def test_a_name_in_brackets_takes_what_tells_it_apart_into_them() -> None:
+    linked = {"fabric": "1 Gbit/s", "schedule": "overlapped", "world_size": 4}
+    ring, wide = (
+        replace(DDP, algorithm="all_reduce", nodes=nodes, ranks_per_node=4 // nodes, **linked)  # type: ignore[arg-type]
+        for nodes in (2, 4)
+    )
+    master = replace(
+        ring, strategy="master", algorithm="master", schedule="after_backward", bucket_cap_mb=None
+    )
+    names = Namer([ring, wide, master])
+    assert names.variant(wide) == "ring (DDP, 4 x 1)"
+    assert names.spoken(ring) == "ring (DDP) at 4 ranks (2 x 2)"
+    assert names.short(master) == "master, 4 ranks"
+    assert names.of([ring]).short(ring) == "ring (DDP), 4 ranks"
+    assert Namer([ring]).short(ring) == "DDP, 4 ranks"
 
 
 def test_layouts_are_told_where_ranks_do_not_tell_them() -> None:

@@ -302,6 +302,10 @@ OWNERS = ("collectives", "naming.py", "records", "spec", "strategies", "workload
 """Names are made in `naming.py`, of what the layers beneath it declare."""
 
 
+RAW = {"env_json", "options_json", "workload_options_json", "workload_with_options"}
+"""What holds several settings as JSON, which no text shows."""
+
+
 def settings_in(text: ast.AST) -> dict[str, set[str]]:
     """Return the settings that are read of each case."""
     found: dict[str, set[str]] = {}
@@ -327,6 +331,8 @@ def names_made(text: str) -> list[str]:
                 if isinstance(of, ast.Attribute) or re.search(r"import .*\bCase\b", text):
                     found.append(ast.unparse(node))
             case ast.Attribute(attr="spoken" | "display", value=ast.Call()):
+                found.append(ast.unparse(node))
+            case ast.FormattedValue(value=ast.Attribute(attr=name)) if name in RAW:
                 found.append(ast.unparse(node))
             case ast.GeneratorExp() | ast.ListComp() if any(
                 names & {"env", "options", "workload_options"} for names in settings_in(node).values()
@@ -366,6 +372,7 @@ def test_cases_are_named_in_one_place() -> None:
         '[f"{key} of {value}" for key, value in case.options.items()]',
         'f"{name} = {getattr(case, name)}"',
         "entry.case.label",
+        "f'{entry.case.workload_with_options}: {why}'",
         "traits_of(run.case).spoken",
     ],
 )

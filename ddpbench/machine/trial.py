@@ -12,7 +12,7 @@ from ddpbench.machine.equal_caps import Gradients, replayed_gradients
 from ddpbench.machine.estimate import Tried
 from ddpbench.machine.probes import gradients_of, inspected
 from ddpbench.machine.server import ServerProcess
-from ddpbench.naming import Namer
+from ddpbench.naming import Namer, words_of
 from ddpbench.spec import Case, PlannedCase
 from ddpbench.strategies import ModelFound, found_reason, load_strategy, own_step_reason, stream_reason
 from ddpbench.units import counted, series_of
@@ -60,12 +60,17 @@ def inspect_own(
     return found
 
 
+_TRIED = ("workload", "workload_options_json")
+"""What a trial is of."""
+
+
 def _with(cases: Sequence[Case], tried_: Mapping[str, Case]) -> str:
     """Return with which options a problem arose, where the same class had none with others."""
     every = {name for name, case in tried_.items() if cases and case.workload == cases[0].workload}
     if len(every) == len(cases):
         return ""
-    return f" (with {' and with '.join(case.workload_options_json for case in cases)})" if cases else ""
+    given = (", ".join(words_of(case, ("workload_options_json",))) for case in cases)
+    return f" (with {' and with '.join(given)})" if cases else ""
 
 
 def _too_few(facts: Mapping[str, Any], largest: Case) -> str:
@@ -121,7 +126,9 @@ def within_own(
         for entry in entries
     )
     reasons = dict.fromkeys(
-        f"{entry.case.workload_with_options}: {entry.skip_reason}" for entry in found if entry.skip_reason
+        f"{', '.join(words_of(entry.case, _TRIED))}: {entry.skip_reason}"
+        for entry in found
+        if entry.skip_reason
     )
     if all(entry.skip_reason is not None for entry in found):
         raise WorkloadError("\n".join(reasons))

@@ -292,4 +292,4 @@ def test_a_class_is_what_its_options_make_it(tmp_path: Path) -> None:
     )
     with pytest.raises(WorkloadError) as caught:
         inspect_own(server, [_own(width=1), _own(broken=1)], tmp_path)
-    assert str(caught.value) == 'train.py:Mine: cannot be built (with {"broken": 1})'
+    assert str(caught.value) == "train.py:Mine: cannot be built (with broken=1)"

@@ -94,7 +94,7 @@ def _waited_sentence(bars: Sequence[Bar]) -> str:
 
 def _name(group: Sequence[Bar]) -> str:
     row = group[0].row
-    return f"{row.name}, {row.case.workload}"
+    return f"{row.name}, {row.names.workload(row.case)}"
 
 
 def _source(bar: Bar) -> str:
