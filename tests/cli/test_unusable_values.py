@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 import ddpbench
-from ddpbench.analysis.read.cases import resume_command
+from ddpbench.analysis.read.status import resume_command
 from ddpbench.cli import run
 from ddpbench.cli.lines import say, show
 from ddpbench.cli.progress import BarListener, LineListener
