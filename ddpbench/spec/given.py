@@ -20,7 +20,7 @@ def as_toml(name: str, value: Any, depth: int = 0) -> Any:
         RequestError: TOML has no such value; the sentence names the setting.
     """
     if depth > MAX_DEPTH:
-        raise RequestError(f"{name}: more than {MAX_DEPTH} lists and dicts are in one another")
+        raise RequestError(f"{name}: at most {MAX_DEPTH} lists and dicts may be in one another")
     if getattr(value, "shape", None) == () and callable(getattr(value, "item", None)):
         value = value.item()
     if isinstance(value, os.PathLike) and isinstance(text := os.fspath(value), str):
