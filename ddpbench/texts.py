@@ -104,7 +104,9 @@ def why_not_read(text: str) -> str:
     """Return why an experiment's TOML is not read at all: a clause without its subject; empty where it is."""
     if len(text) > MOST_TOML_BYTES:
         return TOO_LARGE_TOML
-    return f"has a key of too many parts: at most {_MOST_PARTS} may stand in one" if has_long_key(text) else ""
+    return (
+        f"has a key of too many parts: at most {_MOST_PARTS} may stand in one" if has_long_key(text) else ""
+    )
 
 
 def toml_text(text: str) -> str:

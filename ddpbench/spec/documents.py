@@ -74,7 +74,9 @@ def _loads(text: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError:
         raise
     except ValueError:
-        raise TooMuchError(f"holds a number of too many digits: at most {sys.get_int_max_str_digits():,} are read") from None
+        raise TooMuchError(
+            f"holds a number of too many digits: at most {sys.get_int_max_str_digits():,} are read"
+        ) from None
 
 
 def _too_deep() -> str:

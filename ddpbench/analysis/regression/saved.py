@@ -102,7 +102,9 @@ def _loaded(path: Path) -> dict[str, Any]:
             f"{path} is not a file of pytest-benchmark: {error}; restore it from a copy"
         ) from None
     if not isinstance(data, dict) or not isinstance(data.get("benchmarks"), list):
-        raise IdentityError(f"{path} is not a file of pytest-benchmark: it has no benchmarks")
+        raise IdentityError(
+            f"{path} is not a file of pytest-benchmark: it has no benchmarks; give one that pytest-benchmark has saved"
+        )
     return data
 
 
