@@ -130,6 +130,8 @@ class Change:
     loops: tuple[tuple[int, int], ...]
     """The first and the last line of each loop around it."""
     value: ast.expr | None = None
+    entry: str | None = None
+    """The key, as Python writes it, where it changes one entry alone: `"'lr'"` of `given["lr"] *= 2`."""
 
     @property
     def freezes(self) -> bool:
@@ -143,26 +145,27 @@ class Change:
 def changes_of(node: ast.Module | Function) -> dict[str, list[Change]]:
     """Return what changes the value of each name and each attribute of a name, in the order of the source."""
     found: dict[str, list[Change]] = {}
-    for statement, tests, loops in _simple(node.body, (), ()):
-        for key, value in _changed_by(statement):
-            found.setdefault(key, []).append(Change(statement, tests, loops, value))
+    for statement, tests, loops in simple_statements(node.body):
+        for key, value, entry in _changed_by(statement):
+            found.setdefault(key, []).append(Change(statement, tests, loops, value, entry))
     return found
 
 
-def _simple(
-    body: list[ast.stmt], tests: Tests, loops: tuple[tuple[int, int], ...]
+def simple_statements(
+    body: list[ast.stmt], tests: Tests = (), loops: tuple[tuple[int, int], ...] = ()
 ) -> Iterator[tuple[ast.stmt, Tests, tuple[tuple[int, int], ...]]]:
+    """Yield each statement that has none within it, with its conditions and the lines of the loops around it."""
     for statement in body:
         if isinstance(statement, ast.If):
-            yield from _simple(statement.body, (*tests, (statement.test, True)), loops)
-            yield from _simple(statement.orelse, (*tests, (statement.test, False)), loops)
+            yield from simple_statements(statement.body, (*tests, (statement.test, True)), loops)
+            yield from simple_statements(statement.orelse, (*tests, (statement.test, False)), loops)
         elif isinstance(statement, ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith | ast.Try):
             loop = isinstance(statement, ast.For | ast.AsyncFor | ast.While)
             around = (*loops, (statement.lineno, statement.end_lineno or 0)) if loop else loops
             for name in ("body", "handlers", "orelse", "finalbody"):
                 for each in getattr(statement, name, []):
                     inner = each.body if isinstance(each, ast.ExceptHandler) else [each]
-                    yield from _simple(inner, tests, around)
+                    yield from simple_statements(inner, tests, around)
         else:
             yield statement, tests, loops
 
@@ -172,19 +175,35 @@ def _split(target: ast.expr, *, splits: bool) -> list[ast.expr]:
     return target.elts if splits and isinstance(target, ast.Tuple | ast.List) else [target]
 
 
-def _changed_by(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
+def entry_of(node: ast.expr) -> str | None:
+    """Return the key that an expression takes of a name, `"'lr'"` of `given["lr"]`; None for a part of another kind."""
+    while isinstance(node, ast.Attribute | ast.Subscript) and not key_of(node.value):
+        node = node.value
+    constant = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
+    return ast.unparse(node.slice) if constant and isinstance(node, ast.Subscript) else None
+
+
+def _holder(target: ast.Attribute | ast.Subscript) -> str:
+    """Return what a name, or an attribute of one, that has what a target sets is kept under."""
+    node = target.value
+    while isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and not key_of(node)):
+        node = node.value
+    return key_of(node) or first_name(target)
+
+
+def _changed_by(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None, str | None]]:
     if isinstance(statement, ast.Assign):
         splits = last_name(statement.value) == "random_split"
         for target in (each for whole in statement.targets for each in _split(whole, splits=splits)):
             key = key_of(target)
             if key and any(key_of(each) == key for each in ast.walk(statement.value)):
-                yield key, statement.value
+                yield key, statement.value, None
             if isinstance(target, ast.Attribute | ast.Subscript):
-                yield key_of(target.value) or first_name(target), None
+                yield _holder(target), None, entry_of(target)
     elif isinstance(statement, ast.AugAssign):
         target = statement.target
-        yield key_of(target.value if isinstance(target, ast.Subscript) else target), None
+        yield _holder(target) if isinstance(target, ast.Subscript) else key_of(target), None, entry_of(target)
     elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         does = statement.value.func
         if isinstance(does, ast.Attribute) and does.attr in _MUTATORS:
-            yield key_of(does.value) or first_name(does.value), None
+            yield key_of(does.value) or first_name(does.value), None, entry_of(does.value)

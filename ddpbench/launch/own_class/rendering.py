@@ -7,6 +7,7 @@ import builtins
 from collections.abc import Mapping, Set
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
+from keyword import iskeyword
 
 from ddpbench.launch.own_class.bindings import Path, Scope, key_of
 from ddpbench.launch.own_class.draws import is_another
@@ -69,6 +70,8 @@ class Renderer:
     """The keys of values met that may be others when they are computed again."""
     local: set[str] = field(default_factory=set)
     missing: dict[str, str] = field(default_factory=dict)
+    lacking: dict[str, tuple[int, Path] | str] = field(default_factory=dict)
+    """The keys of the values to be filled in, or their sources, by their names."""
     imports: dict[str, str] = field(default_factory=dict)
     before: dict[str, list[ast.stmt]] = field(default_factory=dict)
     """Configurations that the script makes and then changes, by their names."""
@@ -302,7 +305,7 @@ class _Pass(ast.NodeTransformer):
         if isinstance(node, ast.Name) and self._stays(node.id):
             node.outer = True  # type: ignore[attr-defined]  # what the class must not give another meaning
             return None
-        name = node.id if isinstance(node, ast.Name) else last_name(node) or "value"
+        name = node.id if isinstance(node, ast.Name) else last_name(node) or _entry_name(node)
         if not known or found.item or found.path or self.depth > _DEEPEST:
             return self._unseen(node, name, found)
         return self._made(name, found, self.tracer.changed(node, self.scope))
@@ -324,10 +327,8 @@ class _Pass(ast.NodeTransformer):
             return changed
         if changed_in and (self.to.keeps or last_name(found.node) not in self.tracer.script.classes):
             lines = series_of([str(each) for each in changed_in])
-            self.to.missing[name] = (
-                f"in the script, {ast.unparse(found.node)}, changed in line{'s' * (len(changed_in) > 1)} {lines}"
-            )
-            return ast.Name(name, ast.Load())
+            told = f"in the script, {ast.unparse(found.node)}, changed in line{'s' * (len(changed_in) > 1)} {lines}"
+            return self._lacking(name, told, found.key)
         calls = any(isinstance(each, ast.Call) for each in ast.walk(found.node))
         another = calls and is_another(found.node, self.tracer.script)
         if another:
@@ -454,8 +455,23 @@ class _Pass(ast.NodeTransformer):
             return node
         where = getattr(found.scope.node, "name", "")
         told = f"in the script, {ast.unparse(found.node)}" if found.node is not node else "as in the script"
-        self.to.missing[name] = told + (f", in {where}()" if where and found.node is node else "")
+        told += f", in {where}()" if where and found.node is node else ""
+        return self._lacking(name, told, found.key if found.node is not node else ast.unparse(node))
+
+    def _lacking(self, name: str, told: str, key: tuple[int, Path] | str) -> ast.expr:
+        """Return the name of a value to be filled in, which no other value has."""
+        while self.to.lacking.setdefault(name, key) != key:
+            name += "_"
+        self.to.missing[name] = told
         return ast.Name(name, ast.Load())
+
+
+def _entry_name(node: ast.expr) -> str:
+    """Return the name for an entry of a dictionary: its key, where that is one."""
+    key = (
+        node.slice.value if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) else None
+    )
+    return key if isinstance(key, str) and key.isidentifier() and not iskeyword(key) else "value"
 
 
 def counted_as(name: str) -> str:

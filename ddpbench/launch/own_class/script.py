@@ -71,6 +71,10 @@ def read_script(path: Path) -> Script:
     for place, node in enumerate(ast.walk(tree)):
         if isinstance(node, ast.stmt | ast.expr | ast.keyword | ast.withitem):
             node.place = place  # type: ignore[union-attr]
+    for own in (each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)):
+        for each in own.body:
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+                _name_self(each)
     guard = next((each for each in tree.body if isinstance(each, ast.If) and _is_guard(each.test)), None)
     outside = [each for each in tree.body if each is not guard]
     return Script(
@@ -83,6 +87,26 @@ def read_script(path: Path) -> Script:
         classes={each.name: each for each in outside if isinstance(each, ast.ClassDef)},
         importable=frozenset(name for each in outside for name in bound_by(each)),
     )
+
+
+def _name_self(method: Function) -> None:
+    """Give the object of a method the name `self`, by which it is looked for, where the script has another for it."""
+    first = next(iter([*method.args.posonlyargs, *method.args.args]), None)
+    bound = {last_name(each) for each in method.decorator_list} & {"staticmethod", "classmethod"}
+    if first is None or first.arg in ("self", "cls") or bound:
+        return
+    nodes = list(ast.walk(method))
+    names = [each for each in nodes if isinstance(each, ast.Name)]
+    taken = {each.id for each in names} | {each.arg for each in nodes if isinstance(each, ast.arg)}
+    again = [
+        each for each in nodes if isinstance(each, ast.arg) and each.arg == first.arg and each is not first
+    ]
+    mine = [each for each in names if each.id == first.arg]
+    if "self" in taken or again or not all(isinstance(each.ctx, ast.Load) for each in mine):
+        return
+    first.arg = "self"
+    for each in mine:
+        each.id = "self"
 
 
 def _encoding(raw: bytes) -> str:

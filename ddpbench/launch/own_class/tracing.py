@@ -119,7 +119,10 @@ class Tracer:
         if inner is not None:
             return self.trace(inner, scope, depth + 1)
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            passed = len(self._way)
             value = self.trace(node.value, scope, depth + 1)
+            of = f"[{ast.unparse(node.slice)}]"
+            self._way[passed:] = [(f"{key}{of}", where, line) for key, where, line in self._way[passed:]]
             part = self._entry(value, node.slice.value)
             return self.trace(part, value.scope, depth + 1) if part is not None else found
         if isinstance(node, ast.Attribute) and not self._own_attribute(node, scope):
@@ -232,7 +235,11 @@ class Tracer:
         self.trace(node, scope)
         found = set()
         for key, where, line in [*self._way]:
-            for each in self._changes(where).get(key, ()):
+            name, _, entries = key.partition("[")
+            entry = entries.partition("]")[0]
+            for each in self._changes(where).get(name, ()):
+                if entry and each.entry not in (None, entry):
+                    continue
                 loops = each.loops
                 around = loops if line == _ELSEWHERE else any(first <= line <= last for first, last in loops)
                 if each.statement.lineno < line and not (around or each.freezes) and self._takes(each, where):
@@ -425,11 +432,19 @@ class Tracer:
                     return None if default is None else Origin(default, self.top)
                 path = ast.Attribute(ast.Name(found.name, ast.Load()), name, ast.Load())
                 return Origin(path, self.top)
-        for scope in self.scopes:
-            if scope.own is found and getattr(scope.node, "name", "") == "__init__":
+        methods = [each for each in self.scopes if each.own is found]
+        if any(getattr(each.node, "name", "") != "__init__" and self._sets(each, name) for each in methods):
+            return None  # a method changes it: it is what the object has by then
+        for scope in methods:
+            if getattr(scope.node, "name", "") == "__init__":
                 for binding in self.bindings(scope).get(f"self.{name}", ()):
                     return Origin(binding.value, scope, binding.path)
         return None
+
+    def _sets(self, method: Scope, name: str) -> bool:
+        """Return whether a method sets an attribute of its object."""
+        key = f"self.{name}"
+        return key in self.bindings(method) or key in self._changes(method)
 
     def _option(self, name: str) -> Origin | None:
         """Return an option's value: what the script gives `parse_args` or `set_defaults`, else its default."""

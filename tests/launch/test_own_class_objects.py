@@ -1,0 +1,162 @@
+"""`ddpbench init` follows what methods do to their object, whatever they call it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from ddpbench.launch.own_class import Written, read_script, written_class
+
+SCRIPT = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+X = torch.randn(64, 6)
+
+class Temperature:
+    def __init__(this, start=1.0):
+        this.value = start
+
+    def lower(this):
+        this.value *= 0.9
+
+    def told(this):
+        return f"{this.value}"
+
+class Net(nn.Module):
+    def __init__(this):
+        super().__init__()
+        this.layer = nn.Linear(6, 1)
+        this.register_buffer("noise", torch.zeros(6))
+        this.scale = 1.0
+
+    def redraw(this):
+        this.noise.normal_()
+
+    def anneal(this):
+        this.scale = max(0.1, this.scale * 0.9)
+
+    def project(this):
+        with torch.no_grad():
+            this.layer.weight.div_(this.layer.weight.norm())
+
+    def size(this):
+        return sum(p.numel() for p in this.parameters())
+
+    def forward(this, x):
+        return this.layer(x + this.noise) / this.scale
+
+TOP
+
+def main():
+    BEFORE
+    model = Net()
+    optimizer = torch.optim.Adam(model.parameters())
+    for x, y in DataLoader(TensorDataset(X, X.sum(1, keepdim=True)), batch_size=16):
+        FIRST
+        loss = F.mse_loss(model(x)LOSS, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        AFTER
+
+if __name__ == "__main__":
+    main()
+"""
+PLAIN = {"TOP": "", "BEFORE": "pass", "FIRST": "pass", "LOSS": "", "AFTER": "pass"}
+
+
+def made(tmp_path: Path, name: str, **put: str) -> Written:
+    source = SCRIPT.replace("this", name)
+    for word, text in {**PLAIN, **put}.items():
+        source = source.replace(word, text)
+    path = tmp_path / "train.py"
+    path.write_text(source, encoding="utf-8")
+    return written_class(read_script(path))
+
+
+@pytest.mark.parametrize("name", ["self", "this", "s", "_", "me"])
+@pytest.mark.parametrize(
+    ("put", "does"),
+    [
+        (
+            {
+                "BEFORE": "temperature = Temperature()",
+                "LOSS": " / temperature.value",
+                "AFTER": "temperature.lower()",
+            },
+            ["temperature.lower()"],
+        ),
+        (
+            {"TOP": "T = Temperature(2.0)", "LOSS": " / T.value", "AFTER": "T.lower()"},
+            ["T.lower()"],
+        ),
+        ({"FIRST": "model.redraw()"}, ["model.redraw()"]),
+        ({"AFTER": "model.project()"}, ["model.project()"]),
+        ({"FIRST": "model.redraw()", "AFTER": "model.anneal()"}, ["model.redraw()", "model.anneal()"]),
+    ],
+)
+def test_what_a_method_does_to_its_object_is_to_be_done_in_a_step(
+    name: str, put: dict[str, str], does: list[str], tmp_path: Path
+) -> None:
+    found = made(tmp_path, name, **put)
+    assert found.is_open, found.text
+    for each in does:
+        assert any(f"`{each}`" in line for line in found.left), found.left
+        assert f"does: {each}" in found.text
+
+
+@pytest.mark.parametrize("name", ["self", "this"])
+@pytest.mark.parametrize(
+    "put",
+    [
+        {"AFTER": "print(model.size())"},
+        {
+            "BEFORE": "temperature = Temperature()",
+            "LOSS": " / temperature.value",
+            "AFTER": "temperature.told()",
+        },
+    ],
+)
+def test_a_method_that_only_reads_leaves_nothing_to_do(
+    name: str, put: dict[str, str], tmp_path: Path
+) -> None:
+    found = made(tmp_path, name, **put)
+    assert found.left == []
+    assert not found.is_open
+
+
+@pytest.mark.parametrize("name", ["self", "this"])
+def test_what_a_method_changes_is_read_of_the_object(name: str, tmp_path: Path) -> None:
+    """Its first value is not what it has in a later step."""
+    put = {
+        "BEFORE": "temperature = Temperature()",
+        "LOSS": " / temperature.value",
+        "AFTER": "temperature.lower()",
+    }
+    found = made(tmp_path, name, **put)
+    assert "/ self.temperature.value" in found.text
+
+
+def test_a_static_method_has_no_object(tmp_path: Path) -> None:
+    """Its first parameter keeps its name, and so does one that the method binds anew, or beside a `self` of its own."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        "class A:\n"
+        "    @staticmethod\n    def one(x):\n        return x\n"
+        "    @classmethod\n    def two(kind):\n        return kind\n"
+        "    def three(x):\n        x = 1\n        return x\n"
+        "    def four(x, self):\n        return x, self\n"
+        "    def five(x):\n        return [x for x in range(3)], lambda x: x\n"
+        "    def six(x):\n        return lambda: x.y\n",
+        encoding="utf-8",
+    )
+    (own,) = read_script(path).tree.body
+    assert isinstance(own, ast.ClassDef)
+    firsts = [each.args.args[0].arg for each in own.body if isinstance(each, ast.FunctionDef)]
+    assert firsts == ["x", "kind", "x", "x", "x", "self"]
+    assert "self.y" in ast.unparse(own)
