@@ -6,10 +6,13 @@ import ast
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
-from ddpbench.launch.own_class.bindings import Scope, key_of
+from ddpbench.launch.own_class.bindings import Scope, Tests, key_of, simple_statements
 from ddpbench.launch.own_class.script import Function, Script, first_name, here, in_step, last_name
 from ddpbench.launch.own_class.tracing import Tracer, parameters_of
 
+_QUIET = ("no_grad", "inference_mode")
+_MODES = (".training", "is_grad_enabled")
+"""Words of a condition by which a function trains or evaluates as its model is set."""
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -41,6 +44,83 @@ def training_loops(tracer: Tracer) -> list[TrainingLoop]:
     found = [each for scope in tracer.scopes for each in _in_scope(tracer, scope)]
     with_step = [each for each in found if _steps(each.body)]
     return list({id(each.node): each for each in with_step or found}.values())
+
+
+def other_trainings(tracer: Tracer, loop: TrainingLoop) -> list[tuple[ast.Call, list[ast.Call]]]:
+    """Return the call that leads to a loop, with the others of that function that train too, the outermost first.
+
+    The first one is the one whose arguments the class has.
+    """
+    found: list[tuple[ast.Call, list[ast.Call]]] = []
+    scope, seen = loop.scope, set[int]()
+    while not isinstance(scope.node, ast.Module) and id(scope.node) not in seen:
+        seen.add(id(scope.node))
+        calls = [
+            (call, caller)
+            for call, caller in tracer.calls(scope)
+            if caller.node is not scope.node and _is_of(tracer, call, caller, scope)
+        ]
+        if not calls:
+            break
+        first, caller = calls[0]
+        others = [
+            call
+            for call, where in calls[1:]
+            if not _excludes(where, first, call) and _trains_by(tracer, loop, scope, call, where)
+        ]
+        if others:
+            found.insert(0, (first, others))
+        scope = caller
+    return found
+
+
+def _is_of(tracer: Tracer, call: ast.Call, caller: Scope, called: Scope) -> bool:
+    """Return whether a call is of this function; of a method, by the object that it is called on."""
+    name = getattr(called.node, "name", "")
+    if called.own is None or id(called.node) in tracer.enclosing or name == "__init__":
+        return True
+    receiver = call.func.value if isinstance(call.func, ast.Attribute) else call.func
+    if isinstance(receiver, ast.Name) and receiver.id == "self":
+        return caller.own is called.own
+    return last_name(tracer.trace(receiver, caller).node) == called.own.name
+
+
+def _excludes(scope: Scope, one: ast.Call, other: ast.Call) -> bool:
+    """Return whether two calls stand in two branches of one condition, so that a run makes one of them."""
+    for each in here(scope.node.body):
+        if isinstance(each, ast.If):
+            taken, rest = list(here(each.body)), list(here(each.orelse))
+            if (one in taken and other in rest) or (one in rest and other in taken):
+                return True
+    return False
+
+
+def _trains_by(tracer: Tracer, loop: TrainingLoop, called: Scope, call: ast.Call, caller: Scope) -> bool:
+    """Return whether a function trains when it is called so: not as for an evaluation, without a backward."""
+    if tracer.is_untaken(_tests_of(caller, call), caller):
+        return False
+    for each in here(caller.node.body):
+        quiet = isinstance(each, ast.With) and any(
+            last_name(item.context_expr) in _QUIET for item in each.items
+        )
+        if quiet and call in here(each):
+            return False
+    if called.node is not loop.body_scope.node:
+        return True
+    inner = replace(called, call=call, caller=caller)
+    for statement, tests, _ in simple_statements(called.node.body):
+        if any(map(is_backward, ast.walk(statement))):
+            words = " ".join(ast.unparse(test) for test, _ in tests)
+            return not any(word in words for word in _MODES) and not tracer.is_untaken(tests, inner)
+    return True
+
+
+def _tests_of(scope: Scope, call: ast.Call) -> Tests:
+    """Return the conditions that a call stands under."""
+    for statement, tests, _ in simple_statements(scope.node.body):
+        if call in ast.walk(statement):
+            return tests
+    return ()
 
 
 def trains_at_import(script: Script, loop: TrainingLoop) -> list[ast.stmt]:

@@ -327,8 +327,8 @@ class _Pass(ast.NodeTransformer):
             return changed
         if changed_in and (self.to.keeps or last_name(found.node) not in self.tracer.script.classes):
             lines = series_of([str(each) for each in changed_in])
-            told = f"in the script, {ast.unparse(found.node)}, changed in line{'s' * (len(changed_in) > 1)} {lines}"
-            return self._lacking(name, told, found.key)
+            comment = f"in the script, {ast.unparse(found.node)}, changed in line{'s' * (len(changed_in) > 1)} {lines}"
+            return self._lacking(name, comment, found.key)
         calls = any(isinstance(each, ast.Call) for each in ast.walk(found.node))
         another = calls and is_another(found.node, self.tracer.script)
         if another:
@@ -454,15 +454,17 @@ class _Pass(ast.NodeTransformer):
             self.to.before.setdefault(own.name, [deepcopy(own)])
             return node
         where = getattr(found.scope.node, "name", "")
-        told = f"in the script, {ast.unparse(found.node)}" if found.node is not node else "as in the script"
-        told += f", in {where}()" if where and found.node is node else ""
-        return self._lacking(name, told, found.key if found.node is not node else ast.unparse(node))
+        comment = (
+            f"in the script, {ast.unparse(found.node)}" if found.node is not node else "as in the script"
+        )
+        comment += f", in {where}()" if where and found.node is node else ""
+        return self._lacking(name, comment, found.key if found.node is not node else ast.unparse(node))
 
-    def _lacking(self, name: str, told: str, key: tuple[int, Path] | str) -> ast.expr:
+    def _lacking(self, name: str, comment: str, key: tuple[int, Path] | str) -> ast.expr:
         """Return the name of a value to be filled in, which no other value has."""
         while self.to.lacking.setdefault(name, key) != key:
             name += "_"
-        self.to.missing[name] = told
+        self.to.missing[name] = comment
         return ast.Name(name, ast.Load())
 
 

@@ -15,6 +15,7 @@ from ddpbench.launch.own_class.dropped import Dropped, Leavings, Setting, Taken,
 from ddpbench.launch.own_class.effects import Effect, Effects, own_functions
 from ddpbench.launch.own_class.insertion import NAME
 from ddpbench.launch.own_class.loop_methods import LoopMethods
+from ddpbench.launch.own_class.loops import other_trainings
 from ddpbench.launch.own_class.models import Loader, dataset_by_name, is_module, loader_of, model_by_name
 from ddpbench.launch.own_class.rendering import Renderer
 from ddpbench.launch.own_class.script import Script, here, in_step, last_name, place_of_node, required
@@ -347,6 +348,14 @@ class _Writer(LoopMethods, UpdateMethods):
                 f"The script trains in {len(lines)} loops, of lines {series_of(lines)}: this class is the one of line "
                 f"{lines[0]}; another one needs a class of its own."
             )
+        for first, others in other_trainings(self.tracer, self.loop) if self.loop is not None else ():
+            lines = [str(line) for line in sorted({each.lineno for each in (first, *others)})]
+            where = f"lines {series_of(lines)}" if len(lines) > 1 else f"line {lines[0]}"
+            mine = f"the one of line {first.lineno}" if len(lines) > 1 else "the first one"
+            told.append(
+                f"The script trains by {1 + len(others)} calls of {last_name(first)}(), in {where}: this class is "
+                f"{mine}; another call needs another class."
+            )
         told += [
             f"`{ast.unparse(call)}` of line {call.lineno} stands outside the loop over batches and is left out: "
             "the learning rate stays as it begins. To have it change with every update, return (optimizer, scheduler) "
@@ -467,7 +476,12 @@ class _Writer(LoopMethods, UpdateMethods):
 
     def _with_changes(self, part: str, made: Method, origins: list[Origin]) -> Method:
         """Return the method with a line to fill in for each statement that changes what the script makes so."""
-        found = [(origin, each) for origin in origins for each in self.tracer.changes_after(origin)]
+        found = [
+            (origin, each)
+            for origin in origins
+            for each in self.tracer.changes_after(origin)
+            if not self._is_after_training(each, origin.scope)
+        ]
         again = [each for origin, each in found if self._is_done_again(part, each, origin.scope)]
         changes = [each for origin, each in found if each in again or self._alters(part, each, origin.scope)]
         if not changes or made.is_open or (len(changes) == len(again) and made.problems):
@@ -477,9 +491,16 @@ class _Writer(LoopMethods, UpdateMethods):
         lines = []
         for each in changes:
             self.opened.add(each.statement.lineno)
-            does = " ".join(ast.unparse(each.statement).split())
-            self.left.append(f"{part}(): do there what line {each.statement.lineno} does: `{does}`.")
-            lines.append(f"...  # what line {each.statement.lineno} does: {does}")
+            line, does = each.statement.lineno, " ".join(ast.unparse(each.statement).split())
+            if self._is_in_an_epoch(each, origins):
+                wanted = (
+                    f"decide whether the class trains as before or after line {line}, which runs in an epoch"
+                )
+                self.left.append(f"{part}(): {wanted}: `{does}`.")
+                lines.append(f"...  # {wanted}: {does}")
+                continue
+            self.left.append(f"{part}(): do there what line {line} does: `{does}`.")
+            lines.append(f"...  # what line {line} does: {does}")
         lines += [f"return {made.same_as}()"] if made.same_as else made.lines
         return Method(part, made.parameters, lines, problems=made.problems)
 
@@ -497,6 +518,35 @@ class _Writer(LoopMethods, UpdateMethods):
             return last_name(change.value) in _SHARES if change.value is not None else False
         call = statement.value if isinstance(statement, ast.Expr) else None
         return isinstance(call, ast.Call) and last_name(call) == "apply" and len(call.args) == 1
+
+    def _trained_from(self, scope: Scope) -> list[ast.stmt | ast.expr]:
+        """Return the loop, or the calls that lead to it, in a function, the first one first."""
+        if self.loop is None:
+            return []
+        trains = {getattr(each.node, "name", "") for each in (self.loop.scope, self.loop.body_scope)} - {""}
+        found = [
+            each
+            for each in here(scope.node.body)
+            if each is self.loop.node or (isinstance(each, ast.Call) and last_name(each) in trains)
+        ]
+        return sorted(
+            (each for each in found if isinstance(each, ast.stmt | ast.expr)), key=lambda each: each.lineno
+        )
+
+    def _is_after_training(self, change: Change, scope: Scope) -> bool:
+        """Return whether a function makes a change once it has trained, and does not train again after it."""
+        line = change.statement.lineno
+        for each in self._trained_from(scope)[:1]:
+            again = any(first <= each.lineno <= last for first, last in change.loops)
+            return line > (each.end_lineno or 0) and not again
+        return False
+
+    def _is_in_an_epoch(self, change: Change, origins: list[Origin]) -> bool:
+        """Return whether a change is made under a condition, in a loop around the one over batches."""
+        begins = [each.lineno for origin in origins for each in self._trained_from(origin.scope)[:1]]
+        around = any(first <= line <= last for first, last in change.loops for line in begins)
+        within = self.loop is not None and change.statement in here(self.loop.node.body)
+        return bool(change.tests) and around and not within
 
     def _is_before_training(self, change: Change, scope: Scope) -> bool:
         """Return whether a function makes a change before it trains, or before it returns what it makes."""

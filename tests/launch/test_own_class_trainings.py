@@ -1,0 +1,191 @@
+"""`ddpbench init` on scripts that train more than once, and on what they do to their model between and after."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from ddpbench.launch.own_class import Written, read_script, written_class
+from ddpbench.units import series_of
+
+SCRIPT = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+X = torch.randn(64, 6)
+DATA = TensorDataset(X, X.sum(1, keepdim=True))
+small, big = DataLoader(DATA, batch_size=8), DataLoader(DATA, batch_size=32)
+
+PARTS
+def main(several=False):
+    model = nn.Linear(6, 1)
+    BODY
+
+if __name__ == "__main__":
+    main()
+"""
+FIT = """
+def fit(model, loader, criterion, lr=0.1, train=True, optimizer=None):
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    for x, y in loader:
+        loss = criterion(model(x), y)
+        if CONDITION:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+BOTH = f"""{FIT}
+def both(model, lr):
+    fit(model, small, F.l1_loss, lr)
+"""
+TRAINER = """
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def run(self, loader):
+        for x, y in loader:
+            self.optimizer.zero_grad()
+            F.l1_loss(self.model(x), y).backward()
+            self.optimizer.step()
+"""
+
+
+def made(tmp_path: Path, body: str, condition: str = "train") -> Written:
+    parts = BOTH if "both(" in body else TRAINER if "Trainer(" in body else FIT
+    source = SCRIPT.replace("PARTS", parts.replace("CONDITION", condition))
+    source = source.replace("BODY", textwrap.indent(body, "    ").strip())
+    path = tmp_path / "train.py"
+    path.write_text(source, encoding="utf-8")
+    return written_class(read_script(path))
+
+
+def lines_of(path: Path, call: str) -> list[str]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [str(number) for number, line in enumerate(lines, 1) if line.lstrip().startswith(call)]
+
+
+@pytest.mark.parametrize(
+    ("body", "call", "count"),
+    [
+        ("fit(model, small, F.l1_loss)\nfit(model, big, F.mse_loss, 0.01)", "fit", 2),
+        ("fit(model, small, F.l1_loss)\nfit(model, big, F.mse_loss)\nfit(model, big, F.l1_loss)", "fit", 3),
+        ("both(model, 0.1)\nboth(model, 0.01)", "both", 2),
+        (
+            "for _ in X:\n    fit(model, small, F.l1_loss)\nfor _ in X:\n    fit(model, big, F.l1_loss)",
+            "fit",
+            2,
+        ),
+        ("trainer = Trainer(model)\ntrainer.run(small)\ntrainer.run(big)", "trainer.run", 2),
+        ("Trainer(model).run(small)\nTrainer(model).run(big)", "Trainer(model).run", 2),
+    ],
+)
+def test_a_function_that_trains_again_is_told(body: str, call: str, count: int, tmp_path: Path) -> None:
+    found = made(tmp_path, body)
+    lines = lines_of(tmp_path / "train.py", f"{call}(")
+    assert len(lines) == count
+    told = (
+        f"The script trains by {count} calls of {call.rpartition('.')[2]}(), in lines {series_of(lines)}: this class "
+        f"is the one of line {lines[0]}; another call needs another class."
+    )
+    assert told in found.left
+    assert "The script trains by" in found.text, "also a comment at the head of the class"
+
+
+def test_two_calls_of_one_line_are_told(tmp_path: Path) -> None:
+    found = made(tmp_path, "fit(model, small, F.l1_loss); fit(model, big, F.mse_loss, 0.01)")
+    (line,) = lines_of(tmp_path / "train.py", "fit(")
+    assert f"The script trains by 2 calls of fit(), in line {line}: this class is the first one" in str(
+        found.left
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "condition"),
+    [
+        ("fit(model, small, F.l1_loss)", "train"),
+        ("for rate in (0.1, 0.01):\n    fit(model, small, F.l1_loss)", "train"),
+        ("fit(model, small, F.l1_loss)\nfit(model, big, F.l1_loss, train=False)", "train"),
+        ("fit(model, small, F.l1_loss)\nwith torch.no_grad():\n    fit(model, big, F.l1_loss)", "train"),
+        ("fit(model, small, F.l1_loss)\nmodel.eval()\nfit(model, big, F.l1_loss)", "model.training"),
+        ("fit(model, small, F.l1_loss)\nfit(model, big, F.l1_loss)", "torch.is_grad_enabled()"),
+        ("if several:\n    fit(model, small, F.l1_loss)\nelse:\n    fit(model, big, F.l1_loss)", "train"),
+        ("fit(model, small, F.l1_loss)\nif several:\n    fit(model, big, F.l1_loss)", "train"),
+    ],
+)
+def test_a_call_that_does_not_train_or_is_not_made_is_not_told(
+    body: str, condition: str, tmp_path: Path
+) -> None:
+    found = made(tmp_path, body, condition)
+    assert not [each for each in found.left if "The script trains" in each]
+
+
+TWO = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+X = torch.randn(64, 6)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 8), nn.Linear(8, 1)
+    def forward(self, x):
+        return self.head(self.body(x))
+
+def main():
+    model = Net()
+    BEFORE
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(4):
+        EPOCH
+        for (x,) in DataLoader(TensorDataset(X), batch_size=8):
+            loss = (model(x) - 1).abs().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    AFTER
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def trained(tmp_path: Path, **put: str) -> Written:
+    source = TWO
+    for word in ("BEFORE", "EPOCH", "AFTER"):
+        source = source.replace(word, put.get(word, "pass"))
+    path = tmp_path / "train.py"
+    path.write_text(source, encoding="utf-8")
+    return written_class(read_script(path))
+
+
+@pytest.mark.parametrize(
+    "after", ["model.requires_grad_(False)", "model.body = nn.Identity()", "model.head.requires_grad_(False)"]
+)
+def test_what_comes_after_the_training_is_nothing_to_do(after: str, tmp_path: Path) -> None:
+    found = trained(tmp_path, AFTER=after)
+    assert found.left == [], found.text
+    assert any(after in each.text for each in found.dropped)
+    before = trained(tmp_path, BEFORE=after)
+    assert before.left, "the same line before it"
+
+
+def test_what_a_later_epoch_does_is_to_be_decided(tmp_path: Path) -> None:
+    """Done before the first one, it would undo the line that the script trains with at first."""
+    found = trained(
+        tmp_path,
+        BEFORE="model.body.requires_grad_(False)",
+        EPOCH="if epoch == 2:\n            model.body.requires_grad_(True)",
+    )
+    first, second = found.left
+    assert first == "model(): do there what line 16 does: `model.body.requires_grad_(False)`."
+    assert second == (
+        "model(): decide whether the class trains as before or after line 20, which runs in an epoch: "
+        "`model.body.requires_grad_(True)`."
+    )
+    assert found.is_open
