@@ -110,6 +110,49 @@ def test_what_a_method_does_to_its_object_is_to_be_done_in_a_step(
         assert f"does: {each}" in found.text
 
 
+LOWERED = {
+    "global": ("scale = 1.0\ndef after():\n    global scale\n    scale *= 0.9", "scale", "after()"),
+    "bound": ("scale = 1.0\ndef after(by):\n    global scale\n    scale = by", "scale", "after(2.0)"),
+    "by way of another": (
+        "scale = 1.0\ndef lower():\n    global scale\n    scale *= 0.9\ndef after():\n    lower()",
+        "scale",
+        "after()",
+    ),
+    "read in a function": (
+        "scale = 1.0\ndef now():\n    return scale\ndef after():\n    global scale\n    scale *= 0.9",
+        "now()",
+        "after()",
+    ),
+    "entry": ("state = {'a': 1.0}\ndef after():\n    state['a'] *= 0.9", "state['a']", "after()"),
+    "object": ("T = Temperature()\ndef after():\n    T.lower()", "T.value", "after()"),
+    "class method": (
+        "class Of:\n    scale = 1.0\n    @classmethod\n    def lower(cls):\n        cls.scale *= 0.9",
+        "Of.scale",
+        "Of.lower()",
+    ),
+    "static method": (
+        "class Of:\n    scale = 1.0\n    @staticmethod\n    def lower(by):\n        Of.scale *= by",
+        "Of.scale",
+        "Of.lower(0.5)",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LOWERED)
+def test_what_a_function_sets_in_the_module_is_to_be_done_in_a_step(kind: str, tmp_path: Path) -> None:
+    top, read, after = LOWERED[kind]
+    found = made(tmp_path, "self", TOP=top, LOSS=f" / {read}", AFTER=after)
+    assert found.left == [f"step(): do there what line {line_of(tmp_path, after)} does: `{after}`."]
+    assert found.is_open
+    other = made(tmp_path, "self", TOP=top, AFTER=after)
+    assert other.left == [], "of what no step reads"
+
+
+def line_of(tmp_path: Path, text: str) -> int:
+    lines = (tmp_path / "train.py").read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line == f"        {text}")
+
+
 @pytest.mark.parametrize("name", ["self", "this"])
 @pytest.mark.parametrize(
     "put",

@@ -242,3 +242,9 @@ def test_two_values_of_one_name_are_two(tmp_path: Path) -> None:
     exec(compile(textwrap.dedent(source) + "\n" + found.text, "train.py", "exec"), names)
     x = torch.arange(24.0).reshape(4, 6)
     assert torch.equal(names["Measured"]().dataset().tensors[0], x / x.sum() + 1), found.text
+
+
+def test_what_is_typed_in_is_to_be_filled_in(tmp_path: Path) -> None:
+    found, _ = made(tmp_path, BEFORE="rate = float(input())", RATE="rate")
+    assert "input()" not in found.text.replace("# in the script, float(input())", "")
+    assert found.left == ["optimizer(): say what `rate` is (in the script, float(input()))."]

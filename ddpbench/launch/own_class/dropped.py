@@ -502,6 +502,13 @@ def _reached(script: Script, body: list[ast.stmt], names: set[str]) -> set[str]:
     return found
 
 
+def names_read(script: Script, names: set[str]) -> set[str]:
+    """Return the names that the functions and classes among these read, also by way of one another."""
+    found = _reached(script, [], names)
+    nodes = [each for each in (*script.functions.values(), *script.classes.values()) if each.name in found]
+    return set(_named(nodes))
+
+
 def _named(body: Iterable[ast.AST]) -> Iterator[str]:
     for statement in body:
         for each in ast.walk(statement):

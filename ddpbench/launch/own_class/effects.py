@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddpbench.launch.own_class.bindings import Binding, Path, Scope, Tests, key_of
+from ddpbench.launch.own_class.dropped import names_read
 from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
 from ddpbench.launch.own_class.models import DATASETS, MODULES
 from ddpbench.launch.own_class.script import Function, first_name, here, in_step, last_name, place_of_node
@@ -266,16 +267,19 @@ class Effects:
         inner: frozenset[tuple[int, Path]],
         state: Mapping[tuple[int, Path], str],
         loaders: set[tuple[int, Path]],
-        made_by_class: set[str],
+        names: set[str],
     ) -> None:
         """`parts` and `state` have the method for each origin: of models, optimizers and data, and of other objects.
 
-        `inner` are those of `parts` that are in another one of them. `made_by_class` are the functions that the class
-        calls as they are.
+        `inner` are those of `parts` that are in another one of them. `names` are those of the script that the class
+        reads.
         """
         self.tracer, self.loop, self.places = tracer, loop, places
         self.parts, self.state, self.inner = parts, state, inner
-        self.made = made_by_class
+        self.made = own_functions(names, tracer.script.functions)
+        """The functions that the class calls as they are."""
+        self.reads = names | names_read(tracer.script, names)
+        """The names that it and what it calls read."""
         self.loaders = loaders
         self._busy: set[tuple[int, frozenset[str]]] = set()
         self._seen: set[tuple[int, str]] = set()
@@ -373,6 +377,8 @@ class Effects:
             return self._instance(func, scope)
         if isinstance(func.value, ast.Name) and func.value.id == "self" and scope.own is not None:
             return self._method(scope.own.name, func.attr) or self._instance(func, scope)
+        if isinstance(func.value, ast.Name) and func.value.id in self.tracer.script.classes:
+            return self._method(func.value.id, func.attr)
         made = self.tracer.trace(func.value, scope)
         return self._method(last_name(made.node), func.attr) if isinstance(made.node, ast.Call) else None
 
@@ -419,6 +425,8 @@ class Effects:
 
     def _set(self, target: ast.expr, node: ast.stmt, where: _Where) -> str:
         """Return the part that an assignment changes; empty where it changes none."""
+        if where.helper and self._is_global(target, where):
+            return "step"
         if isinstance(target, ast.Name):
             kept = isinstance(node, ast.AugAssign) and target.id not in ("self",)
             return self._part(target, where, whole=False) if kept else ""
@@ -436,6 +444,20 @@ class Effects:
         return (
             part if (node.lineno, node.col_offset) >= begin else ""
         )  # before it, it is what the class begins with
+
+    def _is_global(self, target: ast.expr, where: _Where) -> bool:
+        """Return whether a function sets a name of the module, or what it has, that the class reads."""
+        name = first_name(target)
+        node, own = where.scope.node, where.scope.own
+        if isinstance(target, ast.Name):
+            outer = any(isinstance(each, ast.Global) and name in each.names for each in here(node.body))
+            return outer and name in self.reads
+        if isinstance(node, ast.Module) or not isinstance(target, ast.Attribute | ast.Subscript):
+            return False
+        if own is not None and name == "cls" and name in parameters_of(node):
+            return own.name in self.reads
+        local = {*parameters_of(node), *self.tracer.bindings(where.scope)}
+        return name in self.reads & self.tracer.script.importable - local
 
     def _of_class(self, node: ast.expr) -> str:
         """Return the part that a class of the script makes."""

@@ -320,7 +320,8 @@ class _Pass(ast.NodeTransformer):
         return holder is not None and last_name(holder.node) == "parse_args"
 
     def _made(self, name: str, found: Origin, changed_in: list[int]) -> ast.expr:
-        if last_name(found.node) in ("DataLoader", "parse_args", "input"):
+        calls = {last_name(each) for each in ast.walk(found.node) if isinstance(each, ast.Call)}
+        if last_name(found.node) in ("DataLoader", "parse_args") or "input" in calls:
             return self._unseen(ast.Name(name, ast.Load()), name, found)
         changed = self._changed(found)
         if changed is not None:
@@ -329,11 +330,10 @@ class _Pass(ast.NodeTransformer):
             lines = series_of([str(each) for each in changed_in])
             comment = f"in the script, {ast.unparse(found.node)}, changed in line{'s' * (len(changed_in) > 1)} {lines}"
             return self._lacking(name, comment, found.key)
-        calls = any(isinstance(each, ast.Call) for each in ast.walk(found.node))
-        another = calls and is_another(found.node, self.tracer.script)
+        another = bool(calls) and is_another(found.node, self.tracer.script)
         if another:
             self.to.drawn.add(found.key)
-        own = self._kept(name, found, calls=calls, another=another)
+        own = self._kept(name, found, calls=bool(calls), another=another)
         if own is not None:
             return own
         inner = _Pass(self.to, found.scope, self.depth + 1, repeats=self.repeats)

@@ -12,7 +12,7 @@ from ddpbench.launch.own_class.bindings import Change, Path, Scope, key_of
 from ddpbench.launch.own_class.checking import unknown_names
 from ddpbench.launch.own_class.draws import is_another
 from ddpbench.launch.own_class.dropped import Dropped, Leavings, Setting, Taken, summary
-from ddpbench.launch.own_class.effects import Effect, Effects, own_functions
+from ddpbench.launch.own_class.effects import Effect, Effects
 from ddpbench.launch.own_class.insertion import NAME
 from ddpbench.launch.own_class.loop_methods import LoopMethods
 from ddpbench.launch.own_class.loops import other_trainings
@@ -213,7 +213,9 @@ class _Writer(LoopMethods, UpdateMethods):
         source = "\n".join(
             [f"class {NAME}:", *batch, *(line for each in [*methods, *made] for line in each.text)]
         )
-        names = {each.id for each in ast.walk(ast.parse(source)) if isinstance(each, ast.Name)}
+        of_class = [each for each in ast.walk(ast.parse(source)) if isinstance(each, ast.Name)]
+        bound = {each.id for each in of_class if isinstance(each.ctx, ast.Store)}
+        names = {each.id for each in of_class} - bound
         data = [each for each in (loader.dataset, self.batch.loader) if each is not None]
         owners = {
             "model": [*self.models.values()],
@@ -233,7 +235,7 @@ class _Writer(LoopMethods, UpdateMethods):
             inner=inner,
             state=self.state,
             loaders={self.batch.loader.key} if self.batch.loader is not None else set(),
-            made_by_class=own_functions(names, self.script.functions),
+            names=names,
         )
         for each in found.all([each for mine in owners.values() for each in mine], self.used):
             if each.node.lineno not in self.opened:
