@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -194,13 +196,25 @@ def fabric_overrides(text: str) -> list[str]:
             f"--fabric {shortened(text)}: write nodes x rate, such as '8 x 1gbit', or nodes x ranks per node x rate, "
             "such as '2 x 4 x 10gbit'; more is said in an experiment's [fabric]"
         ) from None
+    named = {"nodes": limits.FABRIC_NODES, "ranks per node": limits.RANKS_PER_NODE}
     try:
-        limits.RATE.checked(speed)
-        nodes, *a_node = (
-            limit.parsed(count)
-            for limit, count in zip((limits.FABRIC_NODES, limits.RANKS_PER_NODE), counts, strict=False)
-        )
+        with _named("rate"):
+            limits.RATE.checked(speed)
+        given = []
+        for (what, limit), count in zip(named.items(), counts, strict=False):
+            with _named(what):
+                given.append(limit.parsed(count))
     except ValueError as error:
         raise RequestError(f"--fabric {shortened(text)}: {error}") from None
+    nodes, *a_node = given
     ranks = [f"fabric.ranks_per_node={a_node[0]}"] if a_node else []
     return [f"fabric.nodes={nodes}", *ranks, f"fabric.bandwidth={json.dumps(format_bit_rate(speed))}"]
+
+
+@contextlib.contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Have what is wrong with a number begin with what it is."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from None

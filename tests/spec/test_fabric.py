@@ -249,6 +249,14 @@ def test_a_short_text_for_the_command_line() -> None:
         "fabric.ranks_per_node=4",
         'fabric.bandwidth="10 Gbit/s"',
     ]
+    for text, what in (
+        ("0 x 1gbit", "nodes: 0 given; must be a whole number, 1 to 128"),
+        ("129 x 1gbit", "nodes: 129 given"),
+        ("2 x 0 x 1gbit", "ranks per node: 0 given"),
+        ("2 x 4 x 1kbit", "rate: must be 8 Mbit/s to"),
+    ):
+        with pytest.raises(RequestError, match=f"--fabric '{text}': {what}"):
+            fabric_overrides(text)
     for wrong in ("fast", "8 x fast", "eight x 1gbit", "1gbit", "1 x 2 x 3 x 1gbit"):
         with pytest.raises(RequestError, match="write nodes x rate"):
             fabric_overrides(wrong)
