@@ -5,10 +5,12 @@ Every JSON document that a command reads comes through `read_json`; those with a
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from ddpbench.errors import IdentityError, UnreadableError
 from ddpbench.records.files import damaged, parse_json, read_bytes
@@ -16,6 +18,8 @@ from ddpbench.records.schema import SCHEMA_VERSION
 from ddpbench.texts import shortened
 
 _Model = TypeVar("_Model", bound=BaseModel)
+_TRIED_AS = re.compile(r"bool|float|int|str|[\w-]+\[.*\]", re.DOTALL)
+"""What pydantic puts into a value's path for a type that it was tried as."""
 
 
 def read_json(path: Path, most: int) -> dict[str, Any]:
@@ -72,9 +76,18 @@ def check(model: type[_Model], path: Path, data: object) -> _Model:
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return the first problem, and where it is."""
-    problem = error.errors(include_url=False)[0]
-    where = ".".join(map(str, problem["loc"]))
-    if problem["type"] == "missing":
+    """Return the first problem, and where it is; of a value of several possible types, what each asks for."""
+    problems = error.errors(include_url=False)
+    where = _field(problems[0])
+    if problems[0]["type"] == "missing":
         return f"{where} is missing"
-    return f"{where}: {problem['msg'][:1].lower()}{problem['msg'][1:]}"
+    first, *others = dict.fromkeys(
+        problem["msg"].removeprefix("Value error, ") for problem in problems if _field(problem) == where
+    )
+    more = "".join(f", or {re.sub('^(Input should|must) be ', '', other)}" for other in others)
+    return f"{where}: {first[:1].lower()}{first[1:]}{more}"
+
+
+def _field(problem: ErrorDetails) -> str:
+    """Return where a value is, without the types that it was tried as, such as `literal['default']`."""
+    return ".".join(str(part) for part in problem["loc"] if not _TRIED_AS.fullmatch(str(part)))

@@ -192,6 +192,10 @@ def test_copies_of_a_run_are_not_sessions(tmp_path: Path, capsys: pytest.Capture
         ({"sessions": [0]}, "1 sessions for 8 launches"),
         ({"world_size": 4}, "has the contents of"),
         ({"bucket_cap_mb": "many"}, "is damaged: "),
+        (
+            {"bucket_cap_mb": "1e300"},
+            r"bucket_cap_mb: .*, or 1e-06 to 1,048,576: no model has a TiB of gradients",
+        ),
         ({"world_size": "two"}, "is damaged: .*world_size"),
         ({"status": "fine"}, "is damaged: .*status"),
     ],

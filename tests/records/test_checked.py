@@ -73,6 +73,35 @@ def test_a_plan_holds_each_field_of_a_case_to_its_declaration(
         read_plan(RunDir(run.path))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        (
+            "bucket_cap_mb",
+            1e300,
+            "input should be 'default', or 1e-06 to 1,048,576: no model has a TiB of gradients",
+        ),
+        ("bucket_cap_mb", "large", "input should be 'default', or 1e-06 to 1,048,576"),
+        (
+            "stands_for",
+            ["default", 0],
+            "input should be 'default', or 1e-06 to 1,048,576: a bucket holds a byte",
+        ),
+    ],
+)
+def test_a_value_of_several_types_is_said_to_be_wrong_for_each(
+    tmp_path: Path, name: str, value: object, said: str
+) -> None:
+    run = write_run(tmp_path / "run", 1, rounds=1, blocks=1, steps=1)
+    plan = json.loads(run.plan.read_text(encoding="utf-8"))
+    plan["cases"][0][name] = value
+    run.plan.write_text(json.dumps(plan), encoding="utf-8")
+    where = f"cases.0.{name}" + (".1" if isinstance(value, list) else "")
+    with pytest.raises(IdentityError) as raised:
+        read_plan(RunDir(run.path))
+    assert f"is damaged: {where}: {said}" in str(raised.value)
+
+
 def test_what_a_merged_run_does_not_say_of_a_source_has_its_default(tmp_path: Path) -> None:
     stored = {"schema_version": 1, "sources": [{"path": "a", "fingerprint": "0"}]}
     (tmp_path / "merged.json").write_text(json.dumps(stored), encoding="utf-8")
