@@ -18,6 +18,7 @@ from ddpbench.analysis.history import History, history_of, read_sides
 from ddpbench.analysis.history.told import headline, markdown, place_words, places, remarks, rows, to_json
 from ddpbench.analysis.statistics.resolution import DRIFT
 from ddpbench.cli import run as run_cli
+from ddpbench.launch.merge.merge import merge
 from ddpbench.records import RunDir
 from ddpbench.report.history.picture import case_picture
 from ddpbench.spec import Budget, Case
@@ -71,6 +72,35 @@ def test_folders_without_runs_are_skipped_and_named(
     ]
     assert run_cli(["history", *map(str, nights)]) == 0
     assert capsys.readouterr() == (printed.out, "")
+
+
+def test_merges_beside_their_sources_are_left_out_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "runs"
+    nights = [night(folder, number, STEP_MS) for number in range(3)]
+    assert run_cli(["history", str(folder)]) == 0
+    without = capsys.readouterr().out
+    merge(nights[:2], folder / "both")
+    merge([folder / "both", nights[2]], folder / "every")
+    first, second, third = nights
+    both = f"skipped: {folder / 'both'} was merged from {first} and {second}, of which each counts once"
+    every = f"skipped: {folder / 'every'} was merged from {folder / 'both'}, {first}, {second} and 1 more"
+    assert run_cli(["history", str(folder)]) == 0
+    assert capsys.readouterr() == (without, f"{both}\n{every}, of which each counts once\n")
+    # without its sources it is a run like any other, and one that is given by itself is refused beside them
+    for one in (first, second):
+        shutil.move(one, tmp_path / one.name)
+    assert run_cli(["history", str(folder)]) == 0
+    told = capsys.readouterr().err
+    assert told == (
+        f"skipped: {folder / 'every'} was merged from {folder / 'both'} and {third}, of which each counts once\n"
+    )
+    assert run_cli(["history", str(folder / "both"), str(tmp_path / first.name)]) == 2
+    assert "has the same launches as" in capsys.readouterr().err
+    shutil.rmtree(third)
+    assert run_cli(["history", str(folder)]) == 2
+    assert "both is the only run" in capsys.readouterr().err
 
 
 def test_files_of_pytest_benchmark_are_runs_too(month: Path, tmp_path: Path) -> None:

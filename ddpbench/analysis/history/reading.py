@@ -9,17 +9,19 @@ from pathlib import Path
 
 from ddpbench.analysis.regression import Side, read_side, unlike
 from ddpbench.analysis.regression.baselines import find_side, machine_folder
-from ddpbench.analysis.regression.copies import check_no_copies
+from ddpbench.analysis.regression.copies import check_no_copies, merges_beside
 from ddpbench.analysis.regression.saved import read_saved
 from ddpbench.errors import IdentityError, RequestError
 from ddpbench.records import RunDir
 from ddpbench.records.rundir import explain_os_error
 from ddpbench.records.submission_dir import run_at
 from ddpbench.texts import on_one_line, shortened
-from ddpbench.units import utc_of
+from ddpbench.units import series_of, utc_of
 
 _MOST_LISTED = 12
 """Differences that a refusal lists."""
+_MOST_NAMED = 3
+"""Sources of a merged run that a sentence names."""
 
 
 def read_sides(
@@ -38,24 +40,31 @@ def read_sides(
         as_given: leave them in this order; the runs in a folder are in the order of their names.
         across: allow runs of different machines, torch and the like.
         on_skip: called with each folder, given or inside a given one, that holds no run, and for a submission's with
-            why its run cannot be shown; "" for any other.
+            why its run cannot be shown; "" for any other. And with each merged run in a folder that has its sources
+            too, or merges of some of them: it is left out, and why.
 
     Raises:
         RequestError: there are fewer than two, one is given twice, or it is not known when one was measured.
         IdentityError: one cannot be read, or machines differ and that was not asked for.
     """
-    found = _found(paths, on_skip)
+    found, inside = _found(paths, on_skip)
     _check_once(found)
-    if len(found) < 2:
-        raise RequestError(
-            f"{on_one_line(str(found[0]))} is the only run: give several, or a folder of them; ddpbench report has "
-            "what is in one"
-        )
     names = [run.resolve().name if run.is_dir() else run.stem for run in found]
     sides = [
         _read(run, name if names.count(name) == 1 else str(run))
         for run, name in zip(found, names, strict=True)
     ]
+    left_out = merges_beside(sides, inside)
+    for path, sources in left_out.items():
+        named = [on_one_line(str(path)) for path in sources[:_MOST_NAMED]]
+        others = [f"{len(sources) - _MOST_NAMED} more"] if len(sources) > _MOST_NAMED else []
+        on_skip(path, f"{path} was merged from {series_of([*named, *others])}, of which each counts once")
+    sides = [side for side in sides if side.path not in left_out]
+    if len(sides) < 2:
+        raise RequestError(
+            f"{on_one_line(str(sides[0].path))} is the only run: give several, or a folder of them; ddpbench report "
+            "has what is in one"
+        )
     check_no_copies(sides)
     if not as_given:
         sides.sort(key=_measured_at)
@@ -81,17 +90,19 @@ def _read(path: Path, name: str) -> Side:
     return read_side(RunDir(path), name) if path.is_dir() else read_saved(path, name)
 
 
-def _found(paths: Sequence[Path], on_skip: Callable[[Path, str], None]) -> list[Path]:
-    """Return the runs and saved files that these paths and names mean.
+def _found(paths: Sequence[Path], on_skip: Callable[[Path, str], None]) -> tuple[list[Path], frozenset[Path]]:
+    """Return the runs and saved files that these paths and names mean; and those that only their folder was given of.
 
     Raises:
         RequestError: there is none, or a path is not a folder.
     """
     found: list[Path] = []
+    inside: set[Path] = set()
     without: dict[Path, str] = {}
     for path in paths:
         runs, skipped = _runs_in(path)
         found += runs
+        inside.update(run for run in runs if path.is_dir() and not run_at(path).path.samefile(run))
         without |= skipped if runs else {path: ""}
     if not found:
         raise RequestError(
@@ -100,7 +111,7 @@ def _found(paths: Sequence[Path], on_skip: Callable[[Path, str], None]) -> list[
         )
     for folder, why in without.items():
         on_skip(folder, why)
-    return found
+    return found, frozenset(inside)
 
 
 def _runs_in(path: Path) -> tuple[list[Path], dict[Path, str]]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 
 from ddpbench.analysis.regression.sides import Side
 from ddpbench.errors import RequestError
+from ddpbench.records import RunDir
+from ddpbench.records.machine import read_merged
 from ddpbench.texts import on_one_line
 
 
@@ -19,11 +22,47 @@ def check_no_copies(sides: Sequence[Side]) -> None:
     """
     every = [(side, set(_launches(side))) for side in sides]
     for (first, before), (second, after) in combinations(every, 2):
-        if before and after and 2 * len(before & after) >= min(len(before), len(after)):
+        if _are_copies(before, after):
             raise RequestError(
                 f"{on_one_line(str(second.path))} has the same launches as {on_one_line(str(first.path))}: it is a "
                 "copy of that run, or continues it; give one of them"
             )
+
+
+def merges_beside(sides: Sequence[Side], paths: Collection[Path]) -> dict[Path, list[Path]]:
+    """Return the merged runs of these paths, each with the paths of its sources among the sides, if there are any.
+
+    A merge of some of its sources is one too.
+
+    Raises:
+        IdentityError: what a run was merged from cannot be read.
+    """
+    sources = {
+        side.path: frozenset(
+            str(one["fingerprint"]) for one in read_merged(RunDir(side.path)).get("sources", ())
+        )
+        for side in sides
+        if side.path.is_dir()
+    }
+    merged = [side for side in sides if side.path in paths and sources.get(side.path)]
+    launches = {side.path: set(_launches(side)) for side in sides} if merged else {}
+    beside: dict[Path, list[Path]] = {}
+    for side in merged:
+        own = sources[side.path]
+        found = [
+            other.path
+            for other in sides
+            if sources.get(other.path, frozenset()) < own
+            and _are_copies(launches[side.path], launches[other.path])
+        ]
+        if found:
+            beside[side.path] = found
+    return beside
+
+
+def _are_copies(first: Set[tuple[str, str]], second: Set[tuple[str, str]]) -> bool:
+    """Return whether two runs share half of the launches that the smaller one has."""
+    return bool(first and second) and 2 * len(first & second) >= min(len(first), len(second))
 
 
 def _launches(side: Side) -> Iterator[tuple[str, str]]:
