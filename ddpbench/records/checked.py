@@ -19,7 +19,7 @@ from ddpbench.texts import shortened
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _TRIED_AS = re.compile(r"bool|float|int|str|[\w-]+\[.*\]", re.DOTALL)
-"""What pydantic puts into a value's path for a type that it was tried as."""
+"""The parts of a value's path that pydantic adds for the types it was tried as."""
 
 
 def read_json(path: Path, most: int) -> dict[str, Any]:

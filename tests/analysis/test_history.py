@@ -74,7 +74,7 @@ def test_folders_without_runs_are_skipped_and_named(
     assert capsys.readouterr() == (printed.out, "")
 
 
-def test_merges_beside_their_sources_are_left_out_and_named(
+def test_merges_are_left_out_and_named_if_their_sources_are_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "runs"
@@ -88,12 +88,12 @@ def test_merges_beside_their_sources_are_left_out_and_named(
     every = f"skipped: {folder / 'every'} was merged from {folder / 'both'}, {first}, {second} and 1 more"
     assert run_cli(["history", str(folder)]) == 0
     assert capsys.readouterr() == (without, f"{both}\n{every}, of which each counts once\n")
-    # without its sources it is a run like any other, and one that is given by itself is refused beside them
+    # without its sources it is a run like any other, and one that is given by itself is refused with them
     for one in (first, second):
         shutil.move(one, tmp_path / one.name)
     assert run_cli(["history", str(folder)]) == 0
-    told = capsys.readouterr().err
-    assert told == (
+    printed = capsys.readouterr().err
+    assert printed == (
         f"skipped: {folder / 'every'} was merged from {folder / 'both'} and {third}, of which each counts once\n"
     )
     assert run_cli(["history", str(folder / "both"), str(tmp_path / first.name)]) == 2

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ddpbench.analysis.regression import Side, read_side, unlike
 from ddpbench.analysis.regression.baselines import find_side, machine_folder
-from ddpbench.analysis.regression.copies import check_no_copies, merges_beside
+from ddpbench.analysis.regression.copies import check_no_copies, merges_with_sources
 from ddpbench.analysis.regression.saved import read_saved
 from ddpbench.errors import IdentityError, RequestError
 from ddpbench.records import RunDir
@@ -54,7 +54,7 @@ def read_sides(
         _read(run, name if names.count(name) == 1 else str(run))
         for run, name in zip(found, names, strict=True)
     ]
-    left_out = merges_beside(sides, inside)
+    left_out = merges_with_sources(sides, inside)
     for path, sources in left_out.items():
         named = [on_one_line(str(path)) for path in sources[:_MOST_NAMED]]
         others = [f"{len(sources) - _MOST_NAMED} more"] if len(sources) > _MOST_NAMED else []

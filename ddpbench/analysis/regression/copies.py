@@ -29,7 +29,7 @@ def check_no_copies(sides: Sequence[Side]) -> None:
             )
 
 
-def merges_beside(sides: Sequence[Side], paths: Collection[Path]) -> dict[Path, list[Path]]:
+def merges_with_sources(sides: Sequence[Side], paths: Collection[Path]) -> dict[Path, list[Path]]:
     """Return the merged runs of these paths, each with the paths of its sources among the sides, if there are any.
 
     A merge of some of its sources is one too.
@@ -46,7 +46,7 @@ def merges_beside(sides: Sequence[Side], paths: Collection[Path]) -> dict[Path, 
     }
     merged = [side for side in sides if side.path in paths and sources.get(side.path)]
     launches = {side.path: set(_launches(side)) for side in sides} if merged else {}
-    beside: dict[Path, list[Path]] = {}
+    found_of: dict[Path, list[Path]] = {}
     for side in merged:
         own = sources[side.path]
         found = [
@@ -56,8 +56,8 @@ def merges_beside(sides: Sequence[Side], paths: Collection[Path]) -> dict[Path, 
             and _are_copies(launches[side.path], launches[other.path])
         ]
         if found:
-            beside[side.path] = found
-    return beside
+            found_of[side.path] = found
+    return found_of
 
 
 def _are_copies(first: Set[tuple[str, str]], second: Set[tuple[str, str]]) -> bool:
