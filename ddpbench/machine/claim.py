@@ -1,4 +1,4 @@
-"""Claims cores and GPUs for one sweep, so that two sweeps at once do not measure each other."""
+"""Claims cores and GPUs for one command, so that two at once do not measure each other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def claimed(cores: Sequence[int] = (), gpus: Sequence[str] = ()) -> Iterator[Non
     other, whoever holds the first names. Whose a socket is says the kernel.
 
     Raises:
-        MachineError: another sweep holds one of them; its process is named.
+        MachineError: another command holds one of them; its process is named.
         RequestError: DDPBENCH_CLAIMS is set to anything else.
     """
     given = os.environ.get(CLAIMS, "")
@@ -78,7 +78,7 @@ def _explain(what: str, by: Holder, *, own_alone: bool) -> str:
     found = f" ({' '.join(words)})" if words else ""
     pass_over = f", set {CLAIMS}=own if it measures nothing" if not own_alone and not by.may_be_own else ""
     return (
-        f"another sweep{found} is measuring on {what} of this machine: the two would measure each other. "
+        f"another ddpbench command{found} is using {what} of this machine: the two would measure each other. "
         f"Wait for it, give this one other {elsewhere}{pass_over}, or set DDPBENCH_SHARED_MACHINE=1 to continue "
         "with every number flagged"
     )

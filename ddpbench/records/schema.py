@@ -384,7 +384,7 @@ UPDATE_EXCHANGES = "the update exchanges values between ranks"
 """How the note begins on updates that one process would make otherwise: gradients alone do not show what is trained."""
 
 
-_DECISIVE = (("gradients", "sums"), ("update", "parameters"))
+_DECISIVE = (("gradients", "sums"), ("update", "parameters"), ("share",))
 """How comparisons begin of which one has to be made, where a proof has such."""
 
 

@@ -24,8 +24,7 @@ PROMISES: dict[Promise, str] = {
     "nothing": "nothing is aggregated",
     "gradients": "every step's gradients, and the update made of them, are those of one process over the same samples",
     "delayed": "what compression leaves out of a step's gradients is kept and sent later: the sums over steps, with "
-    "what is still kept, are those of one process; after three steps on one batch at most 95 % of them is still "
-    "kept, by norm",
+    "what is still kept, are those of one process, and further steps send of what is kept",
     "averaged": "after each averaging all replicas are equal: to the average of as many processes that trained apart "
     "since the one before",
     "ordered": "every gradient is applied once, computed at the version its worker had: one process that redoes the "

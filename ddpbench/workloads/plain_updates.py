@@ -116,7 +116,17 @@ def own_optimizers(
     if not callable(getattr(holder.own, "optimizer", None)):
         return default(parameters, options)
     make = method_of(holder.own, "optimizer")
-    return make(parameters if _takes_parameters(make) else holder.network)
+    if _takes_parameters(make):
+        return make(parameters)
+    try:
+        return make(holder.network)
+    except TypeError as error:
+        if _takes_model(make):
+            raise
+        first = next(iter(inspect.signature(make).parameters), "")
+        raise TypeError(
+            f"{error}; next to step(), {first!r} is the model: optimizer(self, parameters) is given its parameters"
+        ) from error
 
 
 def _takes_model(make: Callable[..., Any]) -> bool:

@@ -183,7 +183,10 @@ def test_who_cannot_be_told_from_ones_own_is_not_passed_over(monkeypatch: pytest
             one.setblocking(False)
             with suppress(BlockingIOError):
                 one.connect(f"\0ddpbench-core-{CORE}")
-        with pytest.raises(MachineError, match="another sweep is measuring") as caught, claimed([CORE]):
+        with (
+            pytest.raises(MachineError, match="another ddpbench command is using") as caught,
+            claimed([CORE]),
+        ):
             pass
         assert "DDPBENCH_CLAIMS" not in str(caught.value)
 

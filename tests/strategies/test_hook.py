@@ -57,7 +57,7 @@ def test_one_that_keeps_some_and_sends_it_later_is_proved(hooks: dict[str, Verdi
             r"every parameter has a rank .* no rank trains layers\.0\.weight, which the model",
         ),
         ("SaysLess", "diverged", r"loss, same samples \(float64\): error 0.[45]"),
-        ("NeverSends", "diverged", r"what is kept is not sent later: 3 further steps"),
+        ("NeverSends", "diverged", r"what is kept is not sent later: 200 further steps"),
         (
             "NoFuture",
             "failed",
@@ -113,6 +113,58 @@ def test_the_example_is_short_and_proved_and_without_its_memory_it_is_not(tmp_pa
     for wrong in (without, behind):
         assert wrong.result == "diverged", wrong
         assert "sums of gradients, with what is kept" in wrong.reason
+
+
+WITHOUT = """
+
+class Without(TopK):
+    def hook(self, state, bucket):
+        import torch
+
+        mask = torch.cat([torch.full((one.numel(),), float((one.dim() < 2) == KIND)) for one in bucket.parameters()])
+        whole, never = bucket.buffer(), state.setdefault("never", {})
+        never[bucket.index()] = never.get(bucket.index(), 0) + whole * mask
+        whole.mul_(1 - mask)
+        return super().hook(state, bucket)
+
+    def kept(self, state, index):
+        return state["left"][index] + state["never"][index]
+"""
+
+
+@pytest.mark.parametrize(
+    ("workload", "name", "ratio", "result", "said"),
+    [
+        ("OneLayer", "TopK", 0.3, "ok", ""),
+        (
+            "FaintBias",
+            "TopK",
+            1e-4,
+            "unproved",
+            "it is not seen whether what is kept of vectors is sent later: 200",
+        ),
+        (
+            "Sound",
+            "vectors",
+            0.1,
+            "diverged",
+            r"what is kept of vectors is not sent later: \d+ further steps",
+        ),
+        ("Sound", "matrices", 0.1, "diverged", r"what is kept( of matrices)? is not sent later: \d+ further"),
+    ],
+)
+def test_what_is_kept_may_be_sent_late_but_not_never(
+    workload: str, name: str, ratio: float, result: str, said: str, tmp_path: Path
+) -> None:
+    own = tmp_path / "without.py"
+    text = WITHOUT.replace("KIND", str(name == "vectors"))
+    own.write_text(EXAMPLE.read_text(encoding="utf-8") + text, encoding="utf-8")
+    strategy = f"{EXAMPLE}:TopK" if name == "TopK" else f"{own}:Without"
+    on = f"{ROOT / 'tests/worker/update_models.py'}:{workload}"
+    settings = [f'options."{strategy}".ratio={ratio}']
+    (verdict,) = verify(verification_cases([strategy], [on], [2], "gloo", overrides=settings))
+    assert verdict.result == result, verdict
+    assert re.search(said, verdict.reason + verdict.unproved), verdict
 
 
 def test_logs_of_what_failed_are_kept_at_an_interruption_too_and_others_removed(

@@ -118,16 +118,19 @@ def test_a_model_that_a_strategy_cannot_train_is_skipped_with_the_reason(
     ("strategy", "options", "advice"),
     [("data_parallel", {}, "or use ddp"), ("ddp", {"accumulate": 2}, "or leave out accumulate")],
 )
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_a_tensor_that_parts_of_a_batch_have_whole_is_named(
-    strategy: str, options: dict[str, Any], advice: str
+    strategy: str, options: dict[str, Any], advice: str, ranks: int
 ) -> None:
     said = (
         r"its batches hold a tensor of length \d+ next to their \d+ samples, which each part of a batch is given whole "
         rf".*{advice} \(RuntimeError: .*targets"
     )
-    for status, reason in run_ranks(
-        ended, 1 if strategy == "data_parallel" else 2, "JoinedTargets", strategy, options
-    ):
+    if strategy == "data_parallel" and ranks == 1:
+        return  # nothing is divided
+    processes = 1 if strategy == "data_parallel" else ranks
+    own = {} if strategy == "data_parallel" else {"world_size": ranks}
+    for status, reason in run_ranks(ended, processes, "JoinedTargets", strategy, options | own):
         assert status == "skipped", reason
         assert re.search(said, reason), reason
 

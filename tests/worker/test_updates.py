@@ -360,6 +360,60 @@ def test_hooks_that_see_the_whole_batch_are_held_against_one_process() -> None:
 
 
 @pytest.mark.ranks
+def test_gradients_that_the_graph_limits_are_held_against_one_process_too() -> None:
+    names = ["LimitsInGraph", "LimitsOutput"]
+    (found,) = run_ranks(each_noted, 1, names, ["data_parallel"])
+    for passed, failed, _ in found.values():
+        assert (failed, "gradients, same shards" in passed, "gradients, whole batch" in passed) == (
+            set(),
+            False,
+            True,
+        )
+    for found in run_ranks(each_note, 2, names, ["ddp"]):
+        for notes in found.values():
+            assert any(
+                note.startswith("the loss is a mean over samples, and its gradient is not") for note in notes
+            )
+
+
+def replicas_planted(rank: int, processes: int, planted: str) -> set[str]:
+    """Which comparisons fail where replicas in threads go wrong."""
+    from ddpbench.strategies.data_parallel import ThreadedReplica
+
+    right = ThreadedReplica.gradients_of
+
+    def wrong(self: Any, inputs: Any, targets: Any) -> torch.Tensor:
+        if planted == "lost shard":
+            count = len(targets) // 2
+            return right(self, inputs[:count], targets[:count])
+        loss = right(self, inputs, targets)
+        for each in self.job.model.parameters():
+            each.grad.mul_(2)
+        return loss
+
+    ThreadedReplica.gradients_of = wrong  # type: ignore[method-assign]
+    found, _ = proved(own_case(FILE, "LimitsInGraph", "data_parallel", 2), rank, processes)
+    return {each.compared for each in found if not each.passed}
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("planted", ["lost shard", "scale"])
+def test_gradients_that_the_graph_limits_hide_no_fault(planted: str) -> None:
+    (failed,) = run_ranks(replicas_planted, 1, planted)
+    assert "gradients, same shards" in failed
+
+
+@pytest.mark.ranks
+def test_a_step_without_backward_calls_the_module_that_it_is_given() -> None:
+    (found,) = run_ranks(each_reason, 1, ["Evolves"], ["data_parallel"])
+    assert set(found.values()) == {(True, "")}
+    (around,) = run_ranks(each_noted, 1, ["EvolvesAround"], ["data_parallel"])
+    ((_, failed, fault),) = around.values()
+    assert failed == {"parameters, same samples"}
+    assert fault.startswith("step() trains without a call of the module that it is given")
+
+
+@pytest.mark.ranks
 def test_a_coin_that_falls_alike_under_two_seeds_is_a_random_number() -> None:
     names = ["TossesCoin", "TossesCoinInStep"]
     for found in run_ranks(each_ended, 2, names, ["ddp", "fsdp"]):

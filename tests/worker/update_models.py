@@ -127,6 +127,36 @@ class DrawsInOptimizer(Sound):
         return Langevin(parameters)
 
 
+class OneLayer(Sound):
+    """A single number is all that is not a matrix."""
+
+    def model(self) -> nn.Module:
+        return nn.Linear(8, 1)
+
+
+class Faint(nn.Module):
+    """Its bias has gradients far smaller than its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 64)
+        self.weight = nn.Parameter(torch.randn(64, 64) / 8)
+        self.bias = nn.Parameter(torch.zeros(64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.inner(x).tanh() @ self.weight + 1e-6 * self.bias).sum(1, keepdim=True)
+
+
+class FaintBias(Sound):
+    def model(self) -> nn.Module:
+        made = Faint()
+        made.inner.bias.requires_grad_(False)
+        return made
+
+    def optimizer(self, parameters: Any) -> Any:
+        return torch.optim.SGD([each for each in parameters if each.requires_grad], lr=0.01)
+
+
 class DrawsMildly(Sound):
     """So little that float32 may pass for being within what Adam makes of rounding."""
 
@@ -244,6 +274,70 @@ class Clamped(Sound):
         for each in made.parameters():
             each.register_hook(lambda slope: slope.clamp(-0.05, 0.05))
         return made
+
+
+class Limit(torch.autograd.Function):
+    """Leaves a tensor as it is, and clamps its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, slope: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return slope.clamp(-0.05, 0.05)
+
+
+class Limited(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Sound().model()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = Limit.apply(self.net(x))  # type: ignore[no-untyped-call]
+        return found
+
+
+class LimitsInGraph(Sound):
+    """An operation limits what goes back through it."""
+
+    def model(self) -> nn.Module:
+        return Limited()
+
+
+class LimitsOutput(Sound):
+    """A hook of the output does."""
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        found = model(batch[0])
+        if found.requires_grad:
+            found.register_hook(lambda slope: slope.clamp(-0.05, 0.05))
+        return nn.functional.mse_loss(found, batch[1])
+
+
+class Evolves(Sound):
+    """Comes by gradients without backward(), from calls of the model alone."""
+
+    def optimizer(self, model: nn.Module) -> Any:
+        return torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        with torch.no_grad():
+            loss = nn.functional.mse_loss(model(batch[0]), batch[1])
+            for each in model.parameters():
+                each.grad = 0.01 * torch.sign(each) * loss
+        optimizer.step()
+        return loss
+
+
+class EvolvesAround(Evolves):
+    """Trains the module within, and calls the wrapper for a number that is printed."""
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        with torch.no_grad():
+            model(batch[0])
+        inner = getattr(model, "module", model)
+        return plain_step(inner, batch, optimizer)
 
 
 class NestedLists(nn.Module):

@@ -29,6 +29,7 @@ from ddpbench.records import (
 from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.records.writer import leave_forked
 from ddpbench.spec import OF_FRAMEWORKS, Case
+from ddpbench.spec.case import BASE
 from ddpbench.worker.device import device_of
 from ddpbench.worker.place import Place
 from ddpbench.worker.rank.checkpoints import CheckpointError
@@ -230,7 +231,7 @@ class Rank:
             return "failed", str(problem)
         if sentence := out_of_memory(problem):
             return "oom", sentence
-        proves = self.request.purpose == "proof" and self._planned.world_size > 1
+        proves = self.request.purpose == "proof" and self.case.strategy != BASE
         if proves and self._training is not None and (reason := refusal(problem, self._training)):
             return "skipped", reason
         return "failed", failure(problem, self._training)

@@ -615,8 +615,13 @@ class Comparer:
     def loss(self, model: torch.nn.Module, shard: int) -> float:
         """Return one process's loss over a shard, in parts as where a step accumulates them."""
         self.seed(shard)
-        parts = self.training.strategy.accumulated(self.training.options)
-        own = copied(self.shards[shard])
+        return self.loss_of(
+            model, self.shards[shard], self.training.strategy.accumulated(self.training.options)
+        )
+
+    def loss_of(self, model: torch.nn.Module, batch: Any, parts: int = 1) -> float:
+        """Return one process's loss over a batch, the mean over so many parts."""
+        own = copied(batch)
         pieces = chunk(own, parts) if parts > 1 else [own]
         loss_of = self.training.workload.loss
         with torch.enable_grad():  # which some models need

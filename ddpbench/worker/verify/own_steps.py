@@ -335,18 +335,34 @@ def _values_of(model: torch.nn.Module, names: Collection[str]) -> Tensors:
 
 @contextmanager
 def _called(wrappers: Sequence[torch.nn.Module]) -> Iterator[dict[torch.nn.Module, int]]:
-    """Note how often each of these modules is called in the meantime for a gradient."""
+    """Note how often each of these modules is called in the meantime for a gradient.
+
+    A call without one counts too at the end, once, where no backward has reached the module's parameters: its step
+    comes by their gradients otherwise.
+    """
     seen = dict.fromkeys(wrappers, 0)
+    without: set[torch.nn.Module] = set()
+    reached: set[int] = set()
 
     def note(module: torch.nn.Module, _: Any) -> None:
         seen[module] += torch.is_grad_enabled()
+        without.add(module)
 
     hooks = [each.register_forward_pre_hook(note) for each in wrappers]
+    hooks += [
+        each.register_post_accumulate_grad_hook(lambda reaching: reached.add(id(reaching)))  # type: ignore[no-untyped-call]
+        for wrapper in wrappers
+        for each in wrapper.parameters()
+        if each.requires_grad
+    ]
     try:
         yield seen
     finally:
         for hook in hooks:
             hook.remove()
+        for module in without:
+            if not seen[module] and reached.isdisjoint(id(each) for each in module.parameters()):
+                seen[module] = 1
 
 
 def _is_gone_around(

@@ -47,9 +47,14 @@ FINAL_STEPS = 3
 COMPRESSED_STEPS = 3
 MOST_KEPT = 0.95
 """The largest share of so many steps' gradients on one batch that may not have been sent by then, of all matrices, and
-of all vectors: PowerSGD sends the largest part of a matrix first, and the rest in turn."""
+of all vectors: PowerSGD sends the largest part of a matrix first, and the rest in turn. Where more is kept, further
+steps follow whose own gradients are zero: top-k may choose a few numbers last."""
 LEAST_SENT = 1e-3
-"""The smallest share of what was kept that as many steps send whose own gradients are zero, by norm."""
+"""The smallest share of what was kept that these steps send, by norm."""
+MOST_SENDING = 200
+"""The most of those steps."""
+SENT_ENOUGH = 0.1
+"""Once no more is kept of all others, what is still kept whole is not merely late."""
 MOST_STEPS_APART = 100
 
 
@@ -160,7 +165,9 @@ def _gradients(
     comparer.step(replica, batch)
     prover.on_step()
     own = comparer.own_gradients(replica)
-    yield from _against(comparer, reference, own)
+    compared = _SameShards(comparer, reference)
+    yield compared.proof(own)
+    yield _over_whole_batch(comparer, reference, own, compared)
     yield from _completeness(comparer, whole, own)
     idle = replica.unused()
     comparer.update_replica(replica)
@@ -199,7 +206,8 @@ def _gradients(
     if follows:
         batches = [*[comparer.shards] * made, *(each.shards for each in later)]
         for shards, without in zip(batches, left_out, strict=True):
-            comparer.update(trainee, comparer.average_reached(trainee, shards, without), optimizer)
+            parts = [concatenate(shards)] if compared.at_once else shards
+            comparer.update(trainee, comparer.average_reached(trainee, parts, without), optimizer)
         after = replica.own_parameters()
         proof = comparer.change("parameters, same samples", before, after, trained(trainee))
         yield comparer.unless_by_rank(proof, trainee)
@@ -236,13 +244,6 @@ def _completeness(comparer: Comparer, whole: set[str], own: Tensors) -> Iterator
     yield proof
 
 
-def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> Iterator[Proof]:
-    """The gradient of this rank's step, held against one process's over the same shards, and over all at once."""
-    compared = _SameShards(comparer, reference)
-    yield compared.proof(own)
-    yield _over_whole_batch(comparer, reference, own, compared)
-
-
 class _SameShards:
     """Averaged gradients of one process over the ranks' shards, and a rank's compared with them."""
 
@@ -251,8 +252,8 @@ class _SameShards:
         self.expected: Tensors | None = None
         """None where the model draws random numbers in another order."""
         self.hooked = bool(hooked_parameters(reference))
-        self.hooks_once = False
-        """The hooks of parameters are called once for all shards."""
+        self.at_once = False
+        """The strategy computes gradients of the whole batch, which are not the shards' mean."""
 
     def proof(self, own: Tensors) -> Proof:
         """Return the comparison with this rank's gradients."""
@@ -268,11 +269,26 @@ class _SameShards:
             # Forwards may change what later ones compute: they write weights, or keep state.
             self.expected = comparer.average_afresh()
             proof = comparer.held("gradients, same shards", own, self.expected)
-        if not proof.passed and self.hooked and strategy.one_process and several:
-            self.hooks_once = True
-            note = "hooks of parameters get the whole batch's gradients at once, as in one process: those are compared"
-            proof = not_compared("gradients, same shards", comparer.name, note)
+        if not proof.passed and strategy.one_process and several:
+            note = _HOOKED_AT_ONCE if self.hooked else ""
+            if not note and self._is_of_whole_batch(own):
+                note = _AT_ONCE
+            if note:
+                self.at_once = True
+                proof = not_compared("gradients, same shards", comparer.name, note)
         return proof
+
+    def _is_of_whole_batch(self, own: Tensors) -> bool:
+        """Return whether these gradients are one process's over the whole batch. All ranks call it together."""
+        comparer = self._comparer
+        batch, left_out = _joined(comparer, self._reference)
+        if left_out:
+            return False
+        try:
+            whole = _of_whole_batch(comparer, self._reference, batch)
+        except _WholeBatchError:
+            return False
+        return whole is not None and comparer.prover.agreed(comparer.error(own, whole)) <= comparer.tolerance
 
 
 def _over_whole_batch(
@@ -294,7 +310,7 @@ def _over_whole_batch(
                 )
     if whole is None:
         return not_compared("gradients, whole batch", comparer.name, note)
-    if shards.hooks_once:
+    if shards.at_once:
         return comparer.held("gradients, whole batch", own, whole)
     expected, prover = shards.expected, comparer.prover
     assert expected is not None
@@ -309,14 +325,37 @@ def _over_whole_batch(
         note = (
             comparer.fault_of_gradients()
             or (_HOOKED if shards.hooked else "")
-            or (
-                "the loss is not a mean over samples (one process's gradients over shards average to another one than "
-                f"over the whole batch, by {gap:.1e}), as a mean over unequal numbers of words is not: data-parallel "
-                "training then differs from one process's under every strategy"
-            )
+            or (_NOT_LINEAR if _is_mean(comparer, batch) else _NOT_MEAN).format(gap=gap)
         )
         return not_compared("gradients, whole batch", comparer.name, note)
     return comparer.held("gradients, whole batch", own, whole)
+
+
+_HOOKED_AT_ONCE = (
+    "hooks of parameters get the whole batch's gradients at once, as in one process: those are compared"
+)
+_AT_ONCE = (
+    "the strategy computes the whole batch's gradient at once, as one process does, which here is not the mean of the "
+    "shards': that one is compared"
+)
+_NOT_MEAN = (
+    "the loss is not a mean over samples (one process's gradients over shards average to another one than over the "
+    "whole batch, by {gap:.1e}), as a mean over unequal numbers of words is not: strategies that average gradients "
+    "train otherwise than one process"
+)
+_NOT_LINEAR = (
+    "the loss is a mean over samples, and its gradient is not (one process's gradients over shards average to another "
+    "one than over the whole batch, by {gap:.1e}), as where backward() clamps them: strategies that average gradients "
+    "train otherwise than one process"
+)
+
+
+def _is_mean(comparer: Comparer, batch: Any) -> bool:
+    """Return whether the shards' losses average to the whole batch's. All ranks call it together."""
+    losses = [comparer.loss(comparer.fresh(), number) for number in range(len(comparer.shards))]
+    gap = abs(sum(losses) / len(losses) - comparer.loss_of(comparer.fresh(), batch))
+    allowed = comparer.tolerance * max(map(abs, losses), default=0.0)
+    return comparer.prover.agreed(float(gap > allowed)) == 0.0
 
 
 def _joined(comparer: Comparer, reference: torch.nn.Module) -> tuple[Any, str]:
@@ -411,24 +450,13 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     sums = {name: value + kept[name] for name, value in total.items()}
     whole = {name: value * COMPRESSED_STEPS for name, value in expected.items()}
     right = comparer.held("sums of gradients, with what is kept", sums, whole)
-    sent = _sent_of_kept(comparer, replica, step) if right.passed else None
+    sent = _sent_of_kept(comparer, replica, step, COMPRESSED_STEPS) if right.passed else None
     if sent is not None:
         left = prover.average(kept_of(replica, expected))
         sums = {name: value + sent[name] + left[name] for name, value in total.items()}
         right = comparer.held("sums of gradients, with what is kept", sums, whole)
     yield right
-    # Sums and rest are the whole with any rest: some must have been sent, of matrices and of vectors.
-    vectors = {name for name, value in expected.items() if value.dim() < 2}
-    parts = vectors, expected.keys() - vectors
-    shares = [_share(kept, whole, names) for names in parts]
-    share = comparer.proof("share of gradients kept back", max(shares), MOST_KEPT)
-    held_for_good = sent is not None and any(
-        part > comparer.tolerance and _share(sent, kept, names) < LEAST_SENT
-        for part, names in zip(shares, parts, strict=True)
-    )
-    if prover.agreed(float(held_for_good)) and share.passed:
-        share = replace(comparer.proof(share.compared, 1.0, MOST_KEPT), note=_NEVER_SENT)
-    yield share
+    yield _share_kept(comparer, replica, step, whole, kept, sent)
     for _ in range(FINAL_STEPS):
         comparer.step(replica, batch)
         comparer.update_replica(replica)
@@ -436,16 +464,62 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     yield from _final(comparer, replica)
 
 
-_NEVER_SENT = (
-    f"what is kept is not sent later: {COMPRESSED_STEPS} further steps whose own gradients were zero "
-    "sent nothing of it"
+_NEVER_SENT = "what is kept{what} is not sent later: {made} further steps whose own gradients were zero sent nothing of it"
+_NOT_YET_SENT = (
+    "it is not seen whether what is kept{what} is sent later: {made} further steps whose own gradients were zero sent "
+    "nothing of it, nor most of the rest"
 )
 
 
+def _share_kept(
+    comparer: Comparer,
+    replica: CompensatedReplica,
+    step: Callable[[], Tensors],
+    whole: Tensors,
+    kept: Tensors,
+    sent: Tensors | None,
+) -> Proof:
+    """Return whether some of the gradients has been sent, and the rest is: of all matrices, and of all vectors.
+
+    Sums and rest are the whole with any rest. `whole` are the sums of steps, `kept` what was left of them, and `sent`
+    what as many steps sent of that since, whose own gradients were zero; None where they cannot be made so.
+    """
+    prover, compared = comparer.prover, "share of gradients kept back"
+    vectors = {name for name, value in whole.items() if value.dim() < 2}
+    parts = {"vectors": vectors, "matrices": whole.keys() - vectors}
+    parts = {what: names for what, names in parts.items() if _share(kept, whole, names) > 0}
+    shares = {what: _share(kept, whole, names) for what, names in parts.items()}
+    largest = max(shares.values(), default=0.0)
+    if sent is None:
+        return comparer.proof(compared, largest, MOST_KEPT)
+    made, late = COMPRESSED_STEPS, False
+    while True:
+        waiting = [
+            what
+            for what, names in parts.items()
+            if shares[what] > comparer.tolerance and _share(sent, kept, names) < LEAST_SENT
+        ]
+        if not prover.agreed(float(bool(waiting))) or late or made >= MOST_SENDING:
+            break
+        more = _sent_of_kept(comparer, replica, step, 1) or {}
+        sent = {name: value + more.get(name, 0.0) for name, value in sent.items()}
+        made += 1
+        left = prover.average(kept_of(replica, whole))
+        others = [_share(left, whole, names) for what, names in parts.items() if what not in waiting]
+        late = not prover.agreed(float(not others or max(others) > SENT_ENOUGH))
+    if not prover.agreed(float(bool(waiting))):
+        return comparer.proof(compared, min(largest, 1.0), MOST_KEPT if largest <= MOST_KEPT else 1.0)
+    every = bool(prover.agreed(float(len(waiting) == len(parts))))
+    words = {"what": "" if every else f" of {' and '.join(waiting)}", "made": made}
+    if late or every:
+        return replace(comparer.proof(compared, 1.0, MOST_KEPT), note=_NEVER_SENT.format(**words))
+    return not_compared(compared, comparer.name, _NOT_YET_SENT.format(**words))
+
+
 def _sent_of_kept(
-    comparer: Comparer, replica: CompensatedReplica, step: Callable[[], Tensors]
+    comparer: Comparer, replica: CompensatedReplica, step: Callable[[], Tensors], count: int
 ) -> Tensors | None:
-    """Return the sums that further steps send whose own gradients are made zero: all of it was kept before.
+    """Return the sums that so many further steps send whose own gradients are made zero: all of it was kept before.
 
     None where the strategy trains other parameters than the model's, so that theirs are not.
     """
@@ -458,13 +532,13 @@ def _sent_of_kept(
     parameters = [each for each in replica.job.model.parameters() if each.requires_grad]
     handles = [each.register_hook(zero) for each in parameters]  # type: ignore[no-untyped-call]
     try:
-        sent = mean(step() for _ in range(COMPRESSED_STEPS))
+        sent = mean(step() for _ in range(count))
     finally:
         for handle in handles:
             handle.remove()
     if comparer.prover.agreed(float(not zeroed)):
         return None
-    return {name: value * COMPRESSED_STEPS for name, value in sent.items()}
+    return {name: value * count for name, value in sent.items()}
 
 
 def _share(kept: Tensors, whole: Tensors, names: Collection[str]) -> float:
