@@ -349,7 +349,7 @@ def verify(
     it is then kept. Without it, and otherwise, the folder is removed.
 
     Raises:
-        MachineError: another sweep holds this machine's cores.
+        MachineError: another command holds this machine's cores.
         WorkloadError: a user's own workload does not work.
         LaunchError: ranks cannot be started.
     """

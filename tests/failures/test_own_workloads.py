@@ -76,6 +76,7 @@ def line_of(text: str) -> int:
         (own("OtherModel"), r"no parameter got a gradient from the loss"),
         (own("NoModule"), r"model\(\) returned a function; it must return a torch\.nn\.Module"),
         (own("Nothing"), r"has no parameters to train"),
+        (own("UsedUp"), r"the data are exhausted after pass 1"),
         (own("Dies"), r"killed it by SIGSEGV"),
         (own("Leaves"), r"ended its process \(exit code 0\)"),
         (own("Soun"), r"has no class Soun; did you mean 'Sound'\?"),
@@ -264,7 +265,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDir, dict[str
     """Two ranks of each: what can only be seen when there are several."""
     folder = tmp_path_factory.mktemp("own")
     path = folder / "own.toml"
-    names = [*SOUND, "EndlesslyTheSame", "Uneven", "UnevenUntold", "UsedUp"]
+    names = [*SOUND, "EndlesslyTheSame", "Uneven", "UnevenUntold"]
     text = experiment_text([own(name) for name in names], rounds=1, measured="30 ms", hang_timeout="20 s")
     path.write_text(text.replace('strategy = "ddp"', 'strategy = "ddp"\nseed = 3'), encoding="utf-8")
     listener = Outcomes()
@@ -287,7 +288,6 @@ def test_two_ranks_of_a_sound_one_are_proved_and_measured(
         ("EndlesslyTheSame", "proof", "all 2 ranks were given the same batch"),
         ("Uneven", "proof", "a pass has 16 batches on rank 0 and 12 on rank 1"),
         ("UnevenUntold", "measure", "on rank 0 and 12 on rank 1"),
-        ("UsedUp", "measure", "the data are exhausted after pass 1"),
     ],
 )
 def test_what_only_several_ranks_or_passes_show_is_told_and_hangs_nothing(

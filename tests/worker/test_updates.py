@@ -266,6 +266,13 @@ def test_updates_that_follow_the_rank_are_named() -> None:
             assert fault.startswith("the update gives other parameters on each rank"), (name, strategy, fault)
 
 
+def test_an_optimizer_next_to_step_is_given_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    problem = inspect_workload(own_case(FILE, "NamesItP", "single", 1))["problem"]
+    assert "next to step(), 'p' is the model: optimizer(self, parameters) is given its parameters" in problem
+
+
 def each_note(
     rank: int, processes: int, names: list[str], strategies: list[str]
 ) -> dict[tuple[str, str], list[str]]:
@@ -384,8 +391,7 @@ def replicas_planted(rank: int, processes: int, planted: str) -> set[str]:
 
     def wrong(self: Any, inputs: Any, targets: Any) -> torch.Tensor:
         if planted == "lost shard":
-            count = len(targets) // 2
-            return right(self, inputs[:count], targets[:count])
+            return right(self, [each[: len(each) // 2] for each in inputs], targets)
         loss = right(self, inputs, targets)
         for each in self.job.model.parameters():
             each.grad.mul_(2)

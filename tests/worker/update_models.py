@@ -330,6 +330,11 @@ class Evolves(Sound):
         return loss
 
 
+class NamesItP(Evolves):
+    def optimizer(self, p: Any) -> Any:
+        return torch.optim.SGD(p, lr=0.01)
+
+
 class EvolvesAround(Evolves):
     """Trains the module within, and calls the wrapper for a number that is printed."""
 

@@ -56,6 +56,8 @@ class _UnfitError(Exception):
     """The workload cannot be used; the message is the sentence on it."""
 
 
+ONE_PASS_S, ONE_PASS_BATCHES = 1.0, 1000
+"""How long, and how many batches, what can be iterated over only once is looked at."""
 STREAMS_S = 5.0
 """How long the ranks' parts of a stream are looked at."""
 
@@ -101,6 +103,9 @@ def _inspect(case: Case, largest: Case | None) -> dict[str, Any]:
     # Its loss alone finds one: a dataset is divided among ranks that are not here, and models are given bare.
     with formed_when_asked(device) as asked, noticing_exchanges() as seen:
         found = _inspect_steps(training, model, batch, batches, made_s)
+    if isinstance(training.loader, Iterator):
+        with _doing("its loader()"):
+            _refuse(_exhausted(batches))
     with _doing("its model's train()"):
         _refuse(_never_set(model))
     found |= _changes(undone, training)
@@ -156,6 +161,19 @@ def _inspect_steps(
     whole = inputs if targets is None else (inputs, targets)
     facts = _facts(training, model, batch=whole, loss=loss, autocast=found)
     return took | facts
+
+
+def _exhausted(batches: Iterator[Any]) -> str:
+    """Return that these batches end, where they are soon seen to; a benchmark takes more than it can say."""
+    ends = time.monotonic() + ONE_PASS_S
+    try:
+        for _ in range(ONE_PASS_BATCHES):
+            next(batches)
+            if time.monotonic() > ends:
+                break
+    except TooFewSamplesError as error:
+        return str(error)
+    return ""
 
 
 class _TimeUpError(BaseException):

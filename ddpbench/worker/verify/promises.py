@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from ddpbench.causes import exception_words
 from ddpbench.measure.recorder import NullRecorder
-from ddpbench.records import Proof
+from ddpbench.records import Compared, Proof
 from ddpbench.strategies import TABLE as SHIPPED
 from ddpbench.strategies import Promise, Replica
 from ddpbench.strategies.base import (
@@ -484,7 +484,8 @@ def _share_kept(
     Sums and rest are the whole with any rest. `whole` are the sums of steps, `kept` what was left of them, and `sent`
     what as many steps sent of that since, whose own gradients were zero; None where they cannot be made so.
     """
-    prover, compared = comparer.prover, "share of gradients kept back"
+    prover = comparer.prover
+    compared: Compared = "share of gradients kept back"
     vectors = {name for name, value in whole.items() if value.dim() < 2}
     parts = {"vectors": vectors, "matrices": whole.keys() - vectors}
     parts = {what: names for what, names in parts.items() if _share(kept, whole, names) > 0}
