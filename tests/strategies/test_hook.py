@@ -57,7 +57,7 @@ def test_one_that_keeps_some_and_sends_it_later_is_proved(hooks: dict[str, Verdi
             r"every parameter has a rank .* no rank trains layers\.0\.weight, which the model",
         ),
         ("SaysLess", "diverged", r"loss, same samples \(float64\): error 0.[45]"),
-        ("NeverSends", "diverged", r"what is kept is not sent later: 200 further steps"),
+        ("NeverSends", "diverged", r"what is kept is not sent later: 200 steps"),
         (
             "NoFuture",
             "failed",
@@ -141,16 +141,16 @@ class Without(TopK):
             "TopK",
             1e-4,
             "unproved",
-            "it is not seen whether what is kept of vectors is sent later: 200",
+            "it is not seen whether what is kept of vectors is sent later: 200 steps",
         ),
         (
             "Sound",
             "vectors",
             0.1,
             "diverged",
-            r"what is kept of vectors is not sent later: \d+ further steps",
+            r"what is kept of vectors is not sent later: \d+ steps",
         ),
-        ("Sound", "matrices", 0.1, "diverged", r"what is kept( of matrices)? is not sent later: \d+ further"),
+        ("Sound", "matrices", 0.1, "diverged", r"what is kept( of matrices)? is not sent later: \d+ steps"),
     ],
 )
 def test_what_is_kept_may_be_sent_late_but_not_never(

@@ -620,7 +620,7 @@ class Comparer:
         )
 
     def loss_of(self, model: torch.nn.Module, batch: Any, parts: int = 1) -> float:
-        """Return one process's loss over a batch, the mean over so many parts."""
+        """Return one process's loss over a batch: the mean over `parts` of it."""
         own = copied(batch)
         pieces = chunk(own, parts) if parts > 1 else [own]
         loss_of = self.training.workload.loss

@@ -57,7 +57,7 @@ class _UnfitError(Exception):
 
 
 ONE_PASS_S, ONE_PASS_BATCHES = 1.0, 1000
-"""How long, and how many batches, what can be iterated over only once is looked at."""
+"""Limits of the look at batches that can be iterated over only once: seconds, and their number."""
 STREAMS_S = 5.0
 """How long the ranks' parts of a stream are looked at."""
 

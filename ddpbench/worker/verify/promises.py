@@ -464,9 +464,11 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     yield from _final(comparer, replica)
 
 
-_NEVER_SENT = "what is kept{what} is not sent later: {made} further steps whose own gradients were zero sent nothing of it"
+_NEVER_SENT = (
+    "what is kept{what} is not sent later: {made} steps whose own gradients were zero sent nothing of it"
+)
 _NOT_YET_SENT = (
-    "it is not seen whether what is kept{what} is sent later: {made} further steps whose own gradients were zero sent "
+    "it is not seen whether what is kept{what} is sent later: {made} steps whose own gradients were zero sent "
     "nothing of it, nor most of the rest"
 )
 
@@ -520,7 +522,7 @@ def _share_kept(
 def _sent_of_kept(
     comparer: Comparer, replica: CompensatedReplica, step: Callable[[], Tensors], count: int
 ) -> Tensors | None:
-    """Return the sums that so many further steps send whose own gradients are made zero: all of it was kept before.
+    """Return the sums that `count` steps send whose own gradients are made zero: all of it was kept before.
 
     None where the strategy trains other parameters than the model's, so that theirs are not.
     """
