@@ -118,7 +118,7 @@ class NoiseResult:
         return lines
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain values, an interval's ends beside its value: `difference_low`."""
+        """Return it as plain values; an interval's ends follow its value: `difference_low`, `difference_high`."""
         found: dict[str, Any] = {}
         for name, value in asdict(self).items():
             if name in ("difference", "deviation_pairs"):

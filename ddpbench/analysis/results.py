@@ -123,12 +123,12 @@ class Compared:
 
     @property
     def standing(self) -> Standing:
-        """How the case stands among the others of its group."""
+        """The comparison of the case with the others of its group."""
         return Standing(verdict=cast(BestVerdict, self.verdict), against=self.best_case_id, ratio=self.ratio)
 
     @property
     def judgement(self) -> Judgement:
-        """Of `data` and `precision`, what the comparison shows."""
+        """Conclusion of a comparison of `data` or `precision`."""
         bound = judged(self.ratio, 0).bound
         return Judgement(verdict=cast(Verdict, self.verdict), ratio=self.ratio, bound=bound)
 

@@ -56,7 +56,7 @@ class HeldPair:
     reason: str = ""
     """Why the two were not compared; empty where they were."""
     briefly: str = ""
-    """The same without details."""
+    """`reason` without details."""
     ratio: Interval | None = None
     """A's time over B's, of a sample or of a step; all intervals of all claims hold at once."""
     rounds: int = 0
@@ -124,7 +124,7 @@ class RunFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Course:
-    """How much of the plan was run, what failed, how long it took and why it ended."""
+    """Course of the run: launches done, failures, duration and why it ended."""
 
     counts: Counts
     failures: tuple[Failure, ...] = ()
@@ -134,26 +134,26 @@ class Course:
     measured_share: float | None
     """Share of the sweep's wall time spent in warm-up and measured steps."""
     position_spread: float | None = None
-    """How far the cases' mean positions within a round are apart, as a share of it (`analysis/read/positions.py`)."""
+    """Largest difference of cases' mean positions in a round, as a share of it (`analysis/read/positions.py`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conclusions:
-    """What the run says in sentences, and what limits it."""
+    """Findings of the run in sentences, and what limits them."""
 
     findings: tuple[Finding, ...] = ()
     answer: tuple[Finding, ...] = ()
     """One or two lines that answer the experiment's question, from what was decided (`findings/answer.py`)."""
     claims: tuple[Decided, ...] = ()
-    """What the experiment was to decide, in its order."""
+    """Verdicts on the experiment's claims, in its order."""
     warnings: tuple[str, ...] = ()
-    """What a reader must know before any number: most launches disturbed, a bound exceeded (`overview/warnings.py`)."""
+    """Warnings to read before any number: most launches disturbed, a bound exceeded (`overview/warnings.py`)."""
     validity: tuple[str, ...] = ()
     """Sentences on what limits the numbers: oversubscribed, noisy, too few rounds, not steady, damaged."""
     left_out: tuple[str, ...] = ()
     """Those of them that tell of records which do not belong where they lie."""
     checks: Checked = field(default_factory=Checked)
-    """What the report found when it checked itself (`analysis/invariants`)."""
+    """Findings of the report's checks of itself (`analysis/invariants`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,15 +166,15 @@ class StepResults:
     phases: tuple[Phase, ...] = ()
     waterfall: tuple[Loss, ...] = ()
     laws: tuple[CurveLaws, ...] = ()
-    """What scaling laws make of each curve: one strategy over world sizes (`analysis/scaling/curves.py`)."""
+    """Scaling laws fitted to each curve: one strategy over world sizes (`analysis/scaling/curves.py`)."""
     one_step: OneStep | None = None
     one_step_absent: str = ""
-    """Why there is no step to look at, where there is none."""
+    """Why no step is drawn; empty where one is."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Communication:
-    """What was sent between ranks and nodes, and over which emulated networks."""
+    """Transfers between ranks and nodes, and the emulated networks that carried them."""
 
     transfers: tuple[TransferResult, ...] = ()
     network: tuple[NetworkResult, ...] = ()
@@ -184,7 +184,7 @@ class Communication:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingResults:
-    """What training came to: the proofs against one process, and the loss over time."""
+    """Results of training: the proofs against one process, and the loss over time."""
 
     proofs: tuple[Proved, ...] = ()
     loss_curves: tuple[LossPoint, ...] = ()
@@ -203,12 +203,12 @@ class RunSummary:
     conclusions: Conclusions = field(default_factory=Conclusions)
     cases: pd.DataFrame
     by_case: tuple[CaseSummary, ...] = ()
-    """The same as values, in the same order."""
+    """The rows of `cases` as values, in the same order."""
     planned: Mapping[str, Case]
     """Every case of `cases` as it was planned, by its id."""
     steps: StepResults = field(default_factory=StepResults)
     communication: Communication = field(default_factory=Communication)
     training: TrainingResults = field(default_factory=TrainingResults)
     inputs: tuple[InputResult, ...] = ()
-    """How launches got their data."""
+    """Time that cases waited for data, compared within groups that differ only in where batches come from."""
     checkpoints: tuple[CheckpointCost, ...] = ()

@@ -120,7 +120,7 @@ def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Findi
 
 @dataclass(frozen=True, slots=True)
 class _Apart:
-    """What tells the panels that sentences are made of from each other: fields, and the names of one case of each."""
+    """Fields in which the panels of a text differ, and the names of one case of each panel."""
 
     fields: tuple[str, ...]
     names: Namer
@@ -128,11 +128,11 @@ class _Apart:
     @classmethod
     def between(cls, groups: Sequence[Sequence[CaseRun]]) -> _Apart:
         cases = [members[-1].case for members in groups]  # the first may be one that needs no link
-        beside = [name for name in PANEL if name != "workload"]  # which every sentence tells
-        return cls(tuple(grouping.differing(cases, beside)), Namer(cases))
+        fields = [name for name in PANEL if name != "workload"]  # every sentence names the workload
+        return cls(tuple(grouping.differing(cases, fields)), Namer(cases))
 
     def of(self, case: Case) -> list[str]:
-        """Return what tells a case's panel from the others, beside its workload."""
+        """Return the words that distinguish a case's panel from the others, without its workload."""
         return self.names.apart(case, self.fields)
 
 
@@ -305,7 +305,7 @@ def _sentence_on_all(group: Sequence[_Decision], apart: _Apart) -> Finding:
     reference = name_of(b, others[0], family)
     ratios = tuple(one.ratio for one in judged)
     place, said = _place(b, apart, family)
-    told = f": {OPEN}; {undecided_all(ratios)}"
+    verdict = f": {OPEN}; {undecided_all(ratios)}"
     all_of_them = conditions([*others, b])
     # what disturbed one of several is no word on them all
     alone = [] if mostly_disturbed([*others, b]) else zip(names, others, strict=True)
@@ -316,7 +316,7 @@ def _sentence_on_all(group: Sequence[_Decision], apart: _Apart) -> Finding:
     rounds = sorted({one.rounds for one in judged})
     each, *more = launch_tags(rounds[-1], corrected)
     texts = [
-        sentence(f"{one} against {reference} at {place}", said, told)
+        sentence(f"{one} against {reference} at {place}", said, verdict)
         for one in (series_of(names), listed_apart([name] for name in names), counted(len(names), "other"))
     ]
     text = fitting(texts)
@@ -349,12 +349,12 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
     if base is not None and gain is not None:
         speedup, rounds = gain
         efficiency = plain(speedup.scaled(1 / run.case.world_size))
-        told = f": speed-up {plain(speedup)}, efficiency {efficiency} over one rank"
+        gained = f": speed-up {plain(speedup)}, efficiency {efficiency} over one rank"
         rate = f" at {plain(samples_rate(base.timings))} samples/s"
         few = () if rounds >= MIN_ROUNDS else ("too few rounds",)
         yield Finding(
             kind="speed-up",
-            text=fitting(sentence(name, said, end) for end in (told + rate, told)),
+            text=fitting(sentence(name, said, end) for end in (gained + rate, gained)),
             tags=(*_labels(run, apart), *conditions((run, base)), *launch_tags(rounds), *few),
             evidence="scaling",
             verdict="note",

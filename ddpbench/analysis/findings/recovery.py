@@ -30,8 +30,8 @@ def _costs(cases: Sequence[CaseRun]) -> list[tuple[CaseRun, RecoveryCost]]:
     return costs
 
 
-_BESIDE = ("workload", "strategy", "world_size")
-"""What a failure's sentence tells beside its kind."""
+_SETTINGS = ("workload", "strategy", "world_size")
+"""Settings that distinguish cases with the same kind of failure."""
 
 
 def recovery_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
@@ -47,7 +47,7 @@ def recovery_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
         assert cost.restored is not None
         what = capital(RECOVERIES[run.case.recovery])
         if kinds.count(run.case.recovery) > 1:
-            what = f"{what}, {', '.join(names.apart(run.case, _BESIDE))}"
+            what = f"{what}, {', '.join(names.apart(run.case, _SETTINGS))}"
         pause = f"training goes on after {plain(cost.restored)} s"
         whole = f"has made up for what was lost after {plain(cost.total)} s"
         joined = f", and pauses for {plain(cost.joined)} s as it returns" if cost.joined is not None else ""

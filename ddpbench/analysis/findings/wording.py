@@ -210,14 +210,14 @@ def name_of(run: CaseRun, other: CaseRun | None = None, family: Iterable[CaseRun
         family: cases of which the same text speaks.
     """
     case = run.case
-    beside = [*([other] if other is not None else []), *family]
+    others = [*([other] if other is not None else []), *family]
     more = []
     linked = other is not None and traits_of(case).exchanges and traits_of(other.case).exchanges
     if other is not None and linked and case.nodes != other.case.nodes:
         more.append(layout_of(case))
     if other is not None and takes_another_path(run) and not takes_another_path(other):
         more.append("another path of training")
-    names = Namer([case, *(one.case for one in beside)])
+    names = Namer([case, *(one.case for one in others)])
     return names.variant(case, VARIANT, layouts=False, more=more)
 
 

@@ -145,7 +145,7 @@ class Violation:
 
     @property
     def wrong(self) -> str:
-        """The same without the number."""
+        """A statement that the case's numbers are wrong, without the number."""
         return f"the numbers of {self.label} cannot be right"
 
     def to_json(self) -> dict[str, Any]:

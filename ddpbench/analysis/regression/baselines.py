@@ -56,10 +56,10 @@ class Baselines:
         return sorted(found, key=lambda path: (_number(path), path.name))
 
     def find(self, text: str, *, elsewhere: bool = False) -> Path:
-        """Return the file that is saved by this name; `elsewhere` tells that it is no path either.
+        """Return the file that is saved by this name. `elsewhere`: the error says that no path is meant either.
 
         Raises:
-            RequestError: there is none, or a number is that of several; where was looked, and what there is.
+            RequestError: no file has this name, or several have this number; says where it looked and what is there.
         """
         machine, _, name = text.rpartition("/")
         there = self.entries(machine or None) if not machine or _NAME.fullmatch(machine) else []

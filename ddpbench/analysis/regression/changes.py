@@ -442,10 +442,10 @@ def _told(rounds: int, ratio: Interval, margin: float, fewest: int) -> _Told:
     if ratio.low == ratio.high:
         return _Told("cannot tell", COPIES, ratio, rounds)
     found = judged(ratio, rounds, margin=margin)
-    told: ChangeVerdict = (
+    verdict: ChangeVerdict = (
         found.verdict if found.verdict in ("faster", "slower", "equivalent") else CANNOT_TELL
     )
-    return _Told(told, "", ratio, rounds, found.bound)
+    return _Told(verdict, "", ratio, rounds, found.bound)
 
 
 def rounds_in_turn(base: Sequence[Timing], new: Sequence[Timing]) -> list[tuple[Timing, Timing]]:

@@ -108,11 +108,11 @@ EQUAL = f"equivalent within {MARGIN_WORDS}"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
-    """What a comparison may be said to show.
+    """Conclusion of a comparison of two cases, A and B.
 
     `ratio` is A's step time over B's with the interval the verdict was taken from, Bonferroni's where there
-    were several. `small`: resolved, and the whole interval lies inside the margin. `beyond`: resolved, and
-    the whole interval lies outside it. `bound`: the largest difference, as a fraction, that the interval
+    were several. `small`: resolved, and the whole interval is inside the margin. `beyond`: resolved, and
+    the whole interval is outside it. `bound`: the largest difference, as a fraction, that the interval
     does not rule out. `rounds` are those shared by both. `comparisons` share the error, this one included.
     """
 
@@ -189,10 +189,10 @@ def judged(ratio: Interval, rounds: int, *, margin: float = MARGIN) -> Judgement
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
-    """How a case stands in its family.
+    """Comparison of a case with the others of its family.
 
-    `against` is the fastest of the others by mean; `ratio` the case's time over the best of the others', whose ends
-    are the largest of those of its pairs. `rounds` are those the ratio was taken from.
+    `against` is the fastest of the others by mean. `ratio` is the case's time over that of the best of the others;
+    its ends are the largest of those of its pairs. `rounds` is the number of rounds that the ratio was taken from.
     """
 
     verdict: BestVerdict
@@ -202,7 +202,7 @@ class Standing:
 
     @property
     def good(self) -> bool:
-        """Whether it is shown to be best or as good."""
+        """True if it is shown to be best or as good."""
         return self.verdict in (BEST, AS_GOOD)
 
     @property

@@ -306,7 +306,7 @@ class InTurn:
 
 
 def deviation_interval(deviation: float, values: int, alpha: float = ALPHA) -> Interval:
-    """Return a standard deviation with its interval, of so many normal values; without ends under `FEWEST` of them.
+    """Return a standard deviation of `values` normal values with its interval; without ends under `FEWEST` values.
 
     (n - 1) s^2 / sigma^2 has a chi-squared distribution with n - 1 degrees of freedom.
     """

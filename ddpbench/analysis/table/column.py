@@ -1,4 +1,4 @@
-"""What a column of `cases.csv` is: its name, type, unit, meaning, and the function that computes its value."""
+"""A column of `cases.csv`: its name, type, unit, meaning, and the function that computes its value."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Column:
     name: str
     kind: Kind
     unit: str
-    """Empty for what has none; `1` for shares and ratios."""
+    """Empty for a column without a unit; `1` for shares and ratios."""
     meaning: str
     source: Source
     value: Callable[[CaseResult], Any]
-    """What a case has here; None, and of texts the empty one, for an empty cell."""
+    """Return a case's value; None, or the empty text in a column of texts, for an empty cell."""
     of: str = ""
-    """The column whose 95 % interval this is an end of; empty for a column of its own."""
+    """The column whose 95 % interval this is an end of; empty for any other column."""
 
     @property
     def dtype(self) -> str:

@@ -61,7 +61,7 @@ class CaseResult:
 
     @property
     def is_base(self) -> bool:
-        """Whether it is the base case of its own speed-up."""
+        """True if it is the base case that its speed-up is computed from."""
         return self.run.case_id == self.run.baseline_id
 
     @property
@@ -77,7 +77,7 @@ class CaseResult:
 
     @property
     def noise(self) -> str:
-        """What disturbed its launches, and settings that ranks had otherwise than asked."""
+        """Disturbances of its launches, and settings that ranks had otherwise than asked."""
         return "; ".join(filter(None, [noise_words(self.run.good), other_settings(self.run)]))
 
     @cached_property
@@ -129,7 +129,7 @@ class CaseResult:
 
     @cached_property
     def ci_reached(self) -> bool | None:
-        """Whether its interval became as narrow as it was to be."""
+        """True if its interval is as narrow as the experiment asked for; None if nothing was timed."""
         if not self.timings:
             return None
         other = None if self.is_base or self.baseline is None else self.baseline.timings
@@ -183,7 +183,7 @@ class CaseResult:
 
     @property
     def flops_per_sample(self) -> float | None:
-        """Of forward and backward; None of a replay, whose sleeping says nothing of the model."""
+        """FLOP of forward and backward per sample; None of a replay, which computes nothing of the model."""
         proof = self.run.proof
         return proof.flops_per_sample if proof and self.case.compute == "real" else None
 
@@ -197,7 +197,7 @@ class CaseResult:
 
     @property
     def params_equal(self) -> bool | None:
-        """Whether the ranks' parameters ended equal in every launch; None where nothing promises or tells it."""
+        """True if the ranks' parameters ended equal in every launch; None where no launch compared them."""
         known = [launch.params_equal for launch in self.run.launches if launch.params_equal is not None]
         return all(known) if known else None
 
@@ -224,7 +224,7 @@ class CaseResult:
 
     @cached_property
     def checkpoints(self) -> Mapping[str, CheckpointCost]:
-        """What checkpoints cost, by method; plain's comes first."""
+        """Costs of checkpoints by method; those of plain come first."""
         launches = [launch.checkpoints for launch in self.run.good]
         costs = checkpoint_costs(self.run.case_id, launches, self.timings)
         return {cost.method: cost for cost in costs}
@@ -248,14 +248,14 @@ class CaseResult:
 
     @property
     def failed(self) -> RecoveryCost | None:
-        """The same, if something was to fail in it."""
+        """Its training with snapshots, if something was to fail in it."""
         return self.recovery if self.case.recovery != "uninterrupted" else None
 
     @cached_property
     def loss_difference(self) -> tuple[float, int] | None:
-        """How far its losses are from the uninterrupted training's of the same round, and over how many steps at least.
+        """Largest relative difference of its losses from the uninterrupted training's, and the fewest steps compared.
 
-        None where there is nothing to hold them against.
+        Launches are compared within a round. None without an uninterrupted training to compare with.
         """
         if self.case.recovery in ("off", "uninterrupted", "leave"):  # with fewer ranks other losses are right
             return None
@@ -275,24 +275,24 @@ class CaseResult:
 
     @cached_property
     def traffic(self) -> LinkTraffic | None:
-        """What emulated links carried a step."""
+        """Bytes per step that emulated links carried."""
         return mean_traffic(launch.traffic for launch in self.run.good if launch.traffic is not None)
 
     @property
     def expected_node_bytes(self) -> float | None:
-        """What the busiest of them should carry, by the algorithm's formula."""
+        """Bytes per step that the busiest of them should carry, by the algorithm's formula."""
         size = bytes_to_aggregate(self.run) if self.traffic is not None else None
         return None if size is None else busiest_link_bytes(self.case, self.case.known_algorithm, size)
 
     @property
     def traffic_ratio(self) -> float | None:
-        """What was sent over what was expected."""
+        """Bytes sent over bytes expected."""
         expected = self.expected_node_bytes
         return self.traffic.sent / expected if self.traffic is not None and expected else None
 
     @property
     def paced(self) -> Sequence[Pacing] | None:
-        """How each launch of a replay kept time."""
+        """Timekeeping of each launch of a replay."""
         return [launch.pace for launch in self.run.good if launch.pace is not None] or None
 
     @property
@@ -302,7 +302,7 @@ class CaseResult:
 
     @cached_property
     def to_loss(self) -> Cost | None:
-        """What it takes to reach the loss that was asked for."""
+        """Cost of reaching the loss that was asked for."""
         return cost_of(self.run)
 
     @property
@@ -317,7 +317,7 @@ class CaseResult:
 
     @cached_property
     def staleness(self) -> tuple[int, ...] | None:
-        """How many gradients that a server applied were 0, 1, 2 ... updates old."""
+        """Number of gradients, applied by a server, that were 0, 1, 2 ... updates old."""
         return added(launch.staleness for launch in self.run.good) or None
 
 
