@@ -71,12 +71,12 @@ def checked(
     """The checks of a run; `plant` changes what was made of the records."""
     plan = read_plan(run)
     cases = [plant(case) for case in read_cases(run, plan)]
-    return check_cases(case_results(cases, plan.budget.target_half_width, {}), fabrics)
+    return check_cases(case_results(cases, plan.target_half_widths(), {}), fabrics)
 
 
 def but(run: CaseRun, **found: object) -> Measured:
     """The case as checks see it, but for some of its results."""
-    (result,) = case_results([run], 0.02, {})
+    (result,) = case_results([run], {run.case_id: 0.02}, {})
     other = type("Other", (CaseResult,), found)
     return Measured(result=other(**{one.name: getattr(result, one.name) for one in fields(result)}))
 

@@ -69,7 +69,7 @@ def test_hybrids_count_the_job_s_samples_once_and_hold_what_they_say(tmp_path: P
         held = sum(rank.of(Held)[0].parameter_bytes for rank in ranks)
         assert held == case.options["replicas"] * row["gradient_bytes"]
     whole = read_cases(run, plan)
-    checked = check_cases(case_results(whole, plan.budget.target_half_width, {}))
+    checked = check_cases(case_results(whole, plan.target_half_widths(), {}))
     # One launch, of ranks that share cores: how long its instrumented steps take is chance.
     assert {violation.invariant for violation in checked.violations} <= {"instrumented_as_timed"}, (
         checked.line
