@@ -581,7 +581,7 @@ def test_what_a_gate_cannot_compare(tmp_path: Path) -> None:
     now = made(tmp_path / "now", {DDP: 52})
     other = against(made(tmp_path / "other", {replace(DDP, local_batch=4): 40}), side(tmp_path / "base", 40))
     assert (other.judged, other.fails) == (False, False)
-    assert "not comparable: it is in this run alone; the other has it with local_batch = 8" in other.sentence
+    assert "not comparable: it is in this run alone; the other has it with local batch of 8" in other.sentence
     nothing = against(
         made(tmp_path / "master", {MASTER: 40}), read_side(made(tmp_path / "single", {SINGLE: 40}))
     )
