@@ -72,7 +72,7 @@ def test_the_answer_s_bound_is_the_table_s(tmp_path: Path) -> None:
     bound = f"at most {format_at_most(high - 1)} longer"
     assert any(bound in tag for tag in summary.conclusions.answer[0].tags), summary.conclusions.answer[0].tags
     stand = stands(summary.steps.comparisons, "ranks")[DDP.case_id]
-    assert stand.words("case") == f"cannot tell: {bound} than the fastest other case"
+    assert stand.cell("case") == f"cannot tell: {bound} than the fastest other case"
 
 
 def test_why_it_is_undecided_is_said_once_with_the_rounds_that_would_tell(tmp_path: Path) -> None:
