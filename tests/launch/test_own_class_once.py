@@ -12,8 +12,10 @@ import torch
 from ddpbench.launch.own_class import Written, read_script, written_class
 
 SCRIPT = """
+import argparse
 import random
 import time
+from dataclasses import dataclass, field
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -28,6 +30,22 @@ class Meter:
         self.value = 1.0
     def push(self, value):
         self.value = value
+
+class Chosen:
+    def __init__(self):
+        self.rate, self.width = random.uniform(1e-4, 1e-2), 6
+
+@dataclass
+class Settings:
+    rate: float = field(default_factory=random.random)
+    other: float = field(default_factory=lambda: random.random())
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(1))
+    def forward(self, x):
+        return x.sum() * 0 + self.scale.sum()
 
 class Net(nn.Module):
     def __init__(self, meter):
@@ -76,7 +94,7 @@ def made(tmp_path: Path, **put: str) -> tuple[Written, Any]:
     path = tmp_path / "train.py"
     path.write_text(source, encoding="utf-8")
     found = written_class(read_script(path))
-    names: dict[str, Any] = {"__name__": "train"}
+    names: dict[str, Any] = {"__name__": __name__}  # of a module that there is, as dataclasses want
     exec(compile(source + "\n" + found.text, "train.py", "exec"), names)
     return found, names["Measured"]
 
@@ -128,6 +146,13 @@ def test_a_part_of_the_data_that_is_drawn_once_has_the_script_s_number_of_sample
         ("rate = drawn()", "rate"),
         ("rate = float(time.perf_counter_ns() % 1000 + 1)", "rate"),
         ("generator = random.Random()\nrate = generator.random()", "rate"),
+        ("chosen = Chosen()\nrate = chosen.rate", "chosen.rate"),
+        ("settings = Settings()\nrate = settings.rate", "settings.rate"),
+        ("settings = Settings()\nrate = settings.other * settings.rate", "settings.rate * settings.other"),
+        (
+            "p = argparse.ArgumentParser()\np.add_argument('--a', default=random.random())\nrate = p.parse_args().a",
+            "rate",
+        ),
     ],
 )
 def test_a_rate_that_the_loss_reads_too_is_drawn_once(before: str, rate: str, tmp_path: Path) -> None:
@@ -151,6 +176,29 @@ def test_data_that_the_model_is_made_for_are_the_ones_that_it_trains_on(tmp_path
     width = int(own.dataset().tensors[0].abs().sum() * 1e3) % 97 + 1
     assert own.model().out_features == width, found.text
     assert own.dataset() is own.dataset()
+
+
+def test_an_object_that_methods_change_is_one_for_the_model_and_the_loss(tmp_path: Path) -> None:
+    found, measured = made(
+        tmp_path, BEFORE="meter = Meter()", MODEL="Net(meter)", LOSS="F.mse_loss(model(x), y) * meter.value"
+    )
+    own = measured()
+    model = own.model()
+    model.meter.push(0.0)
+    assert own.loss(model, (torch.ones(2, 6), torch.zeros(2, 1))).item() == 0, found.text
+
+
+def test_a_parameter_of_a_criterion_is_the_criterion_s(tmp_path: Path) -> None:
+    """Not another one that is made in the same way."""
+    found, measured = made(
+        tmp_path, BEFORE="criterion = Scaled()", RATE="criterion.scale.item()", LOSS="criterion(model(x))"
+    )
+    own = measured()
+    with torch.no_grad():
+        model = own.model()
+        (group,) = own.optimizer(model.parameters()).param_groups
+        loss = own.loss(model, (torch.ones(2, 6), torch.zeros(2, 1))).item()
+    assert loss == pytest.approx(group["lr"], rel=1e-5), found.text
 
 
 def test_what_a_collate_function_reads_is_drawn_for_all_batches(tmp_path: Path) -> None:

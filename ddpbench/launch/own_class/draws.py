@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ddpbench.launch.own_class.models import MODULES
-from ddpbench.launch.own_class.script import Function, Script, here, last_name
+from ddpbench.launch.own_class.script import MODULES, Function, Script, here, last_name
 
 _DRAWS = frozenset(
     {"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli"}
@@ -41,10 +40,10 @@ _CLOCKS = frozenset(
         "today",
     }
 )
-_READERS = frozenset({"input", "open", "read_text", "read_bytes"})
+_READERS = frozenset({"input", "open", "read", "readline", "readlines", "read_text", "read_bytes"})
 _KEEPERS = frozenset(
     {"Generator", "default_rng", "RandomState", "Random", "SystemRandom", "SeedSequence", "next", "iter"}
-    | {"cycle", "pop", "popleft", "popitem"}
+    | {"Parameter", "cycle", "pop", "popleft", "popitem"}
 )
 """Calls whose value has a state, or that change the one of what they are called on."""
 _ANOTHER = _DRAWS | _CLOCKS | _READERS | _KEEPERS
@@ -56,6 +55,14 @@ def is_another(node: ast.AST, script: Script) -> bool:
     return _is_another(node, script, frozenset(), 0)
 
 
+def is_layer(node: ast.AST, script: Script) -> bool:
+    """Return whether an expression makes a module of torch, or one of the script's."""
+    if not isinstance(node, ast.Call):
+        return False
+    name, of_torch = last_name(node), ast.unparse(node.func).startswith(("nn.", "torch.nn."))
+    return (of_torch and name[:1].isupper() and name != "Parameter") or script.derives(name, MODULES)
+
+
 def _is_another(node: ast.AST, script: Script, seen: frozenset[str], depth: int) -> bool:
     for call in (each for each in ast.walk(node) if isinstance(each, ast.Call)):
         name = last_name(call)
@@ -63,8 +70,7 @@ def _is_another(node: ast.AST, script: Script, seen: frozenset[str], depth: int)
         function = script.functions.get(name) if plain else None
         own = script.classes.get(name) if plain else None
         if function is None and own is None:
-            module = ast.unparse(call.func).startswith(("nn.", "torch.nn.")) and name[:1].isupper()
-            if module or name in _ANOTHER:
+            if name in _ANOTHER or is_layer(call, script):
                 return True
             continue
         if name in seen or depth >= _DEEPEST:
@@ -76,13 +82,19 @@ def _is_another(node: ast.AST, script: Script, seen: frozenset[str], depth: int)
     return False
 
 
-def _run_by(function: Function | None, own: ast.ClassDef | None) -> Iterator[ast.stmt]:
+def _run_by(function: Function | None, own: ast.ClassDef | None) -> Iterator[ast.AST]:
     """Yield the statements that a call of a function, or of a class for its `__init__`, runs."""
     if function is not None:
         yield from function.body
     for each in own.body if own is not None else ():
         if isinstance(each, ast.FunctionDef) and each.name in ("__init__", "__new__", "__post_init__"):
             yield from each.body
+        made = each.value if isinstance(each, ast.Assign | ast.AnnAssign) else None
+        for word in (
+            made.keywords if isinstance(made, ast.Call) else ()
+        ):  # of a dataclass: `field(default_factory=...)`
+            if word.arg == "default_factory":
+                yield ast.Call(word.value, [], [])
 
 
 def _keeps(own: ast.ClassDef) -> bool:

@@ -10,8 +10,16 @@ from dataclasses import dataclass, replace
 from ddpbench.launch.own_class.bindings import Binding, Path, Scope, Tests, key_of
 from ddpbench.launch.own_class.dropped import names_read
 from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
-from ddpbench.launch.own_class.models import DATASETS, MODULES
-from ddpbench.launch.own_class.script import Function, first_name, here, in_step, last_name, place_of_node
+from ddpbench.launch.own_class.models import DATASETS
+from ddpbench.launch.own_class.script import (
+    MODULES,
+    Function,
+    first_name,
+    here,
+    in_step,
+    last_name,
+    place_of_node,
+)
 from ddpbench.launch.own_class.tracing import MOVES, Origin, Tracer, parameters_of, returned_by
 from ddpbench.launch.own_class.unusual import evaluates
 
@@ -137,7 +145,8 @@ _DONE = frozenset(
 """Methods that a strategy or a sweep has its own of, or that change nothing of what a step computes."""
 HARMLESS_METHODS = _PARTS | _READS | _DONE | MOVES
 _MAKERS = frozenset(
-    {"DataLoader", "DistributedDataParallel", "DDP", "DataParallel", "FullyShardedDataParallel", "FSDP"}
+    {"add_argument", "set_defaults", "parse_args"}
+    | {"DataLoader", "DistributedDataParallel", "DDP", "DataParallel", "FullyShardedDataParallel", "FSDP"}
     | {"setup", "setup_module", "setup_dataloaders", "prepare_model", "prepare_data_loader", "initialize"}
     | {"fully_shard", "convert_sync_batchnorm", "deepcopy", "copy", "random_split", "Subset", "prepare"}
     | {"tqdm", "trange", "track", "progress_bar", "GradScaler", "autocast", "partial", "count", "chain"}

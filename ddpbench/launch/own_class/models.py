@@ -7,10 +7,9 @@ import re
 from dataclasses import dataclass
 
 from ddpbench.launch.own_class.bindings import Scope
-from ddpbench.launch.own_class.script import Script, here, last_name
+from ddpbench.launch.own_class.script import MODULES, Script, here, last_name
 from ddpbench.launch.own_class.tracing import Origin, Tracer, returned_by
 
-MODULES = ("Module", "LightningModule", "PreTrainedModel")
 DATASETS = ("Dataset", "IterableDataset", "TensorDataset")
 _BUILDS = re.compile(r"(build|make|create|get|load|init)_?\w*(model|net|network)s?$|^(model|net)$")
 _DATA = re.compile(r"(build|make|create|get|load)?_?\w*(dataset|train_?set|data)$")

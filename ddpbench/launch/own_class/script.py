@@ -11,6 +11,8 @@ from ddpbench.errors import RequestError, meant_path
 from ddpbench.records.files import kind_of
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+MODULES = ("Module", "LightningModule", "PreTrainedModel")
+"""The classes that a script's modules derive from."""
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 

@@ -19,6 +19,7 @@ from ddpbench.launch.own_class.bindings import (
     changes_of,
     key_of,
 )
+from ddpbench.launch.own_class.draws import is_another, is_layer
 from ddpbench.launch.own_class.script import Function, Script, first_name, here, last_name
 
 MOVES = frozenset({"to", "cuda", "cpu", "train", "eval", "pin_memory"})
@@ -429,7 +430,8 @@ class Tracer:
                 made = getattr(each, "value", None)
                 if isinstance(made, ast.Call) and last_name(made) in ("field", "Field"):
                     default = _default_of_field(made)
-                    return None if default is None else Origin(default, self.top)
+                    own = default is None or is_another(default, self.script)  # a value of each object
+                    return None if own or default is None else Origin(default, self.top)
                 path = ast.Attribute(ast.Name(found.name, ast.Load()), name, ast.Load())
                 return Origin(path, self.top)
         methods = [each for each in self.scopes if each.own is found]
@@ -438,6 +440,8 @@ class Tracer:
         for scope in methods:
             if getattr(scope.node, "name", "") == "__init__":
                 for binding in self.bindings(scope).get(f"self.{name}", ()):
+                    if is_another(binding.value, self.script) and not is_layer(binding.value, self.script):
+                        return None  # a value of each object; a module's parts are the model's own
                     return Origin(binding.value, scope, binding.path)
         return None
 
