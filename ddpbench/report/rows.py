@@ -23,7 +23,7 @@ class Row(CaseSummary):
     numbers: str = ""
     """The type of its parameters, and what autocast computes in."""
     names: Namer = field(default=Namer(()), repr=False, compare=False)
-    """Of all cases of the page."""
+    """Names of all cases of the page."""
     layout: str = ""
     """`2 x 2` (nodes x ranks) or `on 2 nodes`, where its strategy ran a number of ranks in several layouts."""
 

@@ -1,4 +1,4 @@
-"""How cases stand in their groups, as the comparisons have it."""
+"""Standings of cases in their groups, from the comparisons."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ METHOD = (
 
 
 def stands(comparisons: Iterable[Compared], topic: str) -> dict[str, Standing]:
-    """Return how each case of a topic stands, by its id."""
+    """Return the standing of each case of a topic, by its id."""
     return {one.case_id: one.standing for one in comparisons if one.topic == topic}

@@ -84,7 +84,7 @@ def over_bar(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """A row of `grouped_rows`: its name, its value (None where there is none), and the words beside it."""
+    """A row of `grouped_rows`: its name, its value (None where there is none), and the words next to it."""
 
     name: str
     estimate: Interval | None
@@ -93,7 +93,7 @@ class Point:
     hollow: bool
     told: str
     across: int = 200
-    """Characters that a line of its name holds beside the axes."""
+    """Characters that a line of its name holds next to the axes."""
 
     @property
     def lines(self) -> str:

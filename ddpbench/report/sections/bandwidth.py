@@ -101,10 +101,10 @@ def of_caps(lines: Sequence[Series]) -> bool:
     return len(kinds) == 1 and lines[0].rows[0].case.bucket_cap_mb is not None
 
 
-def picture(lines: Sequence[Series], index: int, told: Mapping[str, Standing]) -> Picture:
-    """Return the figure of one of `by_rate`'s groups. `told` says how its cases stand among those at the same link."""
+def picture(lines: Sequence[Series], index: int, standings: Mapping[str, Standing]) -> Picture:
+    """Return the figure of one of `by_rate`'s groups; `standings`, by case id, are among cases at the same link."""
     shown = [row for line in lines for row in line.rows]
-    heading = _heading(lines, told)
+    heading = _heading(lines, standings)
     efficient = any(row.efficiency is not None for row in shown)
     each = launches_each(row.launches for row in shown)
     caption = captioned(
@@ -141,12 +141,12 @@ def picture(lines: Sequence[Series], index: int, told: Mapping[str, Standing]) -
     )
 
 
-def _heading(lines: Sequence[Series], told: Mapping[str, Standing]) -> str:
+def _heading(lines: Sequence[Series], standings: Mapping[str, Standing]) -> str:
     """From the fastest link to the slowest: how much longer a step takes, and whether another line becomes best."""
     slow, *_, fast = _rates([row for line in lines for row in line.rows])
     ends = f"at {format_bit_rate(slow)} as at {format_bit_rate(fast)}"
     if len(lines) > 1:
-        first, last = (_shown_best(lines, rate, told) for rate in (fast, slow))
+        first, last = (_shown_best(lines, rate, standings) for rate in (fast, slow))
         what = " buckets" if of_caps(lines) else ""
         names = [f"{line.name}{what}" for line in (first, last) if line is not None]
         if len(names) < 2:
@@ -163,14 +163,14 @@ def _heading(lines: Sequence[Series], told: Mapping[str, Standing]) -> str:
     return f"{lines[0].name}: a step takes {number(times[slow] / times[fast])} times as long {ends}"
 
 
-def _shown_best(lines: Sequence[Series], rate: float, told: Mapping[str, Standing]) -> Series | None:
+def _shown_best(lines: Sequence[Series], rate: float, standings: Mapping[str, Standing]) -> Series | None:
     """Return the line that is shown to be best at a bandwidth; None where none is."""
     return next(
         (
             line
             for line in lines
             for row in line.rows
-            if _rate(row) == rate and row.case_id in told and told[row.case_id].verdict == BEST
+            if _rate(row) == rate and row.case_id in standings and standings[row.case_id].verdict == BEST
         ),
         None,
     )

@@ -256,16 +256,16 @@ def _heading(bars: Sequence[Bar]) -> str:
     most = max(fair, key=lambda bar: bar.exposed_s)
     if most.exposed_s <= 0:
         return f"no communication is exposed in any of {len(fair)} cases above one rank"
-    told = _texts(bars)[bars.index(most)]
+    words = _texts(bars)[bars.index(most)]
     waited = most.step.parts.exposed_wait.value > 0
-    waiting = f" and {told.parts.exposed_wait} ms waiting for ranks" if waited else ""
+    waiting = f" and {words.parts.exposed_wait} ms waiting for ranks" if waited else ""
     low = most.step.parts.exposed_comm.low
     rivals = [bar.step.parts.exposed_comm for bar in fair if bar is not most and bar.exposed_s > 0]
     decided = not rivals or (
         low is not None and all(one.high is not None and one.high < low for one in rivals)
     )
     return (
-        f"{'most' if decided else 'among the most'} exposed: {most.name}, {told.parts.exposed_comm} ms of "
+        f"{'most' if decided else 'among the most'} exposed: {most.name}, {words.parts.exposed_comm} ms of "
         f"communication{waiting} in a step of {milliseconds(most.step.step_time_s)} ms"
     )
 
@@ -319,8 +319,8 @@ def _paint(sheet: Sheet, *, bars: Sequence[Bar]) -> None:
     axes = sheet.axes(left, 0.5, sheet.width_in - left - 1.85, _PITCH_IN * len(bars) + 0.05)
     longest = _longest_ms(bars)
     axes.set_xlim(0, longest)
-    for place, (bar, told) in enumerate(zip(bars, _texts(bars), strict=True)):
-        at = _stack(axes, place, bar, told, longest)
+    for place, (bar, words) in enumerate(zip(bars, _texts(bars), strict=True)):
+        at = _stack(axes, place, bar, words, longest)
         axes.annotate(
             _total(bar),
             (at, place - _LIFT),
@@ -345,8 +345,8 @@ def _paint_narrow(sheet: Sheet, *, bars: Sequence[Bar]) -> None:
     longest = _longest_ms(bars)
     axes.set_xlim(0, longest)
     scale = _PITCH_IN / _NARROW_PITCH_IN
-    for place, (bar, told, label) in enumerate(zip(bars, _texts(bars), _labels(bars), strict=True)):
-        _stack(axes, place, bar, told, longest, scale=scale)
+    for place, (bar, words, label) in enumerate(zip(bars, _texts(bars), _labels(bars), strict=True)):
+        _stack(axes, place, bar, words, longest, scale=scale)
         name = "\n".join(textwrap.wrap(label, 26)[:2])
         ground = style.OVERSUBSCRIBED_GROUND if bar.row.oversubscribed else style.GROUND
         over_bar(axes, place - scale * (_LIFT + _BAR / 2 + 0.06), name, _total(bar), ground=ground)
@@ -370,7 +370,7 @@ def _finish(axes: Axes) -> None:
     axes.spines["left"].set_visible(False)
 
 
-def _stack(axes: Axes, place: float, bar: Bar, told: _Texts, longest: float, *, scale: float = 1.0) -> float:
+def _stack(axes: Axes, place: float, bar: Bar, words: _Texts, longest: float, *, scale: float = 1.0) -> float:
     """Draws a case's bar and the strip beneath, reduced by `scale` in height; returns where the bar ends.
 
     Parts that are wide enough say how long they are, as the table does.
@@ -383,7 +383,7 @@ def _stack(axes: Axes, place: float, bar: Bar, told: _Texts, longest: float, *, 
     per_in = longest / (axes.bbox.width / axes.figure.dpi)
     at = 0.0
     hidden_from = 0.0
-    texts = told.parts.by_name
+    texts = words.parts.by_name
     for name, fill in style.PHASES.items():
         width = bar.parts[name] * 1e3
         if name == "backward":
@@ -410,7 +410,7 @@ def _stack(axes: Axes, place: float, bar: Bar, told: _Texts, longest: float, *, 
         strip = place + scale * _STRIP_AT
         block(axes, style.OVERLAPPED, (hidden_from, hidden_from + width), centre=strip, height=scale * _STRIP)
         axes.annotate(
-            told.overlapped,
+            words.overlapped,
             (min(hidden_from + width, longest), strip),
             xytext=(3, 0),
             textcoords="offset points",

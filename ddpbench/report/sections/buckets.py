@@ -36,7 +36,7 @@ _ASIDE_IN = 0.12
 def section(steps: StepResults, rows: Sequence[Row]) -> Section:
     """Return the section on buckets, with a figure for each strategy that was run with several caps."""
     raw = raw_launches(steps.launches)
-    told = stands(steps.comparisons, "buckets")
+    standings = stands(steps.comparisons, "buckets")
     groups: list[tuple[str, list[Row]]] = []
     for panel in panels_of(rows):
         by_variant: dict[Key, list[Row]] = {}
@@ -71,8 +71,8 @@ def section(steps: StepResults, rows: Sequence[Row]) -> Section:
             picture
             for index, (name, members) in enumerate(drawn)
             for picture in (
-                _picture(name, members, index, raw, told),
-                heatmap.picture(name, members, told, index) if index == 0 else None,
+                _picture(name, members, index, raw, standings),
+                heatmap.picture(name, members, standings, index) if index == 0 else None,
             )
             if picture is not None
         ),
@@ -90,26 +90,26 @@ def _picture(
     rows: Sequence[Row],
     index: int,
     raw: Mapping[str, Sequence[float]],
-    told: Mapping[str, Standing],
+    standings: Mapping[str, Standing],
 ) -> Picture:
     kept, omitted = _sizes(rows)
     caps = sorted({row.case.bucket_cap_mb for row in rows}, key=cap_order)
     used = [row for row in rows if row.case.world_size in kept]
     shown = [row for row in used if _has(row)]
     missing = {row.case_id: f"{row.name} ({row.status})" for row in rows if not _has(row)}
-    heading = _heading(panel_name, shown, told)
+    heading = _heading(panel_name, shown, standings)
     gaps = "".join(f" {one}" for one in not_shown(missing))
-    high = 3.8 + (_BELOW_IN if _judged(shown, told) else 0.0)
-    paint = partial(_paint, rows=used, sizes=kept, caps=caps, raw=raw, told=told)
+    high = 3.8 + (_BELOW_IN if _judged(shown, standings) else 0.0)
+    paint = partial(_paint, rows=used, sizes=kept, caps=caps, raw=raw, standings=standings)
     return Picture(
         file_name="buckets" if index == 0 else f"buckets-{index + 1}",
         heading=heading,
-        caption=_caption(shown, _marks(shown, missing, omitted, told)),
+        caption=_caption(shown, _marks(shown, missing, omitted, standings)),
         alt=(
             f"Dot plot of step time, ms, against bucket cap for {rows[0].strategy_name} at "
             f"{series_of([str(size) for size in kept])} ranks. {heading}.{gaps}"
         ),
-        table=_table(panel_name, used, caps, raw, told),
+        table=_table(panel_name, used, caps, raw, standings),
         width_in=style.FULL_WIDTH_IN if len(kept) > 1 else style.SMALL_WIDTH_IN,
         height_in=high,
         paint=paint,
@@ -120,9 +120,9 @@ def _picture(
     )
 
 
-def _judged(rows: Sequence[Row], told: Mapping[str, Standing]) -> bool:
+def _judged(rows: Sequence[Row], standings: Mapping[str, Standing]) -> bool:
     """Return whether any of these was compared with the others in pairs of launches."""
-    return any(row.case_id in told and told[row.case_id].ratio.has_ends for row in rows)
+    return any(row.case_id in standings and standings[row.case_id].ratio.has_ends for row in rows)
 
 
 def _sizes(rows: Sequence[Row]) -> tuple[list[int], list[int]]:
@@ -138,7 +138,10 @@ def _sizes(rows: Sequence[Row]) -> tuple[list[int], list[int]]:
 
 
 def _marks(
-    shown: Sequence[Row], missing: Mapping[str, str], omitted: Sequence[int], told: Mapping[str, Standing]
+    shown: Sequence[Row],
+    missing: Mapping[str, str],
+    omitted: Sequence[int],
+    standings: Mapping[str, Standing],
 ) -> list[str]:
     """Return what the figure's signs mean, what is not in it, and how caps were compared: sentences."""
     marks = marks_of(shown, missing)
@@ -147,8 +150,8 @@ def _marks(
             ranks(omitted[0]) if len(omitted) == 1 else f"{series_of([str(size) for size in omitted])} ranks"
         )
         marks.append(f"Omitted: {where}; see the summary table.")
-    if any(row.case_id in told and told[row.case_id].verdict != TOO_FEW for row in shown):
-        if _judged(shown, told):
+    if any(row.case_id in standings and standings[row.case_id].verdict != TOO_FEW for row in shown):
+        if _judged(shown, standings):
             marks.append(
                 "Beneath: how much longer a step takes than with the fastest other cap, paired within rounds."
             )
@@ -172,7 +175,7 @@ def _caption(shown: Sequence[Row], marks: Sequence[str]) -> str:
     )
 
 
-def _heading(panel_name: str, shown: Sequence[Row], told: Mapping[str, Standing]) -> str:
+def _heading(panel_name: str, shown: Sequence[Row], standings: Mapping[str, Standing]) -> str:
     """Return what is shown of the caps at the most ranks that had cores of their own."""
     prefix = f"{panel_name} · " if panel_name else ""
     fair = [row for row in shown if not row.oversubscribed]
@@ -186,12 +189,12 @@ def _heading(panel_name: str, shown: Sequence[Row], told: Mapping[str, Standing]
     if len(timed) == 1:
         return f"{prefix}At {ranks(most)} only {lowest.bucket_name} buckets were measured: {_ms(estimate)}"
     fastest = f"{lowest.bucket_name} buckets have the shortest step, {_ms(estimate)}"
-    return f"{prefix}{lowest.strategy_name} at {ranks(most)}: {_compared(timed, told, fastest)}"
+    return f"{prefix}{lowest.strategy_name} at {ranks(most)}: {_compared(timed, standings, fastest)}"
 
 
-def _compared(timed: Sequence[tuple[Row, Interval]], told: Mapping[str, Standing], fastest: str) -> str:
+def _compared(timed: Sequence[tuple[Row, Interval]], standings: Mapping[str, Standing], fastest: str) -> str:
     """Return what can be said of several caps at one number of ranks, whose `fastest` is in words."""
-    judged = [(row, told[row.case_id]) for row, _ in timed if row.case_id in told]
+    judged = [(row, standings[row.case_id]) for row, _ in timed if row.case_id in standings]
     if not judged:
         return fastest
     if all(one.verdict == TOO_FEW for _, one in judged):
@@ -199,7 +202,7 @@ def _compared(timed: Sequence[tuple[Row, Interval]], told: Mapping[str, Standing
     equals = [(row, one) for row, one in judged if one.verdict == AS_GOOD]
     names = series_of([row.bucket_name for row, _ in equals])
     bound = at_most(one for _, one in equals) if equals else ""
-    best = next(((row, step) for row, step in timed if _verdict(row, told) == BEST), None)
+    best = next(((row, step) for row, step in timed if _verdict(row, standings) == BEST), None)
     if best is not None:
         end = f"; {names} as good, {bound}" if equals else "; every other cap is slower"
         return f"{best[0].bucket_name} buckets are best, {_ms(best[1])} a step{end}"
@@ -210,8 +213,8 @@ def _compared(timed: Sequence[tuple[Row, Interval]], told: Mapping[str, Standing
     return f"this sweep cannot tell which bucket cap is best; {fastest}"
 
 
-def _verdict(row: Row, told: Mapping[str, Standing]) -> str:
-    return told[row.case_id].verdict if row.case_id in told else ""
+def _verdict(row: Row, standings: Mapping[str, Standing]) -> str:
+    return standings[row.case_id].verdict if row.case_id in standings else ""
 
 
 def _ms(estimate: Interval) -> str:
@@ -223,7 +226,7 @@ def _table(
     rows: Sequence[Row],
     caps: Sequence[float | str | None],
     raw: Mapping[str, Sequence[float]],
-    told: Mapping[str, Standing],
+    standings: Mapping[str, Standing],
 ) -> Table:
     ordered = sorted(rows, key=lambda row: (row.case.world_size, caps.index(row.case.bucket_cap_mb)))
     cells = tuple(
@@ -231,10 +234,10 @@ def _table(
             Cell(text=row.bucket_name, key=float(caps.index(row.case.bucket_cap_mb))),
             Cell.count(row.case.world_size),
             Cell.estimate(row.step_time_s.scaled(1e3) if row.ok and row.step_time_s else None),
-            Cell.estimate(_longer(told.get(row.case_id))),
+            Cell.estimate(_longer(standings.get(row.case_id))),
             Cell.count(row.launches),
             Cell(text=", ".join(milliseconds(value) for value in raw.get(row.case_id, ())) if row.ok else ""),
-            Cell(text="; ".join(word for word in (_words(row, told), row.badges) if word)),
+            Cell(text="; ".join(word for word in (_words(row, standings), row.badges) if word)),
         )
         for row in ordered
     )
@@ -261,16 +264,18 @@ def _longer(stand: Standing | None) -> Interval | None:
     return Interval(100 * (value - 1), 100 * (low - 1), 100 * (high - 1))
 
 
-def _digits(rows: Sequence[Row], told: Mapping[str, Standing]) -> int:
+def _digits(rows: Sequence[Row], standings: Mapping[str, Standing]) -> int:
     """Return the decimals of the table's column of differences."""
     found = [
-        longer.decimals_in_column() for row in rows if (longer := _longer(told.get(row.case_id))) is not None
+        longer.decimals_in_column()
+        for row in rows
+        if (longer := _longer(standings.get(row.case_id))) is not None
     ]
     return max(found, default=0)
 
 
-def _words(row: Row, told: Mapping[str, Standing]) -> str:
-    return told[row.case_id].cell() if row.case_id in told else ""
+def _words(row: Row, standings: Mapping[str, Standing]) -> str:
+    return standings[row.case_id].cell() if row.case_id in standings else ""
 
 
 def _longest_ms(rows: Sequence[Row], raw: Mapping[str, Sequence[float]]) -> float:
@@ -288,7 +293,7 @@ def _paint(
     sizes: Sequence[int],
     caps: Sequence[float | str | None],
     raw: Mapping[str, Sequence[float]],
-    told: Mapping[str, Standing],
+    standings: Mapping[str, Standing],
     stacked: bool = False,
 ) -> None:
     """Paints a panel for each number of ranks, beside each other or, where `stacked`, above each other."""
@@ -298,9 +303,9 @@ def _paint(
     width = (sheet.width_in - 0.75 - 0.1 - gap * (across - 1)) / across
     high = sheet.height_in * across / len(sizes)
     top = 1.22 * _longest_ms(rows, raw)
-    digits = _digits(rows, told)
+    digits = _digits(rows, standings)
     for index, size in enumerate(sizes):
-        below = _BELOW_IN if _judged(rows, told) else 0.0
+        below = _BELOW_IN if _judged(rows, standings) else 0.0
         column, lines_below = (0, len(sizes) - 1 - index) if stacked else (index, 0)
         left, bottom = 0.75 + column * (width + gap), 0.55 + lines_below * high
         axes = sheet.axes(left, bottom + below, width, high - 0.85 - below)
@@ -316,7 +321,7 @@ def _paint(
                     row,
                     place=caps.index(row.case.bucket_cap_mb),
                     launches=raw.get(row.case_id, ()),
-                    verdict=_verdict(row, told),
+                    verdict=_verdict(row, standings),
                     top=top,
                 )
         axes.set_ylim(0, top)
@@ -325,7 +330,7 @@ def _paint(
         if below:
             axes.tick_params(labelbottom=False)
             lower = sheet.axes(left, bottom, width, below - 0.25)
-            _differences(lower, [row for row in rows if row.case.world_size == size], caps, told, digits)
+            _differences(lower, [row for row in rows if row.case.world_size == size], caps, standings, digits)
             if column:
                 lower.tick_params(labelleft=False)
             else:
@@ -343,16 +348,16 @@ def _differences(
     axes: Axes,
     rows: Sequence[Row],
     caps: Sequence[float | str | None],
-    told: Mapping[str, Standing],
+    standings: Mapping[str, Standing],
     digits: int,
 ) -> None:
     """Each cap's paired difference from the fastest other one, around a line at none, rounded as in the table."""
     from ddpbench.report.draw.canvas import mark, text_width_in
 
-    every = [longer for one in told.values() if (longer := _longer(one)) is not None]
+    every = [longer for one in standings.values() if (longer := _longer(one)) is not None]
     most = 1.25 * max(abs(end) for one in every for end in (one.low or 0.0, one.high or 0.0, one.value))
     for row in rows:
-        longer = _longer(told.get(row.case_id))
+        longer = _longer(standings.get(row.case_id))
         if longer is None:
             continue
         place = caps.index(row.case.bucket_cap_mb)

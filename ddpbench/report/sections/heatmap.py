@@ -43,15 +43,15 @@ _CELL_IN = 0.62
 def picture(
     panel_name: str,
     rows: Sequence[Row],
-    told: Mapping[str, Standing],
+    standings: Mapping[str, Standing],
     index: int,
     *,
     across: Across = "ranks",
 ) -> Picture | None:
     """Return the heat map of one strategy's caps; None where fewer than two of them ran at fewer than two world sizes.
 
-    `told` says how caps stand in their row. `across` links a line is a fabric, the fastest first, and the cases
-    have one world size.
+    `standings` are those of caps within their line, by case id. `across="link"`: a line is a fabric, the fastest
+    first, and all cases have one world size.
     """
     every = sorted({_key(row, across) for row in rows}, key=_order)
     sizes = _drawn_sizes(every, across)
@@ -61,10 +61,10 @@ def picture(
         return None
     caps = sorted({row.case.bucket_cap_mb for row in rows}, key=cap_order)
     cells = {(_key(row, across), row.case.bucket_cap_mb): row for row in rows}
-    heading = _heading(panel_name, shown, told, across)
+    heading = _heading(panel_name, shown, standings, across)
     missing = {row.case_id: f"{row.name} ({row.status})" for row in rows if row not in shown}
     marks = [
-        _frame_words(shown, told),
+        _frame_words(shown, standings),
         *_gap_words([*missing.values()], any((size, cap) not in cells for size in sizes for cap in caps)),
         *_omission_words(len(every), len(sizes), across),
     ]
@@ -83,13 +83,13 @@ def picture(
             sizes=sizes,
             caps=caps,
             cells=cells,
-            told=told,
+            standings=standings,
             across=across,
         ),
         width_in=style.SMALL_WIDTH_IN if len(caps) < 6 else style.FULL_WIDTH_IN,
         height_in=0.62 + _CELL_IN * len(sizes),
-        paint=partial(_paint, sizes=sizes, caps=caps, cells=cells, told=told),
-        narrow=partial(_paint_narrow, sizes=sizes, caps=caps, cells=cells, told=told),
+        paint=partial(_paint, sizes=sizes, caps=caps, cells=cells, standings=standings),
+        narrow=partial(_paint_narrow, sizes=sizes, caps=caps, cells=cells, standings=standings),
         narrow_in=(style.NARROW_WIDTH_IN, len(_blocks(caps)) * _block_in(sizes)),
         label=label_of(shown) if across == "ranks" else label_but_links(shown[0]),
         missing=missing,
@@ -112,9 +112,9 @@ def _comparable(shown: Sequence[Row], across: Across) -> bool:
     return sum(len(found) > 1 for found in caps.values()) > 1
 
 
-def _frame_words(shown: Sequence[Row], told: Mapping[str, Standing]) -> str:
+def _frame_words(shown: Sequence[Row], standings: Mapping[str, Standing]) -> str:
     """Return what frames around cells mean, or why there are none."""
-    stood = {told[row.case_id].verdict for row in shown if row.case_id in told} - {TOO_FEW}
+    stood = {standings[row.case_id].verdict for row in shown if row.case_id in standings} - {TOO_FEW}
     if stood & {BEST, AS_GOOD}:
         return f"Solid frame: best in its row. Dashed frame: as good as best. {METHOD}"
     if stood:
@@ -174,13 +174,13 @@ def _key_label(key: int | str) -> str:
 def _heading(
     panel_name: str,
     shown: Sequence[Row],
-    told: Mapping[str, Standing],
+    standings: Mapping[str, Standing],
     across: Across,
 ) -> str:
     """Return the caps that are shown to be best or as good as best wherever ranks had cores of their own."""
     prefix = f"{panel_name} · " if panel_name else ""
     name = shown[0].strategy_name
-    known = {case_id for case_id, one in told.items() if one.verdict != TOO_FEW}
+    known = {case_id for case_id, one in standings.items() if one.verdict != TOO_FEW}
     fair = [row for row in shown if not row.oversubscribed and row.case_id in known]
     sizes = sorted({_key(row, across) for row in fair}, key=_order)
     where = series_of([_key_label(size) for size in sizes])
@@ -194,16 +194,18 @@ def _heading(
     safe = [
         cap
         for cap in sorted({row.case.bucket_cap_mb for row in fair}, key=cap_order)
-        if {_key(row, across) for row in fair if row.case.bucket_cap_mb == cap and told[row.case_id].good}
+        if {
+            _key(row, across) for row in fair if row.case.bucket_cap_mb == cap and standings[row.case_id].good
+        }
         >= set(sizes)
     ]
     at = f"at {where} {'rank' if where == '1' else 'ranks'}" if across == "ranks" else f"over {where}"
     if not safe:
         return f"{prefix}{name}: no bucket cap is shown to be best or as good as best everywhere {at}"
     left = [
-        told[row.case_id]
+        standings[row.case_id]
         for row in fair
-        if row.case.bucket_cap_mb in safe and told[row.case_id].verdict == AS_GOOD
+        if row.case.bucket_cap_mb in safe and standings[row.case_id].verdict == AS_GOOD
     ]
     end = f" ({at_most(left)})" if left else ""
     caps = series_of([cap_words(cap) for cap in safe], "or")
@@ -213,7 +215,7 @@ def _heading(
 _Cells = Mapping[tuple[int | str, BucketCap], Row]
 
 
-def _longer(row: Row, sizes_rows: Sequence[Row], told: Mapping[str, Standing]) -> float | None:
+def _longer(row: Row, sizes_rows: Sequence[Row], standings: Mapping[str, Standing]) -> float | None:
     """Return how much longer its step is than the shortest of its row, as a fraction; 0 for that one itself.
 
     Paired within rounds, as in the other figures, where the two were compared; else the quotient of the means.
@@ -224,7 +226,7 @@ def _longer(row: Row, sizes_rows: Sequence[Row], told: Mapping[str, Standing]) -
     if row.case_id not in times:
         return None
     lowest = min(times, key=times.__getitem__)
-    stand = told.get(row.case_id)
+    stand = standings.get(row.case_id)
     if row.case_id != lowest and stand is not None and stand.against == lowest:
         return stand.ratio.value - 1
     return times[row.case_id] / times[lowest] - 1
@@ -240,7 +242,7 @@ def _table(
     sizes: Sequence[int | str],
     caps: Sequence[BucketCap],
     cells: _Cells,
-    told: Mapping[str, Standing],
+    standings: Mapping[str, Standing],
     across: Across,
 ) -> Table:
     lines = []
@@ -254,7 +256,7 @@ def _table(
                 line.append(Cell(text=row.status))
             else:
                 estimate = row.step_time_s.scaled(1e3)
-                stand = told.get(row.case_id)
+                stand = standings.get(row.case_id)
                 standing = stand.cell() if stand is not None else ""
                 words = ", ".join(word for word in (estimate.brackets, standing) if word)
                 line.append(
@@ -284,7 +286,7 @@ def _paint(
     sizes: Sequence[int | str],
     caps: Sequence[BucketCap],
     cells: _Cells,
-    told: Mapping[str, Standing],
+    standings: Mapping[str, Standing],
 ) -> None:
     from ddpbench.report.draw.canvas import text_width_in
 
@@ -292,7 +294,7 @@ def _paint(
     widest = max(text_width_in(name, style.TICK_PT) for name in names)
     left = max(0.95, 0.25 + widest)
     axes = sheet.axes(left, 0.1, sheet.width_in - left - 0.2, _CELL_IN * len(sizes))
-    _paint_map(axes, names, sizes=sizes, caps=caps, cells=cells, told=told)
+    _paint_map(axes, names, sizes=sizes, caps=caps, cells=cells, standings=standings)
 
 
 _LEFT_IN, _NARROW_CELL_IN = 0.8, 0.68
@@ -316,7 +318,7 @@ def _paint_narrow(
     sizes: Sequence[int | str],
     caps: Sequence[BucketCap],
     cells: _Cells,
-    told: Mapping[str, Standing],
+    standings: Mapping[str, Standing],
 ) -> None:
     """The map in blocks of a few caps above each other."""
     blocks = _blocks(caps)
@@ -325,7 +327,9 @@ def _paint_narrow(
     for place, block in enumerate(blocks):
         bottom = 0.1 + (len(blocks) - 1 - place) * _block_in(sizes)
         axes = sheet.axes(_LEFT_IN, bottom, cell * len(block), _CELL_IN * len(sizes))
-        _paint_map(axes, names, sizes=sizes, caps=block, cells=cells, told=told, points=style.NOTE_PT)
+        _paint_map(
+            axes, names, sizes=sizes, caps=block, cells=cells, standings=standings, points=style.NOTE_PT
+        )
 
 
 def _names(sizes: Sequence[int | str], cells: _Cells, *, width: int = 18) -> list[str]:
@@ -346,16 +350,16 @@ def _paint_map(
     sizes: Sequence[int | str],
     caps: Sequence[BucketCap],
     cells: _Cells,
-    told: Mapping[str, Standing],
+    standings: Mapping[str, Standing],
     points: float = style.LABEL_PT,
 ) -> None:
     """The cells of these caps; how dark they are is decided by those of all."""
-    slower = {key: _longer(row, _of_size(cells, key[0]), told) for key, row in cells.items()}
+    slower = {key: _longer(row, _of_size(cells, key[0]), standings) for key, row in cells.items()}
     worst = max([value for value in slower.values() if value is not None], default=0.0)
     for y, size in enumerate(sizes):
         for x, cap in enumerate(caps):
             row = cells.get((size, cap))
-            verdict = told[row.case_id].verdict if row is not None and row.case_id in told else ""
+            verdict = standings[row.case_id].verdict if row is not None and row.case_id in standings else ""
             look = _Look(
                 slower=slower.get((size, cap)),
                 worst=worst,

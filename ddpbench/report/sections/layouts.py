@@ -41,13 +41,13 @@ def section(steps: StepResults, rows: Sequence[Row]) -> Section | None:
     groups = _groups(rows)
     if not groups:
         return None
-    told = stands(steps.comparisons, "layouts")
+    standings = stands(steps.comparisons, "layouts")
     raw = raw_launches(steps.launches)
     return Section(
         anchor="layouts",
         title="Layouts on nodes",
         question="Does it matter how many nodes the same ranks stand on?",
-        pictures=(_picture(groups[:MOST_GROUPS], told, raw),),
+        pictures=(_picture(groups[:MOST_GROUPS], standings, raw),),
         notes=not_drawn([_name(group) for group in groups[MOST_GROUPS:]]),
     )
 
@@ -85,11 +85,11 @@ def _name(group: Sequence[Row]) -> str:
 
 def _picture(
     groups: Sequence[Sequence[Row]],
-    told: Mapping[str, Standing],
+    standings: Mapping[str, Standing],
     raw: Mapping[str, Sequence[float]],
 ) -> Picture:
     shown = [row for group in groups for row in group if _has(row)]
-    heading = _heading(groups, told)
+    heading = _heading(groups, standings)
     missing = {
         row.case_id: f"{_name([row])}, {shape(row)} ({row.status})"
         for group in groups
@@ -107,7 +107,7 @@ def _picture(
         ],
     )
     layouts = series_of(list(dict.fromkeys(shape(row) for row in shown)))
-    points = _points(groups, told, raw)
+    points = _points(groups, standings, raw)
     return Picture(
         file_name="layouts",
         heading=heading,
@@ -116,7 +116,7 @@ def _picture(
             f"Dot plot of step time, ms, by layout ({layouts}) for "
             f"{series_of([_name(group) for group in groups])}. {heading}."
         ),
-        table=_table(groups, told, raw),
+        table=_table(groups, standings, raw),
         width_in=style.FULL_WIDTH_IN,
         height_in=0.85 + _PITCH_IN * sum(len(group) + 1 for group in groups),
         paint=partial(_paint, points=points),
@@ -126,12 +126,12 @@ def _picture(
     )
 
 
-def _heading(groups: Sequence[Sequence[Row]], told: Mapping[str, Standing]) -> str:
+def _heading(groups: Sequence[Sequence[Row]], standings: Mapping[str, Standing]) -> str:
     fair = [group for group in groups if not any(row.oversubscribed for row in group)]
     if not fair:
         return "Every layout ran oversubscribed: none is ranked"
     group = fair[0]
-    judged = [(row, told[row.case_id]) for row in group if row.case_id in told]
+    judged = [(row, standings[row.case_id]) for row in group if row.case_id in standings]
     if all(one.verdict == TOO_FEW for _, one in judged):
         return f"{_name(group)}: too few rounds to compare its layouts"
 
@@ -159,7 +159,7 @@ def _heading(groups: Sequence[Sequence[Row]], told: Mapping[str, Standing]) -> s
 
 def _table(
     groups: Sequence[Sequence[Row]],
-    told: Mapping[str, Standing],
+    standings: Mapping[str, Standing],
     raw: Mapping[str, Sequence[float]],
 ) -> Table:
     columns = (
@@ -177,8 +177,8 @@ def _table(
             Cell(text=_name(group)),
             Cell(text=shape(row), key=float(row.case.nodes)),
             Cell.estimate(row.step_time_s.scaled(1e3) if row.step_time_s and row.ok else None),
-            Cell.estimate(told[row.case_id].ratio if row.case_id in told else None),
-            Cell(text=told[row.case_id].cell() if row.case_id in told else ""),
+            Cell.estimate(standings[row.case_id].ratio if row.case_id in standings else None),
+            Cell(text=standings[row.case_id].cell() if row.case_id in standings else ""),
             Cell.count(row.launches),
             Cell(text=", ".join(milliseconds(value) for value in raw.get(row.case_id, ())) if row.ok else ""),
             Cell(text=row.badges),
@@ -190,11 +190,11 @@ def _table(
 
 
 def _points(
-    groups: Sequence[Sequence[Row]], told: Mapping[str, Standing], raw: Mapping[str, Sequence[float]]
+    groups: Sequence[Sequence[Row]], standings: Mapping[str, Standing], raw: Mapping[str, Sequence[float]]
 ) -> Groups:
     def point(row: Row) -> Point:
         step = row.step_time_s.scaled(1e3) if row.step_time_s and row.ok else None
-        gap = told[row.case_id].phrase() if row.case_id in told else ""
+        gap = standings[row.case_id].phrase() if row.case_id in standings else ""
         return Point(
             name=shape(row),
             estimate=step,

@@ -47,12 +47,12 @@ class _Frame:
     columns: int
     lines: int
 
-    def body_in(self, told: OneStep) -> float:
-        return self.above + sum(_height(lane) + self.gap for lane in told.lanes)
+    def body_in(self, step: OneStep) -> float:
+        return self.above + sum(_height(lane) + self.gap for lane in step.lanes)
 
-    def height_in(self, told: OneStep) -> float:
-        rows = -(-len(_keys(told)) // self.columns)
-        return _BELOW_IN + self.body_in(told) + 0.06 + style.LEGEND_LINE_IN * rows
+    def height_in(self, step: OneStep) -> float:
+        rows = -(-len(_keys(step)) // self.columns)
+        return _BELOW_IN + self.body_in(step) + 0.06 + style.LEGEND_LINE_IN * rows
 
 
 _WIDE = _Frame(left=1.85, right=0.2, above=0.46, gap=0.2, columns=5, lines=1)
@@ -61,60 +61,60 @@ _NARROW = _Frame(left=0.12, right=0.18, above=0.78, gap=0.3, columns=2, lines=2)
 
 def section(steps: StepResults, rows: Sequence[Row]) -> Section:
     """Return the section on one step, or why there is none to draw."""
-    told = steps.one_step
-    row = next((row for row in rows if told is not None and row.case_id == told.case_id), None)
+    step = steps.one_step
+    row = next((row for row in rows if step is not None and row.case_id == step.case_id), None)
     absent = steps.one_step_absent or "No step of this run was instrumented."
     return Section(
         anchor="one-step",
         title="One step",
         question="Why is communication exposed?",
-        pictures=() if told is None or row is None else (_picture(told, row, row.names.short(row.case)),),
-        absent=absent if told is None or row is None else "",
+        pictures=() if step is None or row is None else (_picture(step, row, row.names.short(row.case)),),
+        absent=absent if step is None or row is None else "",
     )
 
 
-def _picture(told: OneStep, row: Row, name: str) -> Picture:
-    heading = _heading(told, name)
+def _picture(step: OneStep, row: Row, name: str) -> Picture:
+    heading = _heading(step, name)
     names = ["forward", "backward", "transfers hidden and exposed", "waits for other ranks"]
     return Picture(
         file_name="one-step",
         heading=heading,
-        caption=_caption(told, row, name),
+        caption=_caption(step, row, name),
         alt=(
-            f"Timeline of one step, ms, for {counted(len(told.lanes), 'rank')} of {name}: {series_of(names)}. "
+            f"Timeline of one step, ms, for {counted(len(step.lanes), 'rank')} of {name}: {series_of(names)}. "
             f"{heading}."
         ),
-        table=_table(told, row),
+        table=_table(step, row),
         width_in=style.FULL_WIDTH_IN,
-        height_in=_WIDE.height_in(told),
-        paint=partial(_paint, told=told),
-        narrow=partial(_paint_narrow, told=told),
-        narrow_in=(style.NARROW_WIDTH_IN, _NARROW.height_in(told)),
+        height_in=_WIDE.height_in(step),
+        paint=partial(_paint, step=step),
+        narrow=partial(_paint_narrow, step=step),
+        narrow_in=(style.NARROW_WIDTH_IN, _NARROW.height_in(step)),
         label=label_of([row]),
         missing={},
     )
 
 
-def _after_s(told: OneStep) -> float | None:
+def _after_s(step: OneStep) -> float | None:
     """Return how long transfers went on after the last backward; None where one of the two is unknown."""
-    if told.backward_end_s is None or told.comm_end_s is None:
+    if step.backward_end_s is None or step.comm_end_s is None:
         return None
-    return max(0.0, told.comm_end_s - told.backward_end_s)
+    return max(0.0, step.comm_end_s - step.backward_end_s)
 
 
-def _heading(told: OneStep, name: str) -> str:
-    after = _after_s(told)
-    start = f"{name}: a step of {milliseconds(told.length_s)} ms"
+def _heading(step: OneStep, name: str) -> str:
+    after = _after_s(step)
+    start = f"{name}: a step of {milliseconds(step.length_s)} ms"
     if after is None:
         return start
     if after == 0:
-        return f"{start}; all transfers are done before the last backward ends, rank {told.backward_rank}'s"
+        return f"{start}; all transfers are done before the last backward ends, rank {step.backward_rank}'s"
     beyond = f"transfers go on for {milliseconds(after)} ms after the last backward ends"
-    return f"{start}; {beyond}, rank {told.backward_rank}'s"
+    return f"{start}; {beyond}, rank {step.backward_rank}'s"
 
 
-def _caption(told: OneStep, row: Row, name: str) -> str:
-    if told.events:
+def _caption(step: OneStep, row: Row, name: str) -> str:
+    if step.events:
         clock = (
             "The ranks of this host share its monotonic clock; GPU times are CUDA events placed on it, each rank's "
             "by one event between two readings of the clock, whose distance was not recorded."
@@ -125,19 +125,19 @@ def _caption(told: OneStep, row: Row, name: str) -> str:
             "no error of alignment."
         )
     omitted = ""
-    if told.omitted:
-        named = series_of([f"rank {lane.rank} ({lane.role})" for lane in told.lanes if lane.role])
+    if step.omitted:
+        named = series_of([f"rank {lane.rank} ({lane.role})" for lane in step.lanes if lane.role])
         omitted = (
-            f"Shown of {len(told.lanes) + len(told.omitted)} ranks: {named}, and always rank 0 and the one with the "
-            f"longest step. Omitted: {_listed(told.omitted)}."
+            f"Shown of {len(step.lanes) + len(step.omitted)} ranks: {named}, and always rank 0 and the one with the "
+            f"longest step. Omitted: {_listed(step.omitted)}."
         )
     return captioned(
         setting_of(row),
         [
-            f"Instrumented step {told.step} of launch {told.round + 1}, whose",
-            f"instrumented steps are the median of {counted(told.launches, 'launch', 'launches')}; of its {told.steps}",
-            f"this one, {milliseconds(told.length_s)} ms, is nearest to their median,",
-            f"{milliseconds(told.median_s)} ms. A step is as long as its longest rank's.",
+            f"Instrumented step {step.step} of launch {step.round + 1}, whose",
+            f"instrumented steps are the median of {counted(step.launches, 'launch', 'launches')}; of its {step.steps}",
+            f"this one, {milliseconds(step.length_s)} ms, is nearest to their median,",
+            f"{milliseconds(step.median_s)} ms. A step is as long as its longest rank's.",
             "A rank's upper lane: computation; white, where it waits for a transfer or works in no part that is",
             "timed. Its lower lane: transfers, each from",
             "when its bucket is ready (tick), through its queue (thin line) and waiting for other ranks, until its",
@@ -166,14 +166,14 @@ def _name(transfer: Transfer, several: bool) -> str:
     return f"{transfer.op} {transfer.bucket}" if several else f"bucket {transfer.bucket}"
 
 
-def _several(told: OneStep) -> bool:
-    """Return whether transfers must be told apart by their operation."""
-    return len({transfer.op for lane in told.lanes for transfer in lane.transfers}) > 1
+def _several(step: OneStep) -> bool:
+    """Return whether transfers must be distinguished by their operation."""
+    return len({transfer.op for lane in step.lanes for transfer in lane.transfers}) > 1
 
 
-def _table(told: OneStep, row: Row) -> Table:
+def _table(step: OneStep, row: Row) -> Table:
     lines = []
-    for lane in told.lanes:
+    for lane in step.lanes:
         start = (Cell.count(lane.rank),)
         lines += [
             (
@@ -206,7 +206,7 @@ def _table(told: OneStep, row: Row) -> Table:
         Column("To, ms", number=True),
     )
     return Table(
-        caption=f"Step {told.step} of launch {told.round + 1}, {row.name}; ms from its earliest start",
+        caption=f"Step {step.step} of launch {step.round + 1}, {row.name}; ms from its earliest start",
         columns=columns,
         rows=tuple(lines),
     )
@@ -227,20 +227,20 @@ def _height(lane: Lane) -> float:
     return _COMPUTE_IN + _TRANSFER_IN * (1 + max(_stacked(lane.transfers), default=0))
 
 
-def _paint(sheet: Sheet, *, told: OneStep) -> None:
+def _paint(sheet: Sheet, *, step: OneStep) -> None:
     """Lanes beneath each other, the ranks' names at their left."""
-    axes, ticks = _lanes(sheet, told, _WIDE)
-    axes.set_yticks(ticks, ["\n".join(_rank(lane, told)) for lane in told.lanes])
+    axes, ticks = _lanes(sheet, step, _WIDE)
+    axes.set_yticks(ticks, ["\n".join(_rank(lane, step)) for lane in step.lanes])
 
 
-def _paint_narrow(sheet: Sheet, *, told: OneStep) -> None:
+def _paint_narrow(sheet: Sheet, *, step: OneStep) -> None:
     """Lanes that have the whole width, the ranks' names above them."""
-    axes, ticks = _lanes(sheet, told, _NARROW)
-    for middle, lane in zip(ticks, told.lanes, strict=True):
+    axes, ticks = _lanes(sheet, step, _NARROW)
+    for middle, lane in zip(ticks, step.lanes, strict=True):
         axes.text(
             0.0,
             middle - _height(lane) / 2 - 0.03,
-            ", ".join(_rank(lane, told)),
+            ", ".join(_rank(lane, step)),
             transform=axes.get_yaxis_transform(),
             va="bottom",
             fontsize=style.NOTE_PT,
@@ -251,28 +251,28 @@ def _paint_narrow(sheet: Sheet, *, told: OneStep) -> None:
     axes.locator_params(axis="x", nbins=6)
 
 
-def _rank(lane: Lane, told: OneStep) -> list[str]:
+def _rank(lane: Lane, step: OneStep) -> list[str]:
     """Return whose lane it is, how long the rank's step takes, and why it is shown where not all are."""
-    mark = ", longest" if lane.rank == told.slowest and len(told.lanes) > 1 else ""
+    mark = ", longest" if lane.rank == step.slowest and len(step.lanes) > 1 else ""
     return [
         f"rank {lane.rank}{mark}: {milliseconds(lane.length_s)} ms",
         *([lane.role] if lane.role else []),
     ]
 
 
-def _lanes(sheet: Sheet, told: OneStep, frame: _Frame) -> tuple[Axes, list[float]]:
+def _lanes(sheet: Sheet, step: OneStep, frame: _Frame) -> tuple[Axes, list[float]]:
     """Draws all but the ranks' names, and returns where those belong: the lanes' middles."""
-    body = frame.body_in(told)
+    body = frame.body_in(step)
     width = sheet.width_in - frame.left - frame.right
     axes = sheet.axes(frame.left, _BELOW_IN, width, body)
-    end_ms = 1e3 * max([told.length_s, *(until for lane in told.lanes for _, _, until in lane.spans)])
+    end_ms = 1e3 * max([step.length_s, *(until for lane in step.lanes for _, _, until in lane.spans)])
     axes.set_xlim(0, end_ms * 1.005)
     axes.set_ylim(body, 0)
     per_in = end_ms / width
     middles = []
     at = frame.above
-    several = _several(told)
-    for index, lane in enumerate(told.lanes):
+    several = _several(step)
+    for index, lane in enumerate(step.lanes):
         middles.append(at + _height(lane) / 2)
         _compute(axes, lane, at, per_in)
         _communicate(axes, lane, at + _COMPUTE_IN, per_in, labels=index == 0, several=several)
@@ -281,8 +281,8 @@ def _lanes(sheet: Sheet, told: OneStep, frame: _Frame) -> tuple[Axes, list[float
     axes.spines["left"].set_visible(False)
     axes.grid(visible=True, axis="x")
     axes.set_xlabel("ms from the earliest rank's start of the step")
-    _mark_end(axes, told, end_ms, lines=frame.lines)
-    _legend(sheet, told, frame.columns)
+    _mark_end(axes, step, end_ms, lines=frame.lines)
+    _legend(sheet, step, frame.columns)
     return axes, middles
 
 
@@ -368,19 +368,19 @@ def _inside(
     return True
 
 
-def _mark_end(axes: Axes, told: OneStep, end_ms: float, *, lines: int) -> None:
+def _mark_end(axes: Axes, step: OneStep, end_ms: float, *, lines: int) -> None:
     """The end of the last backward across all lanes, and how long transfers go on after it."""
     from ddpbench.report.draw.canvas import text_width_in
 
-    after = _after_s(told)
-    if told.backward_end_s is None or after is None:
+    after = _after_s(step)
+    if step.backward_end_s is None or after is None:
         return
-    x = 1e3 * told.backward_end_s
+    x = 1e3 * step.backward_end_s
     axes.axvline(x, color=style.INK, linewidth=1.0, linestyle=(0, (4, 2)), zorder=4)
     left = x > 0.45 * end_ms
     axes.annotate(
-        f"last backward ends{chr(10) if lines > 1 else ' '}(rank {told.backward_rank}), "
-        f"{milliseconds(told.backward_end_s)} ms",
+        f"last backward ends{chr(10) if lines > 1 else ' '}(rank {step.backward_rank}), "
+        f"{milliseconds(step.backward_end_s)} ms",
         (x, 0.18 if lines == 1 else 0.22),
         xytext=(-4 if left else 4, 0),
         textcoords="offset points",
@@ -419,35 +419,35 @@ def _hidden_s(one: Transfer, lane: Lane) -> float:
     return one.end_s - one.begin_s - exposed
 
 
-def _keys(told: OneStep) -> list[style.Fill | str]:
+def _keys(step: OneStep) -> list[style.Fill | str]:
     """Return what the legend explains: fills, and the names of lines."""
     spans = {
         _PARTS.get(name, "other_compute")
-        for lane in told.lanes
+        for lane in step.lanes
         for name, _, _ in lane.spans
         if name != _SYNCHRONIZE
     }
     keys: list[style.Fill | str] = [fill for name, fill in style.PHASES.items() if name in spans]
-    transfers = [one for lane in told.lanes for one in lane.transfers]
-    if any(_hidden_s(one, lane) > _SHOWN * told.length_s for lane in told.lanes for one in lane.transfers):
+    transfers = [one for lane in step.lanes for one in lane.transfers]
+    if any(_hidden_s(one, lane) > _SHOWN * step.length_s for lane in step.lanes for one in lane.transfers):
         keys.append(style.OVERLAPPED)
-    if any(lane.exposed for lane in told.lanes):
+    if any(lane.exposed for lane in step.lanes):
         keys.append(style.PHASES["exposed_comm"])
-    if any(one.begin_s - one.left_s > _SHOWN * told.length_s for one in transfers):
+    if any(one.begin_s - one.left_s > _SHOWN * step.length_s for one in transfers):
         keys.append(style.PHASES["exposed_wait"])
     if transfers:
         keys.append(_READY)
-    if any(one.left_s - one.ready_s > _SHOWN * told.length_s for one in transfers):
+    if any(one.left_s - one.ready_s > _SHOWN * step.length_s for one in transfers):
         keys.append(_QUEUED)
     return keys
 
 
-def _legend(sheet: Sheet, told: OneStep, columns: int) -> None:
+def _legend(sheet: Sheet, step: OneStep, columns: int) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     handles: list[object] = []
-    for key in _keys(told):
+    for key in _keys(step):
         if isinstance(key, style.Fill):
             handles.append(Patch(facecolor=key.colour, label=key.name, **key.outline))
         elif key == _QUEUED:

@@ -19,14 +19,14 @@ _PARTS = ("Process", "Imports", "Data and model", "Rendezvous", "First step")
 
 
 def section(rows: Sequence[Row]) -> Section | None:
-    """Return a table without a figure; None with one launcher, or where no launch told its start."""
+    """Return a table without a figure; None with one launcher, or where no launch recorded its start."""
     if len({row.case.launcher for row in rows}) < 2:
         return None
-    told = [(row, row.start) for row in rows if row.start is not None]
-    if not told:
+    starts = [(row, row.start) for row in rows if row.start is not None]
+    if not starts:
         return None
-    told.sort(key=lambda one: (one[0].case.strategy, one[0].case.world_size, one[1].total.value))
-    names = Namer(row.case for row, _ in told)
+    starts.sort(key=lambda one: (one[0].case.strategy, one[0].case.world_size, one[1].total.value))
+    names = Namer(row.case for row, _ in starts)
     table = Table(
         caption=(
             "Start-up, s: from the moment at which a launch is asked for to the end of its last rank's first step, "
@@ -40,7 +40,7 @@ def section(rows: Sequence[Row]) -> Section | None:
             *(Column(f"{title}, s", number=True) for title in _PARTS),
             Column("Server's share, s", number=True),
         ),
-        rows=tuple(_cells(names.spoken(row.case), row, start) for row, start in told),
+        rows=tuple(_cells(names.spoken(row.case), row, start) for row, start in starts),
     )
     return Section(
         anchor="start-up",

@@ -80,7 +80,7 @@ class Fall:
     """The case that it is held against, in a few words."""
     losses: Mapping[str, Interval]
     timed: Interval
-    """Of the losses that of timed against instrumented steps."""
+    """The loss `timed`: timed against instrumented steps."""
     efficiency: Interval
     rounds: int
     split: bool

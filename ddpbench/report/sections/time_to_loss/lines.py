@@ -106,13 +106,16 @@ def _line(
 
 
 def _names(rows: Sequence[Row]) -> dict[str, tuple[str, str]]:
-    """Strategy, ranks and samples per step; caps, links, threads and loaders where they tell cases apart.
+    """Return each case's name and its addition, by case id.
 
-    The scaling is beside it where two have one name.
+    The name has the strategy, ranks and samples per step; caps, links, threads and loaders where cases differ in
+    them. The addition is the scaling where two cases have one name, and empty elsewhere.
     """
     namer = rows[0].names.of(row.case for row in rows)
-    beside = [name for name in EVERY if name not in ("local_batch", "global_batch", "scaling")]
-    names = {row.case_id: f"{namer.short(row.case, beside)}, batch {row.case.global_batch:,}" for row in rows}
+    settings = [name for name in EVERY if name not in ("local_batch", "global_batch", "scaling")]
+    names = {
+        row.case_id: f"{namer.short(row.case, settings)}, batch {row.case.global_batch:,}" for row in rows
+    }
     counts = Counter(names.values())
     return {
         row.case_id: (
