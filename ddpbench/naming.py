@@ -1,4 +1,4 @@
-"""What cases are called: by what tells each from those it stands among, every setting in the words of `FACETS`.
+"""Names of cases: by what distinguishes each from those it stands among, every setting in the words of `FACETS`.
 
 One `Namer` holds all cases of a table, a figure, a text or a run, and gives each a name that no other of them has:
 **full** for terminals and data (`ddp · 2 ranks · 25 MiB buckets · lr=0.1`), **short** for figures and tables (`DDP, 2
@@ -22,90 +22,92 @@ JOINT = " \N{MIDDLE DOT} "
 """Between the words of a full name."""
 _PLACE = ("world_size", "nodes", "ranks_per_node")
 EVERY = tuple(name for name, facet in FACETS.items() if facet.role != "bookkeeping")
-"""All fields that tell cases apart."""
+"""All fields that distinguish cases."""
 _OF_CLASSES = ("strategy", "algorithm")
-"""Fields that may name a class in a user's own file, of which the words tell the class alone."""
+"""Fields that may name a class in a user's own file; their words name the class without the file."""
 _Words = Callable[[Case], list[str]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """A column that tells cases apart."""
+    """A column of a setting in which cases differ."""
 
     title: str
     text: Callable[[Case], str]
-    """What it holds for a case."""
+    """Return its text for a case."""
 
 
 class Namer:
-    """The names of some cases, by what tells them apart; another case is named as if it were one of them."""
+    """Names of some cases, by what distinguishes them; another case is named as if it were one of them."""
 
     def __init__(self, cases: Iterable[Case], *, among: Namer | None = None) -> None:
-        """`cases` are all that could be meant; strategies and workloads are called as `among` others, if given."""
+        """`cases` are all that could be meant; strategies and workloads are named as in `among`, if given."""
         self._cases = dict.fromkeys(cases)
         self._whole = among
         self._called: _Called = _Called(self._cases) if among is None else among._called
         self._all = _Group(self._cases, self._called)
 
     def of(self, cases: Iterable[Case]) -> Namer:
-        """Return the names of some of them, told apart from each other alone; strategies and workloads as here."""
+        """Return names of some of them, distinguished from each other alone; strategies and workloads as here."""
         return Namer(cases, among=self._whole or self)
 
     def full(self, case: Case, *, but: Collection[str] = ()) -> str:
-        """Return its label, with what tells it from others of that label; without the words `but`, told elsewhere."""
+        """Return its label and what distinguishes it from others of that label; leave out the words in `but`."""
         first, *words = self._among(case)._full[case]
         return JOINT.join([first, *(word for word in words if word not in but)])
 
     def short(self, case: Case, of: Iterable[str] | None = None, *, layouts: bool = True) -> str:
-        """Return its strategy as figures call it, its ranks, and what tells it from others of that strategy.
+        """Return its strategy as figures name it, its ranks, and what distinguishes it from others of that strategy.
 
-        With `of` only what of these fields tells it, and of layouts where `layouts` is true.
+        With `of` only these fields are used, and layouts if `layouts` is true.
         """
         words = self._among(case)._parts[case] if of is None else self.details(case, of, layouts=layouts)
         return ", ".join([self.strategy(case), ranks_of(case), *words])
 
     def spoken(self, case: Case) -> str:
-        """Return the same as a sentence has it, with all that tells it from others."""
+        """Return the name for a sentence: strategy, ranks and, in brackets, all that distinguishes it from others."""
         return _bracketed(f"{self.spoken_strategy(case)} at {ranks_of(case)}", self._among(case)._parts[case])
 
     def variant(
         self, case: Case, of: Iterable[str] = EVERY, *, layouts: bool = True, more: Iterable[str] = ()
     ) -> str:
-        """Return its spoken strategy, in brackets what of these fields tells it from others of it, and `more` words.
+        """Return its spoken strategy and in brackets its `details` in these fields and `more` words.
 
-        Ranks are left to the sentence; layouts are told where the strategy has several at its number of ranks.
+        Ranks are left to the sentence. With `layouts` the layout is added where the strategy has several at its number
+        of ranks.
         """
         return _bracketed(self.spoken_strategy(case), [*self.details(case, of, layouts=layouts), *more])
 
     def details(self, case: Case, of: Iterable[str] = EVERY, *, layouts: bool = True) -> list[str]:
-        """Return what of these fields tells a case from others of its strategy at any number of ranks, in words."""
+        """Return the words of these fields that distinguish a case among all cases of its strategy, of any ranks."""
         alike = self._among(case)._alike[self.spoken_strategy(case)]
         words = alike.words(case, [name for name in of if name not in _PLACE])
         return [*words, *([layout_of(case)] if layouts and alike.several_layouts(case.world_size) else [])]
 
     def apart(self, case: Case, of: Iterable[str] = EVERY) -> list[str]:
-        """Return what a case has of those of these fields that not all cases share, in words.
+        """Return a case's words for those of these fields in which the cases differ.
 
-        Of a workload's and a strategy's options those are told that others of that workload or strategy have
-        otherwise. Where workloads differ, the rest is told within each: what follows from the workload is left out.
+        An option of a workload or strategy is included if others of that workload or strategy have another value.
+        Where workloads differ, each workload's cases are compared among themselves for the other fields: what follows
+        from the workload is left out.
         """
         return self._among(case)._all.words(case, of)
 
     def shared(self, among: Iterable[Case] | None = None) -> list[str]:
-        """Return the words that the full names of all of them have, or of those `among` them; of one alone none."""
+        """Return the words that all full names share, or those of `among`; none if there is one case alone."""
         first, *others = (self._full[case] for case in (self._cases if among is None else among))
         return [word for word in first[1:] if others and all(word in other[1:] for other in others)]
 
     def strategy(self, case: Case) -> str:
-        """Return its strategy as figures and tables call it; DDP as the ring it is, where others are not."""
+        """Return its strategy as figures and tables name it; DDP as a ring, where others are not rings."""
         return self._called.strategy(case, traits_of(case).display)
 
     def spoken_strategy(self, case: Case) -> str:
-        """Return the same as a sentence has it."""
+        """Return its strategy as a sentence names it; DDP as a ring, where others are not rings."""
         return self._called.strategy(case, traits_of(case).spoken)
 
     def workload(self, case: Case) -> str:
-        """Return its workload: a user's own by its class, a replay by its profile, where no other is called so."""
+        """Return its workload: a user's own by its class, a replay by its profile, where no other has this name."""
         return self._called.workload(case)
 
     def _among(self, case: Case) -> Namer:
@@ -113,12 +115,12 @@ class Namer:
 
     @cached_property
     def _alike(self) -> dict[str, _Group]:
-        """Those of one strategy, by what sentences call it."""
+        """Cases of one strategy, by its name in sentences."""
         return {name: _Group(of, self._called) for name, of in _grouped(self._cases, self.spoken_strategy)}
 
     @cached_property
     def _full(self) -> dict[Case, list[str]]:
-        """All words of the full names."""
+        """Words of the full names, by case."""
         found: dict[Case, list[str]] = {}
         for label, members in _grouped(self._cases, lambda case: case.label):
             group = _Group(members, self._called)
@@ -127,7 +129,7 @@ class Namer:
 
     @cached_property
     def _parts(self) -> dict[Case, list[str]]:
-        """What short and spoken names tell of each case beside strategy and ranks."""
+        """Words of short and spoken names that follow strategy and ranks, by case."""
         found = {case: self.details(case) for case in self._cases}
         drawn, said = (
             _twice((strategy(case), case.world_size, *words) for case, words in found.items())
@@ -137,7 +139,7 @@ class Namer:
 
 
 class _Called:
-    """What strategies and workloads are called among some cases."""
+    """Names of strategies and workloads among some cases."""
 
     def __init__(self, cases: Collection[Case]) -> None:
         self._cases = cases
@@ -158,12 +160,12 @@ class _Called:
         return as_ring(name) if self._rings and is_ring(case) else name
 
     def workload(self, case: Case) -> str:
-        """Return its workload, in few words where no other has the same."""
+        """Return its workload, shortened where no other has the same short name."""
         return self._workloads.get(case.workload, case.workload)
 
 
 class _Group:
-    """Cases that are told apart from each other, and their words for what they do not share."""
+    """Cases to distinguish from each other, and their words for what they do not share."""
 
     def __init__(self, cases: Iterable[Case], called: _Called) -> None:
         self._cases = tuple(cases)
@@ -171,13 +173,13 @@ class _Group:
         self._told: dict[tuple[str, ...], _Words] = {}
 
     def several_layouts(self, ranks: int) -> bool:
-        """Return whether cases of so many ranks stand on nodes in several ways."""
+        """Return whether cases with this number of ranks have several layouts on nodes."""
         return (
             len({(case.nodes, case.ranks_per_node) for case in self._cases if case.world_size == ranks}) > 1
         )
 
     def words(self, case: Case, of: Iterable[str]) -> list[str]:
-        """Return what a case has of those of these fields that not all share, each once."""
+        """Return a case's words for those of these fields in which the cases differ, each word once."""
         names = tuple(of)
         if names not in self._told:
             self._told[names] = self._telling(names)
@@ -196,13 +198,15 @@ class _Group:
         return lambda case: [self._called.workload(case), *within[case.workload](case)]
 
     def _plainly(self, members: Sequence[Case], names: Sequence[str]) -> _Words:
-        """Return what gives the words of a case for these fields; layouts only where ranks do not tell them."""
+        """Return a function from a case to its words for these fields; no layouts where ranks imply them."""
         if "world_size" in names and len({case.world_size for case in members}) == len(
             {(case.world_size, case.nodes, case.ranks_per_node) for case in members}
         ):
             names = [name for name in names if name not in ("nodes", "ranks_per_node")]
-        told = [self._teller(name, members) for name in sorted(names, key=lambda name: name != "world_size")]
-        return lambda case: [word for tell in told for word in tell(case)]
+        tellers = [
+            self._teller(name, members) for name in sorted(names, key=lambda name: name != "world_size")
+        ]
+        return lambda case: [word for tell in tellers for word in tell(case)]
 
     def _teller(self, name: str, members: Sequence[Case]) -> _Words:
         if name in OPTIONS:
@@ -230,7 +234,7 @@ def columns(cases: Sequence[Case], of: Iterable[str] = EVERY) -> list[Setting]:
 
 
 def words_of(case: Case, of: Iterable[str]) -> list[str]:
-    """Return what a case has of these fields, in words, whatever others have."""
+    """Return a case's words for these fields, without regard to other cases."""
     return [word for name in of if (word := FACETS[name].word(case))]
 
 
@@ -240,7 +244,7 @@ def ranks_of(case: Case) -> str:
 
 
 def layout_of(case: Case) -> str:
-    """Return how its ranks stand, nodes x ranks on each: `2 x 4`."""
+    """Return its layout, nodes x ranks per node: `2 x 4`."""
     return FACETS["nodes"].word(case)
 
 
@@ -284,7 +288,7 @@ def _grouped(cases: Iterable[Case], key: Callable[[Case], str]) -> list[tuple[st
 
 
 def _twice(names: Iterable[Hashable]) -> list[bool]:
-    """Return of each name whether another is the same."""
+    """Return for each name whether another is the same."""
     every = list(names)
     counts = Counter(every)
     return [counts[name] > 1 for name in every]

@@ -151,7 +151,7 @@ def decimals_borne(
 
 
 def format_rounded(value: float, decimals: int) -> str:
-    """Return a number with so many decimals, `"1,234.5"`; with fewer than none to tens, but never to 0."""
+    """Return a number with `decimals` decimals, `"1,234.5"`; negative ones round to tens and more, but never to 0."""
     if decimals < 0 and value:
         decimals = max(decimals, -math.floor(math.log10(abs(value))))
     text = f"{round(value, decimals):,.{max(decimals, 0)}f}"

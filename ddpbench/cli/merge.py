@@ -41,8 +41,8 @@ def _run(arguments: argparse.Namespace) -> int:
         count = len(arguments.run_dirs)
         show(f"{merged.launches} launches of {count} runs in {merged.run.path}", file=sys.stderr)
         try:
-            with PassingLine() as told:
-                page, summary = ddpbench.report_on(merged.run.path, told=told)
+            with PassingLine() as progress:
+                page, summary = ddpbench.report_on(merged.run.path, told=progress)
         except RequestError:  # nothing was made of the request: nothing stays
             merged.remove()
             raise

@@ -1,4 +1,4 @@
-"""What a sweep tells while it works; the command line shows it, a program may ignore it."""
+"""Events of a sweep while it works; the command line shows it, a program may ignore it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Listener:
     """Hears everything and does nothing; derive from it."""
 
     names = Namer(())
-    """Of the plan's cases, once it stands."""
+    """Names of the plan's cases, once it is made."""
 
     def planned(self, plan: Plan, run: RunDir, done: int, estimate_s: float) -> None:
-        """The plan stands. `done` launches are there from before; the rest takes about `estimate_s`."""
+        """The plan is made. `done` launches are there from before; the rest takes about `estimate_s`."""
         self.names = plan.names
 
     def preparing(self, what: str) -> None:

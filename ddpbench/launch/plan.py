@@ -98,7 +98,7 @@ class Plan:
 
     @property
     def names(self) -> Namer:
-        """What each case is called among all."""
+        """Names of the cases, each distinguished from all others."""
         return Namer(entry.case for entry in self.cases)
 
     def launch_s(self, case: Case) -> float:

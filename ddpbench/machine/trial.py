@@ -61,7 +61,7 @@ def inspect_own(
 
 
 _TRIED = ("workload", "workload_options_json")
-"""What a trial is of."""
+"""Settings that identify a trial."""
 
 
 def _with(cases: Sequence[Case], tried_: Mapping[str, Case]) -> str:

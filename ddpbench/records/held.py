@@ -211,7 +211,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 class MadeFolder:
-    """A folder that this call has made in a held one: whatever is put in its place, this one is written and removed."""
+    """A folder that this call has made in a held one; written and removed even if another is put in its place."""
 
     def __init__(self, parent: Path, name: str) -> None:
         """Makes it.

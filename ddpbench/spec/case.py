@@ -392,7 +392,7 @@ class Case:
 
 _DEFAULTS: dict[str, Any] = {one.name: one.default for one in fields(Case)}
 UNUSED_RECOVERY = {name: _DEFAULTS[name] for name in ("snapshot_every", "agents", "collective_timeout")}
-"""Settings of a case without recovery, whatever was asked for: it has neither snapshots nor failures."""
+"""Settings of a case without recovery, which override requested ones: it has neither snapshots nor failures."""
 _COMPARED = [one.name for one in fields(Case) if one.compare]
 _ADDED_LATER = _COMPARED[_COMPARED.index("replicate") + 1 :]
 """Fields that cases once lacked: at their defaults they are left out of the id, so that old runs keep theirs."""

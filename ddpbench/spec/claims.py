@@ -191,7 +191,7 @@ class Past:
 
     @property
     def numbers(self) -> str:
-        """The numbers of the verdict; empty where it has none."""
+        """The numbers of the verdict; empty for a verdict without numbers."""
         return self.verdict.partition(": ")[2]
 
 

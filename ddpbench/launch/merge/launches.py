@@ -40,7 +40,7 @@ class Merged:
     launches: int = 0
     left_out: list[str] = field(default_factory=list)
     remove: Callable[[], None] = lambda: None
-    """Removes the new run; while it is held open, whatever has been put in its place."""
+    """Removes the new run, even if another folder has been put in its place."""
 
 
 def all_cases(sources: Sequence[Source]) -> dict[str, dict[str, Any]]:

@@ -154,7 +154,7 @@ def changes_of(node: ast.Module | Function) -> dict[str, list[Change]]:
 def simple_statements(
     body: list[ast.stmt], tests: Tests = (), loops: tuple[tuple[int, int], ...] = ()
 ) -> Iterator[tuple[ast.stmt, Tests, tuple[tuple[int, int], ...]]]:
-    """Yield each statement that is no block, with its conditions and the lines of the loops around it."""
+    """Yield each statement that is not a block, with its conditions and the lines of the loops around it."""
     for statement in body:
         if isinstance(statement, ast.If):
             yield from simple_statements(statement.body, (*tests, (statement.test, True)), loops)

@@ -51,7 +51,7 @@ _DEEPEST = 8
 
 
 def is_another(node: ast.AST, script: Script) -> bool:
-    """Return whether an expression may give another value, or an object of its own, when it is computed again."""
+    """Return whether an expression may give another value, or another object, when it is computed again."""
     return _is_another(node, script, frozenset(), 0)
 
 

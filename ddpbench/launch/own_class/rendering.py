@@ -61,9 +61,9 @@ class Renderer:
     device: ast.expr | None = None
     """What has the device of a step's tensors; without it, arguments named `device` are left out."""
     keeps: bool = False
-    """Whether objects made outside go into `self`, as in a step, which runs often."""
+    """True if objects made outside go into `self`, as in a step, which runs often."""
     often: bool = False
-    """Whether the method runs often, so that what is drawn once goes into `self`."""
+    """True if the method runs often, so that what is drawn once goes into `self`."""
     once: Set[tuple[int, Path]] = frozenset()
     """The keys of values that several methods read and that are to be computed once: they go into `self`."""
     drawn: set[tuple[int, Path]] = field(default_factory=set)

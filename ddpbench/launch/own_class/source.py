@@ -63,7 +63,7 @@ def source_of(node: ast.AST) -> str:
 
 
 def _read_again(text: str) -> str:
-    """Return a source as Python writes what it reads in it; empty where it is no Python."""
+    """Return a source as Python writes what it reads in it; empty if it is not valid Python."""
     try:
         return ast.unparse(ast.parse(text))
     except SyntaxError:
