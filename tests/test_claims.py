@@ -47,9 +47,10 @@ MOST_BYTES = 1_000_000
 
 
 def differences(found: Any, expected: Any, rel: float, where: str = "") -> list[str]:
-    """Where a kept value of JSON is not what the records give: texts at all, numbers by more than `rel`.
+    """Return where a kept value of JSON is not what the records give: texts at all, numbers by more than `rel`.
 
-    What is given and was not kept, such as a new column, is no difference: pages are written again as values change.
+    A value that is given and was not kept, such as a new column, does not count: pages are written
+    again as values change.
     """
     if isinstance(found, dict) and isinstance(expected, dict):
         if {*found} == {*expected} == {"columns", "data"}:

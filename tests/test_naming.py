@@ -1,4 +1,4 @@
-"""What cases are called: no two alike, and a setting the same way in every name."""
+"""Names of cases: no two alike, and a setting the same way in every name."""
 
 from __future__ import annotations
 
@@ -141,8 +141,8 @@ def test_each_setting_is_written_in_one_way(cases: list[Case]) -> None:
     for case in cases:
         own = ways_of(case, names)
         beyond = names.full(case).removeprefix(case.label).removeprefix(JOINT)
-        told = [*names.details(case), *names.apart(case), *(beyond.split(JOINT) if beyond else [])]
-        assert not {word.replace("\n", " ") for word in told} - own
+        words = [*names.details(case), *names.apart(case), *(beyond.split(JOINT) if beyond else [])]
+        assert not {word.replace("\n", " ") for word in words} - own
 
 
 @given(sets_of_cases())
@@ -155,7 +155,7 @@ def test_what_all_share_is_in_every_name_and_what_tells_apart_in_none_of_it(case
 
 
 def test_a_name_tells_what_is_not_the_same_in_all() -> None:
-    """One sweep was told `decay=0.05` in one place, and otherwise in another."""
+    """Name all settings that differ: one sweep showed `decay=0.05` in one place, and otherwise in another."""
     first, second = (
         replace(DDP, workload_options_json=json.dumps({"decay": decay, "width": 8}), threads_per_rank=threads)
         for decay, threads in ((0.05, 1), (0.1, 2))

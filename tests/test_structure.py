@@ -206,8 +206,8 @@ def test_a_report_edits_no_finished_prose() -> None:
     ],
 )
 def test_an_edit_of_prose_is_found(edit: str) -> None:
-    assert edits(f"told = {edit}")
-    assert not edits("told = ', '.join(words).strip()\ndataclass = replace(picture, caption=told)")
+    assert edits(f"text = {edit}")
+    assert not edits("text = ', '.join(words).strip()\ndataclass = replace(picture, caption=text)")
 
 
 KEYED = {
@@ -223,7 +223,7 @@ KEYED = {
     "style.PHASES": "colours of the parts of a step",
     "style.SETTINGS": "matplotlib's",
 }
-"""What `report/` may look up by a name, and what each of these is: none is a result."""
+"""Objects that `report/` may look up by a name, and what each of them is: none is a result."""
 
 
 def keyed(text: str) -> set[str]:
@@ -303,7 +303,7 @@ OWNERS = ("collectives", "naming.py", "records", "spec", "strategies", "workload
 
 
 RAW = {"env_json", "options_json", "workload_options_json", "workload_with_options"}
-"""What holds several settings as JSON, which no text shows."""
+"""Fields that hold several settings as JSON, which no text shows."""
 
 
 def settings_in(text: ast.AST) -> dict[str, set[str]]:
@@ -377,7 +377,7 @@ def test_cases_are_named_in_one_place() -> None:
     ],
 )
 def test_another_owner_of_names_is_found(name: str) -> None:
-    assert names_made(f"told = {name}")
+    assert names_made(f"text = {name}")
     assert not names_made(
-        "told = f'{names.full(case)} took {seconds} s at {ranks_of(case)}, {case.workload}'"
+        "text = f'{names.full(case)} took {seconds} s at {ranks_of(case)}, {case.workload}'"
     )

@@ -381,11 +381,11 @@ def was_made(tolerance: float) -> bool:
 
 
 UPDATE_EXCHANGES = "the update exchanges values between ranks"
-"""How the note begins on updates that one process would make otherwise: gradients alone do not show what is trained."""
+"""Beginning of a note on updates that one process would make otherwise: gradients alone do not prove the training."""
 
 
 _DECISIVE = (("gradients", "sums"), ("update", "parameters"), ("share",))
-"""How comparisons begin of which one has to be made, where a proof has such."""
+"""Groups of comparisons, by how they begin: of each group that a proof has, one has to be made."""
 
 
 def why_unproved(proofs: Iterable[Proof]) -> str:

@@ -39,8 +39,8 @@ class Facet:
     `state`, a rank's own `compute` time."""
     value: Callable[[Case], Hashable] | None = field(default=None, kw_only=True)
     """What of it must be equal, where that is not the field itself."""
-    told: Callable[[Case], bool] = field(default=lambda case: False, kw_only=True)
-    """Whether a number is not to be shown without it, even where all cases share it."""
+    always_shown: Callable[[Case], bool] = field(default=lambda case: False, kw_only=True)
+    """Return whether numbers are never to be shown without it, even where all cases share it."""
     cell: Callable[[Case], str] | None = field(default=None, kw_only=True)
     """What its column holds, where that is not the value as it is."""
 
@@ -166,7 +166,11 @@ _FACETS: dict[str, Facet] = {
         ALL,
     ),
     "launcher": Facet(
-        "variant", "Launcher", _launched, ["compute"], told=lambda case: case.launcher in OF_FRAMEWORKS
+        "variant",
+        "Launcher",
+        _launched,
+        ["compute"],
+        always_shown=lambda case: case.launcher in OF_FRAMEWORKS,
     ),
     "nodes": Facet("scale", "Nodes", lambda case: f"{case.nodes} x {case.ranks_per_node}"),
     "ranks_per_node": Facet(
@@ -180,7 +184,7 @@ _FACETS: dict[str, Facet] = {
         "Loader workers",
         lambda case: loading(case) if case.data == "loader" else "",
         ["compute"],
-        told=lambda case: case.data == "loader" and case.loader_workers > 0,
+        always_shown=lambda case: case.data == "loader" and case.loader_workers > 0,
     ),
     "bucket_cap_mb": Facet(
         "scale",
@@ -208,14 +212,16 @@ _FACETS: dict[str, Facet] = {
         "Link",
         lambda case: link_words(case.fabric) or "the machine's own links",
         cell=lambda case: short_links(case.fabric) if case.fabric else "",
-        told=lambda case: bool(case.fabric),
+        always_shown=lambda case: bool(case.fabric),
     ),
-    "data": Facet("panel", "Data", loading, ["loss", "compute"], told=lambda case: case.data == "memory"),
+    "data": Facet(
+        "panel", "Data", loading, ["loss", "compute"], always_shown=lambda case: case.data == "memory"
+    ),
     "env_json": Facet(
         "variant",
         "Environment",
         _options("env_json"),
-        told=lambda case: case.env_json != environment.NONE,
+        always_shown=lambda case: case.env_json != environment.NONE,
     ),
     "recovery": Facet(
         "panel",
@@ -234,7 +240,7 @@ def _declared(name: str, axis: Axis) -> Facet:
     def always_shown(case: Case) -> bool:
         return axis.always_shown(getattr(case, name))
 
-    return Facet(axis.role, axis.title, word, axis.decides, told=always_shown)
+    return Facet(axis.role, axis.title, word, axis.decides, always_shown=always_shown)
 
 
 AXES: dict[str, Axis] = {one.name: axis for one in fields(Case) if (axis := axis_of(one)) is not None}
@@ -352,11 +358,11 @@ def differing(cases: Iterable[Case], names: Iterable[str] = tuple(FACETS)) -> li
 
 
 def told(case: Case) -> list[str]:
-    """What must stand beside a case's numbers wherever they are shown: emulated, replayed, dilated, shrunk, ..."""
+    """Return the words that must accompany a case's numbers: emulated, replayed, dilated, shrunk, ..."""
     return [
         _env_word(case) if name == "env_json" else facet.word(case)
         for name, facet in FACETS.items()
-        if facet.told(case)
+        if facet.always_shown(case)
     ]
 
 
@@ -373,12 +379,14 @@ def _env_word(case: Case) -> str:
 
 def is_virtual(case: Case) -> bool:
     """Return whether links were shaped, or computation replayed, dilated or shrunk."""
-    return any(FACETS[name].told(case) for name in VIRTUAL)
+    return any(FACETS[name].always_shown(case) for name in VIRTUAL)
 
 
 def virtual_words(case: Case, *, but: Collection[str] = ()) -> list[str]:
     """Return what a case's times are of that is not the machine's own; none where it trained on its own links."""
-    return [FACETS[name].word(case) for name in VIRTUAL if name not in but and FACETS[name].told(case)]
+    return [
+        FACETS[name].word(case) for name in VIRTUAL if name not in but and FACETS[name].always_shown(case)
+    ]
 
 
 def cap_order(cap: float | str | None) -> tuple[int, float]:

@@ -57,8 +57,10 @@ def test_an_experiment_has_an_answer_of_few_words(path: Path, tmp_path: Path) ->
                 one = rank(step, [target + 1] * 20 + falling(20, 5), samples_per_step=samples, target=target)
             ranks = [one] * processes_of(case)
             if case.recovery != "off":
-                told = ranks_of(Told(fails=2 * case.snapshot_every + 7, last=6 * case.snapshot_every), case)
-                ranks = [replace(one, more=records_of(each)) for each in told]
+                recorded = ranks_of(
+                    Told(fails=2 * case.snapshot_every + 7, last=6 * case.snapshot_every), case
+                )
+                ranks = [replace(one, more=records_of(each)) for each in recorded]
             write_launch(run, case, number, ranks)
     write_sessions(run)
     summary = summarize(run)
@@ -66,11 +68,11 @@ def test_an_experiment_has_an_answer_of_few_words(path: Path, tmp_path: Path) ->
     assert len(summary.conclusions.claims) == len(experiment.claims)
     assert all(one.pairs for one in summary.conclusions.claims)
     assert (summary.conclusions.answer[0].evidence == "claims") is bool(experiment.claims)
-    for told in (*summary.conclusions.answer, *summary.conclusions.findings):
-        inexact = "another path of training" in told.text and "compression=" in told.text
-        assert len(told.text.split()) <= (32 if inexact else 30), told.text
-        assert not any(part in told.line for part in ("ss on", "  ", "None", " nan", "( ", "at most -")), (
-            told.line
+    for finding in (*summary.conclusions.answer, *summary.conclusions.findings):
+        inexact = "another path of training" in finding.text and "compression=" in finding.text
+        assert len(finding.text.split()) <= (32 if inexact else 30), finding.text
+        assert not any(part in finding.line for part in ("ss on", "  ", "None", " nan", "( ", "at most -")), (
+            finding.line
         )
     enough = experiment.budget.rounds_min >= MIN_ROUNDS
     few = [sentence.text for sentence in summary.conclusions.answer if sentence.verdict == "too few"]

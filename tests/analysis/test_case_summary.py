@@ -1,4 +1,4 @@
-"""What the page reads of a case is what `cases.csv` has of it."""
+"""The page reads the same values of a case as `cases.csv` has."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def summary(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def test_a_summary_of_a_case_says_what_its_row_does(summary: RunSummary) -> None:
-    told = {name: [getattr(one, name) for one in summary.by_case] for name in OF_ONE_NAME}
-    told |= {name: [read(one) for one in summary.by_case] for name, read in OTHERS.items()}
-    for name, values in told.items():
+    of_summary = {name: [getattr(one, name) for one in summary.by_case] for name in OF_ONE_NAME}
+    of_summary |= {name: [read(one) for one in summary.by_case] for name, read in OTHERS.items()}
+    for name, values in of_summary.items():
         wanted = [None if pd.isna(value) else value for value in summary.cases[name]]
         assert values == wanted, name
     for found, row in zip(summary.by_case, values_of(summary.cases), strict=True):

@@ -133,10 +133,10 @@ def test_variants_of_one_strategy_are_told_apart_in_every_sentence(tmp_path: Pat
     options = [json.dumps({**local.options, "period": period}, sort_keys=True) for period in (4, 8)]
     four, eight = (replace(local, options_json=option) for option in options)
     summary = summary_of(tmp_path, {SINGLE: 7, DDP: 12, MASTER: 15, four: 9, eight: 7.5})
-    told = [one.text for one in summary.conclusions.findings if "Local SGD" in one.text]
-    assert len(told) == 2
-    assert sum("period=4" in text for text in told) == 1
-    assert sum("period=8" in text for text in told) == 1
+    sentences = [one.text for one in summary.conclusions.findings if "Local SGD" in one.text]
+    assert len(sentences) == 2
+    assert sum("period=4" in text for text in sentences) == 1
+    assert sum("period=8" in text for text in sentences) == 1
     assert "DDP is 25." in texts(summary)  # what has one variant has its name alone
 
 

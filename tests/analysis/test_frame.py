@@ -238,10 +238,10 @@ def test_a_sweep_whose_budget_was_spent_leaves_cases_ok_with_the_rounds_they_hav
         "not measured: budget.total, 3 min, was spent before its first launch; resume with: "
         f"ddpbench sweep {run.path}"
     )
-    told = next(text for text in summarize(run).conclusions.validity if text.startswith("budget.total"))
-    assert told.startswith("budget.total, 3 min, was spent before 5 rounds were done: 1 case")
-    assert " has 3" in told
-    assert told.endswith(f"To run the rest: ddpbench sweep {run.path}")
+    sentence = next(text for text in summarize(run).conclusions.validity if text.startswith("budget.total"))
+    assert sentence.startswith("budget.total, 3 min, was spent before 5 rounds were done: 1 case")
+    assert " has 3" in sentence
+    assert sentence.endswith(f"To run the rest: ddpbench sweep {run.path}")
 
 
 def test_a_launch_that_failed_still_fails_its_case_when_the_budget_was_spent(run: RunDir) -> None:

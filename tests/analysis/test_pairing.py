@@ -185,13 +185,13 @@ def test_ratios_and_losses_are_of_pairs_alone(tmp_path: Path) -> None:
 
 def test_validity_tells_what_was_not_run_together(tmp_path: Path) -> None:
     summary = summarize(resumed(tmp_path / "run"))
-    (told,) = [text for text in summary.conclusions.validity if "not run together" in text]
-    assert told.startswith(
+    (sentence,) = [text for text in summary.conclusions.validity if "not run together" in text]
+    assert sentence.startswith(
         "1 launch was not run together with the rest of its round: 1 round was completed by "
     )
     assert (
         "It counts for its own case, and in comparisons only with launches of the same session and round"
-        in told
+        in sentence
     )
     assert framed(summary.steps.launches)["session"].tolist() == ["one"] * 4 + ["two"] * 2 + ["one"] * 5 + [
         "two"

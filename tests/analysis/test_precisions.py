@@ -50,21 +50,21 @@ def test_each_precision_is_held_against_full(tmp_path: Path) -> None:
 
 
 def test_one_sentence_says_what_they_buy(tmp_path: Path) -> None:
-    told = [
+    chosen = [
         finding
         for finding in summarize(write(tmp_path)).conclusions.findings
         if finding.evidence == "precision"
     ]
-    assert len(told) == 1
-    assert told[0].text.startswith("DDP at 2 ranks, gpt:nano, against full precision: bf16 is 99.9 % [")
-    assert "faster, and fp16 is 25.1 % [" in told[0].text
-    assert told[0].line.endswith("slower (6 launches each; corrected for 2 comparisons).")
-    assert told[0].verdict == "note"  # one faster, one slower
+    assert len(chosen) == 1
+    assert chosen[0].text.startswith("DDP at 2 ranks, gpt:nano, against full precision: bf16 is 99.9 % [")
+    assert "faster, and fp16 is 25.1 % [" in chosen[0].text
+    assert chosen[0].line.endswith("slower (6 launches each; corrected for 2 comparisons).")
+    assert chosen[0].verdict == "note"  # one faster, one slower
 
 
 def test_too_few_rounds_conclude_nothing(tmp_path: Path) -> None:
-    told = [f for f in summarize(write(tmp_path, 3)).conclusions.findings if f.evidence == "precision"]
-    assert [finding.verdict for finding in told] == ["too few"]
+    chosen = [f for f in summarize(write(tmp_path, 3)).conclusions.findings if f.evidence == "precision"]
+    assert [finding.verdict for finding in chosen] == ["too few"]
 
 
 def test_crowded_cores_make_no_sentence(tmp_path: Path) -> None:
@@ -76,9 +76,9 @@ def test_crowded_cores_make_no_sentence(tmp_path: Path) -> None:
 def test_a_sentence_is_of_the_family_that_the_figure_is_of(tmp_path: Path) -> None:
     summary = summarize(write(tmp_path, beside=(4,)))
     assert (framed(summary.steps.comparisons)["topic"] == "precision").sum() == 4
-    (told,) = [finding for finding in summary.conclusions.findings if finding.evidence == "precision"]
-    assert told.text.startswith("DDP at 2 ranks")
-    assert "corrected for 4 comparisons" in told.line
+    (only,) = [finding for finding in summary.conclusions.findings if finding.evidence == "precision"]
+    assert only.text.startswith("DDP at 2 ranks")
+    assert "corrected for 4 comparisons" in only.line
 
 
 def test_cases_that_differ_in_more_are_not_compared(tmp_path: Path) -> None:

@@ -64,10 +64,10 @@ def test_counts_and_failures_are_told_once(run: RunDir) -> None:
         0.6,
         50,
     )
-    told = [
+    listed = [
         (failure.label, failure.round, failure.status, failure.phase) for failure in summary.course.failures
     ]
-    assert told == [
+    assert listed == [
         ("ddp · 2 ranks · default buckets", 0, "failed", "warm-up"),
         ("ddp · 2 ranks · default buckets", 1, "failed", "warm-up"),
         ("master · 2 ranks", None, "skipped", ""),
@@ -242,10 +242,10 @@ def test_noise_of_a_machine_by_hand(run: RunDir) -> None:
     assert found.round_in_turn_s == pytest.approx(7.8)  # either side has fork servers of its own
     wanted = deviation_interval(deviation, 3)
     assert astuple(found.deviation_pairs) == pytest.approx(astuple(wanted))
-    told = found.to_json()
-    assert told["deviation_pairs"] == found.deviation_pairs.value
-    assert told["deviation_pairs_low"] == found.deviation_pairs.low
-    assert told["difference_high"] == found.difference.high
+    plain = found.to_json()
+    assert plain["deviation_pairs"] == found.deviation_pairs.value
+    assert plain["deviation_pairs_low"] == found.deviation_pairs.low
+    assert plain["difference_high"] == found.difference.high
     # nine rounds fit a minute; with rounds known to be independent: t(0.975, 8) = 2.30600, t(0.8, 8) = 0.88889
     minute = found.within[0]
     assert minute.seconds == 60
@@ -316,10 +316,10 @@ def test_equal_records_give_equal_sentences_in_each_process(run: RunDir) -> None
     write_plan(run, [SINGLE], Budget(rounds_min=3, rounds_max=3))
     for number in range(3):
         write_launch(run, SINGLE, number, [RankLaunch()], Outcome(noise=noise))
-    told = [
+    noisy = [
         text.partition(" in 3 of 3")[0]
         for text in summarize(run).conclusions.validity
         if " in 3 of 3" in text
     ]
     # As a launch has them; a set's order would follow the process's hash seed.
-    assert told == ["Steal", "Foreign load", "Clock change", "Throttled", "Shared machine"]
+    assert noisy == ["Steal", "Foreign load", "Clock change", "Throttled", "Shared machine"]

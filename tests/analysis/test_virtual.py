@@ -280,7 +280,7 @@ def test_one_disturbed_launch_does_not_say_which_dilation_is_needed() -> None:
 def test_a_loopback_that_is_not_slowed_as_links_are_is_told(tmp_path: Path) -> None:
     shared: dict[str, Any] = {"nodes": 2, "ranks_per_node": 2, "dilation": 10.0, "shrink": 4}
     given = "1 Gbit/s; local 10 Gbit/s"
-    for name, case, told in (
+    for name, case, warned in (
         ("shared", emulated_case("ddp", 4, **shared), True),
         ("given", emulated_case("ddp", 4, given, **shared), False),
         ("apart", emulated_case("ddp", 4, **(shared | {"nodes": 4, "ranks_per_node": 1})), False),
@@ -289,7 +289,7 @@ def test_a_loopback_that_is_not_slowed_as_links_are_is_told(tmp_path: Path) -> N
     ):
         found = paced(tmp_path / name, case)
         assert (
-            any("it seems 40 times as fast as it is" in text for text in found.conclusions.validity) is told
+            any("it seems 40 times as fast as it is" in text for text in found.conclusions.validity) is warned
         ), name
 
 
@@ -307,11 +307,11 @@ def test_a_replays_own_operations_are_not_its_models(tmp_path: Path) -> None:
 
 def test_traffic_beyond_overhead_is_told(tmp_path: Path) -> None:
     case = emulated_case("ddp", 2, "10 Gbit/s")
-    for name, ratio, told in (("less", 0.98, True), ("more", 1.09, True), ("headers", 1.07, False)):
+    for name, ratio, warned in (("less", 0.98, True), ("more", 1.09, True), ("headers", 1.07, False)):
         sent = int(ratio * 3_500_000)  # two ranks: 2(n-1)/n is 1
         found = paced(tmp_path / name, case, traffic=(0, sent, sent))
         assert found.cases["traffic_ratio"].iloc[0] == pytest.approx(ratio, rel=1e-4)
-        assert any("moved other bytes" in text for text in found.conclusions.validity) is told
+        assert any("moved other bytes" in text for text in found.conclusions.validity) is warned
 
 
 @pytest.mark.parametrize(

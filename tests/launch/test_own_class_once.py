@@ -1,4 +1,4 @@
-"""What a script draws once, `ddpbench init` has the class draw once, wherever it is read."""
+"""`ddpbench init` has the class draw once what a script draws once, for all places that read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `ddpbench init` prints reads as the statements that it means."""
+"""`ddpbench init` prints source that parses to the statements that it means."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ def test_arguments_of_a_long_call_read_as_they_were(callee: str, given: str) -> 
 def test_every_class_that_is_printed_reads_as_what_was_meant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[tuple[ast.AST, str]] = []
+    rendered: list[tuple[ast.AST, str]] = []
 
     def recorded(node: ast.AST) -> str:
-        told.append((node, source_of(node)))
-        return told[-1][1]
+        rendered.append((node, source_of(node)))
+        return rendered[-1][1]
 
     monkeypatch.setattr(reading, "source_of", recorded)
     monkeypatch.setattr(writing, "source_of", recorded)
@@ -91,8 +91,8 @@ def test_every_class_that_is_printed_reads_as_what_was_meant(
     for source in sources:
         path.write_text(source, encoding="utf-8")
         written_class(read_script(path))
-    assert len(told) > 300
-    for node, text in told:
+    assert len(rendered) > 300
+    for node, text in rendered:
         statement = node if isinstance(node, ast.stmt) else ast.Expr(node)  # type: ignore[arg-type]
         assert meant(statement, text.splitlines()), text
 

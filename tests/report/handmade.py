@@ -62,7 +62,7 @@ def case_row(case: Case, *, rate: float | None, base: float = 812.0, **given: An
 
 
 def values_of(frame: pd.DataFrame) -> tuple[CaseSummary, ...]:
-    """The rows of such a table as a summary has them beside it."""
+    """Return the rows of such a table as a summary has them, next to the table."""
 
     def number(value: Any) -> float | None:
         return None if pd.isna(value) else float(value)
@@ -98,7 +98,7 @@ READ_FROM_ROWS = (
     *("case_id", "status", "error", "launches", "baseline_case_id", "oversubscribed", "noise_flag"),
     *("ci_reached", "step_time_s", "samples_per_s", "speedup", "efficiency", "exposed_comm_s"),
 )
-"""What `values_of` knows of a case."""
+"""Columns that `values_of` fills for a case."""
 
 
 def with_cases(summary: RunSummary, cases: pd.DataFrame, **changes: Any) -> RunSummary:

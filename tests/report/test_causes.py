@@ -425,9 +425,9 @@ def test_caps_are_held_against_each_other_in_pairs_beneath_their_step_times() ->
     lower = [axes for axes in figure.axes if "fastest other" in axes.get_ylabel()]
     assert len(lower) == 1
     at = [column.title for column in picture.table.columns].index("Longer than the fastest other, %")
-    told = [one.ratio.value for one in summary.steps.comparisons if one.topic == "buckets"]
+    ratios = [one.ratio.value for one in summary.steps.comparisons if one.topic == "buckets"]
     shown = [row[at].key for row in picture.table.rows if row[at].text]
-    assert sorted(shown) == pytest.approx(sorted(100 * (ratio - 1) for ratio in told))
+    assert sorted(shown) == pytest.approx(sorted(100 * (ratio - 1) for ratio in ratios))
     bare = buckets.section(handmade_summary().steps, rows).pictures[0]
     assert not [axes for axes in painted(bare).axes if "fastest other" in axes.get_ylabel()]
 

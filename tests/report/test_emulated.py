@@ -246,16 +246,16 @@ def test_words_of_a_case_on_the_machine_itself_are_none() -> None:
 
 
 def test_a_ring_against_a_master_is_answered_by_how_their_cost_grows(summary: RunSummary) -> None:
-    told = summary.conclusions.answer[0]
+    first = summary.conclusions.answer[0]
     # 25.6 MB at 1 Gbit/s: the model's master takes 2.1 (n - 1) S/B, with noise: 430 ms at 2 nodes, 6,451 ms at 16
-    assert told.kind == "growth"
-    assert "from 2 to 16 nodes network time is" in told.text.lower()
-    found = re.search(r"(\d+) to ([\d,]+) ms with master \(×15; theory: ×15\)\.$", told.text)
-    assert found is not None, told.text
+    assert first.kind == "growth"
+    assert "from 2 to 16 nodes network time is" in first.text.lower()
+    found = re.search(r"(\d+) to ([\d,]+) ms with master \(×15; theory: ×15\)\.$", first.text)
+    assert found is not None, first.text
     ends = [float(text.replace(",", "")) for text in found.groups()]
     assert ends == pytest.approx([430, 6451], rel=0.02)
-    assert "with ring (DDP) (×2.0; theory: ×1.9)" in told.text
-    assert any(tag.startswith("at 16 nodes master takes 14.") for tag in told.tags)
+    assert "with ring (DDP) (×2.0; theory: ×1.9)" in first.text
+    assert any(tag.startswith("at 16 nodes master takes 14.") for tag in first.tags)
 
 
 def test_ddp_is_called_the_ring_it_is_only_where_other_algorithms_stand_beside_it(

@@ -76,10 +76,10 @@ def test_the_law_of_the_curve_is_found_and_what_ran_crowded_is_no_point(summary:
     beta = curve.laws.fits[1].parameters["beta"]
     assert ("held at 0, the other intervals take it" in found.pictures[0].caption) == (beta.low is None)
     assert any("Gustafson's law is not fitted" in note for note in found.notes)
-    # a law is told among the findings, with its evidence
-    told = [finding for finding in summary.conclusions.findings if finding.evidence == "laws"]
-    assert len(told) == 1
-    assert "Amdahl's law with a serial fraction of 0.05" in told[0].text
+    # a law is among the findings, with its evidence
+    of_laws = [finding for finding in summary.conclusions.findings if finding.evidence == "laws"]
+    assert len(of_laws) == 1
+    assert "Amdahl's law with a serial fraction of 0.05" in of_laws[0].text
 
 
 def test_the_table_holds_every_parameter_point_and_residual(summary: RunSummary) -> None:

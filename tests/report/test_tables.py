@@ -125,14 +125,14 @@ def test_findings_on_strategies_have_their_ratios_where_their_evidence_is() -> N
         cases=(a, b),
         ratio=Interval(value=1.2, low=1.02, high=1.42),
     )
-    beside = dataclasses.replace(finding, evidence="buckets")
+    other = dataclasses.replace(finding, evidence="buckets")
     rows = rows_of(summary)
-    (table,) = strategies.section(summary.steps.launches, (beside, finding), rows).tables
+    (table,) = strategies.section(summary.steps.launches, (other, finding), rows).tables
     names = {row.case_id: row.name for row in rows}
     (told,) = table.rows
     assert [cell.text for cell in told] == [names[a], names[b], "1.20", "slower"]
     assert told[2].under == "[1.02, 1.42]"
-    assert strategies.section(summary.steps.launches, (beside,), rows).tables == ()
+    assert strategies.section(summary.steps.launches, (other,), rows).tables == ()
 
 
 def test_what_all_rows_share_is_told_once() -> None:

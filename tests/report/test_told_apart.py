@@ -85,15 +85,15 @@ def test_an_end_of_a_decided_ratio_is_not_rounded_to_no_difference() -> None:
     ]
     assert not any(float(end) == 1 for text in cells for end in text.strip("[]").split(", ") if text)
 
-    def told(ratio: Interval) -> str:
+    def shown(ratio: Interval) -> str:
         return " ".join(ratio.texts(null=1))
 
-    assert told(Interval(0.785, 0.352, 0.951)) == "0.79 [0.35, 0.95]"
-    assert told(Interval(0.785, 0.352, 0.9996)) == "0.7850 [0.3520, 0.9996]"
-    assert told(Interval(0.785, 0.352, 1.0)) == "0.8 [0.4, 1.0]"
-    assert told(Interval(0.785, 0.352, 0.999999)) == "0.8 [0.4, 1.0]"  # no number has so many decimals
-    beside = [Interval(0.785, 0.352, 0.9996), Interval(12.3, 11.9, 12.7)]
-    assert decimals_of(beside, null=1) == 4
+    assert shown(Interval(0.785, 0.352, 0.951)) == "0.79 [0.35, 0.95]"
+    assert shown(Interval(0.785, 0.352, 0.9996)) == "0.7850 [0.3520, 0.9996]"
+    assert shown(Interval(0.785, 0.352, 1.0)) == "0.8 [0.4, 1.0]"
+    assert shown(Interval(0.785, 0.352, 0.999999)) == "0.8 [0.4, 1.0]"  # no number has that many decimals
+    column = [Interval(0.785, 0.352, 0.9996), Interval(12.3, 11.9, 12.7)]
+    assert decimals_of(column, null=1) == 4
 
 
 def test_the_least_time_is_less_than_any_that_was_measured() -> None:
@@ -119,15 +119,15 @@ def test_many_variables_are_counted() -> None:
 
 def test_the_heat_map_tells_the_paired_difference_as_the_figure_beside_it_does(tmp_path: Path) -> None:
     summary = summarize(write_run(tmp_path / "run", 30))
-    told = stands(summary.steps.comparisons, "buckets")
-    rows = [row for row in rows_of(summary) if row.case_id in told]
+    standings = stands(summary.steps.comparisons, "buckets")
+    rows = [row for row in rows_of(summary) if row.case_id in standings]
     line = [
         row for row in rows if row.panel == rows[0].panel and row.case.world_size == rows[0].case.world_size
     ]
-    found = {row.case_id: heatmap._longer(row, line, told) for row in line}
+    found = {row.case_id: heatmap._longer(row, line, standings) for row in line}
     (lowest,) = (case_id for case_id, value in found.items() if value == 0)
     others = {case_id: value for case_id, value in found.items() if case_id != lowest}
     assert len(others) > 1
-    assert others == {case_id: told[case_id].ratio.value - 1 for case_id in others}
+    assert others == {case_id: standings[case_id].ratio.value - 1 for case_id in others}
     quotients = {case_id: heatmap._longer(row, line, {}) for case_id, row in zip(found, line, strict=True)}
     assert all(quotients[case_id] != value for case_id, value in others.items())

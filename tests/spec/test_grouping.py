@@ -223,8 +223,8 @@ def test_options_are_compared_among_those_who_have_them() -> None:
     cases = [ddp, replace(ddp, options_json='{"accumulate": 2}'), other]
     (setting,) = columns(cases, ["options_json"])
     assert (setting.title, [setting.text(case) for case in cases]) == ("accumulate", ["1", "2", ""])
-    told = [Namer(cases).apart(case, ["options_json"]) for case in cases]
-    assert told == [["accumulate=1"], ["accumulate=2"], []]
+    differing_words = [Namer(cases).apart(case, ["options_json"]) for case in cases]
+    assert differing_words == [["accumulate=1"], ["accumulate=2"], []]
     assert Namer([ddp, other]).apart(ddp, ["options_json"]) == []
     (workload,) = columns([BASE, replace(BASE, workload="two_branch")], ["workload"])
     assert workload.text(replace(BASE, workload="two_branch")) == "two_branch"

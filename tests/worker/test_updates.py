@@ -384,7 +384,7 @@ def test_gradients_that_the_graph_limits_are_held_against_one_process_too() -> N
 
 
 def replicas_planted(rank: int, processes: int, planted: str) -> set[str]:
-    """Which comparisons fail where replicas in threads go wrong."""
+    """Return which comparisons fail where replicas in threads go wrong."""
     from ddpbench.strategies.data_parallel import ThreadedReplica
 
     right = ThreadedReplica.gradients_of

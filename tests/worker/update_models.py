@@ -189,7 +189,7 @@ class Private(torch.optim.SGD):
 
 
 class DrawsAlike(Sound):
-    """Draws from a generator of its own, which is seeded alike on all ranks."""
+    """Draws from its own generator, which is seeded alike on all ranks."""
 
     def optimizer(self, parameters: Any) -> Any:
         return OwnGenerator(parameters, lr=0.1)
