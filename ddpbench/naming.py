@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
 from ddpbench.spec.case import Case
 from ddpbench.spec.grouping import FACETS, OPTIONS, differing, option_word, option_words, varied
@@ -46,6 +47,10 @@ class Namer:
         self._whole = among
         self._called: _Called = _Called(self._cases) if among is None else among._called
         self._all = _Group(self._cases, self._called)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Send none of it to other processes: each row of a page has it, and what is drawn has its names as texts."""
+        return object.__new__, (type(self),)
 
     def of(self, cases: Iterable[Case]) -> Namer:
         """Return names of some of them, distinguished from each other alone; strategies and workloads as here."""

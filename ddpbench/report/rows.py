@@ -23,7 +23,11 @@ class Row(CaseSummary):
     numbers: str = ""
     """The type of its parameters, and what autocast computes in."""
     names: Namer = field(default=Namer(()), repr=False, compare=False)
-    """Names of all cases of the page."""
+    """Names of all cases of the page; no process that draws has it."""
+    strategy_name: str = ""
+    """The strategy as figures name it."""
+    name: str = ""
+    """Strategy and ranks, and what distinguishes it from others of its strategy in its panel."""
     layout: str = ""
     """`2 x 2` (nodes x ranks) or `on 2 nodes`, where its strategy ran a number of ranks in several layouts."""
 
@@ -43,11 +47,6 @@ class Row(CaseSummary):
         return not self.case.fabric and (self.case.world_size == 1 or not traits_of(self.case).exchanges)
 
     @property
-    def strategy_name(self) -> str:
-        """The strategy as figures name it."""
-        return self.names.strategy(self.case)
-
-    @property
     def same_buckets(self) -> str:
         """Other bucket caps that make the same buckets, which it stands for: `1 MiB, 2 MiB`."""
         return ", ".join(f"{cap} MiB" for cap in self.same_caps)
@@ -56,11 +55,6 @@ class Row(CaseSummary):
     def bucket_name(self) -> str:
         """The bucket cap in words; empty for a strategy without buckets."""
         return cap_words(self.case.bucket_cap_mb)
-
-    @property
-    def name(self) -> str:
-        """Strategy and ranks, and what tells it from others of its strategy in its panel."""
-        return self.names.short(self.case, (*VARIANT, *SCALE))
 
     @property
     def badges(self) -> str:
@@ -104,14 +98,23 @@ class Row(CaseSummary):
 
 def rows_of(summary: RunSummary) -> list[Row]:
     """Return the summary's cases as typed rows, in their order."""
-    found = [_row(one, summary.planned[one.case_id], summary.about.machine) for one in summary.by_case]
-    names = Namer(row.case for row in found)
-    return _with_layouts([replace(row, names=names) for row in found])
+    cases = [summary.planned[one.case_id] for one in summary.by_case]
+    names = Namer(cases)
+    machine = summary.about.machine
+    return _with_layouts(
+        [_row(one, case, names, machine) for one, case in zip(summary.by_case, cases, strict=True)]
+    )
 
 
-def _row(found: CaseSummary, case: Case, machine: Mapping[str, object]) -> Row:
-    values = {one.name: getattr(found, one.name) for one in fields(found)}
-    return Row(**values, case=case, numbers=grouping.number_words(case, machine))
+def _row(found: CaseSummary, case: Case, names: Namer, machine: Mapping[str, object]) -> Row:
+    return Row(
+        **{one.name: getattr(found, one.name) for one in fields(found)},
+        case=case,
+        numbers=grouping.number_words(case, machine),
+        names=names,
+        strategy_name=names.strategy(case),
+        name=names.short(case, (*VARIANT, *SCALE)),
+    )
 
 
 def _with_layouts(rows: Sequence[Row]) -> list[Row]:

@@ -12,9 +12,10 @@ from ddpbench.analysis import summarize
 from ddpbench.report import page
 from ddpbench.report.draw.canvas import Drawn
 from ddpbench.report.parts import Picture
-from tests.synthetic import matrix, write_run
+from tests.synthetic import WORKLOADS, matrix, write_run
 
-FEW, FACTOR = 40, 4
+FEW, FACTOR = 2, 4
+"""Local batches; each with all strategies and two workloads, so that both runs differ in the same settings."""
 MOST_GROWTH = 2 * FACTOR
 """Of a function's calls: some are made of what only larger runs have, and a quadratic one's grow sixteenfold."""
 TELLING = 500
@@ -31,9 +32,12 @@ class _Unpainted:
         return [Drawn(svg=b"<svg/>", png=b"", narrow=b"", files={}) for _ in self._pictures]
 
 
-def _calls(folder: Path, cases: int) -> dict[tuple[str, int, str], int]:
-    """How often each function of the package is called for the page of so many cases."""
-    run = write_run(folder, matrix(cases), rounds=3)
+def _calls(folder: Path, batches: int) -> dict[tuple[str, int, str], int]:
+    """Return how often each function of the package is called for the page of a run with that many local batches."""
+    of_a_batch = 17 * len(WORKLOADS)
+    cases = [one for one in matrix(batches * of_a_batch) if one.case.workload in WORKLOADS[:2]]
+    assert len({one.case.local_batch for one in cases}) == batches
+    run = write_run(folder, cases, rounds=3)
     profile = cProfile.Profile()
     painter: Any = _Unpainted()
     profile.runcall(lambda: page.build(summarize(run), painter))
@@ -42,7 +46,7 @@ def _calls(folder: Path, cases: int) -> dict[tuple[str, int, str], int]:
 
 
 def test_no_function_is_called_for_each_pair_of_cases(tmp_path: Path) -> None:
-    _calls(tmp_path / "first", 8)  # what is made once a process
+    _calls(tmp_path / "first", 1)  # what is made once a process
     few, many = _calls(tmp_path / "few", FEW), _calls(tmp_path / "many", FEW * FACTOR)
     grown = {
         where: (few.get(where, 0), count)
