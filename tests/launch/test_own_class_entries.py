@@ -76,7 +76,7 @@ def test_two_entries_of_one_key_are_two_names(tmp_path: Path) -> None:
 
 
 def test_two_unknown_attributes_of_one_name_are_two_names(tmp_path: Path) -> None:
-    """As they come from what a loop goes through, nobody sees what they are."""
+    """Their values are unknown: they come from the elements that a loop iterates over."""
     given = "for one, other in given.items():\n    pass"
     found = made(tmp_path, given, "lr=one.rate, weight_decay=other.rate")
     (call,) = (line for line in found.text.splitlines() if "AdamW(" in line)

@@ -1,4 +1,4 @@
-"""`ddpbench init` follows what methods do to their object, whatever they call it."""
+"""`ddpbench init` follows what methods do to their object, by any name of its parameter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Temperature:
     def lower(this):
         this.value *= 0.9
 
-    def told(this):
+    def words(this):
         return f"{this.value}"
 
 class Net(nn.Module):
@@ -161,7 +161,7 @@ def line_of(tmp_path: Path, text: str) -> int:
         {
             "BEFORE": "temperature = Temperature()",
             "LOSS": " / temperature.value",
-            "AFTER": "temperature.told()",
+            "AFTER": "temperature.words()",
         },
     ],
 )
@@ -186,7 +186,7 @@ def test_what_a_method_changes_is_read_of_the_object(name: str, tmp_path: Path) 
 
 
 def test_a_static_method_has_no_object(tmp_path: Path) -> None:
-    """Its first parameter keeps its name, and so does one that the method binds anew, or beside a `self` of its own."""
+    """Its first parameter keeps its name, as does one that the method rebinds, or that precedes a parameter `self`."""
     path = tmp_path / "train.py"
     path.write_text(
         "class A:\n"

@@ -88,11 +88,11 @@ def test_a_function_that_trains_again_is_told(body: str, call: str, count: int, 
     found = made(tmp_path, body)
     lines = lines_of(tmp_path / "train.py", f"{call}(")
     assert len(lines) == count
-    told = (
+    sentence = (
         f"The script trains by {count} calls of {call.rpartition('.')[2]}(), in lines {series_of(lines)}: this class "
         f"is the one of line {lines[0]}; another call needs another class."
     )
-    assert told in found.left
+    assert sentence in found.left
     assert "The script trains by" in found.text, "also a comment at the head of the class"
 
 

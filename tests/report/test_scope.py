@@ -17,7 +17,7 @@ from tests.report.handmade import changed, handmade_summary
 from tests.report.reading import read
 
 
-def told(summary: RunSummary, folder: Path) -> str:
+def scope_text(summary: RunSummary, folder: Path) -> str:
     document = read(write_report(summary, RunDir(folder)).read_text(encoding="utf-8"))
     (found,) = (one.text for one in document.all("p") if one.text.startswith("All statements hold"))
     return found
@@ -25,13 +25,13 @@ def told(summary: RunSummary, folder: Path) -> str:
 
 def test_a_page_repeats_what_the_experiment_says(tmp_path: Path) -> None:
     summary = handmade_summary()
-    found = told(changed(summary, scope="Small <b>models</b>, since time is short."), tmp_path)
+    found = scope_text(changed(summary, scope="Small <b>models</b>, since time is short."), tmp_path)
     assert found.endswith("Small <b>models</b>, since time is short.")
     assert "does not say" not in found
 
 
 def test_a_page_tells_where_the_experiment_says_nothing(tmp_path: Path) -> None:
-    found = told(handmade_summary(), tmp_path)
+    found = scope_text(handmade_summary(), tmp_path)
     assert found.endswith(
         "Rule 2 of Hoefler and Belli is not met: the experiment does not say why it has just these (scope)."
     )

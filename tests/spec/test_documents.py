@@ -19,7 +19,7 @@ from ddpbench.workloads.profile import parse_profile, read_profile
 CATALOG = TableCatalog()
 
 
-def told(text: str, *overrides: str) -> str:
+def refusal(text: str, *overrides: str) -> str:
     with pytest.raises(ExperimentError) as caught:
         parse_experiment(text, CATALOG, name="x", overrides=overrides)
     assert len(str(caught.value)) < 400
@@ -31,13 +31,13 @@ DEEP = "[" * 3000 + "]" * 3000
 
 @pytest.mark.parametrize("text", [f"[base]\nseed = {DEEP}", "x = " + "{a=" * 3000 + "1" + "}" * 3000])
 def test_what_is_nested_too_deeply(text: str) -> None:
-    assert "is nested too deeply: at most 12 tables and arrays may be in one another" in told(text)
+    assert "is nested too deeply: at most 12 tables and arrays may be in one another" in refusal(text)
 
 
 def test_overrides_that_are_nested_too_deeply() -> None:
-    assert "is nested too deeply" in told("", f"base.seed={DEEP}")
-    assert "no setting has as many parts" in told("", f"{'a.' * 3000}b=1")
-    assert "no setting has as many parts" in told("", f"axes.{'b.' * 3000}c=[1]")
+    assert "is nested too deeply" in refusal("", f"base.seed={DEEP}")
+    assert "no setting has as many parts" in refusal("", f"{'a.' * 3000}b=1")
+    assert "no setting has as many parts" in refusal("", f"axes.{'b.' * 3000}c=[1]")
 
 
 @pytest.mark.parametrize(
@@ -45,10 +45,10 @@ def test_overrides_that_are_nested_too_deeply() -> None:
     [f"[base]\nseed = {'9' * 5000}", f"[base]\nseed = 0x{'f' * 5000}", f"base = {{seed = -{'9' * 5000}}}"],
 )
 def test_a_number_of_thousands_of_digits_is_told_with_its_key_and_limits(text: str) -> None:
-    said = told(text)
+    said = refusal(text)
     assert "base.seed: a whole number of " in said
     assert "must be a whole number, 0 to 4,294,967,295" in said
-    assert "base.seed: a whole number of about 5,000 digits given; must" in told(
+    assert "base.seed: a whole number of about 5,000 digits given; must" in refusal(
         "", f"base.seed={'9' * 5000}"
     )
 
@@ -57,7 +57,7 @@ def test_a_number_that_no_table_knows_has_the_bits_that_toml_has() -> None:
     text = f'[base]\nworkload = "train.py:Mine"\n[options."train.py"]\nsize = {"9" * 5000}'
     assert (
         "options.train.py.size: a whole number of about 5,000 digits given; must be a whole number of 64 bits"
-        in told(text)
+        in refusal(text)
     )
 
 
@@ -80,11 +80,11 @@ def test_a_number_that_no_table_knows_has_the_bits_that_toml_has() -> None:
     ],
 )
 def test_texts_and_tables_that_are_refused(text: str, said: str) -> None:
-    assert said in told(text)
+    assert said in refusal(text)
 
 
 def test_an_argument_of_bytes_that_are_no_text() -> None:
-    assert "holds the control character '\\udcff'" in told("", "base.workload=a\udcff")
+    assert "holds the control character '\\udcff'" in refusal("", "base.workload=a\udcff")
 
 
 def test_a_file_that_is_too_large_is_not_read_whole(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_key_of_thousands_of_parts_is_not_read(text: str) -> None:
     """tomllib takes memory that grows with the square of the parts: gigabytes for these."""
     tracemalloc.start()
     try:
-        assert "has a key of too many parts: at most 64 may stand in one" in told(text)
+        assert "has a key of too many parts: at most 64 may stand in one" in refusal(text)
         assert stated_scope(text) == settings_apart("a = 1", text) == ""
         assert tracemalloc.get_traced_memory()[1] < 50 << 20
     finally:
