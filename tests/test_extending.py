@@ -17,18 +17,7 @@ pytestmark = pytest.mark.multiprocess
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
 
-
-SEEN = (
-    "every_section_has_one_anchor_and_every_link_on_the_page_leads_somewhere",
-    "counts_are_the_same_wherever_they_are_told",
-    "each_figure_has_a_heading_an_alt_text_a_caption_and_its_data_as_a_table",
-    "what_a_run_says_is_escaped_and_cannot_act",
-    "downloads_hold_the_summary",
-    "failures_say_where_they_are_missing",
-    "a_sweep_without_data_says_why_each_figure_is_missing",
-    "one_world_size_is_no_scaling",
-)
-"""What tests of the page see of one more section that draws nothing; the others of their file are of figures."""
+OF_THE_PAGE = tuple(f"tests/report/test_{name}.py" for name in ("report", "emulated", "tables"))
 END_OF_COLUMNS = ")\n_NAMED = {"
 
 
@@ -133,13 +122,27 @@ def test_a_report_section(copy: Path) -> None:
         block("A report section", "    lambda _, rows: launch_counts.section(rows),\n"),
     )
     insert(report / "page.py", "    layouts,\n", block("A report section", "    launch_counts,\n"))
-    passes(
-        copy, ["tests/report/test_tables.py", *(f"tests/report/test_report.py::test_{name}" for name in SEEN)]
-    )
+    passes(copy, OF_THE_PAGE, "-m", "not thorough")
     program = "from tests.report.handmade import handmade_summary as made; from ddpbench.report import page"
     html = carried_out(copy, "-c", f"{program}; print(page.build(made()).html)")
     assert 'id="launch-counts"' in html
     assert "How often was each case launched?" in html
+
+
+@pytest.mark.thorough
+def test_a_report_section_with_a_figure(copy: Path) -> None:
+    """Its file, an import and a line are all: it stands between others, and no test counts or names the figures."""
+    report = copy / "ddpbench/report"
+    shutil.copy(copy / "tests/report/added_figure.py", report / "sections/rates.py")
+    insert(
+        report / "page.py",
+        "    lambda run, rows: breakdown.section(",
+        "    lambda _, rows: rates.section(rows),\n",
+    )
+    insert(report / "page.py", "    recovery,\n", "    rates,\n")
+    passes(copy, OF_THE_PAGE)
+    program = "from tests.report.handmade import handmade_summary as made; from ddpbench.report import page"
+    assert "The rate of each case" in carried_out(copy, "-c", f"{program}; print(page.build(made()).html)")
 
 
 def test_an_algorithm(copy: Path) -> None:

@@ -25,6 +25,9 @@ from ddpbench.analysis.summary import (
     TrainingResults,
 )
 from ddpbench.analysis.table.columns import COLUMNS
+from ddpbench.report.page import FIGURES
+from ddpbench.report.parts import Section
+from ddpbench.report.rows import rows_of
 from ddpbench.spec import Case
 
 LOG_ATTACK = "</td><script>alert('log')</script> \x1b[31mRuntimeError\x1b[0m: rank 1 \u202eleft"
@@ -379,6 +382,12 @@ def bucket_comparisons(world_size: int = 4, verdicts: Sequence[str] = ()) -> tup
         )
         for index, (cap, ratio, low, high, verdict) in enumerate(rows)
     )
+
+
+def sections_of(summary: RunSummary) -> list[Section]:
+    """The sections that the page of a run has between its summary and its closing tables, in their order."""
+    rows = rows_of(summary)
+    return [section for make in FIGURES if (section := make(summary, rows)) is not None]
 
 
 EXPERIMENT = """\

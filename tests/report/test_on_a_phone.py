@@ -13,10 +13,9 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import drawing
 from ddpbench.report.draw.sheet import Sheet
-from ddpbench.report.page import FIGURES
 from ddpbench.report.parts import Picture
-from ddpbench.report.rows import rows_of
 from tests.emulated import write_emulated
+from tests.report.handmade import sections_of
 from tests.synthetic import write_everything
 
 SHOWN_PX = 358
@@ -33,8 +32,7 @@ def summaries(tmp_path_factory: pytest.TempPathFactory) -> list[RunSummary]:
 
 @pytest.fixture(scope="module")
 def pictures(summaries: list[RunSummary]) -> list[Picture]:
-    found = [(summary, rows_of(summary)) for summary in summaries]
-    sections = [section for summary, rows in found for make in FIGURES if (section := make(summary, rows))]
+    sections = [section for summary in summaries for section in sections_of(summary)]
     return [picture for section in sections for picture in section.pictures]
 
 

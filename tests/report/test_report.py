@@ -39,10 +39,21 @@ from tests.report.handmade import (
     handmade_summary,
     launches_of,
     parts_of,
+    sections_of,
     with_cases,
 )
 from tests.report.reading import Read, read
 from tests.synthetic import write_run
+
+FIGURES = ("scaling", "strategies", "breakdown", "buckets", "heatmap")
+"""Figures that ddpbench draws of the handmade run, in the page's order. An added section's may stand between."""
+
+
+def numbers_of(summary: RunSummary) -> dict[str, int]:
+    """The number of each figure that the sections declare, by its file's name."""
+    pictures = [picture.file_name for section in sections_of(summary) for picture in section.pictures]
+    assert [name for name in pictures if name in FIGURES] == list(FIGURES), "a figure is lost, or moved"
+    return {name: number for number, name in enumerate(pictures, start=1)}
 
 
 def written(tmp_path: Path, summary: RunSummary) -> Read:
@@ -78,19 +89,19 @@ def test_counts_are_the_same_wherever_they_are_told(document: Read) -> None:
 
 def test_each_figure_has_a_heading_an_alt_text_a_caption_and_its_data_as_a_table(document: Read) -> None:
     images = document.all("img")
-    assert len(images) == 5
+    assert len(images) == len(numbers_of(handmade_summary(comparisons=bucket_comparisons())))
     captions = texts(document, "caption")
     for number, image in enumerate(images, start=1):
         alt = image.attributes["alt"].replace("\u00a0", " ")
         heading = document.one("h3", id=f"figure-{number}").text.removesuffix("#")
-        assert heading in alt, "the finding is told to those who cannot see it"
+        assert heading in alt, "repeat the heading in `alt`, for readers who cannot see the figure"
         table = re.search(r"Data in table (\d+)\.$", alt)
         assert table is not None
         document.one("table", id=f"table-{table[1]}")
         assert any(caption.startswith(f"Table {table[1]}. ") for caption in captions)
     for text in texts(document, "figcaption"):
         assert text.startswith("Figure")
-        assert re.search(r"\b(launches|rounds each)\b", text)
+        assert re.search(r"\b(launches|rounds each)\b", text), "say how many: `launches_each` in the caption"
     assert len(document.all("figcaption")) == len(images)
 
 
@@ -135,9 +146,11 @@ def test_oversubscribed_cases_are_marked_and_in_no_headline(tmp_path: Path, docu
     summary = handmade_summary()
     cases = summary.cases.copy()
     cases.loc[cases["world_size"] > 1, "oversubscribed"] = True
-    other = written(tmp_path, with_cases(summary, cases))
-    headings = [text for text in texts(other, "h3") if "ran oversubscribed: none is ranked" in text]
-    assert len(headings) == 5
+    crowded = with_cases(summary, cases)
+    other = written(tmp_path, crowded)
+    for name, number in numbers_of(crowded).items():
+        heading = other.one("h3", id=f"figure-{number}").text
+        assert name.removesuffix("-2") not in FIGURES or heading.endswith(": none is ranked#"), name
 
 
 def test_what_a_run_says_is_escaped_and_cannot_act(page: Path, document: Read) -> None:
@@ -178,16 +191,11 @@ def test_policy_allows_this_script_and_no_network(page: Path, document: Read) ->
 
 @pytest.mark.usefixtures("painted")
 def test_equal_summaries_give_equal_bytes(tmp_path: Path, page: Path) -> None:
-    again = write_report(handmade_summary(comparisons=bucket_comparisons()), RunDir(tmp_path))
+    summary = handmade_summary(comparisons=bucket_comparisons())
+    again = write_report(summary, RunDir(tmp_path))
     assert again.read_bytes() == page.read_bytes()
     figures = sorted((page.parent / "figures").iterdir())
-    assert [path.name for path in figures] == [
-        "breakdown.png",
-        "buckets.png",
-        "heatmap.png",
-        "scaling.png",
-        "strategies.png",
-    ]
+    assert [path.name for path in figures] == sorted(f"{name}.png" for name in numbers_of(summary))
     for path in figures:
         assert (tmp_path / "figures" / path.name).read_bytes() == path.read_bytes()
         assert path.read_bytes().startswith(b"\x89PNG")
@@ -210,10 +218,22 @@ def test_downloads_hold_the_summary(document: Read) -> None:
 
 def test_failures_say_where_they_are_missing(document: Read) -> None:
     failed = next(row for row in document.all("tr") if "rank 1 ended with code 1" in row.text)
-    assert failed.text.endswith("figures 1, 2 and 3")
-    captions = texts(document, "figcaption")
-    assert all("master, 4 ranks (failed)" in caption for caption in captions[:3])
     assert "see master-" in failed.text
+    summary = handmade_summary(comparisons=bucket_comparisons())
+    numbers = numbers_of(summary)
+    pictures = [picture for section in sections_of(summary) for picture in section.pictures]
+    lacking = [
+        picture
+        for picture in pictures
+        if any(row.name == "master, 4 ranks" and row.case_id in picture.missing for row in rows_of(summary))
+    ]
+    assert {"scaling", "strategies", "breakdown"} <= {picture.file_name for picture in lacking}
+    *before, last = [str(numbers[picture.file_name]) for picture in lacking]
+    assert failed.text.endswith(f"figures {', '.join(before)} and {last}")
+    captions = texts(document, "figcaption")
+    for picture in lacking:
+        caption = captions[numbers[picture.file_name] - 1]
+        assert "master, 4 ranks (failed)" in caption, "name it `f'{row.name} ({row.status})'`, by `marks_of`"
 
 
 def test_data_parallel_on_cpu_is_named_for_what_it_is(document: Read) -> None:
@@ -264,8 +284,9 @@ def test_too_few_rounds_leave_points_without_intervals(tmp_path: Path) -> None:
     for column in [name for name in COLUMNS if "_ci_" in name]:
         cases[column] = float("nan")
     counts = Counts(planned=38, succeeded=36, failed=2, skipped_cases=1, cases=20, rounds=2)
-    document = written(tmp_path, with_cases(summary, cases, counts=counts))
-    assert len(document.all("img")) == 5
+    imprecise = with_cases(summary, cases, counts=counts)
+    document = written(tmp_path, imprecise)
+    assert len(document.all("img")) == len(numbers_of(imprecise))
     assert "too few rounds for an interval" in " ".join(texts(document, "td"))
     assert "nan" not in " ".join(texts(document, "td")).lower()
 
@@ -291,9 +312,9 @@ def test_a_thousand_cases_fit_a_page(tmp_path: Path) -> None:
     assert time.process_time() - started < 60, "a bound for a crowded machine; it takes about 4 s"
     document = read(path.read_text(encoding="utf-8"))
     assert len([e for e in document.all("tr") if e.attributes.get("id", "").startswith("case-")]) == 1000
-    assert len(document.all("img")) <= 10
+    assert max(len(section.pictures) for section in sections_of(summary)) <= 3
     assert any("3 more groups of cases are not drawn" in text for text in texts(document, "p"))
-    assert path.stat().st_size < 8e6
+    assert path.stat().st_size < 8e6, "a figure must limit its rows, as by MOST_GROUPS in sections/layouts.py"
 
 
 def test_a_directory_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path) -> None:
