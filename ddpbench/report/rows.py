@@ -28,6 +28,8 @@ class Row(CaseSummary):
     """The strategy as figures name it."""
     name: str = ""
     """Strategy and ranks, and what distinguishes it from others of its strategy in its panel."""
+    workload_name: str = ""
+    """Its workload: a user's own by its class, where no other has this name."""
     layout: str = ""
     """`2 x 2` (nodes x ranks) or `on 2 nodes`, where its strategy ran a number of ranks in several layouts."""
 
@@ -114,6 +116,7 @@ def _row(found: CaseSummary, case: Case, names: Namer, machine: Mapping[str, obj
         names=names,
         strategy_name=names.strategy(case),
         name=names.short(case, (*VARIANT, *SCALE)),
+        workload_name=names.workload(case),
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -29,6 +30,7 @@ from ddpbench.report.draw.sheet import Sheet
 from ddpbench.report.draw.style import on_dark
 from ddpbench.report.parts import Picture, Table
 from ddpbench.wanted import Wanted
+from tests.kept import KEPT, unpacked
 from tests.lighter import sitecustomize as lighter
 from tests.synthetic import write_run
 
@@ -183,6 +185,29 @@ def test_a_picture_of_a_run_read_again_has_the_same_name(tmp_path: Path) -> None
     assert len(names[0]) > 3
     assert all(names[0])
     assert names[0] == names[1]
+
+
+@pytest.mark.thorough
+def test_what_another_process_is_sent_is_all_that_a_picture_is_drawn_from(tmp_path: Path) -> None:
+    """One picture of each file name that the kept runs have, wide and narrow."""
+    pictures: dict[str, Picture] = {}
+    for name in KEPT:
+        painter: Any = Undrawn()
+        page.build(summarize(unpacked(name, tmp_path)), painter)
+        pictures |= {one.file_name.rstrip("-0123456789"): one for one in painter.pictures}
+    assert {"breakdown", "inputs", "scaling"} <= set(pictures)
+    for picture in pictures.values():
+        draw(pickle.loads(pickle.dumps(picture)))
+
+
+class Undrawn:
+    """Keeps pictures and draws none."""
+
+    def start(self, pictures: Sequence[Picture]) -> None:
+        self.pictures = pictures
+
+    def drawn(self) -> list[Drawn]:
+        return [Drawn(svg=b"<svg/>", png=b"", narrow=b"", files={}) for _ in self.pictures]
 
 
 class Kept(Painter):

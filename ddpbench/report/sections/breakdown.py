@@ -203,8 +203,8 @@ def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str], index:
         table=_table(bars),
         width_in=style.FULL_WIDTH_IN,
         height_in=1.02 + _PITCH_IN * len(bars),
-        paint=partial(_paint, bars=bars),
-        narrow=partial(_paint_narrow, bars=bars),
+        paint=partial(_paint, bars=bars, labels=_labels(bars)),
+        narrow=partial(_paint_narrow, bars=bars, labels=_labels(bars)),
         narrow_in=(
             style.NARROW_WIDTH_IN,
             0.65 + style.LEGEND_LINE_IN * -(-len(_fills(bars)) // 2) + _NARROW_PITCH_IN * len(bars),
@@ -309,12 +309,12 @@ def _shared_cap(bars: Sequence[Bar]) -> str:
     return caps.pop() if len(caps) == 1 else ""
 
 
-def _paint(sheet: Sheet, *, bars: Sequence[Bar]) -> None:
+def _paint(sheet: Sheet, *, bars: Sequence[Bar], labels: Sequence[str]) -> None:
     import textwrap
 
     from ddpbench.report.draw.canvas import text_width_in
 
-    names = ["\n".join(textwrap.wrap(name, 36)[:3]) for name in _labels(bars)]
+    names = ["\n".join(textwrap.wrap(name, 36)[:3]) for name in labels]
     left = 0.25 + max(text_width_in(name, style.TICK_PT) for name in names)
     axes = sheet.axes(left, 0.5, sheet.width_in - left - 1.85, _PITCH_IN * len(bars) + 0.05)
     longest = _longest_ms(bars)
@@ -337,7 +337,7 @@ def _paint(sheet: Sheet, *, bars: Sequence[Bar]) -> None:
     _legend(sheet, bars, columns=5)
 
 
-def _paint_narrow(sheet: Sheet, *, bars: Sequence[Bar]) -> None:
+def _paint_narrow(sheet: Sheet, *, bars: Sequence[Bar], labels: Sequence[str]) -> None:
     """A case's name and total above its bar, which has the whole width."""
     import textwrap
 
@@ -345,7 +345,7 @@ def _paint_narrow(sheet: Sheet, *, bars: Sequence[Bar]) -> None:
     longest = _longest_ms(bars)
     axes.set_xlim(0, longest)
     scale = _PITCH_IN / _NARROW_PITCH_IN
-    for place, (bar, words, label) in enumerate(zip(bars, _texts(bars), _labels(bars), strict=True)):
+    for place, (bar, words, label) in enumerate(zip(bars, _texts(bars), labels, strict=True)):
         _stack(axes, place, bar, words, longest, scale=scale)
         name = "\n".join(textwrap.wrap(label, 26)[:2])
         ground = style.OVERSUBSCRIBED_GROUND if bar.row.oversubscribed else style.GROUND

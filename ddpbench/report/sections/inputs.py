@@ -94,7 +94,7 @@ def _waited_sentence(bars: Sequence[Bar]) -> str:
 
 def _name(group: Sequence[Bar]) -> str:
     row = group[0].row
-    return f"{row.name}, {row.names.workload(row.case)}"
+    return f"{row.name}, {row.workload_name}"
 
 
 def _source(bar: Bar) -> str:

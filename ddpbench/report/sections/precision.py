@@ -72,7 +72,7 @@ def _groups(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def _name(group: Sequence[Row]) -> str:
-    return f"{group[0].name}, {group[0].names.workload(group[0].case)}"
+    return f"{group[0].name}, {group[0].workload_name}"
 
 
 def _picture(
