@@ -17,6 +17,7 @@ from ddpbench.errors import IdentityError, OutputError, RequestError
 from ddpbench.launch.merge.merge import merge
 from ddpbench.machine.identity import setup_of
 from ddpbench.records import RunDir
+from ddpbench.records.plan import read_plan
 from ddpbench.spec import Budget, Case, PlannedCase
 from tests.synthetic import (
     MS,
@@ -364,8 +365,9 @@ def test_a_case_that_no_run_finished_stays_unfinished_beside_a_run_that_asked_fo
 def test_runs_of_the_same_case_count_together_towards_the_most_that_one_asked_for(tmp_path: Path) -> None:
     few = a_run(tmp_path / "few", {SINGLE: 100}, rounds=1, asked=2)
     many = a_run(tmp_path / "many", {SINGLE: 100}, rounds=3, asked=5, started_utc="later")
-    error = errors_of(merge([few.path, many.path], tmp_path / "out").run)[SINGLE.case_id]
-    assert error == (
+    run = merge([few.path, many.path], tmp_path / "out").run
+    assert read_plan(run).budget.rounds_min == 5
+    assert errors_of(run)[SINGLE.case_id] == (
         f"measured in 4 of at least 5 rounds so far; resume with: ddpbench sweep {few.path} or ddpbench sweep "
         f"{many.path}, then merge again"
     )
