@@ -76,6 +76,19 @@ def passes(copy: Path, paths: Iterable[str], *more: str) -> None:
 
 
 @pytest.mark.thorough
+def test_types_of_examples_are_right(tmp_path: Path) -> None:
+    texts = re.findall(r"(?ms)^```python\n(.*?)^```", PAGE)
+    whole = [text for text in texts if re.search(r"(?m)^(from|import) ", text)]
+    assert len(whole) == 4, "those with their imports"
+    for number, text in enumerate(whole):
+        (tmp_path / f"example_{number}.py").write_text(text, encoding="utf-8")
+    shutil.copy(ROOT / "experiments/own_strategy/top_k.py", tmp_path)
+    command = [sys.executable, "-m", "mypy", "--strict", *sorted(map(str, tmp_path.glob("*.py")))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.thorough
 def test_a_column(copy: Path) -> None:
     columns = copy / "ddpbench/analysis/table/columns.py"
     insert(columns, END_OF_COLUMNS, block("A column", "launches_disturbed"))

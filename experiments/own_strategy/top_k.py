@@ -28,10 +28,10 @@ class TopK(CompensatedHookStrategy[Options]):
         return {"ratio": options.ratio, "left": {}, "sent": 0}
 
     def hook(self, state: dict[str, Any], bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        import torch
-        import torch.distributed as dist
+        import torch.distributed
 
-        whole, left, ranks = bucket.buffer(), state["left"], dist.get_world_size()
+        whole: torch.Tensor = bucket.buffer()
+        left, ranks = state["left"], torch.distributed.get_world_size()
         left[bucket.index()] = rest = whole + left.get(bucket.index(), 0)
         places = rest.abs().topk(max(1, int(state["ratio"] * rest.numel()))).indices
         mine = torch.cat([places.view(rest.dtype), rest[places]])  # one message: places, then numbers
@@ -46,11 +46,13 @@ class TopK(CompensatedHookStrategy[Options]):
                 whole.index_add_(0, at.view(torch.int64), numbers / ranks)
             return whole
 
-        work: Any = dist.all_gather_into_tensor(every, mine, async_op=True)
-        return work.get_future().then(averaged)
+        work: Any = torch.distributed.all_gather_into_tensor(every, mine, async_op=True)
+        average: torch.futures.Future[torch.Tensor] = work.get_future().then(averaged)
+        return average
 
     def kept(self, state: dict[str, Any], index: int) -> torch.Tensor:
-        return state["left"][index]
+        left: torch.Tensor = state["left"][index]
+        return left
 
     def sent_bytes(self, state: dict[str, Any], bucket: Any) -> int:
-        return state["sent"]
+        return int(state["sent"])
