@@ -243,7 +243,7 @@ def _wrong(case: Case) -> str:
         return "the strategy does not train as one process does"
     return (
         f"{user_files.short_name(case.strategy)} with the algorithm {user_files.short_name(case.algorithm)} does not "
-        "train as one process does (every rank's tensor must hold the sum over all ranks)"
+        "train as one process does (every rank's tensor must hold the sum over all ranks, with the same bits)"
     )
 
 

@@ -84,6 +84,8 @@ _BY_RANK = (
     "read a file that differs"
 )
 """Reason why initial states differ where model() repeats its own."""
+_OTHER_BITS = "the ranks' parameters differ, if only by rounding: all ranks must end with the same bits"
+"""Note on replicas that are not equal, where the model is no reason for it."""
 _BY_RANK_LATER = (
     "gives other {what} on each rank from the same state, batch and seeds: it reads RANK, or another thing that "
     "differs"
@@ -534,7 +536,7 @@ class Comparer:
             if fault and fault != self._updates_by_rank():
                 return not_compared(proof.compared, self.name, fault)
         if not fault:
-            return proof
+            return replace(proof, note=_OTHER_BITS) if proof.compared == "final replicas" else proof
         self.prover.blame(fault)
         return replace(proof, note=fault)
 

@@ -469,7 +469,7 @@ _NEVER_SENT = (
 )
 _NOT_YET_SENT = (
     "it is not seen whether what is kept{what} is sent later: {made} steps whose own gradients were zero sent "
-    "nothing of it, nor most of the rest"
+    "nothing of it, nor most of the rest: send more in each step, or scale smaller parts"
 )
 
 
