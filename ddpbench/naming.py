@@ -16,11 +16,9 @@ from typing import Any
 from ddpbench.spec.case import Case
 from ddpbench.spec.grouping import FACETS, OPTIONS, differing, option_word, option_words, varied
 from ddpbench.strategies.traits import as_ring, is_ring, rings_among, traits_of
-from ddpbench.texts import on_one_line
+from ddpbench.texts import JOINT, on_one_line
 from ddpbench.units import counted
 
-JOINT = " \N{MIDDLE DOT} "
-"""Between the words of a full name."""
 _PLACE = ("world_size", "nodes", "ranks_per_node")
 EVERY = tuple(name for name, facet in FACETS.items() if facet.role != "bookkeeping")
 """All fields that distinguish cases."""

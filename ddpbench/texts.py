@@ -8,6 +8,8 @@ import re
 import shlex
 from collections.abc import Iterable
 
+JOINT = " \N{MIDDLE DOT} "
+"""Between the words of a case's full name."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _COLOUR_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PER_CENT = re.compile(r"(?<=\d) %")

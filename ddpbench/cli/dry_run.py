@@ -13,7 +13,7 @@ from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.machine.done import Done, to_prove
 from ddpbench.machine.equal_caps import open_words
 from ddpbench.machine.estimate import about, is_unknown, server_starts_s
-from ddpbench.naming import JOINT
+from ddpbench.texts import JOINT
 from ddpbench.units import format_bytes, format_seconds, series_of
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
 from ddpbench.cli.lines import aligned, columns_here, say, show
-from ddpbench.naming import JOINT
-from ddpbench.texts import on_one_line
+from ddpbench.texts import JOINT, on_one_line
 
 if TYPE_CHECKING:
     from ddpbench.analysis.history import History

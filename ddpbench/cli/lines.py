@@ -14,9 +14,8 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TextIO
 
-from ddpbench.naming import JOINT
 from ddpbench.telling import Told
-from ddpbench.texts import clean, on_one_line
+from ddpbench.texts import JOINT, clean, on_one_line
 
 WIDEST = 100
 """Columns of a table at most; a terminal of fewer gets what it has."""

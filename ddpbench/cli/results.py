@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, WITHIN_ROUNDS
 from ddpbench.cli.lines import aligned, say
-from ddpbench.naming import JOINT, Namer, columns
+from ddpbench.naming import Namer, columns
 from ddpbench.records import RunDir
 from ddpbench.records.archive import outdated
 from ddpbench.spec import grouping
-from ddpbench.texts import on_one_line
+from ddpbench.texts import JOINT, on_one_line
 from ddpbench.units import format_number
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
 from ddpbench.cli.lines import PassingLine, aligned, columns_here, say, show
-from ddpbench.naming import JOINT
-from ddpbench.texts import clean, command, on_one_line
+from ddpbench.texts import JOINT, clean, command, on_one_line
 from ddpbench.units import counted
 
 if TYPE_CHECKING:
@@ -120,7 +119,6 @@ def _describe(prepared: Prepared) -> None:
 
 def _sweep(request: SweepRequest, as_json: bool) -> int:
     from ddpbench.cli.console import Progressive
-    from ddpbench.cli.results import say_outdated
     from ddpbench.launch.sweep.preparation import prepare
 
     console = Progressive(None if sys.stderr.isatty() else 120)
@@ -132,6 +130,8 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
         _print_json(result, page, summary)
     else:
         _print_report(result, page, summary, start)
+    from ddpbench.cli.results import say_outdated  # loads pandas, as the report has
+
     say_outdated(summary)
     statuses = {one.status for one in summary.by_case}
     return 0 if statuses <= {"ok", "skipped"} and "ok" in statuses else 1

@@ -58,7 +58,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
             NO_MPI,
             'this machine cannot answer the experiment: of backend = "gloo" and "mpi" only "gloo" can run here',
         ),
-        ("launchers", 3, "ddp · 2 ranks · default buckets · torchrun", NO_MPIEXEC, ""),
+        ("launchers", 3, "ddp · 2 ranks · default buckets · launched by torchrun", NO_MPIEXEC, ""),
     ],
 )
 def test_cases_that_need_what_is_not_here_are_skipped_and_the_others_run(

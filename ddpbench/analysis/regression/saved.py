@@ -99,11 +99,12 @@ def _loaded(path: Path) -> dict[str, Any]:
         raise IdentityError(str(error)) from None
     except (OSError, ValueError) as error:
         raise IdentityError(
-            f"{path} is not a file of pytest-benchmark: {error}; restore it from a copy"
+            on_one_line(f"{path} is not a file of pytest-benchmark: {error}; restore it from a copy")
         ) from None
     if not isinstance(data, dict) or not isinstance(data.get("benchmarks"), list):
         raise IdentityError(
-            f"{path} is not a file of pytest-benchmark: it has no benchmarks; give one that pytest-benchmark has saved"
+            on_one_line(f"{path} is not a file of pytest-benchmark: it has no benchmarks")
+            + "; give one that pytest-benchmark has saved"
         )
     return data
 
