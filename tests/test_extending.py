@@ -75,6 +75,25 @@ def passes(copy: Path, paths: Iterable[str], *more: str) -> None:
     carried_out(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--benchmark-disable", *more, *paths)
 
 
+def test_what_it_names_in_a_file_is_there() -> None:
+    """`NAME` in `FILE`, `NAME` of `FILE`, and each file of ddpbench, its tests and experiments."""
+    text = PAGE.replace("\n", " ")
+    for path in re.findall(r"`((?:ddpbench|tests|experiments)/[\w/.]+)`", text):
+        made = path in ("ddpbench/strategies/one_shot.py", "ddpbench/report/sections/launch_counts.py")
+        assert made or (ROOT / path).exists(), path
+    named = re.findall(r"((?:`[A-Za-z_.]+` and )?`[A-Za-z_.]+`) (?:in|of) +`([\w/]+\.py)`", text)
+    assert len(named) >= 15
+    for name, path in [(name, path) for names, path in named for name in re.findall(r"`(.*?)`", names)]:
+        source = (ROOT / path).read_text(encoding="utf-8")
+        assert all(re.search(rf"\b{part}\b", source) for part in name.split(".")), (name, path)
+    overriding = [
+        path
+        for path in (ROOT / "ddpbench/strategies").rglob("*.py")
+        if "def apply(self" in path.read_text("utf-8")
+    ]
+    assert len(overriding) == 1 + 8, "the base, and the eight that the recipe of an axis counts"
+
+
 @pytest.mark.thorough
 def test_types_of_examples_are_right(tmp_path: Path) -> None:
     texts = re.findall(r"(?ms)^```python\n(.*?)^```", PAGE)

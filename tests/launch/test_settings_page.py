@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
 from pydantic import BaseModel, Field
 
 from ddpbench.launch.settings_page import Key, keys, page, sections
+from ddpbench.spec import Case
+from ddpbench.spec.settings import Base
 from ddpbench.units import Unit
 
+PACKAGE = Path(__file__).parents[2] / "ddpbench"
 WITHOUT_UNIT = {"seed", "replicate", "slow_rank"}
 """Numbers that only identify something."""
 
@@ -49,6 +55,15 @@ def test_a_key_is_described_as_it_is_declared() -> None:
 def test_a_key_without_a_sentence_is_refused() -> None:
     with pytest.raises(ValueError, match=r"Unsaid has no sentence for planted: write one"):
         keys(Unsaid)
+
+
+def test_every_setting_is_a_field_of_a_case_and_every_field_is_used() -> None:
+    own = {field.name for field in dataclasses.fields(Case)}
+    assert set(Base.model_fields) - own == set(), "a setting without a field changes nothing"
+    modules = [path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE / "spec"]
+    source = "\n".join(path.read_text(encoding="utf-8") for path in modules)
+    unused = {name for name in own if not re.search(rf"\.{name}\b", source)}
+    assert unused == {"env_json"}, "a field that nothing outside ddpbench/spec reads; ranks are given `env`"
 
 
 def test_every_key_has_a_sentence_and_every_number_a_unit() -> None:
