@@ -63,7 +63,9 @@ def test_every_setting_is_a_field_of_a_case_and_every_field_is_used() -> None:
     modules = [path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE / "spec"]
     source = "\n".join(path.read_text(encoding="utf-8") for path in modules)
     unused = {name for name in own if not re.search(rf"\.{name}\b", source)}
-    assert unused == {"env_json"}, "a field that nothing outside ddpbench/spec reads; ranks are given `env`"
+    assert unused == {"env_json"}, (
+        "nothing outside ddpbench/spec reads such a field (`env_json` is read as `env`)"
+    )
 
 
 def test_every_key_has_a_sentence_and_every_number_a_unit() -> None:
