@@ -203,3 +203,60 @@ def test_a_static_method_has_no_object(tmp_path: Path) -> None:
     firsts = [each.args.args[0].arg for each in own.body if isinstance(each, ast.FunctionDef)]
     assert firsts == ["x", "kind", "x", "x", "x", "self"]
     assert "self.y" in ast.unparse(own)
+
+
+SET_LATER = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+X = torch.randn(64, 6)
+
+class Trainer:
+    def __init__(this, model, scale=1.0):
+        this.model = model
+        this.scale = scale
+        this.optimizer = torch.optim.SGD(this.model.parameters(), lr=0.1)
+        INSIDE
+    def rescale(this, scale):
+        this.scale = SCALE
+    def fit(this, loader):
+        for x, y in loader:
+            this.optimizer.zero_grad()
+            loss = this.scale * F.l1_loss(this.model(x), y)
+            loss.backward()
+            this.optimizer.step()
+
+def main():
+    trainer = Trainer(nn.Linear(6, 1))
+    OUTSIDE
+    trainer.fit(DataLoader(TensorDataset(X, X.sum(1, keepdim=True)), batch_size=8))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("own", ["this", "self"])
+@pytest.mark.parametrize("scale", ["scale", "this.scale * scale"])
+@pytest.mark.parametrize(
+    ("inside", "outside"), [("this.rescale(0.5)", "pass"), ("pass", "trainer.rescale(0.5)")]
+)
+def test_what_a_method_sets_later_is_not_what_init_gives(
+    own: str, scale: str, inside: str, outside: str, tmp_path: Path
+) -> None:
+    source = SET_LATER.replace("SCALE", scale).replace("INSIDE", inside).replace("OUTSIDE", outside)
+    path = tmp_path / "train.py"
+    path.write_text(source.replace("this", own), encoding="utf-8")
+    found = written_class(read_script(path))
+    assert "1.0 *" not in found.text
+    assert found.is_open
+    assert any("`scale`" in each for each in found.left)
+
+
+def test_what_no_call_sets_later_is_what_init_gives(tmp_path: Path) -> None:
+    source = SET_LATER.replace("SCALE", "scale").replace("INSIDE", "pass").replace("OUTSIDE", "pass")
+    path = tmp_path / "train.py"
+    path.write_text(source, encoding="utf-8")
+    assert "return 1.0 * F.l1_loss(" in written_class(read_script(path)).text

@@ -296,3 +296,50 @@ def test_what_is_typed_in_is_to_be_filled_in(tmp_path: Path) -> None:
     found, _ = made(tmp_path, BEFORE="rate = float(input())", RATE="rate")
     assert "input()" not in found.text.replace("# in the script, float(input())", "")
     assert found.left == ["optimizer(): say what `rate` is (in the script, float(input()))."]
+
+
+DRAWN_IN_TURN = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset, random_split
+
+DATA = TensorDataset(torch.randn(64, 6), torch.randint(0, 3, (64,)))
+
+def main():
+    g = torch.Generator().manual_seed(3)
+    DRAWS
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in DataLoader(train, batch_size=8):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y, weight=w).backward()
+        optimizer.step()
+
+if __name__ == "__main__":
+    main()
+"""
+SPLIT, WEIGHTS = "train, rest = random_split(DATA, [50, 14], generator=g)", "w = torch.rand(3, generator=g)"
+
+
+@pytest.mark.parametrize("draws", [(SPLIT, WEIGHTS), (WEIGHTS, SPLIT)])
+def test_a_generator_that_two_methods_draw_from_in_turn_is_to_be_filled_in(
+    draws: tuple[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(DRAWN_IN_TURN.replace("DRAWS", "\n    ".join(draws)), encoding="utf-8")
+    found = written_class(read_script(path))
+    assert found.is_open
+    assert "generator=self.g" not in found.text
+    assert (
+        found.text.count("g = ...  # in the script, torch.Generator().manual_seed(3), from which several")
+        == 2
+    )
+
+
+def test_a_generator_that_one_method_draws_from_is_seeded_there(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(DRAWN_IN_TURN.replace("DRAWS", f"{SPLIT}\n    w = torch.ones(3)"), encoding="utf-8")
+    found = written_class(read_script(path))
+    assert not found.is_open
+    assert "generator=torch.Generator().manual_seed(3))[0]" in found.text

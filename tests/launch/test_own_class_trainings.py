@@ -189,3 +189,37 @@ def test_what_a_later_epoch_does_is_to_be_decided(tmp_path: Path) -> None:
         "`model.body.requires_grad_(True)`."
     )
     assert found.is_open
+
+
+def test_a_first_call_that_evaluates_is_not_told_as_one_that_trains(tmp_path: Path) -> None:
+    body = "fit(model, big, F.l1_loss, train=False)\nfit(model, small, F.l1_loss)"
+    assert not [each for each in made(tmp_path, body).left if each.startswith("The script trains by")]
+
+
+@pytest.mark.parametrize(
+    ("before", "main", "once"),
+    [
+        ("", "setup()\nfit(model, small, F.l1_loss)", True),
+        ("", "for _ in range(3):\n    setup()\n    fit(model, small, F.l1_loss)", False),
+        ("setup()", "fit(model, small, F.l1_loss)", True),
+    ],
+)
+def test_what_a_script_does_once_before_the_loop_is_no_part_of_a_step(
+    before: str, main: str, once: bool, tmp_path: Path
+) -> None:
+    setup = f"WEIGHT = [1.0]\ndef setup():\n    global WEIGHT\n    WEIGHT = [0.5]\n{before}\n"
+    parts = setup + FIT.replace("CONDITION", "train").replace(
+        "= criterion(model(x), y)", "= WEIGHT[0] * (model(x) - y).sum()"
+    )
+    source = SCRIPT.replace("PARTS", parts).replace("BODY", textwrap.indent(main, "    ").strip())
+    path = tmp_path / "train.py"
+    path.write_text(source, encoding="utf-8")
+    found = written_class(read_script(path))
+    line = lines_of(path, "setup()")[0]
+    if once and not before:
+        assert (
+            f"loss(): have it train with what line {line} does once, before the loop: `setup()`."
+            in found.left
+        )
+        assert f"...  # have it train with what line {line} does once, before the loop: setup()" in found.text
+    assert any("in place of this loss()" in each for each in found.text.splitlines()) is not once

@@ -141,6 +141,13 @@ class Change:
             return all(isinstance(e, ast.Attribute) and e.attr == "requires_grad" for e in node.targets)
         return isinstance(node, ast.Expr) and last_name(node.value) == "requires_grad_"
 
+    def sets(self, key: str) -> bool:
+        """Return whether it binds the name again: `rate = rate / 2` or `rate /= 2`, but no `rates[0] = 1`."""
+        node = self.statement
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        targets = [node.target] if isinstance(node, ast.AugAssign) else targets
+        return key in map(key_of, targets)
+
 
 def changes_of(node: ast.Module | Function) -> dict[str, list[Change]]:
     """Return what changes the value of each name and each attribute of a name, in the order of the source."""

@@ -46,6 +46,7 @@ _KEEPERS = frozenset(
     | {"Parameter", "cycle", "pop", "popleft", "popitem"}
 )
 """Calls whose value has a state, or that change the one of what they are called on."""
+_GENERATORS = frozenset({"Generator", "default_rng", "RandomState", "Random"})
 _ANOTHER = _DRAWS | _CLOCKS | _READERS | _KEEPERS
 _DEEPEST = 8
 
@@ -53,6 +54,15 @@ _DEEPEST = 8
 def is_another(node: ast.AST, script: Script) -> bool:
     """Return whether an expression may give another value, or another object, when it is computed again."""
     return _is_another(node, script, frozenset(), 0)
+
+
+def is_generator(node: ast.AST) -> bool:
+    """Return whether an expression makes a generator of random numbers: `torch.Generator().manual_seed(3)`."""
+    while isinstance(node, ast.Call | ast.Attribute):
+        if isinstance(node, ast.Call) and last_name(node) in _GENERATORS:
+            return True
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return False
 
 
 def is_layer(node: ast.AST, script: Script) -> bool:

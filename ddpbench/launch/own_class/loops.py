@@ -68,7 +68,7 @@ def other_trainings(tracer: Tracer, loop: TrainingLoop) -> list[tuple[ast.Call, 
             for call, where in calls[1:]
             if not _excludes(where, first, call) and _trains_by(tracer, loop, scope, call, where)
         ]
-        if others:
+        if others and _trains_by(tracer, loop, scope, first, caller):
             found.insert(0, (first, others))
         scope = caller
     return found

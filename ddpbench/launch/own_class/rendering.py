@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from keyword import iskeyword
 
 from ddpbench.launch.own_class.bindings import Path, Scope, key_of
-from ddpbench.launch.own_class.draws import is_another
+from ddpbench.launch.own_class.draws import is_another, is_generator
 from ddpbench.launch.own_class.models import settings_of
 from ddpbench.launch.own_class.script import first_name, here, last_name, place_of_node
 from ddpbench.launch.own_class.tracing import Origin, Tracer, parameters_of
@@ -326,11 +326,16 @@ class _Pass(ast.NodeTransformer):
         changed = self._changed(found)
         if changed is not None:
             return changed
-        if changed_in and (self.to.keeps or last_name(found.node) not in self.tracer.script.classes):
-            lines = series_of([str(each) for each in changed_in])
-            comment = f"in the script, {ast.unparse(found.node)}, changed in line{'s' * (len(changed_in) > 1)} {lines}"
-            return self._lacking(name, comment, found.key)
         another = bool(calls) and is_another(found.node, self.tracer.script)
+        changed_in = (
+            changed_in if self.to.keeps or last_name(found.node) not in self.tracer.script.classes else []
+        )
+        in_turn = another and found.key in self.to.once and self._is_drawn_from_again(found)
+        if changed_in or in_turn:
+            lines = series_of([str(each) for each in changed_in])
+            why = f"changed in line{'s' * (len(changed_in) > 1)} {lines}"
+            why = why if changed_in else "from which several values are drawn in turn"
+            return self._lacking(name, f"in the script, {ast.unparse(found.node)}, {why}", found.key)
         if another:
             self.to.drawn.add(found.key)
         own = self._kept(name, found, calls=bool(calls), another=another)
@@ -345,18 +350,31 @@ class _Pass(ast.NodeTransformer):
             )  # a name, also for one place: it is computed often there
         return self._shared(name, found, made) if calls and not self.hidden else made
 
+    def _is_drawn_from_again(self, found: Origin) -> bool:
+        """Return whether a value is a generator of random numbers that the script uses in several places."""
+        bound = self.tracer.bindings(found.scope)
+        names = {name for name, each in bound.items() if any(e.value is found.node for e in each)}
+        nodes = [
+            each
+            for each in ast.walk(found.scope.node)
+            if isinstance(each, ast.expr) and key_of(each) in names
+        ]
+        reads = [each for each in nodes if isinstance(getattr(each, "ctx", None), ast.Load)]
+        return is_generator(found.node) and len(reads) > 1
+
     def _kept(self, name: str, found: Origin, *, calls: bool, another: bool) -> ast.expr | None:
         """Return the attribute of a value that is made once; None for one that is made where it is read."""
         if self.to.keeps and calls:
             return self.keep(name, found)
         if found.key not in self.to.once and not (another and self.to.often):
             return None
-        missing, kept = dict(self.to.missing), dict(self.to.kept)
+        missing, kept = self.to.missing, dict(self.to.kept)
+        self.to.missing = {}
         own = self.keep(name, found)
-        if self.to.missing.keys() == missing.keys():
-            return own
-        self.to.missing, self.to.kept = missing, kept  # what is to be filled in stands in the method itself
-        return None
+        lacks, self.to.missing = bool(self.to.missing), missing
+        if lacks:
+            self.to.kept = kept  # what is to be filled in stands in the method itself
+        return None if lacks else own
 
     def keep(self, name: str, found: Origin) -> ast.expr:
         """Return the attribute in which the class's constructor keeps a value, and so what that is made of."""

@@ -20,6 +20,7 @@ from ddpbench.launch.own_class.bindings import (
     key_of,
 )
 from ddpbench.launch.own_class.draws import is_another, is_layer
+from ddpbench.launch.own_class.entries import is_told_apart
 from ddpbench.launch.own_class.script import Function, Script, first_name, here, last_name
 
 MOVES = frozenset({"to", "cuda", "cpu", "train", "eval", "pin_memory"})
@@ -122,9 +123,13 @@ class Tracer:
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
             passed = len(self._way)
             value = self.trace(node.value, scope, depth + 1)
-            of = f"[{ast.unparse(node.slice)}]"
-            self._way[passed:] = [(f"{key}{of}", where, line) for key, where, line in self._way[passed:]]
             part = self._entry(value, node.slice.value)
+            key, names = node.slice.value, {name: where for name, where, _ in self._way[passed:]}
+            if part is not None and is_told_apart(self.script, value.node, key, part, names):
+                of = f"[{ast.unparse(node.slice)}]"
+                self._way[passed:] = [
+                    (f"{name}{of}", where, line) for name, where, line in self._way[passed:]
+                ]
             return self.trace(part, value.scope, depth + 1) if part is not None else found
         if isinstance(node, ast.Attribute) and not self._own_attribute(node, scope):
             part_of = self.attribute(node, scope, depth + 1)
@@ -159,12 +164,45 @@ class Tracer:
         for method in methods:
             read = line if method.node is scope.node else _ELSEWHERE
             for binding in self._chosen(key, method, depth, read=read):
+                if self._is_set_again(key, binding, method, methods, depth):
+                    return None  # it is what the object has by then
                 self._way.append((key, method, read))
                 return self._of(binding, method, depth)
         for each in scope.own.body:
             if isinstance(each, ast.Assign) and key.partition(".")[2] in map(key_of, each.targets):
                 return self.trace(each.value, self.top, depth + 1)
         return None
+
+    def _is_set_again(
+        self, key: str, binding: Binding, method: Scope, methods: list[Scope], depth: int
+    ) -> bool:
+        """Return whether another method, which the script calls, gives an attribute another plain value."""
+        if binding.kind != "value" or binding.path or getattr(method.node, "name", "") != "__init__":
+            return False
+        name = key.partition(".")[2]
+        setters = [each for each in methods if each is not method and self._sets(each, name)]
+        called = [each for each in setters if next(self.calls(each), None) is not None]
+        if not called:
+            return False
+        passed = len(self._way)
+        plain = not isinstance(self.trace(binding.value, method, depth + 1).node, ast.Call)
+        again = plain and any(self._gives(each, key, depth) for each in called)
+        del self._way[passed:]
+        return again
+
+    def _gives(self, method: Scope, key: str, depth: int) -> bool:
+        """Return whether a method sets an attribute outside of its loops, if not by what it has already."""
+        loops = [
+            each for each in here(method.node.body) if isinstance(each, ast.For | ast.AsyncFor | ast.While)
+        ]
+        within = {
+            id(each.value) for loop in loops for each in here(loop.body) if isinstance(each, ast.Assign)
+        }
+        given = any(id(each.value) not in within for each in self._chosen(key, method, depth))
+        return given or any(
+            not each.loops and each.sets(key) and self._takes(each, method)
+            for each in self._changes(method).get(key, ())
+        )
 
     def _chosen(self, key: str, scope: Scope, depth: int, line: int = 0, read: int = 0) -> Iterator[Binding]:
         """Yield the bindings that may hold: not those of a branch that defaults do not take, nor a name's own.

@@ -304,15 +304,49 @@ class _Writer(LoopMethods, UpdateMethods):
 
     def _opened_for(self, methods: list[Method], effect: Effect) -> list[Method]:
         name, wanted = self._place_of(effect, methods), f"what line {effect.at.lineno} does: {effect.text}"
-        self.left.append(f"{name}(): do there what line {effect.at.lineno} does: `{effect.text}`.")
         within = "loss" if name == "step" and any(each.name == "loss" for each in methods) else name
-        line = (
-            f"...  # {wanted}" if within == name else f"...  # for a step() in place of this loss(), {wanted}"
+        once = name == "step" and self._is_done_once(effect)
+        if once:
+            done = f"what line {effect.at.lineno} does once, before the loop: "
+            wanted = f"{done}{effect.text}"
+            self.left.append(f"{within}(): have it train with {done}`{effect.text}`.")
+        else:
+            self.left.append(f"{name}(): do there what line {effect.at.lineno} does: `{effect.text}`.")
+        instead = (
+            ""
+            if within == name
+            else "have it train with "
+            if once
+            else "for a step() in place of this loss(), "
         )
+        line = f"...  # {instead}{wanted}"
         parameters = {"before_update": ("model",), "optimizer": ("model",)}.get(name, ())
         if all(each.name != within for each in methods):
             return [*methods, Method(within, parameters, [line])]
         return [each if each.name != within else _opened(each, line, parameters) for each in methods]
+
+    def _is_done_once(self, effect: Effect) -> bool:
+        """Return whether an effect stands before the loop in its function, or at the top level, in no other loop."""
+        assert self.loop is not None
+        for scope in self.tracer.scopes:
+            inner = list(here(scope.node.body))
+            if effect.at in inner or effect.node in inner:
+                loops = [each for each in inner if isinstance(each, ast.For | ast.AsyncFor | ast.While)]
+                around = any(effect.at in here(each.body) or effect.at in each.body for each in loops)
+                after = scope.node is self.loop.scope.node and effect.at.lineno > self.loop.node.lineno
+                outer = isinstance(scope.node, ast.Module) or (
+                    scope.own is None and self._is_called_once(scope)
+                )
+                return outer and not around and not after
+        return False
+
+    def _is_called_once(self, scope: Scope) -> bool:
+        """Return whether the script calls a function in one place, at the top level and in no loop."""
+        callers = list(self.tracer.calls(scope))
+        if len(callers) != 1 or not isinstance(callers[0][1].node, ast.Module):
+            return False
+        loops = (each for each in here(self.script.tree.body) if isinstance(each, ast.For | ast.While))
+        return all(callers[0][0] not in here(each.body) for each in loops)
 
     def _place_of(self, effect: Effect, methods: list[Method]) -> str:
         """Return the method that should have an effect: one between backward and update is `before_update`'s."""
