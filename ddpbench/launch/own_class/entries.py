@@ -21,10 +21,10 @@ class _Use:
     node: ast.Name
     parent: ast.AST
     outer: ast.AST | None
-    """What the parent is part of."""
+    """The node that the parent is part of."""
     further: ast.AST | None
     direct: bool
-    """Whether it is the name, in its own scope, by which the entry is read."""
+    """True for the name, in its own scope, by which the entry is read."""
 
 
 def is_told_apart(
@@ -58,13 +58,13 @@ def is_told_apart(
             parent = above[id(each)]
             outer = above.get(id(parent))
             use = _Use(each, parent, outer, above.get(id(outer)), own.get(id(each)) == name)
-            if not isinstance(each.ctx, ast.Load) or not isinstance(parent, ast.Call | ast.keyword):
-                given = [] if _is_seen(use, made, key, nested=nested) else None
-            else:
+            if isinstance(each.ctx, ast.Load) and isinstance(parent, ast.Call | ast.keyword):
                 given = _given(script, use)
-            if given is None:
+                if given is None:
+                    return False
+                todo += given
+            elif not _is_seen(use, made, key, nested=nested):
                 return False
-            todo += given
     return True
 
 
