@@ -1,20 +1,23 @@
 """Names of cases: by what distinguishes each from those it stands among, every setting in the words of `FACETS`.
 
 One `Namer` holds all cases of a table, a figure, a text or a run, and gives each a name that no other of them has:
-**full** for terminals and data (`ddp · 2 ranks · 25 MiB buckets · lr=0.1`), **short** for figures and tables (`DDP, 2
-ranks, 25 MiB buckets`), **spoken** for sentences (`DDP at 2 ranks (25 MiB buckets)`). No other module makes names.
+**full** for terminals (`ddp · 2 ranks · 25 MiB buckets · 1 thread per rank`), **short** for figures and tables (`DDP, 2
+ranks, 25 MiB buckets`), **spoken** for sentences (`DDP at 2 ranks (25 MiB buckets)`), **key** for data, by which files
+of several versions are matched (`ddp · 2 ranks · 25 MiB buckets · threads_per_rank=1`). No other module makes names.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from ddpbench.spec.case import Case
-from ddpbench.spec.grouping import FACETS, OPTIONS, differing, option_word, option_words, varied
+from ddpbench.spec import environment
+from ddpbench.spec.case import OWN_TYPES, Case
+from ddpbench.spec.grouping import FACETS, OPTIONS, VARIANT, differing, option_word, option_words, varied
 from ddpbench.strategies.traits import as_ring, is_ring, rings_among, traits_of
 from ddpbench.texts import JOINT, on_one_line
 from ddpbench.units import counted
@@ -24,6 +27,15 @@ EVERY = tuple(name for name, facet in FACETS.items() if facet.role != "bookkeepi
 """All fields that distinguish cases."""
 _OF_CLASSES = ("strategy", "algorithm")
 """Fields that may name a class in a user's own file; their words name the class without the file."""
+_CHOSEN = ("strategy", "algorithm", "schedule")
+_IN_LABEL = {
+    *_CHOSEN,
+    *_PLACE,
+    *OPTIONS,
+    *("workload", "bucket_cap_mb", "loader_workers", "data", "fabric", "dilation", "shrink", "precision"),
+    "recovery",
+}
+"""Fields that `Case.label` tells, or keys in a way of their own."""
 _Words = Callable[[Case], list[str]]
 
 
@@ -58,6 +70,14 @@ class Namer:
         """Return its label and what distinguishes it from others of that label; leave out the words in `but`."""
         first, *words = self._among(case)._full[case]
         return JOINT.join([first, *(word for word in words if word not in but)])
+
+    def key(self, case: Case) -> str:
+        """Return the name in data, which is never worded anew: its label, and settings that differ as `name=value`."""
+        return self._among(case)._keys[case]
+
+    def variant_key(self, case: Case, *, more: Iterable[str] = ()) -> str:
+        """Return the name that data has of a curve: spoken strategy, the words for its variant, and `more` words."""
+        return " ".join([self.spoken_strategy(case), *_variant_words(case, self._cases), *more])
 
     def short(self, case: Case, of: Iterable[str] | None = None, *, layouts: bool = True) -> str:
         """Return its strategy as figures name it, its ranks, and what distinguishes it from others of that strategy.
@@ -129,6 +149,14 @@ class Namer:
             group = _Group(members, self._called)
             found |= {case: [*on_one_line(label).split(JOINT), *group.words(case, EVERY)] for case in members}
         return _unique(found, _twice(map(tuple, found.values())))
+
+    @cached_property
+    def _keys(self) -> dict[Case, str]:
+        """Names in data, by case."""
+        found: dict[Case, list[str]] = {}
+        for label, members in _grouped(self._cases, lambda case: case.label):
+            found |= {case: [label, *words] for case, words in _key_words(members)}
+        return {case: on_one_line(JOINT.join(words)) for case, words in found.items()}
 
     @cached_property
     def _parts(self) -> dict[Case, list[str]]:
@@ -221,6 +249,65 @@ class _Group:
         if name in _OF_CLASSES:
             return partial(_class_word, name, _clashing(name, members))
         return lambda case: [FACETS[name].word(case)]
+
+
+def _key_words(cases: Sequence[Case]) -> Iterator[tuple[Case, list[str]]]:
+    """Yield cases of one label with their words in keys; settings are compared within a workload."""
+    workloads = _grouped(cases, lambda case: case.workload)
+    chosen = differing(cases, _CHOSEN)
+    for workload, members in workloads:
+        first = [workload.removeprefix("replay:")] if len(workloads) > 1 else []
+        settings = [_key_settings(case) for case in members]
+        every = dict.fromkeys(key for each in settings for key in each)
+        apart = [key for key in every if any(each.get(key) != settings[0].get(key) for each in settings)]
+        if ("", "local_batch") in apart and ("", "global_batch") in apart:
+            apart.remove(("", "global_batch"))
+        for case, own in zip(members, settings, strict=True):
+            choices = [_key_choice(getattr(case, name)) for name in chosen]
+            yield case, [*choices, *first, *(_key_word(*key, own[key]) for key in apart if key in own)]
+
+
+def _key_settings(case: Case) -> dict[tuple[str, str], Any]:
+    """Return the settings that are not in a label, by field of `OPTIONS` (empty for none) and name."""
+    options = ("workload_options_json", "options_json", "env_json")
+    found = {(name, key): value for name in options for key, value in OPTIONS[name](case).items()}
+    return found | {("", name): getattr(case, name) for name in EVERY if name not in _IN_LABEL}
+
+
+def _key_choice(value: str) -> str:
+    return value.rpartition(":")[0] or value.replace("_", " ")
+
+
+def _key_word(of: str, name: str, value: Any) -> str:
+    if of == "env_json":
+        return environment.words(name, value)
+    if name == "dtype" and value == OWN_TYPES:
+        return "own types"
+    if name in ("dtype", "device", "backend", "launcher"):
+        return str(value)
+    return _assigned(name, value)
+
+
+def _assigned(name: str, value: Any) -> str:
+    return f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+
+
+def _variant_words(case: Case, among: Iterable[Case]) -> list[str]:
+    """Return a case's words for what differs in variant among those of its strategy, as keys of curves have them."""
+    same = [other for other in among if other.strategy == case.strategy]
+    found: list[str] = []
+    for name in differing(same, VARIANT):
+        if name in OPTIONS:
+            only = varied(same, name)
+            own = {key: value for key, value in OPTIONS[name](case).items() if key in only}
+            if name == "env_json":
+                own = {key: value or "unset" for key, value in own.items()}
+            found += [_assigned(key, value) for key, value in own.items()]
+        else:
+            word = FACETS[name].word(case)
+            clashing = name in _OF_CLASSES and word in _clashing(name, same)
+            found.append(f"{word} ({getattr(case, name).rpartition(':')[0]})" if clashing else word)
+    return list(dict.fromkeys(word for word in found if word))
 
 
 def columns(cases: Sequence[Case], of: Iterable[str] = EVERY) -> list[Setting]:

@@ -28,12 +28,14 @@ from ddpbench.analysis.results import (
 )
 from ddpbench.analysis.scaling.curves import CurveLaws
 from ddpbench.analysis.sentences import headline
-from ddpbench.analysis.summary import RunSummary
+from ddpbench.analysis.summary import Decided, Failure, RunSummary
+from ddpbench.naming import Namer
 
 
 def embedded_json(summary: RunSummary) -> str:
     """Return the whole summary as JSON: every number of the page, and those it has no room for."""
     about, course, said = summary.about, summary.course, summary.conclusions
+    names = Namer(summary.planned.values())
     steps, sent, training = summary.steps, summary.communication, summary.training
     results = {
         "launches": columns_of(LaunchResult, steps.launches),
@@ -68,7 +70,7 @@ def embedded_json(summary: RunSummary) -> str:
             }
             for item in said.findings
         ],
-        **({"claims": [asdict(one) for one in said.claims]} if said.claims else {}),
+        **({"claims": [_claim(one) for one in said.claims]} if said.claims else {}),
         "validity": list(said.validity),
         "checks": {
             "outcome": said.checks.outcome,
@@ -76,7 +78,7 @@ def embedded_json(summary: RunSummary) -> str:
             "violations": [violation.to_json() for violation in said.checks.violations],
         },
         "fabrics": [asdict(one) for one in sent.fabrics],
-        "failures": [{name: getattr(item, name) for name in _FAILURE} for item in course.failures],
+        "failures": [_failure(item, names.key(summary.planned[item.case_id])) for item in course.failures],
         "machine": about.machine,
         "experiment_toml": about.experiment_toml,
         "laws": [_curve(curve) for curve in steps.laws],
@@ -88,8 +90,25 @@ def embedded_json(summary: RunSummary) -> str:
 
 
 def _curve(curve: CurveLaws) -> dict[str, Any]:
-    case = {"strategy": curve.case.strategy, "algorithm": curve.case.algorithm}
-    return {field.name: getattr(curve, field.name) for field in fields(curve) if field.name != "case"} | case
+    own = {
+        field.name: getattr(curve, field.name) for field in fields(curve) if field.name not in ("case", "key")
+    }
+    return own | {
+        "name": curve.key,
+        "strategy": curve.case.strategy,
+        "algorithm": curve.case.algorithm,
+    }
+
+
+def _claim(claim: Decided) -> dict[str, Any]:
+    told = asdict(claim)
+    for pair in told["pairs"]:
+        del pair["briefly"]
+    return told
+
+
+def _failure(item: Failure, label: str) -> dict[str, Any]:
+    return {name: getattr(item, name) for name in _FAILURE} | {"label": label}
 
 
 def _plain(value: Any) -> Any:

@@ -51,6 +51,7 @@ def handmade(
     case = case_of("single", 1)
     told = CaseHistory(
         label=case.label,
+        key=case.label,
         case=case,
         points=tuple(points),
         levels=tuple(

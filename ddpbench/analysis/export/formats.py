@@ -80,7 +80,7 @@ def _pytest_benchmark(run: RunDir, table: str) -> bytes:
         "benchmarks": [
             _benchmark(
                 case,
-                names.full(case.case),
+                names.key(case.case),
                 plan.experiment,
                 extra_info(case, rows[case.case_id], identity),
             )

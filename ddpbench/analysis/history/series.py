@@ -86,6 +86,8 @@ class CaseHistory:
     """A case over runs: a point for each from the first that has it to the last."""
 
     label: str
+    key: str
+    """Its name in data."""
     case: Case
     points: tuple[Point, ...]
     levels: tuple[Level, ...]
@@ -148,9 +150,10 @@ def history_of(sides: Sequence[Side], *, only: str = "", alpha: float = ALPHA) -
         raise RequestError(
             f"no two of these {len(sides)} runs have a case in common: cases are matched by what they specify"
         )
-    kept = [one for one in shared if only.lower() in names.full(one[0].case).lower()]
+    called = {first.case: (names.full(first.case), names.key(first.case)) for first, _ in shared}
+    kept = [one for one in shared if any(only.lower() in name.lower() for name in called[one[0].case])]
     if not kept:
-        known = sorted(names.full(first.case) for first, _ in shared)
+        known = sorted(name for name, _ in called.values())
         near = meant(only, {*known, *" ".join(known).split()})
         raise RequestError(f"--case {only}: no case is called so; {near}known: {', '.join(known)}")
     pointed = [(first, _points(runs, sides)) for first, runs in kept]
@@ -159,9 +162,7 @@ def history_of(sides: Sequence[Side], *, only: str = "", alpha: float = ALPHA) -
     fewest = fewest_values(level)
     if max(counts) < fewest:  # none is long enough yet: what all of them need, and not what the longest would
         fewest = fewest_values(alpha / len(counts))
-    cases = tuple(
-        _case(names.full(first.case), first.case, points, level, fewest) for first, points in pointed
-    )
+    cases = tuple(_case(called[first.case], first.case, points, level, fewest) for first, points in pointed)
     return History(
         sides=tuple(sides),
         cases=cases,
@@ -210,14 +211,17 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def _case(label: str, case: Case, points: tuple[Point, ...], level: float, fewest: int) -> CaseHistory:
+def _case(
+    called: tuple[str, str], case: Case, points: tuple[Point, ...], level: float, fewest: int
+) -> CaseHistory:
     measured = [point for point in points if point.step is not None]
     enough = len(measured) >= fewest
     logs = [point.log for point in measured]
     cuts = change_points(logs, level) if enough else ()
     parts = [measured[begin:end] for begin, end in pairwise((0, *cuts, len(measured)))]
     return CaseHistory(
-        label=label,
+        label=called[0],
+        key=called[1],
         case=case,
         points=points,
         levels=tuple(_level(part) for part in parts if part),

@@ -284,7 +284,7 @@ def to_json(history: History) -> dict[str, Any]:
 
 def _case(history: History, case: CaseHistory) -> dict[str, Any]:
     return {
-        "label": case.label,
+        "label": case.key,
         "case_id": case.case.case_id,
         "runs": len(case.measured),
         "verdict": "changed" if case.changes else "no change shown" if case.enough else "not enough runs",

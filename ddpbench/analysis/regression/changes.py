@@ -22,6 +22,7 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.read.walls import begin_wall_s, launches_wall_s, round_wall_s, session_walls_s
 from ddpbench.analysis.regression.apart import across, drifts_of, within
+from ddpbench.analysis.regression.near import as_other_has_it
 from ddpbench.analysis.regression.sides import Side
 from ddpbench.analysis.statistics.correlation import (
     IN_TURN_FROM,
@@ -395,9 +396,9 @@ def _reason(
         others = [mine or other for mine, other in left if (mine is None) == (a is not None)]
         if any(_key(one.case, but) == _key(own.case, but) for one in others if one is not None):
             return "the sides have it differently often: which is compared with which is not known"
-        near = [_setting_apart(own.case, one.case) for one in others if one is not None]
+        near = [as_other_has_it(own.case, one.case) for one in others if one is not None]
         outcome = next((words for words in near if words), "")
-        return f"it is in {side.name} alone{f'; the other has it with {outcome}' if outcome else ''}"
+        return f"it is in {side.name} alone{f'; the other has it {outcome}' if outcome else ''}"
     return unusable(a, base.name) or unusable(b, new.name)
 
 
@@ -426,12 +427,6 @@ class _Told:
     mean: float | None = None
     mean_most: float | None = None
     tail: bool = False
-
-
-def _setting_apart(own: Case, other: Case) -> str:
-    """Return the one setting in which two cases differ, as the other has it; empty where they differ in more."""
-    names = [name for name in grouping.differing([own, other]) if name != "experiment"]
-    return ", ".join(Namer([own, other]).apart(other, names)) if len(names) == 1 else ""
 
 
 def _told(rounds: int, ratio: Interval, margin: float, fewest: int) -> _Told:

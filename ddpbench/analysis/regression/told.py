@@ -14,6 +14,7 @@ from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.resolution import DRIFT
 from ddpbench.analysis.statistics.tails import missed_words
 from ddpbench.escaping import escape_markdown, escape_markdown_code, markdown_row
+from ddpbench.naming import Namer
 from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
 from ddpbench.units import (
     counted,
@@ -265,6 +266,7 @@ def _side(side: Side) -> str:
 
 def to_json(changes: Changes) -> dict[str, Any]:
     """Return a comparison as a JSON object; times are seconds, ratios new over base."""
+    names = Namer(change.case for change in changes.changes)
     return {
         "base": {"path": str(changes.base.path), "git_commit": changes.base.commit},
         "new": {"path": str(changes.new.path), "git_commit": changes.new.commit},
@@ -278,13 +280,13 @@ def to_json(changes: Changes) -> dict[str, Any]:
         "resolvable": changes.resolvable,
         "wanted": changes.wanted,
         "wanted_in_turn_s": changes.wanted_s,
-        "cases": [_case(change, changes.wanted) for change in changes.changes],
+        "cases": [_case(change, names.key(change.case), changes.wanted) for change in changes.changes],
     }
 
 
-def _case(change: Change, wanted: float) -> dict[str, Any]:
+def _case(change: Change, label: str, wanted: float) -> dict[str, Any]:
     return {
-        "label": change.label,
+        "label": label,
         "verdict": change.verdict,
         "reason": change.reason,
         "broken": change.broken,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.groups import grouped, panels
-from ddpbench.analysis.findings.wording import conditions, name_of
+from ddpbench.analysis.findings.wording import conditions, key_of, name_of
 from ddpbench.analysis.judging import speedup_over
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.scaling.fits import Fit
@@ -36,6 +36,8 @@ class CaseCurve:
     """
 
     name: str
+    key: str
+    """The name that data has of it."""
     shared: tuple[str, ...]
     """What its cases share, in words: the workload first."""
     panel: int
@@ -65,6 +67,8 @@ class CurveLaws:
     """A curve by name and by its cases' ids, and what laws make of it."""
 
     name: str
+    key: str
+    """The name that data has of it."""
     shared: tuple[str, ...]
     """What its cases share, in words: the workload first."""
     panel: int
@@ -110,12 +114,13 @@ def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
                 seen.add(ids)
                 alike = [run for run in others if run.case.nodes == runs[0].case.nodes] or others
                 beside = [run for run in own if run.case.strategy != strategy]
-                words = [name_of(runs[-1], alike[0] if alike else None, beside)]
-                if len(caps) > 1:
-                    words.append(f"with {FACETS['bucket_cap_mb'].word(runs[-1].case)}")
+                other = alike[0] if alike else None
+                more = [f"with {FACETS['bucket_cap_mb'].word(runs[-1].case)}"] if len(caps) > 1 else []
+                more += [nodes] if nodes else []
                 found.append(
                     CaseCurve(
-                        name=" ".join([*words, *([nodes] if nodes else [])]),
+                        name=" ".join([name_of(runs[-1], other, beside), *more]),
+                        key=" ".join([key_of(runs[-1], other, beside), *more]),
                         shared=_shared(runs[-1]),
                         panel=number,
                         variant=variant,
@@ -195,6 +200,7 @@ class LawsOf:
         return tuple(
             CurveLaws(
                 name=curve.name,
+                key=curve.key,
                 shared=curve.shared,
                 panel=curve.panel,
                 variant=curve.variant,
