@@ -57,6 +57,7 @@ class Namer:
         self._whole = among
         self._called: _Called = _Called(self._cases) if among is None else among._called
         self._all = _Group(self._cases, self._called)
+        self._labelled = _Labelled(self._cases, self._called)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Send none of it to other processes: each row of a page has it, and what is drawn has its names as texts."""
@@ -68,16 +69,12 @@ class Namer:
 
     def full(self, case: Case, *, but: Collection[str] = ()) -> str:
         """Return its label and what distinguishes it from others of that label; leave out the words in `but`."""
-        first, *words = self._among(case)._full[case]
+        first, *words = self._among(case)._labelled.full[case]
         return JOINT.join([first, *(word for word in words if word not in but)])
 
     def key(self, case: Case) -> str:
         """Return the name in data, which is never worded anew: its label, and settings that differ as `name=value`."""
-        return self._among(case)._keys[case]
-
-    def variant_key(self, case: Case, *, more: Iterable[str] = ()) -> str:
-        """Return the name that data has of a curve: spoken strategy, the words for its variant, and `more` words."""
-        return " ".join([self.spoken_strategy(case), *_variant_words(case, self._cases), *more])
+        return self._among(case)._labelled.keys[case]
 
     def short(self, case: Case, of: Iterable[str] | None = None, *, layouts: bool = True) -> str:
         """Return its strategy as figures name it, its ranks, and what distinguishes it from others of that strategy.
@@ -118,7 +115,7 @@ class Namer:
 
     def shared(self, among: Iterable[Case] | None = None) -> list[str]:
         """Return the words that all full names share, or those of `among`; none if there is one case alone."""
-        first, *others = (self._full[case] for case in (self._cases if among is None else among))
+        first, *others = (self._labelled.full[case] for case in (self._cases if among is None else among))
         return [word for word in first[1:] if others and all(word in other[1:] for other in others)]
 
     def strategy(self, case: Case) -> str:
@@ -140,23 +137,6 @@ class Namer:
     def _alike(self) -> dict[str, _Group]:
         """Cases of one strategy, by its name in sentences."""
         return {name: _Group(of, self._called) for name, of in _grouped(self._cases, self.spoken_strategy)}
-
-    @cached_property
-    def _full(self) -> dict[Case, list[str]]:
-        """Words of the full names, by case."""
-        found: dict[Case, list[str]] = {}
-        for label, members in _grouped(self._cases, lambda case: case.label):
-            group = _Group(members, self._called)
-            found |= {case: [*on_one_line(label).split(JOINT), *group.words(case, EVERY)] for case in members}
-        return _unique(found, _twice(map(tuple, found.values())))
-
-    @cached_property
-    def _keys(self) -> dict[Case, str]:
-        """Names in data, by case."""
-        found: dict[Case, list[str]] = {}
-        for label, members in _grouped(self._cases, lambda case: case.label):
-            found |= {case: [label, *words] for case, words in _key_words(members)}
-        return {case: on_one_line(JOINT.join(words)) for case, words in found.items()}
 
     @cached_property
     def _parts(self) -> dict[Case, list[str]]:
@@ -193,6 +173,36 @@ class _Called:
     def workload(self, case: Case) -> str:
         """Return its workload, shortened where no other has the same short name."""
         return self._workloads.get(case.workload, case.workload)
+
+
+class _Labelled:
+    """Names of cases that begin with their labels."""
+
+    def __init__(self, cases: Iterable[Case], called: _Called) -> None:
+        self._cases = cases
+        self._called = called
+
+    @cached_property
+    def _groups(self) -> list[tuple[str, list[Case]]]:
+        return _grouped(self._cases, lambda case: case.label)
+
+    @cached_property
+    def full(self) -> dict[Case, list[str]]:
+        """Words of the full names, by case."""
+        found: dict[Case, list[str]] = {}
+        for label, members in self._groups:
+            group = _Group(members, self._called)
+            found |= {case: [*on_one_line(label).split(JOINT), *group.words(case, EVERY)] for case in members}
+        return _unique(found, _twice(map(tuple, found.values())))
+
+    @cached_property
+    def keys(self) -> dict[Case, str]:
+        """Names in data, by case."""
+        return {
+            case: on_one_line(JOINT.join([label, *words]))
+            for label, members in self._groups
+            for case, words in _key_words(members)
+        }
 
 
 class _Group:
@@ -249,6 +259,11 @@ class _Group:
         if name in _OF_CLASSES:
             return partial(_class_word, name, _clashing(name, members))
         return lambda case: [FACETS[name].word(case)]
+
+
+def curve_key(case: Case, among: Collection[Case], *, more: Iterable[str] = ()) -> str:
+    """Return the name that data has of a case's curve: spoken strategy, words for its variant, and `more` words."""
+    return " ".join([Namer(among).spoken_strategy(case), *_variant_words(case, among), *more])
 
 
 def _key_words(cases: Sequence[Case]) -> Iterator[tuple[Case, list[str]]]:

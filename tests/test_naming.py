@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpbench.naming import EVERY, JOINT, Namer, columns, ranks_of
+from ddpbench.analysis.export.formats import exported
+from ddpbench.analysis.regression import changes_of, read_side
+from ddpbench.analysis.regression.told import to_json
+from ddpbench.naming import EVERY, JOINT, Namer, columns, curve_key, ranks_of
+from ddpbench.records.plan import read_plan
 from ddpbench.spec import Case
 from ddpbench.spec.grouping import FACETS, OPTIONS, option_words
+from tests.kept import summary_of, unpacked
 from tests.spec.test_grouping import AXES, BASE
 
 DDP = Case(workload="mlp", strategy="ddp", world_size=2, bucket_cap_mb="default", global_batch=16)
@@ -73,6 +79,115 @@ def test_a_workload_is_told_before_what_differs_within_it() -> None:
 def test_an_option_called_as_a_setting_is_an_option() -> None:
     first, second = (replace(DDP, workload_options_json=json.dumps({"seed": seed})) for seed in (0, 1))
     assert called(first, second) == [f"{DDP.label} · seed=0", f"{DDP.label} · seed=1"]
+
+
+IMAGES, NARROW = "experiments/claim_images.py:Images", "experiments/claim_layers.py:Narrow"
+KEYS: dict[str, list[str]] = {
+    "claim_data_parallel": [
+        f"data_parallel · 2 ranks · {NARROW}",
+        f"ddp · 2 ranks · default buckets · {NARROW}",
+        "data_parallel · 2 ranks · mlp:large",
+        "ddp · 2 ranks · default buckets · mlp:large",
+        f"single · 1 rank · {NARROW}",
+        "single · 1 rank · mlp:large",
+    ],
+    "claim_input_bound": [
+        f"{case}{data} · {workload}"
+        for workload in ("gpt:nano", IMAGES)
+        for case in ("single · 1 rank", "ddp · 2 ranks · default buckets")
+        for data in (" · data in memory", "", " · 1 loader worker")
+    ],
+    "frameworks": [
+        "single · 1 rank · data in memory · torchrun",
+        "ddp · 1 rank · default buckets · data in memory",
+        "ddp · 2 ranks · default buckets · data in memory",
+        "accelerate · 1 rank · default buckets · data in memory",
+        "accelerate · 2 ranks · default buckets · data in memory",
+        "lightning · 1 rank · default buckets · data in memory · api=trainer",
+        "lightning · 1 rank · default buckets · data in memory · api=fabric",
+        "lightning · 2 ranks · default buckets · data in memory · api=trainer",
+        "lightning · 2 ranks · default buckets · data in memory · api=fabric",
+        "hf_trainer · 1 rank · default buckets · data in memory",
+        "hf_trainer · 2 ranks · default buckets · data in memory",
+        "deepspeed · 1 rank · data in memory",
+        "deepspeed · 2 ranks · data in memory",
+        "ray_train · 1 rank · default buckets · data in memory · launched by ray",
+        "ray_train · 2 ranks · default buckets · data in memory · launched by ray",
+        "tf_mirrored · 1 rank · data in memory",
+        "tf_mirrored · 2 ranks · data in memory",
+        "tf_multi_worker · 1 rank · data in memory",
+        "tf_multi_worker · 2 ranks · data in memory",
+        "single · 1 rank · data in memory · local",
+    ],
+    "quick-two-cores-gloo": [
+        "single · 1 rank · threads_per_rank=1",
+        "single · 1 rank · threads_per_rank=2",
+        "independent · 2 ranks",
+        "data_parallel · 2 ranks",
+        "ddp · 1 rank · default buckets",
+        "ddp · 2 ranks · default buckets",
+        "ddp · 2 ranks · 1 MiB buckets",
+        "master · 2 ranks",
+    ],
+}
+"""Names that files of kept runs have carried since the first version that wrote them."""
+LAWS = {
+    "claim_data_parallel": 2 * ["DataParallel (threads)", "DDP"],
+    "claim_input_bound": 6 * ["DDP"],
+    "frameworks": [
+        *(
+            "DDP",
+            "Accelerate",
+            "Lightning api=trainer",
+            "Lightning api=fabric",
+            "the HF Trainer",
+            "DeepSpeed",
+        ),
+        *("TF Mirrored", "TF MultiWorker"),
+    ],
+    "quick-two-cores-gloo": [
+        "independent ranks",
+        "DataParallel (threads)",
+        "DDP with default buckets",
+        "master",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_names_in_files_of_a_kept_run_stay(name: str, tmp_path: Path) -> None:
+    run = unpacked(name, tmp_path)
+    said = json.loads(exported(run, "pytest-benchmark"))["benchmarks"]
+    experiment = read_plan(run).experiment
+    assert [one["name"] for one in said] == KEYS[name]
+    assert [one["fullname"] for one in said] == [f"{experiment}::{key}" for key in KEYS[name]]
+    changes = to_json(changes_of(read_side(run, "a"), read_side(run, "b")))
+    assert [one["label"] for one in changes["cases"]] == KEYS[name]
+    assert [one["name"] for one in summary_of(name)["laws"]] == LAWS[name]
+
+
+def test_a_key_has_settings_as_an_experiment_gives_them() -> None:
+    def keys(*cases: Case) -> list[str]:
+        return [Namer(cases).key(case).removeprefix(f"{DDP.label} · ") for case in cases]
+
+    own = replace(DDP, dtype="own")
+    torchrun = replace(DDP, launcher="torchrun")
+    other = replace(DDP, seed=3, local_batch=4, global_batch=8)
+    assert keys(DDP, other) == ["local_batch=8 · seed=0", "local_batch=4 · seed=3"]
+    assert keys(DDP, own, torchrun) == ["local · float32", "local · own types", "torchrun · float32"]
+    assert keys(DDP, replace(DDP, env_json='{"A": "1", "B": ""}')) == [DDP.label, "A=1 · B unset"]
+    assert keys(with_options(), with_options(accumulate=2)) == ["accumulate=1", "accumulate=2"]
+    files = [replace(DDP, strategy=f"{name}.py:TopK") for name in "ab"]
+    assert [Namer(files).key(case).rpartition(" · ")[2] for case in files] == ["a.py", "b.py"]
+    replay = replace(DDP, workload="replay:resnet50", compute="synthetic")
+    assert keys(DDP, replay) == ["mlp", "resnet50"]
+
+
+def test_the_key_of_a_curve_has_no_brackets_but_its_strategys() -> None:
+    algorithms = [replace(DDP, algorithm=name, bucket_cap_mb=None) for name in ("all_reduce", "ring")]
+    assert [curve_key(case, algorithms) for case in algorithms] == ["DDP all reduce", "DDP ring"]
+    unset = replace(DDP, env_json='{"A": ""}')
+    assert [curve_key(case, [DDP, unset]) for case in (DDP, unset)] == ["DDP", "DDP A=unset"]
 
 
 def drawn(values: list[dict[str, object]]) -> list[Case]:

@@ -101,10 +101,10 @@ def _curve(curve: CurveLaws) -> dict[str, Any]:
 
 
 def _claim(claim: Decided) -> dict[str, Any]:
-    told = asdict(claim)
-    for pair in told["pairs"]:
-        del pair["briefly"]
-    return told
+    pairs = [
+        {name: value for name, value in asdict(pair).items() if name != "briefly"} for pair in claim.pairs
+    ]
+    return asdict(claim) | {"pairs": pairs}
 
 
 def _failure(item: Failure, label: str) -> dict[str, Any]:

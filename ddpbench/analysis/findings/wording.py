@@ -12,8 +12,9 @@ from ddpbench.analysis.read.pace import host_share, late_s
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.judgement import MARGIN, longer_or_shorter
 from ddpbench.analysis.statistics.stats import mean_step_s
-from ddpbench.naming import Namer, layout_of, ranks_of
+from ddpbench.naming import Namer, curve_key, layout_of, ranks_of
 from ddpbench.records import Compared
+from ddpbench.spec import Case
 from ddpbench.spec.grouping import SCALE, VARIANT, cap_words
 from ddpbench.strategies.traits import traits_of
 from ddpbench.units import format_at_most
@@ -209,32 +210,32 @@ def name_of(run: CaseRun, other: CaseRun | None = None, family: Iterable[CaseRun
         other: the one it is compared with.
         family: cases of which the same text speaks.
     """
-    names, more = _named(run, other, family)
-    return names.variant(run.case, VARIANT, layouts=False, more=more)
+    among, more = _beside(run, other, family)
+    return Namer(among).variant(run.case, VARIANT, layouts=False, more=more)
 
 
 def key_of(run: CaseRun, other: CaseRun | None = None, family: Iterable[CaseRun] = ()) -> str:
     """Return the same name as data has it, which is never worded anew."""
-    names, more = _named(run, other, family)
-    return names.variant_key(
-        run.case, more=[f"({words})" if words == _ANOTHER_PATH else words for words in more]
+    among, more = _beside(run, other, family)
+    return curve_key(
+        run.case, among, more=[f"({words})" if words == _ANOTHER_PATH else words for words in more]
     )
 
 
 _ANOTHER_PATH = "another path of training"
 
 
-def _named(run: CaseRun, other: CaseRun | None, family: Iterable[CaseRun]) -> tuple[Namer, list[str]]:
-    """Return the names of these cases, and words for what the first has beside its variant."""
+def _beside(run: CaseRun, other: CaseRun | None, family: Iterable[CaseRun]) -> tuple[list[Case], list[str]]:
+    """Return the cases of which a text speaks, and words for what the first has beside its variant."""
     case = run.case
-    others = [*([other] if other is not None else []), *family]
     more: list[str] = []
     linked = other is not None and traits_of(case).exchanges and traits_of(other.case).exchanges
     if other is not None and linked and case.nodes != other.case.nodes:
         more.append(layout_of(case))
     if other is not None and takes_another_path(run) and not takes_another_path(other):
         more.append(_ANOTHER_PATH)
-    return Namer([case, *(one.case for one in others)]), more
+    others = [*([other] if other is not None else []), *family]
+    return [case, *(one.case for one in others)], more
 
 
 def one_bucket(run: CaseRun) -> list[str]:
