@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ddpbench.report.captions import captioned, fullest, label_of, marks_of, setting_of
 from ddpbench.report.draw import style
-from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone
+from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone, rows_taken
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.words import launches_each
 
@@ -53,7 +53,7 @@ def section(rows: Sequence[Row]) -> Section | None:
         alt=f"Dot plot of samples/s of each case. {_HEADING}.",
         table=table,
         width_in=style.FULL_WIDTH_IN,
-        height_in=0.85 + 0.3 * (len(shown) + 1),
+        height_in=0.85 + 0.3 * rows_taken(groups),
         paint=partial(_paint, groups=groups),
         **on_phone(groups, _UNIT),
         label=label_of(shown),

@@ -11,7 +11,7 @@ import pytest
 
 DRAW = """
 import os
-from ddpbench.report.draw.canvas import text_width_in
+from ddpbench.report.draw.lines import text_width_in
 here = os.getcwd()
 assert text_width_in("a name", 9) > 0
 assert os.getcwd() == here

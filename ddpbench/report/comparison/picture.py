@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ddpbench.analysis.regression import Change, Changes
 from ddpbench.analysis.regression.told import value_words
 from ddpbench.report.draw import style
-from ddpbench.report.draw.canvas import text_width_in
+from ddpbench.report.draw.lines import text_width_in
 from ddpbench.report.parts import Cell, Column, Picture, Table
 
 if TYPE_CHECKING:

@@ -106,11 +106,6 @@ def mark(
     )
 
 
-def text_width_in(text: str, points: float) -> float:
-    """About how wide a text in DejaVu Sans is, its longest line; rather too wide than too narrow."""
-    return max(map(len, text.split("\n"))) * points * 0.62 / 72
-
-
 def spread(wanted: list[float], *, gap: float, low: float, high: float) -> list[float]:
     """Positions for labels, in the given order's places, at least `gap` apart and within low to high."""
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])

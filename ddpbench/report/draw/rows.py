@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.draw import style
-from ddpbench.report.draw.canvas import mark, text_width_in
+from ddpbench.report.draw.canvas import mark
+from ddpbench.report.draw.lines import in_lines, text_width_in
 from ddpbench.report.draw.sheet import Sheet
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _STACKED_PITCH_IN = 0.2
 _PHONE_ROW_IN = style.NARROW_WIDTH_IN - 0.32
+NAMES_IN = 2.5
+"""The most room for names next to the axes; longer ones are in several lines."""
+_HEADINGS_IN = style.FULL_WIDTH_IN - NAMES_IN - 1.0
 _THIN_PT, _SLIVER_PT = 3.0, 0.6
 """Narrower parts of a bar have no edge, which would cover them; what has no width is still seen."""
 
@@ -92,35 +95,62 @@ class Point:
     look: style.Look
     hollow: bool
     told: str
-    across: int = 200
-    """Characters that a line of its name holds next to the axes."""
 
     @property
     def lines(self) -> str:
-        """Its name in lines."""
-        return textwrap.fill(self.name, self.across)
+        """Its name in lines, next to the axes."""
+        return in_lines(self.name, NAMES_IN, style.TICK_PT)
 
 
 Groups = Sequence[tuple[str, bool, Sequence[Point]]]
 """Of rows: each a heading, whether it ran oversubscribed, and its points."""
 
 
+def rows_taken(groups: Groups, *, above: int = 0) -> int:
+    """Return how many rows `grouped_rows` takes for these groups."""
+    headings = sum(_heading(heading, over, above).count("\n") + 1 for heading, over, _ in groups)
+    return headings + sum(_rows(point, above) for _, _, points in groups for point in points)
+
+
+def _rows(point: Point, above: int) -> int:
+    """Return how many rows a point takes: two lines of a name fit beside one."""
+    if not above:
+        return max(1, point.lines.count("\n"))
+    return 2 if above == 1 else 2 + len(_stacked(point.name).split("\n"))
+
+
+def _stacked(name: str) -> str:
+    return in_lines(name, _PHONE_ROW_IN, style.NOTE_PT)
+
+
+def _heading(heading: str, over: bool, above: int) -> str:
+    """Return a group's heading in lines; bold letters are wider."""
+    text = f"{heading}{', oversubscribed' if over else ''}"
+    return in_lines(text, (_PHONE_ROW_IN if above else _HEADINGS_IN) / 1.1, style.LABEL_PT)
+
+
 def grouped_rows(axes: Axes, groups: Groups, xlabel: str, *, above: int = 0) -> None:
     """Points on horizontal rows from 0 on, under a heading for each group.
 
-    A point's words are in so many lines above it, so that it may use the whole width, or beside it where 0.
+    A point's words are beside it where `above` is 0. They are above it, so that it may use the whole width, in one line
+    where it is 1; where it is 2 its name has lines of its own.
     """
     place = 0.0
     ticks: list[tuple[float, str]] = []
     for heading, over, points in groups:
-        _head(axes, place, heading, len(points) * (1 + above), over=over, inset=0 if above else 4)
-        place += 1
+        lines = _heading(heading, over, above)
+        _head(
+            axes, place, lines, sum(_rows(one, above) for one in points), over=over, inset=0 if above else 4
+        )
+        place += lines.count("\n") + 1
         for point in points:
+            rows = _rows(point, above)
             words: dict[str, Any] = {"style": "normal" if point.estimate is not None else "italic"}
             if above:
                 _words_above(axes, place, point, above, over=over, **words)
-                place += above
+                place += rows - 1
             else:
+                place += (rows - 1) / 2
                 ticks.append((place, point.lines))
                 axes.text(
                     1.02,
@@ -142,7 +172,7 @@ def grouped_rows(axes: Axes, groups: Groups, xlabel: str, *, above: int = 0) -> 
                     aside=0.27,
                     sideways=True,
                 )
-            place += 1
+            place += 1 if above else (rows + 1) / 2
     axes.set_ylim(place - 0.5, -0.6)
     axes.set_yticks([at for at, _ in ticks], [name for _, name in ticks])
     axes.tick_params(axis="y", length=0)
@@ -157,13 +187,14 @@ def grouped_rows(axes: Axes, groups: Groups, xlabel: str, *, above: int = 0) -> 
 
 def _head(axes: Axes, place: float, heading: str, rows: int, *, over: bool, inset: int) -> None:
     """Write a group's heading above its rows, and shade them if it ran oversubscribed."""
+    more = heading.count("\n")
     if over:
         axes.axhspan(
-            place - 0.5, place + rows + 0.5, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0
+            place - 0.5, place + more + rows + 0.5, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0
         )
     axes.annotate(
-        f"{heading}{', oversubscribed' if over else ''}",
-        (0, place),
+        heading,
+        (0, place + more / 2),
         xycoords=("axes fraction", "data"),
         xytext=(inset, 0),
         textcoords="offset points",
@@ -173,20 +204,20 @@ def _head(axes: Axes, place: float, heading: str, rows: int, *, over: bool, inse
     )
 
 
-def _words_above(axes: Axes, place: float, point: Point, lines: int, *, over: bool, **words: Any) -> None:
-    """Write a point's name and words above it, in this number of lines."""
-    name = point.name
+def _words_above(axes: Axes, place: float, point: Point, above: int, *, over: bool, **words: Any) -> None:
+    """Write a point's name and words above it, in one line or, where `above` is 2, in several."""
     ground = style.OVERSUBSCRIBED_GROUND if over else style.GROUND
-    if lines > 1:
-        over_bar(axes, place + 0.5, name, "", ground=ground)
-    over_bar(axes, place + lines - 0.5, "" if lines > 1 else name, point.told, ground=ground, **words)
+    lines = _rows(point, above) - 1
+    if above > 1:
+        over_bar(axes, place + lines - 1.5, _stacked(point.name), "", ground=ground)
+    over_bar(axes, place + lines - 0.5, "" if above > 1 else point.name, point.told, ground=ground, **words)
 
 
 def on_phone(groups: Groups, xlabel: str) -> dict[str, Any]:
     """Return a picture's `narrow` and `narrow_in` for grouped rows."""
     words = [f"{point.name}   {point.told}" for _, _, points in groups for point in points]
     above = 1 if max(text_width_in(each, style.NOTE_PT) for each in words) <= _PHONE_ROW_IN else 2
-    rows = sum(1 + (1 + above) * len(points) for _, _, points in groups)
+    rows = rows_taken(groups, above=above)
     return {
         "narrow": partial(_stacked_rows, groups=groups, xlabel=xlabel, above=above),
         "narrow_in": (style.NARROW_WIDTH_IN, 0.65 + _STACKED_PITCH_IN * rows),

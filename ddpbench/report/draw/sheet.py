@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.report.draw import style
+from ddpbench.report.draw.lines import in_legend
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,10 +46,16 @@ class Sheet:
         self.figure.text(*self._place(x, y), text, **options)
 
     def legend(self, handles: Sequence[Any], *, columns: int, length: float = 1.6) -> None:
-        """A legend along the sheet's upper edge, read row by row; `length` of its lines in the font's size."""
+        """A legend along the sheet's upper edge, read row by row; `length` of its lines in the font's size.
+
+        In one column on a phone its names are in several lines where they are long: see `legend_lines`.
+        """
         # matplotlib fills columns first, so the handles are dealt out to its columns
         handles = [handle for column in range(columns) for handle in handles[column::columns]]
         phone = self.width_in <= style.NARROW_WIDTH_IN
+        if phone and columns == 1:
+            for handle in handles:
+                handle.set_label(in_legend(handle.get_label()))
         place = self._place(0.04 if phone else 0.1, self.height_in - 0.02)
         self.figure.legend(
             handles=handles,

@@ -13,7 +13,8 @@ from ddpbench.analysis.history.series import ABSENT
 from ddpbench.analysis.history.told import change_words, day_of, gap_words, since_words, verdict_words
 from ddpbench.analysis.sentences import sentence
 from ddpbench.report.draw import style
-from ddpbench.report.draw.canvas import spread, text_width_in
+from ddpbench.report.draw.canvas import spread
+from ddpbench.report.draw.lines import text_width_in
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.words import moment
 from ddpbench.units import counted

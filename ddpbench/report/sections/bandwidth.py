@@ -13,6 +13,7 @@ from ddpbench.analysis.statistics.judgement import BEST, Standing
 from ddpbench.report.captions import captioned, label_but_links, setting_but_links
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import error_bars
+from ddpbench.report.draw.lines import legend_lines
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import MOST_SERIES, Series, variant_words
@@ -134,7 +135,9 @@ def picture(lines: Sequence[Series], index: int, standings: Mapping[str, Standin
         narrow=partial(_paint_narrow, lines=lines),
         narrow_in=(
             style.NARROW_WIDTH_IN,
-            0.1 + style.LEGEND_LINE_IN * len(lines) + _PHONE_PANEL_IN * (1 + _efficient(lines)),
+            0.1
+            + style.LEGEND_LINE_IN * legend_lines(line.name for line in lines)
+            + _PHONE_PANEL_IN * (1 + _efficient(lines)),
         ),
         missing={},
         label=label_but_links(shown[0]),
@@ -231,7 +234,7 @@ def _paint_narrow(sheet: Sheet, *, lines: Sequence[Series]) -> None:
     """Paints what a phone shows: the charts above each other, beneath the lines' names."""
     from matplotlib.lines import Line2D
 
-    above = 0.1 + style.LEGEND_LINE_IN * len(lines)
+    above = 0.1 + style.LEGEND_LINE_IN * legend_lines(line.name for line in lines)
     painters = [_paint_step_times, *([_paint_efficiencies] if _efficient(lines) else [])]
     high = (sheet.height_in - above) / len(painters)
     for index, paint in enumerate(reversed(painters)):

@@ -312,7 +312,7 @@ def _shared_cap(bars: Sequence[Bar]) -> str:
 def _paint(sheet: Sheet, *, bars: Sequence[Bar], labels: Sequence[str]) -> None:
     import textwrap
 
-    from ddpbench.report.draw.canvas import text_width_in
+    from ddpbench.report.draw.lines import text_width_in
 
     names = ["\n".join(textwrap.wrap(name, 36)[:3]) for name in labels]
     left = 0.25 + max(text_width_in(name, style.TICK_PT) for name in names)
@@ -375,7 +375,7 @@ def _stack(axes: Axes, place: float, bar: Bar, words: _Texts, longest: float, *,
 
     Parts that are wide enough say how long they are, as the table does.
     """
-    from ddpbench.report.draw.canvas import text_width_in
+    from ddpbench.report.draw.lines import text_width_in
 
     if bar.row.oversubscribed:
         axes.axhspan(place - 0.5, place + 0.5, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)

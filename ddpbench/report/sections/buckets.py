@@ -352,7 +352,8 @@ def _differences(
     digits: int,
 ) -> None:
     """Each cap's paired difference from the fastest other one, around a line at none, rounded as in the table."""
-    from ddpbench.report.draw.canvas import mark, text_width_in
+    from ddpbench.report.draw.canvas import mark
+    from ddpbench.report.draw.lines import text_width_in
 
     every = [longer for one in standings.values() if (longer := _longer(one)) is not None]
     most = 1.25 * max(abs(end) for one in every for end in (one.low or 0.0, one.high or 0.0, one.value))

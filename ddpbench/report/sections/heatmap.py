@@ -288,7 +288,7 @@ def _paint(
     cells: _Cells,
     standings: Mapping[str, Standing],
 ) -> None:
-    from ddpbench.report.draw.canvas import text_width_in
+    from ddpbench.report.draw.lines import text_width_in
 
     names = _names(sizes, cells)
     widest = max(text_width_in(name, style.TICK_PT) for name in names)

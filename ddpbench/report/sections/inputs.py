@@ -13,6 +13,7 @@ from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.judgement import CELLS, signed, takes_longer
 from ddpbench.report.captions import alike_setting, captioned, grey_ground, label_of
 from ddpbench.report.draw import style
+from ddpbench.report.draw.lines import in_lines
 from ddpbench.report.draw.rows import axis_end, block, over_bar, whiskers
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
 
 MOST_GROUPS = 4
-_PITCH_IN = 0.32
+_PITCH_IN, _LEFT_IN = 0.32, 1.45
 _NARROW_PITCH_IN, _NARROW_HEAD_IN = 0.54, 0.36
 """On a phone, where a bar's words are above it."""
 _QUESTION = "Is training waiting for its input, and how many loader workers are enough?"
@@ -153,12 +154,12 @@ def _picture(groups: Sequence[Sequence[Bar]]) -> Picture:
         ),
         table=_table(groups),
         width_in=style.FULL_WIDTH_IN,
-        height_in=0.95 + _PITCH_IN * (len(bars) + 1.2 * len(groups)),
+        height_in=0.95 + _PITCH_IN * (len(bars) + sum(_head_rows(group) for group in groups)),
         paint=partial(_paint, groups=groups),
         narrow=partial(_paint_narrow, groups=groups),
         narrow_in=(
             style.NARROW_WIDTH_IN,
-            1.05 + _NARROW_PITCH_IN * len(bars) + _NARROW_HEAD_IN * len(groups),
+            1.05 + _NARROW_PITCH_IN * len(bars) + sum(_narrow_head_in(group) for group in groups),
         ),
         label=label_of(bar.row for bar in bars),
         missing={},
@@ -206,14 +207,15 @@ def _table(groups: Sequence[Sequence[Bar]]) -> Table:
 def _paint(sheet: Sheet, *, groups: Sequence[Sequence[Bar]]) -> None:
     """A bar's source of data at its left, what was measured at its right."""
     right = 2.75
-    axes = sheet.axes(1.45, 0.5, sheet.width_in - 1.45 - right, sheet.height_in - 0.85)
+    axes = sheet.axes(_LEFT_IN, 0.5, sheet.width_in - _LEFT_IN - right, sheet.height_in - 0.85)
     axes.set_xlim(0, _longest_ms(groups) * 1.03)
     ticks: list[tuple[float, str]] = []
     place = 0.0
     for group in groups:
         head = place + 0.1
-        _head(axes, head, group, 2)
-        place += 1
+        more = _head_rows(group) - 1.2
+        _head(axes, head + more / 2, _in_lines(group, style.FULL_WIDTH_IN - _LEFT_IN), 2)
+        place += 1 + more
         first = place
         for bar in group:
             _bar(axes, place, bar, height=0.6)
@@ -245,8 +247,9 @@ def _paint_narrow(sheet: Sheet, *, groups: Sequence[Sequence[Bar]]) -> None:
     for group in groups:
         head = at
         ground = style.OVERSUBSCRIBED_GROUND if group[0].row.oversubscribed else style.GROUND
-        _head(axes, at + 0.2, group, 0)
-        at += _NARROW_HEAD_IN
+        high = _narrow_head_in(group)
+        _head(axes, at + 0.2 + (high - _NARROW_HEAD_IN) / 2, _in_lines(group, style.NARROW_WIDTH_IN), 0)
+        at += high
         first = at
         for bar in group:
             _bar(axes, at + 0.4, bar, height=0.2)
@@ -265,9 +268,23 @@ def _longest_ms(groups: Sequence[Sequence[Bar]]) -> float:
     return axis_end(longest * 1e3)
 
 
-def _head(axes: Axes, place: float, group: Sequence[Bar], aside: float) -> None:
+def _in_lines(group: Sequence[Bar], room_in: float) -> str:
+    """Return a group's name in lines of so many inches; bold letters are wider."""
+    return in_lines(_name(group), (room_in - 0.25) / 1.1, style.LABEL_PT)
+
+
+def _head_rows(group: Sequence[Bar]) -> float:
+    """Return how many rows a group's name takes beside the first bar's."""
+    return 1.2 + 0.5 * _in_lines(group, style.FULL_WIDTH_IN - _LEFT_IN).count("\n")
+
+
+def _narrow_head_in(group: Sequence[Bar]) -> float:
+    return _NARROW_HEAD_IN + 0.15 * _in_lines(group, style.NARROW_WIDTH_IN).count("\n")
+
+
+def _head(axes: Axes, place: float, name: str, aside: float) -> None:
     axes.annotate(
-        _name(group),
+        name,
         (0, place),
         xycoords=("axes fraction", "data"),
         xytext=(aside, 0),

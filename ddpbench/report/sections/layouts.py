@@ -20,7 +20,7 @@ from ddpbench.analysis.summary import StepResults
 from ddpbench.naming import layout_of
 from ddpbench.report.captions import captioned, fullest, label_of, marks_of, setting_of
 from ddpbench.report.draw import style
-from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone
+from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone, rows_taken
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.series import alike_but
@@ -118,7 +118,7 @@ def _picture(
         ),
         table=_table(groups, standings, raw),
         width_in=style.FULL_WIDTH_IN,
-        height_in=0.85 + _PITCH_IN * sum(len(group) + 1 for group in groups),
+        height_in=0.85 + _PITCH_IN * rows_taken(points),
         paint=partial(_paint, points=points),
         **on_phone(points, _UNIT),
         label=label_of(shown),

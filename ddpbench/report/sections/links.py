@@ -11,7 +11,7 @@ from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.summary import StepResults
 from ddpbench.report.captions import captioned, label_but_links, setting_but_links, settings_apart
 from ddpbench.report.draw import style
-from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone
+from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone, rows_taken
 from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
@@ -168,7 +168,7 @@ def _dots(groups: Sequence[Sequence[Row]], raw: Mapping[str, Sequence[float]]) -
         ),
         table=_dots_table(groups, raw),
         width_in=style.FULL_WIDTH_IN,
-        height_in=0.85 + _PITCH_IN * sum(len(group) + 1 for group in groups),
+        height_in=0.85 + _PITCH_IN * rows_taken(points),
         paint=partial(_paint_dots, points=points),
         **on_phone(points, _UNIT),
         missing={},
@@ -223,10 +223,10 @@ def _points(groups: Sequence[Sequence[Row]], raw: Mapping[str, Sequence[float]])
 
 
 def _paint_dots(sheet: Sheet, *, points: Groups) -> None:
-    from ddpbench.report.draw.canvas import text_width_in
+    from ddpbench.report.draw.lines import text_width_in
 
     every = [point for _, _, members in points for point in members]
-    left = min(4.2, 0.35 + max(text_width_in(point.name, style.TICK_PT) for point in every))
+    left = 0.35 + max(text_width_in(point.lines, style.TICK_PT) for point in every)
     told = max(text_width_in(point.told, style.NOTE_PT) for point in every)
     axes = sheet.axes(left, 0.5, sheet.width_in - left - told - 0.35, sheet.height_in - 0.6)
     grouped_rows(axes, points, _UNIT)

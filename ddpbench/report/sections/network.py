@@ -16,6 +16,7 @@ from ddpbench.formulas import PAYLOAD
 from ddpbench.report.captions import burst_words, captioned, label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import error_bars
+from ddpbench.report.draw.lines import legend_lines
 from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
@@ -195,7 +196,7 @@ def _picture(panel: Panel, lines: Sequence[Line], index: int) -> Picture:
         height_in=3.8,
         paint=partial(_paint, lines=lines),
         narrow=partial(_paint_narrow, lines=lines),
-        narrow_in=(style.NARROW_WIDTH_IN, 3.6 + style.LEGEND_LINE_IN * len(lines)),
+        narrow_in=(style.NARROW_WIDTH_IN, 3.6 + style.LEGEND_LINE_IN * legend_lines(map(_told, lines))),
         missing={},
         label=label_of(point.row for point in every),
     )
@@ -355,7 +356,7 @@ def _paint_narrow(sheet: Sheet, *, lines: Sequence[Line]) -> None:
     """Paints the lines beneath their names, for a phone."""
     from matplotlib.lines import Line2D
 
-    above = 0.15 + style.LEGEND_LINE_IN * len(lines)
+    above = 0.15 + style.LEGEND_LINE_IN * legend_lines(map(_told, lines))
     axes = sheet.axes(0.65, 0.5, sheet.width_in - 0.8, sheet.height_in - 0.5 - above)
     _paint_lines(axes, lines)
     handles = [
@@ -367,11 +368,17 @@ def _paint_narrow(sheet: Sheet, *, lines: Sequence[Line]) -> None:
             markersize=6,
             markerfacecolor="white",
             markeredgecolor=line.look.outline or line.look.colour,
-            label=f"{line.name}: {line.points[-1].time_ms} ms at {line.points[-1].row.case.nodes} nodes",
+            label=_told(line),
         )
         for line in lines
     ]
     sheet.legend(handles, columns=1)
+
+
+def _told(line: Line) -> str:
+    """Return a line's name with its time at the most nodes."""
+    last = line.points[-1]
+    return f"{line.name}: {last.time_ms} ms at {last.row.case.nodes} nodes"
 
 
 def _paint_lines(axes: Axes, lines: Sequence[Line]) -> None:

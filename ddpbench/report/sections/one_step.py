@@ -348,7 +348,7 @@ def _inside(
     colour: str = style.INK,
 ) -> bool:
     """Writes the first of the words that fits between two times, if one does; a ground keeps hatches off it."""
-    from ddpbench.report.draw.canvas import text_width_in
+    from ddpbench.report.draw.lines import text_width_in
 
     room = (when[1] - when[0]) / per_in
     text = next((word for word in words if text_width_in(word, style.SMALLEST_PT) + 0.06 <= room), "")
@@ -370,7 +370,7 @@ def _inside(
 
 def _mark_end(axes: Axes, step: OneStep, end_ms: float, *, lines: int) -> None:
     """The end of the last backward across all lanes, and how long transfers go on after it."""
-    from ddpbench.report.draw.canvas import text_width_in
+    from ddpbench.report.draw.lines import text_width_in
 
     after = _after_s(step)
     if step.backward_end_s is None or after is None:

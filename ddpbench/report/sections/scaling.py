@@ -22,6 +22,7 @@ from ddpbench.report.captions import (
 )
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import error_bars
+from ddpbench.report.draw.lines import legend_lines
 from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
@@ -123,7 +124,7 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row], claims: Sequenc
         height_in=4.4,
         paint=partial(_paint, series=series, panel=panel),
         narrow=partial(_paint_narrow, series=series, panel=panel),
-        narrow_in=(style.NARROW_WIDTH_IN, 5.9 + style.LEGEND_LINE_IN * (1 + len(series))),
+        narrow_in=(style.NARROW_WIDTH_IN, 5.9 + style.LEGEND_LINE_IN * _legend_lines(series)),
         label=label_of(shown),
         missing=missing,
     )
@@ -227,7 +228,7 @@ def _paint_narrow(sheet: Sheet, *, series: Sequence[Series], panel: Panel) -> No
     """The panels above each other, beneath the series' names."""
     from matplotlib.lines import Line2D
 
-    above = style.LEGEND_LINE_IN * (1 + len(series))
+    above = style.LEGEND_LINE_IN * _legend_lines(series)
     height = (sheet.height_in - above - 2.0) / 2
     width = sheet.width_in - 0.65
     left = sheet.axes(0.5, 1.5 + height, width, height)
@@ -255,6 +256,11 @@ def _paint_narrow(sheet: Sheet, *, series: Sequence[Series], panel: Panel) -> No
 
 
 _LEGEND_CHARACTERS = 50
+
+
+def _legend_lines(series: Sequence[Series]) -> int:
+    """Return how many lines a phone's legend has, its title and values included."""
+    return 1 + legend_lines(f"{item.name}: 0.999" for item in series)
 
 
 def _told(name: str, estimate: Interval) -> str:
@@ -432,11 +438,15 @@ def _paint_efficiency(
 
 
 def _in_lines(item: Series) -> str:
-    """Return a long series name as strategy and variant; a variant too long for the margin loses its middle."""
+    """Return a long series name as strategy and variant; each loses its middle if the margin is too narrow for it."""
     variant = item.words
     if len(item.name) <= 26 or not variant:
-        return item.name
-    return f"{item.rows[0].strategy_name}\n{variant if len(variant) <= 26 else f'{variant[:11]}…{variant[-14:]}'}"
+        return _middle_out(item.name)
+    return f"{_middle_out(item.rows[0].strategy_name)}\n{_middle_out(variant)}"
+
+
+def _middle_out(words: str) -> str:
+    return words if len(words) <= 26 else f"{words[:11]}…{words[-14:]}"
 
 
 def _label_ends(axes: Axes, ends: Sequence[tuple[Series, float, Interval, float]]) -> None:

@@ -14,7 +14,7 @@ from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.judgement import MARGIN
 from ddpbench.report.captions import captioned, fullest, label_of, marks_of, not_shown, setting_of
 from ddpbench.report.draw import style
-from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone
+from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone, rows_taken
 from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
@@ -143,7 +143,6 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
     )
     names = list(dict.fromkeys(item.name for _, members in groups for item, row in members if _has(row)))
     gaps = "".join(f" {one}" for one in not_shown(missing))
-    lines = sum(len(members) + 1 for _, members in groups)
     points = _points(groups, raw)
     return Picture(
         file_name="strategies" if index == 0 else f"strategies-{index + 1}",
@@ -155,7 +154,7 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
         ),
         table=_table(panel, groups, raw),
         width_in=style.FULL_WIDTH_IN,
-        height_in=0.75 + _PITCH_IN * lines,
+        height_in=0.75 + _PITCH_IN * rows_taken(points),
         paint=partial(_paint, points=points),
         **on_phone(points, _UNIT),
         label=label_of(shown),
@@ -293,7 +292,6 @@ def _points(groups: _Groups, raw: Mapping[str, Sequence[float]]) -> Groups:
         estimate = row.samples_per_s if row.ok else None
         return Point(
             name=item.name,
-            across=34,
             estimate=estimate,
             launches=raw.get(row.case_id, ()),
             look=item.look,
@@ -308,7 +306,7 @@ def _points(groups: _Groups, raw: Mapping[str, Sequence[float]]) -> Groups:
 
 
 def _paint(sheet: Sheet, *, points: Groups) -> None:
-    from ddpbench.report.draw.canvas import text_width_in
+    from ddpbench.report.draw.lines import text_width_in
 
     left = 0.35 + max(text_width_in(one.lines, style.TICK_PT) for *_, members in points for one in members)
     axes = sheet.axes(left, 0.5, sheet.width_in - left - 1.75, sheet.height_in - 0.6)

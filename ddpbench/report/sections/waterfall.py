@@ -349,7 +349,7 @@ def _table(fall: Fall) -> Table:
 
 
 def _paint(sheet: Sheet, *, fall: Fall) -> None:
-    from ddpbench.report.draw.canvas import text_width_in
+    from ddpbench.report.draw.lines import text_width_in
 
     names = [_IDEAL, *(NAMES[name] for name in fall.losses), _MEASURED]
     left = 0.3 + max(text_width_in(name, style.TICK_PT) for name in names)
@@ -370,7 +370,7 @@ def _paint(sheet: Sheet, *, fall: Fall) -> None:
 
 def _paint_narrow(sheet: Sheet, *, fall: Fall) -> None:
     """Each loss's name and number above its bar, which has the whole width."""
-    axes = sheet.axes(0.12, 0.5, sheet.width_in - 0.3, sheet.height_in - 0.5)
+    axes = sheet.axes(0.16, 0.5, sheet.width_in - 0.34, sheet.height_in - 0.5)
     for place, (name, text, look) in enumerate(_stairs(axes, fall, height=_NARROW_BAR)):
         over_bar(axes, place - 0.6 * _NARROW_BAR, name, text, **look)
     axes.set_ylim(len(fall.losses) + 1.3, -0.75)

@@ -12,7 +12,8 @@ from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.captions import alike_setting, captioned, label_of
 from ddpbench.report.draw import style
-from ddpbench.report.draw.rows import over_bar
+from ddpbench.report.draw.lines import height_in, in_lines, text_width_in
+from ddpbench.report.draw.rows import NAMES_IN, over_bar
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.checkpoints.bars import finish, right_end, whiskered
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 
     from ddpbench.report.draw.sheet import Sheet
 
-_NARROW_PITCH_IN, _SHARES_IN = 0.56, 3.2
-"""On a phone: a bar with its words, and the plot beneath."""
+_PITCH_IN, _NARROW_PITCH_IN, _SHARES_IN = 0.4, 0.56, 3.2
+"""The least for a bar; on a phone for one with its words, and the plot beneath."""
+_PHONE_IN = style.NARROW_WIDTH_IN - 0.3
 _METHODS = {"plain": "rank 0, torch.save", "dcp": "all ranks, DCP"}
 _MARKERS = {"plain": "o", "dcp": "s"}
 _COLOURS = {"plain": "#0072B2", "dcp": "#D55E00"}
@@ -104,10 +106,10 @@ def checkpoint_picture(costs: Sequence[Cost]) -> Picture:
         ),
         table=_table(costs),
         width_in=style.FULL_WIDTH_IN,
-        height_in=max(3.0, 1.0 + 0.4 * len(costs)),
+        height_in=max(3.0, 1.0 + _pitch_in(costs) * len(costs)),
         paint=partial(_paint, costs=costs),
         narrow=partial(_paint_narrow, costs=costs),
-        narrow_in=(style.NARROW_WIDTH_IN, _SHARES_IN + 0.8 + _NARROW_PITCH_IN * len(costs)),
+        narrow_in=(style.NARROW_WIDTH_IN, _SHARES_IN + 0.8 + _narrow_pitch_in(costs) * len(costs)),
         label=label_of(cost.row for cost in costs),
         missing={},
     )
@@ -161,11 +163,23 @@ def _share(fraction: float) -> str:
     return percent(fraction) if fraction >= 0.0005 else "< 0.1 %"
 
 
+def _names(costs: Sequence[Cost], room_in: float, points: float) -> list[str]:
+    """Return what each bar is, in lines that fit into so many inches."""
+    return [f"{in_lines(cost.row.name, room_in, points)}\n{_METHODS[cost.method]}" for cost in costs]
+
+
+def _pitch_in(costs: Sequence[Cost]) -> float:
+    return max(_PITCH_IN, height_in(_names(costs, NAMES_IN, style.TICK_PT), style.TICK_PT) + 0.06)
+
+
+def _narrow_pitch_in(costs: Sequence[Cost]) -> float:
+    names = _names(costs, _PHONE_IN, style.NOTE_PT)
+    return max(_NARROW_PITCH_IN, height_in(names, style.NOTE_PT) + 0.24)
+
+
 def _paint(sheet: Sheet, *, costs: Sequence[Cost]) -> None:
     """Bars on the left, shares on the right."""
-    from ddpbench.report.draw.canvas import text_width_in
-
-    names = [f"{cost.row.name}\n{_METHODS[cost.method]}" for cost in costs]
+    names = _names(costs, NAMES_IN, style.TICK_PT)
     left = 0.3 + max(text_width_in(name, style.TICK_PT) for name in names)
     height = sheet.height_in - 0.8
     bars = sheet.axes(left, 0.5, 5.3 - left, height)
@@ -179,11 +193,11 @@ def _paint(sheet: Sheet, *, costs: Sequence[Cost]) -> None:
 
 def _paint_narrow(sheet: Sheet, *, costs: Sequence[Cost]) -> None:
     """Bars with their words above them, and the shares beneath."""
-    bars = sheet.axes(0.12, _SHARES_IN + 0.5, sheet.width_in - 0.3, sheet.height_in - _SHARES_IN - 0.8)
-    for place, cost in enumerate(costs):
-        _bar(bars, place + 0.3, cost, height=0.32, label="")
-        name = f"{cost.row.name}\n{_METHODS[cost.method]}"
-        over_bar(bars, place + 0.11, name, f"{milliseconds(cost.cost_s.value)} ms")
+    bars = sheet.axes(0.12, _SHARES_IN + 0.5, _PHONE_IN, sheet.height_in - _SHARES_IN - 0.8)
+    scale = _NARROW_PITCH_IN / _narrow_pitch_in(costs)
+    for place, (cost, name) in enumerate(zip(costs, _names(costs, _PHONE_IN, style.NOTE_PT), strict=True)):
+        _bar(bars, place + 0.46 - 0.16 * scale, cost, height=0.32 * scale, label="")
+        over_bar(bars, place + 0.46 - 0.35 * scale, name, f"{milliseconds(cost.cost_s.value)} ms")
     finish(bars, [], "ms a checkpoint")
     bars.set_ylim(len(costs) - 0.5, -0.5)
     bars.locator_params(axis="x", nbins=6)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.report.captions import alike_setting, captioned, label_of
 from ddpbench.report.draw import style
-from ddpbench.report.draw.rows import over_bar
+from ddpbench.report.draw.lines import height_in, in_lines, text_width_in
+from ddpbench.report.draw.rows import NAMES_IN, over_bar
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.checkpoints.bars import finish, right_end, whiskered
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
 
 _PITCH_IN, _NARROW_PITCH_IN = 0.5, 0.62
+_PHONE_IN = style.NARROW_WIDTH_IN - 0.3
 _TRAINING = style.PHASES["backward"]
 _EVALUATION = style.PHASES["forward"]
 
@@ -73,10 +75,10 @@ def evaluation_picture(rows: Sequence[Row]) -> Picture:
             ),
         ),
         width_in=style.FULL_WIDTH_IN,
-        height_in=0.95 + _PITCH_IN * len(rows),
+        height_in=0.95 + _pitch_in(rows) * len(rows),
         paint=partial(_paint, rows=rows),
         narrow=partial(_paint_narrow, rows=rows),
-        narrow_in=(style.NARROW_WIDTH_IN, 0.9 + _NARROW_PITCH_IN * len(rows)),
+        narrow_in=(style.NARROW_WIDTH_IN, 0.9 + _narrow_pitch_in(rows) * len(rows)),
         label=label_of(rows),
         missing={},
     )
@@ -102,23 +104,37 @@ def _heading(rows: Sequence[Row]) -> str:
     )
 
 
-def _paint(sheet: Sheet, *, rows: Sequence[Row]) -> None:
-    from ddpbench.report.draw.canvas import text_width_in
+def _names(rows: Sequence[Row], room_in: float, points: float) -> list[str]:
+    """Return the cases' names, in lines that fit into so many inches."""
+    return [in_lines(row.name, room_in, points) for row in rows]
 
-    left = 0.3 + max(text_width_in(row.name, style.TICK_PT) for row in rows)
+
+def _pitch_in(rows: Sequence[Row]) -> float:
+    return max(_PITCH_IN, height_in(_names(rows, NAMES_IN, style.TICK_PT), style.TICK_PT) + 0.06)
+
+
+def _narrow_pitch_in(rows: Sequence[Row]) -> float:
+    names = _names(rows, _PHONE_IN, style.NOTE_PT)
+    return max(_NARROW_PITCH_IN, height_in(names, style.NOTE_PT) + 0.45)
+
+
+def _paint(sheet: Sheet, *, rows: Sequence[Row]) -> None:
+    names = _names(rows, NAMES_IN, style.TICK_PT)
+    left = 0.3 + max(text_width_in(name, style.TICK_PT) for name in names)
     axes = sheet.axes(left, 0.5, sheet.width_in - left - 1.9, sheet.height_in - 0.85)
     _bars(axes, rows, aside=0.19, height=0.34)
-    finish(axes, [row.name for row in rows], "samples/s")
+    finish(axes, names, "samples/s")
     _scale(sheet, axes, rows)
 
 
 def _paint_narrow(sheet: Sheet, *, rows: Sequence[Row]) -> None:
     """A case's name above its two bars."""
     axes = sheet.axes(0.12, 0.5, sheet.width_in - 1.75, sheet.height_in - 0.8)
-    _bars(axes, rows, aside=0.14, height=0.25, lower=0.16)
-    for place, row in enumerate(rows):
+    scale = _NARROW_PITCH_IN / _narrow_pitch_in(rows)
+    _bars(axes, rows, aside=0.14 * scale, height=0.25 * scale, lower=0.425 - 0.265 * scale)
+    for place, (row, name) in enumerate(zip(rows, _names(rows, _PHONE_IN, style.NOTE_PT), strict=True)):
         ground = style.OVERSUBSCRIBED_GROUND if row.oversubscribed else style.GROUND
-        over_bar(axes, place - 0.14, row.name, "", ground=ground)
+        over_bar(axes, place + 0.425 - 0.565 * scale, name, "", ground=ground)
     finish(axes, [], "samples/s")
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.locator_params(axis="x", nbins=4)

@@ -9,6 +9,7 @@ from ddpbench.analysis.statistics.estimands import MEDIAN_INTERVALS
 from ddpbench.analysis.steps.communication import FACTORS, OTHER_CLOCK
 from ddpbench.report.captions import burst_words, captioned, label_of, setting_of
 from ddpbench.report.draw import style
+from ddpbench.report.draw.lines import legend_lines
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.communication.curves import MIB, Point, TransferCurve, answer_of
@@ -46,7 +47,10 @@ def picture(
         height_in=4.0,
         paint=partial(paint, row=row, curves=drawn, caps=lines, rate=slowest_rate(cases)),
         narrow=partial(paint, row=row, curves=drawn, caps=lines, rate=slowest_rate(cases), stacked=True),
-        narrow_in=(style.NARROW_WIDTH_IN, 5.9 + style.LEGEND_LINE_IN * len(drawn)),
+        narrow_in=(
+            style.NARROW_WIDTH_IN,
+            5.9 + style.LEGEND_LINE_IN * legend_lines(curve.name for curve in drawn),
+        ),
         label=label_of([row]),
         missing={},
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import error_bars
+from ddpbench.report.draw.lines import legend_lines
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.communication.curves import TransferCurve
 from ddpbench.spec import BucketCap
@@ -45,7 +46,7 @@ def paint(
 
     height = sheet.height_in - 0.85
     if stacked:
-        height = (height - 0.9 - style.LEGEND_LINE_IN * len(curves)) / 2
+        height = (height - 0.9 - style.LEGEND_LINE_IN * legend_lines(curve.name for curve in curves)) / 2
         left = sheet.axes(0.65, 1.45 + height, sheet.width_in - 0.95, height)
         right = sheet.axes(0.65, 0.55, sheet.width_in - 0.95, height)
     else:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from ddpbench.report.captions import alike_setting, captioned, label_of
 from ddpbench.report.draw import style
-from ddpbench.report.draw.rows import axis_end, block, over_bar
+from ddpbench.report.draw.lines import height_in, in_lines, text_width_in
+from ddpbench.report.draw.rows import NAMES_IN, axis_end, block, over_bar
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.sections.recovery.costs import PARTS, Cost
 
@@ -27,6 +28,8 @@ _FILLS = (
     style.Fill("restoring", "#009E73"),
     style.Fill("recomputing", "#A8862A", hatch="\\\\\\\\"),
 )
+_PHONE_IN, _TOLD_IN = style.NARROW_WIDTH_IN - 0.3, 0.8
+"""On a phone: a bar at most, and what is left of it for its time."""
 _MUCH_LONGER = 2.5
 _PITCH_IN, _NARROW_PITCH_IN, _AXIS_IN, _LEGEND_IN = 0.42, 0.52, 0.62, 0.55
 
@@ -55,8 +58,8 @@ def parts_picture(costs: Sequence[Cost]) -> Picture:
             *(["Much longer ones have a scale of their own, below."] if len(groups) > 1 else []),
         ],
     )
-    height = _LEGEND_IN + sum(_AXIS_IN + _PITCH_IN * len(group) for group in groups)
-    narrow = 1.15 + sum(_AXIS_IN + _NARROW_PITCH_IN * len(group) for group in groups)
+    height = _LEGEND_IN + sum(_AXIS_IN + _pitch_in(groups) * len(group) for group in groups)
+    narrow = 1.15 + sum(_AXIS_IN + _narrow_pitch_in(groups) * len(group) for group in groups)
     return Picture(
         file_name="recovery",
         heading=heading,
@@ -109,16 +112,32 @@ def _legend(sheet: Sheet, columns: int) -> None:
     sheet.legend(handles, columns=columns)
 
 
-def _paint(sheet: Sheet, *, groups: Sequence[Sequence[Cost]]) -> None:
-    from ddpbench.report.draw.canvas import text_width_in
+def _name(cost: Cost) -> str:
+    return in_lines(cost.name, NAMES_IN, style.TICK_PT)
 
-    left = 0.3 + max(text_width_in(cost.name, style.TICK_PT) for group in groups for cost in group)
+
+def _narrow_name(cost: Cost) -> str:
+    return in_lines(cost.name, _PHONE_IN - _TOLD_IN, style.NOTE_PT)
+
+
+def _pitch_in(groups: Sequence[Sequence[Cost]]) -> float:
+    names = [_name(cost) for group in groups for cost in group]
+    return max(_PITCH_IN, height_in(names, style.TICK_PT) + 0.06)
+
+
+def _narrow_pitch_in(groups: Sequence[Sequence[Cost]]) -> float:
+    names = [_narrow_name(cost) for group in groups for cost in group]
+    return max(_NARROW_PITCH_IN, height_in(names, style.NOTE_PT) + 0.25)
+
+
+def _paint(sheet: Sheet, *, groups: Sequence[Sequence[Cost]]) -> None:
+    left = 0.3 + max(text_width_in(_name(cost), style.TICK_PT) for group in groups for cost in group)
     top = sheet.height_in - _LEGEND_IN
     for index, group in enumerate(groups):
-        height = _PITCH_IN * len(group)
+        height = _pitch_in(groups) * len(group)
         axes = sheet.axes(left, top - height, sheet.width_in - left - 0.95, height)
         _bars(axes, group, 0.5, above=0.0)
-        axes.set_yticks(range(len(group)), [cost.name for cost in group])
+        axes.set_yticks(range(len(group)), [_name(cost) for cost in group])
         for place, cost in enumerate(group):
             assert cost.found.total is not None
             axes.annotate(
@@ -136,13 +155,15 @@ def _paint(sheet: Sheet, *, groups: Sequence[Sequence[Cost]]) -> None:
 
 def _paint_narrow(sheet: Sheet, *, groups: Sequence[Sequence[Cost]]) -> None:
     top = sheet.height_in - 1.1
+    pitch = _narrow_pitch_in(groups)
+    scale = _NARROW_PITCH_IN / pitch
     for index, group in enumerate(groups):
-        height = _NARROW_PITCH_IN * len(group)
-        axes = sheet.axes(0.12, top - height, sheet.width_in - 0.3, height)
-        _bars(axes, group, 0.32, above=0.28)
+        height = pitch * len(group)
+        axes = sheet.axes(0.12, top - height, _PHONE_IN, height)
+        _bars(axes, group, 0.32 * scale, above=0.44 - 0.16 * scale)
         for place, cost in enumerate(group):
             assert cost.found.total is not None
-            over_bar(axes, place + 0.08, cost.name, f"{cost.found.total.number} s")
+            over_bar(axes, place + 0.44 - 0.36 * scale, _narrow_name(cost), f"{cost.found.total.number} s")
         axes.set_yticks([])
         axes.set_xlabel("s" if index == len(groups) - 1 else "")
         axes.locator_params(axis="x", nbins=6)

@@ -12,7 +12,7 @@ from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.time_to_loss.lines import Line, setting_words, task
-from ddpbench.report.sections.time_to_loss.painting import paint
+from ddpbench.report.sections.time_to_loss.painting import lines_above, names_of, paint
 from ddpbench.report.series import MOST_SERIES
 from ddpbench.report.words import launches_each, number, series_of
 from ddpbench.spec import grouping
@@ -94,10 +94,10 @@ def picture(
         ),
         table=_points_table(lines),
         width_in=style.FULL_WIDTH_IN,
-        height_in=3.5 + style.LEGEND_LINE_IN * -(-len(lines) // 2),
+        height_in=3.5 + style.LEGEND_LINE_IN * lines_above(names_of(lines, 2), 2),
         paint=partial(paint, lines=lines),
         narrow=partial(paint, lines=lines, stacked=True),
-        narrow_in=(style.NARROW_WIDTH_IN, 5.8 + style.LEGEND_LINE_IN * len(lines)),
+        narrow_in=(style.NARROW_WIDTH_IN, 5.8 + style.LEGEND_LINE_IN * lines_above(names_of(lines, 1), 1)),
         label=label_of(members),
         missing=missing,
     )

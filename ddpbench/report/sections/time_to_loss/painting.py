@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.draw import style
+from ddpbench.report.draw.lines import in_legend, in_lines
 from ddpbench.report.sections.time_to_loss.lines import Line
 from ddpbench.strategies.traits import traits_of
 
@@ -21,6 +22,19 @@ _ROW = 0.055
 """Of the losses' range: how far apart the rows of markers beneath the target are."""
 
 
+def names_of(lines: Sequence[Line], across: int) -> list[str]:
+    """Return the lines' names as the legend has them in so many columns: one on a phone."""
+    if across == 1:
+        return [in_legend(line.drawn_name) for line in lines]
+    return [in_lines(line.drawn_name, style.FULL_WIDTH_IN / across - 0.6, style.NOTE_PT) for line in lines]
+
+
+def lines_above(names: Sequence[str], across: int) -> int:
+    """Return how many lines of text such a legend has; each of its rows is as high as its highest name."""
+    heights = [name.count("\n") + 1 for name in names]
+    return sum(max(heights[at : at + across]) for at in range(0, len(heights), across))
+
+
 def paint(sheet: Sheet, *, lines: Sequence[Line], stacked: bool = False) -> None:
     """Paints the lines twice, against time and against samples, with their names above.
 
@@ -29,7 +43,8 @@ def paint(sheet: Sheet, *, lines: Sequence[Line], stacked: bool = False) -> None
     from matplotlib.lines import Line2D
 
     across = 1 if stacked else 2
-    top = 0.28 + style.LEGEND_LINE_IN * -(-len(lines) // across)
+    names = names_of(lines, across)
+    top = 0.28 + style.LEGEND_LINE_IN * lines_above(names, across)
     left, gap, bottom = 0.6, 0.35, 0.5
     width = (sheet.width_in - left - gap * (across - 1) - 0.2) / across
     high = (sheet.height_in - top - 0.1) * across / 2
@@ -66,9 +81,9 @@ def paint(sheet: Sheet, *, lines: Sequence[Line], stacked: bool = False) -> None
                 markersize=5.5,
                 markerfacecolor="white" if line.row.emulated else look.colour,
                 markeredgecolor=look.outline or look.colour,
-                label=line.drawn_name,
+                label=name,
             )
-            for line, (look, dash) in zip(lines, looks, strict=True)
+            for line, name, (look, dash) in zip(lines, names, looks, strict=True)
         ],
         columns=across,
         length=3.4,

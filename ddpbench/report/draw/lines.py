@@ -1,0 +1,38 @@
+"""Texts in lines, for the room that a figure has for them. Widths are rather too large than too small."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+
+from ddpbench.report.draw import style
+
+_CHARACTER_EM = 0.62
+_MOST_LINES = 6
+
+
+def text_width_in(text: str, points: float) -> float:
+    """About how wide a text in DejaVu Sans is, its longest line; rather too wide than too narrow."""
+    return max(map(len, text.split("\n"))) * points * _CHARACTER_EM / 72
+
+
+def in_lines(text: str, room_in: float, points: float) -> str:
+    """Return a text in lines that fit into so many inches, six at most; what a longer one has more is left out."""
+    across = int(72 * room_in / (points * _CHARACTER_EM))
+    lines = textwrap.wrap(text, across, max_lines=_MOST_LINES, placeholder=" \N{HORIZONTAL ELLIPSIS}")
+    return "\n".join(lines)
+
+
+def height_in(texts: Iterable[str], points: float) -> float:
+    """Return how high in inches the text of most lines is."""
+    return max(text.count("\n") + 1 for text in texts) * points * 1.2 / 72
+
+
+def in_legend(name: str) -> str:
+    """Return a name as a phone's legend has it, which holds one in each line."""
+    return in_lines(name, style.NARROW_WIDTH_IN - 0.15, style.NOTE_PT)
+
+
+def legend_lines(names: Iterable[str]) -> int:
+    """Return how many lines a phone's legend of these names has."""
+    return sum(in_legend(name).count("\n") + 1 for name in names)
