@@ -117,7 +117,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[Picture]:
     settings = [replace(one, case=replace(one.case, **APART[0])) for one in everything()]
     model = Model(by_cap=True, skew_s=0.0004, data_s=0.0015, noise=0.004)
     runs = [
-        write_run(folder / "beside", beside_training(), rounds=3, blocks=2, steps=4, model=model),
+        write_run(folder / "training", beside_training(), rounds=3, blocks=2, steps=4, model=model),
         write_run(folder / "all", [*everything(), *settings], rounds=3, blocks=2, steps=4, model=model),
         write_run(folder / "emulated", emulated(), rounds=3, blocks=2, steps=4, model=Emulated()),
         write_recovery(folder / "recovery"),

@@ -17,7 +17,7 @@ def text_width_in(text: str, points: float) -> float:
 
 
 def in_lines(text: str, room_in: float, points: float) -> str:
-    """Return a text in lines that fit into so many inches, six at most; what a longer one has more is left out."""
+    """Return a text in lines that fit into `room_in` inches, six at most; what a longer one has more is left out."""
     across = int(72 * room_in / (points * _CHARACTER_EM))
     lines = textwrap.wrap(text, across, max_lines=_MOST_LINES, placeholder=" \N{HORIZONTAL ELLIPSIS}")
     return "\n".join(lines)

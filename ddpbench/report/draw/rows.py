@@ -113,7 +113,7 @@ def rows_taken(groups: Groups, *, above: int = 0) -> int:
 
 
 def _rows(point: Point, above: int) -> int:
-    """Return how many rows a point takes: two lines of a name fit beside one."""
+    """Return how many rows a point takes: up to two lines of a name fit in one."""
     if not above:
         return max(1, point.lines.count("\n"))
     return 2 if above == 1 else 2 + len(_stacked(point.name).split("\n"))
@@ -132,8 +132,8 @@ def _heading(heading: str, over: bool, above: int) -> str:
 def grouped_rows(axes: Axes, groups: Groups, xlabel: str, *, above: int = 0) -> None:
     """Points on horizontal rows from 0 on, under a heading for each group.
 
-    A point's words are beside it where `above` is 0. They are above it, so that it may use the whole width, in one line
-    where it is 1; where it is 2 its name has lines of its own.
+    A point's words are at its right where `above` is 0. They are above it, to leave it the whole width, in one line
+    where it is 1; where it is 2 the name has separate lines.
     """
     place = 0.0
     ticks: list[tuple[float, str]] = []
@@ -187,14 +187,18 @@ def grouped_rows(axes: Axes, groups: Groups, xlabel: str, *, above: int = 0) -> 
 
 def _head(axes: Axes, place: float, heading: str, rows: int, *, over: bool, inset: int) -> None:
     """Write a group's heading above its rows, and shade them if it ran oversubscribed."""
-    more = heading.count("\n")
+    further = heading.count("\n")
     if over:
         axes.axhspan(
-            place - 0.5, place + more + rows + 0.5, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0
+            place - 0.5,
+            place + further + rows + 0.5,
+            color=style.OVERSUBSCRIBED_GROUND,
+            linewidth=0,
+            zorder=0,
         )
     axes.annotate(
         heading,
-        (0, place + more / 2),
+        (0, place + further / 2),
         xycoords=("axes fraction", "data"),
         xytext=(inset, 0),
         textcoords="offset points",

@@ -269,12 +269,12 @@ def _longest_ms(groups: Sequence[Sequence[Bar]]) -> float:
 
 
 def _in_lines(group: Sequence[Bar], room_in: float) -> str:
-    """Return a group's name in lines of so many inches; bold letters are wider."""
+    """Return a group's name in lines that fit into `room_in` inches; bold letters are wider."""
     return in_lines(_name(group), (room_in - 0.25) / 1.1, style.LABEL_PT)
 
 
 def _head_rows(group: Sequence[Bar]) -> float:
-    """Return how many rows a group's name takes beside the first bar's."""
+    """Return how many rows a group's name takes above its bars."""
     return 1.2 + 0.5 * _in_lines(group, style.FULL_WIDTH_IN - _LEFT_IN).count("\n")
 
 

@@ -164,7 +164,7 @@ def _share(fraction: float) -> str:
 
 
 def _names(costs: Sequence[Cost], room_in: float, points: float) -> list[str]:
-    """Return what each bar is, in lines that fit into so many inches."""
+    """Return what each bar is, in lines that fit into `room_in` inches."""
     return [f"{in_lines(cost.row.name, room_in, points)}\n{_METHODS[cost.method]}" for cost in costs]
 
 

@@ -105,7 +105,7 @@ def _heading(rows: Sequence[Row]) -> str:
 
 
 def _names(rows: Sequence[Row], room_in: float, points: float) -> list[str]:
-    """Return the cases' names, in lines that fit into so many inches."""
+    """Return the cases' names, in lines that fit into `room_in` inches."""
     return [in_lines(row.name, room_in, points) for row in rows]
 
 

@@ -23,7 +23,7 @@ _ROW = 0.055
 
 
 def names_of(lines: Sequence[Line], across: int) -> list[str]:
-    """Return the lines' names as the legend has them in so many columns: one on a phone."""
+    """Return the lines' names as the legend has them in `across` columns: one on a phone."""
     if across == 1:
         return [in_legend(line.drawn_name) for line in lines]
     return [in_lines(line.drawn_name, style.FULL_WIDTH_IN / across - 0.6, style.NOTE_PT) for line in lines]
