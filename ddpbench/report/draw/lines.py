@@ -13,7 +13,7 @@ _MOST_LINES = 6
 
 def text_width_in(text: str, points: float) -> float:
     """About how wide a text in DejaVu Sans is, its longest line; rather too wide than too narrow."""
-    return max(map(len, text.split("\n"))) * points * _CHARACTER_EM / 72
+    return max(map(len, text.splitlines()), default=0) * points * _CHARACTER_EM / 72
 
 
 def in_lines(text: str, room_in: float, points: float) -> str:

@@ -116,7 +116,7 @@ def _rows(point: Point, above: int) -> int:
     """Return how many rows a point takes: up to two lines of a name fit in one."""
     if not above:
         return max(1, point.lines.count("\n"))
-    return 2 if above == 1 else 2 + len(_stacked(point.name).split("\n"))
+    return 2 if above == 1 else 3 + _stacked(point.name).count("\n")
 
 
 def _stacked(name: str) -> str:
