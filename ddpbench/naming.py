@@ -35,7 +35,7 @@ _IN_LABEL = {
     *("workload", "bucket_cap_mb", "loader_workers", "data", "fabric", "dilation", "shrink", "precision"),
     "recovery",
 }
-"""Fields that `Case.label` tells, or keys in a way of their own."""
+"""Fields that `Case.label` tells, or keys word separately."""
 _Words = Callable[[Case], list[str]]
 
 
@@ -73,7 +73,7 @@ class Namer:
         return JOINT.join([first, *(word for word in words if word not in but)])
 
     def key(self, case: Case) -> str:
-        """Return the name in data, which is never worded anew: its label, and settings that differ as `name=value`."""
+        """Return the name in data, which keeps its wording: its label, and settings that differ as `name=value`."""
         return self._among(case)._labelled.keys[case]
 
     def short(self, case: Case, of: Iterable[str] | None = None, *, layouts: bool = True) -> str:

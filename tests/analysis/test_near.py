@@ -1,4 +1,4 @@
-"""How the other run has a case is never lost, whatever the one setting is in which the two differ."""
+"""Descriptions of how another run has a case are never empty where the two differ in one setting."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def test_the_setting_is_named_as_the_other_has_it(
 @pytest.mark.parametrize("name", AXES)
 def test_every_field_is_told_both_ways(name: str) -> None:
     one, two = pair(name)
-    told = {as_other_has_it(one, two), as_other_has_it(two, one)}
-    assert len(told) == 2
+    words = {as_other_has_it(one, two), as_other_has_it(two, one)}
+    assert len(words) == 2
     assert all(
-        words.split()[0] in ("with", "without", "where", "launched", "dilated", "shrunk", "not")
-        for words in told
+        text.split()[0] in ("with", "without", "where", "launched", "dilated", "shrunk", "not")
+        for text in words
     )
 
 

@@ -215,7 +215,7 @@ def name_of(run: CaseRun, other: CaseRun | None = None, family: Iterable[CaseRun
 
 
 def key_of(run: CaseRun, other: CaseRun | None = None, family: Iterable[CaseRun] = ()) -> str:
-    """Return the same name as data has it, which is never worded anew."""
+    """Return the same name as data has it, which keeps its wording."""
     among, more = _beside(run, other, family)
     return curve_key(
         run.case, among, more=[f"({words})" if words == _ANOTHER_PATH else words for words in more]
@@ -226,7 +226,7 @@ _ANOTHER_PATH = "another path of training"
 
 
 def _beside(run: CaseRun, other: CaseRun | None, family: Iterable[CaseRun]) -> tuple[list[Case], list[str]]:
-    """Return the cases of which a text speaks, and words for what the first has beside its variant."""
+    """Return the cases of which a text speaks, and words for what the first has in addition to its variant."""
     case = run.case
     more: list[str] = []
     linked = other is not None and traits_of(case).exchanges and traits_of(other.case).exchanges

@@ -25,7 +25,7 @@ _NAMES = {"bucket_cap_mb": "buckets", "dtype": "type", "nodes": "layout", "ranks
 _CLAUSES = ("launcher", "dilation", "shrink", "evaluation", "checkpoint")
 """Fields whose words follow `the other has it` without `with`."""
 _BY_VALUE = ("recovery",)
-"""Fields that are named by their values: their words are no noun."""
+"""Fields that are named by their values: their words are not nouns."""
 _TOGETHER = (("nodes", "ranks_per_node"), ("local_batch", "global_batch", "scaling"))
 """Fields that are one setting."""
 
