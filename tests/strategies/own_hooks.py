@@ -180,3 +180,74 @@ class SendsHalf(NeverSends):
     def hook(self, state: Any, bucket: Any) -> Any:
         bucket.buffer().add_(state.pop(bucket.index(), 0))
         return super().hook(state, bucket)
+
+
+class SendsAShare(CompensatedHookStrategy[NoOptions]):
+    """Sends half of each number with what it kept before."""
+
+    options = NoOptions
+    factor = 0.5
+
+    def state(self, job: Any, options: Any) -> Any:
+        return {}
+
+    def hook(self, state: Any, bucket: Any) -> Any:
+        buffer, index = bucket.buffer(), bucket.index()
+        rest = buffer + state.get(index, 0)
+        buffer.copy_(self.factor * rest)
+        state[index] = rest - buffer
+        return Averages().hook(state, bucket)
+
+    def kept(self, state: Any, index: int) -> Any:
+        return state[index]
+
+
+class Negates(SendsAShare):
+    factor = -1.0
+
+
+class NegatesAHundredth(SendsAShare):
+    factor = -0.01
+
+
+class Triples(SendsAShare):
+    factor = 3.0
+
+
+class SendsABitTooMuch(SendsAShare):
+    """Less is kept of three steps than their gradients, but it grows."""
+
+    factor = 2.1
+
+
+class Doubles(SendsAShare):
+    """Changes the sign of what it keeps in each step."""
+
+    factor = 2.0
+
+
+class SendsAThousandth(SendsAShare):
+    factor = 0.001
+
+
+class SendsHalfAThousandth(SendsAShare):
+    factor = 0.0005
+
+
+class OneRankSends(SendsAShare):
+    """Sends of rank 0 alone."""
+
+    def hook(self, state: Any, bucket: Any) -> Any:
+        self.factor = 0.5 if dist.get_rank() == 0 else 0.0
+        return super().hook(state, bucket)
+
+
+class NegatesTheNew(SendsAShare):
+    """Sends half of what it kept before, less the gradient: what it keeps has an end."""
+
+    def hook(self, state: Any, bucket: Any) -> Any:
+        buffer, index = bucket.buffer(), bucket.index()
+        before = state.get(index, torch.zeros_like(buffer))
+        state[index] = before / 2 + 2 * buffer
+        buffer.copy_(before / 2 - buffer)
+        return Averages().hook(state, bucket)

@@ -41,8 +41,30 @@ def test_a_right_one_is_proved(hooks: dict[str, Verdict], name: str) -> None:
     assert (hooks[name].result, hooks[name].promise) == ("ok", "gradients"), hooks[name]
 
 
-def test_one_that_keeps_some_and_sends_it_later_is_proved(hooks: dict[str, Verdict]) -> None:
-    assert (hooks["SendsHalf"].result, hooks["SendsHalf"].promise) == ("ok", "delayed"), hooks["SendsHalf"]
+@pytest.mark.parametrize("name", ["SendsHalf", "SendsAShare"])
+def test_one_that_keeps_some_and_sends_it_later_is_proved(hooks: dict[str, Verdict], name: str) -> None:
+    assert (hooks[name].result, hooks[name].promise) == ("ok", "delayed"), hooks[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "result", "said"),
+    [
+        ("Negates", "diverged", r"error 4\.7, .* more is kept than all gradients were: 4\.667 times"),
+        ("NegatesAHundredth", "diverged", r"more is kept than all gradients were: 1\.02 times"),
+        ("Triples", "diverged", r"more is kept than all gradients were: 2 times"),
+        ("NegatesTheNew", "diverged", r"more is kept than all gradients were: 1\.167 times"),
+        ("SendsABitTooMuch", "diverged", r"what is kept does not shrink as it is sent: 1\d\d\.?\d* times"),
+        ("Doubles", "diverged", r"what is kept does not shrink as it is sent: 1 times as much is left"),
+        ("SendsAThousandth", "unproved", r"what is kept is sent too slowly: 81\.9% of it is left"),
+        ("SendsHalfAThousandth", "unproved", r"too slowly: 90\.5% of it is left after 200 steps"),
+        ("OneRankSends", "diverged", r"what is kept is not sent later: 200 steps"),
+    ],
+)
+def test_one_that_sends_what_it_keeps_wrongly_is_refused(
+    hooks: dict[str, Verdict], name: str, result: str, said: str
+) -> None:
+    assert hooks[name].result == result, hooks[name]
+    assert re.search(said, hooks[name].reason + hooks[name].unproved), hooks[name]
 
 
 @pytest.mark.parametrize(
@@ -133,13 +155,16 @@ class Without(TopK):
 
 
 @pytest.mark.parametrize(
-    ("workload", "name", "ratio", "result", "said"),
+    ("workload", "name", "ratio", "ranks", "result", "said"),
     [
-        ("OneLayer", "TopK", 0.3, "ok", ""),
+        ("OneLayer", "TopK", 0.3, 2, "ok", ""),
+        ("OneLayer", "TopK", 0.12, 3, "ok", ""),  # one number in a step: some rank's bias is the last
+        ("OneLayer", "TopK", 0.12, 2, "ok", ""),  # one rank's bias is kept, and both nearly cancel
         (
             "FaintBias",
             "TopK",
             1e-4,
+            2,
             "unproved",
             "it is not seen whether what is kept of vectors is sent later: 200 steps",
         ),
@@ -147,14 +172,22 @@ class Without(TopK):
             "Sound",
             "vectors",
             0.1,
+            2,
             "diverged",
             r"what is kept of vectors is not sent later: \d+ steps",
         ),
-        ("Sound", "matrices", 0.1, "diverged", r"what is kept( of matrices)? is not sent later: \d+ steps"),
+        (
+            "Sound",
+            "matrices",
+            0.1,
+            2,
+            "diverged",
+            r"what is kept( of matrices)? is not sent later: \d+ steps",
+        ),
     ],
 )
 def test_what_is_kept_may_be_sent_late_but_not_never(
-    workload: str, name: str, ratio: float, result: str, said: str, tmp_path: Path
+    workload: str, name: str, ratio: float, ranks: int, result: str, said: str, tmp_path: Path
 ) -> None:
     own = tmp_path / "without.py"
     text = WITHOUT.replace("KIND", str(name == "vectors"))
@@ -162,7 +195,7 @@ def test_what_is_kept_may_be_sent_late_but_not_never(
     strategy = f"{EXAMPLE}:TopK" if name == "TopK" else f"{own}:Without"
     on = f"{ROOT / 'tests/worker/update_models.py'}:{workload}"
     settings = [f'options."{strategy}".ratio={ratio}']
-    (verdict,) = verify(verification_cases([strategy], [on], [2], "gloo", overrides=settings))
+    (verdict,) = verify(verification_cases([strategy], [on], [ranks], "gloo", overrides=settings))
     assert verdict.result == result, verdict
     assert re.search(said, verdict.reason + verdict.unproved), verdict
 

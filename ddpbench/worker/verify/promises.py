@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -50,11 +50,18 @@ MOST_KEPT = 0.95
 of all vectors: PowerSGD sends the largest part of a matrix first, and the rest in turn. Where more is kept, further
 steps follow whose own gradients are zero: top-k may choose a few numbers last."""
 LEAST_SENT = 1e-3
-"""The smallest share of what was kept that these steps send, by norm."""
+"""The smallest share of what was kept that these steps send, and by which it shrinks, by norm."""
+MOST_LEFT = 0.5
+"""The largest share of what was kept that is left after these steps, where it was more than `MOST_KEPT`. A hook that
+sends a thousandth of it in a step leaves 82 % after `MOST_SENDING`."""
+NOT_SHRUNK = 1 - 1e-7
+"""The share left of which nothing was taken off: sending `LEAST_SENT` of orthogonal parts takes off 5e-7."""
+MOST_GROWN = 100.0
+"""So often what was kept grows for good."""
 MOST_SENDING = 200
 """The most of those steps."""
 SENT_ENOUGH = 0.1
-"""Once no more is kept of all others, what is still kept whole is not merely late."""
+"""Once no more is kept of all others, and all steps are made, what is still kept whole is not merely late."""
 MOST_STEPS_APART = 100
 
 
@@ -445,7 +452,8 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     early = max((comparer.error(step(), expected) for _ in range(replica.exact_steps)), default=0.0)
     yield comparer.proof("gradients, same shards", early)
     steps = [step() for _ in range(COMPRESSED_STEPS)]
-    kept = {name: value.clone() for name, value in prover.average(kept_of(replica, expected)).items()}
+    own = {name: value.clone() for name, value in kept_of(replica, expected).items()}
+    kept = prover.average(own)
     total = {name: value * COMPRESSED_STEPS for name, value in mean(steps).items()}
     sums = {name: value + kept[name] for name, value in total.items()}
     whole = {name: value * COMPRESSED_STEPS for name, value in expected.items()}
@@ -456,7 +464,7 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
         sums = {name: value + sent[name] + left[name] for name, value in total.items()}
         right = comparer.held("sums of gradients, with what is kept", sums, whole)
     yield right
-    yield _share_kept(comparer, replica, step, whole, kept, sent)
+    yield _share_kept(_Kept(comparer, replica, reference, whole, own, kept), step, sent)
     for _ in range(FINAL_STEPS):
         comparer.step(replica, batch)
         comparer.update_replica(replica)
@@ -464,6 +472,8 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     yield from _final(comparer, replica)
 
 
+_SHARE_KEPT: Compared = "share of gradients kept back"
+_AFTER = "after {made} steps whose own gradients were zero"
 _NEVER_SENT = (
     "what is kept{what} is not sent later: {made} steps whose own gradients were zero sent nothing of it"
 )
@@ -471,52 +481,149 @@ _NOT_YET_SENT = (
     "it is not seen whether what is kept{what} is sent later: {made} steps whose own gradients were zero sent "
     "nothing of it, nor most of the rest: send more in each step, or scale smaller parts"
 )
+_MORE_THAN_ALL = "more is kept{what} than all gradients were: {share:.4g} times as much"
+_GROWS = f"what is kept{{what}} does not shrink as it is sent: {{share:.4g}} times as much is left {_AFTER}"
+_TOO_SLOW = (
+    f"what is kept{{what}} is sent too slowly: {{share:.1%}} of it is left {_AFTER}: send more in each step"
+)
+_OTHERS_SENT = f"what is sent of what was kept, and what is left of it, are not what it was {_AFTER}"
 
 
-def _share_kept(
-    comparer: Comparer,
-    replica: CompensatedReplica,
-    step: Callable[[], Tensors],
-    whole: Tensors,
-    kept: Tensors,
-    sent: Tensors | None,
-) -> Proof:
+@dataclass(slots=True)
+class _Kept:
+    """Gradients that were kept, to compare with what steps whose own gradients are zero leave of them."""
+
+    comparer: Comparer
+    replica: CompensatedReplica
+    reference: torch.nn.Module
+    whole: Tensors
+    """Sums of the gradients."""
+    own: Tensors
+    """This rank's rest of them."""
+    mean: Tensors
+    """The ranks' mean rest of them."""
+    parts: dict[str, set[str]] = field(init=False)
+    """Names of the vectors and of the matrices, where any are kept."""
+
+    def __post_init__(self) -> None:
+        vectors = {name for name, value in self.whole.items() if value.dim() < 2}
+        self.parts = {"vectors": vectors, "matrices": self.whole.keys() - vectors}
+        shares = self.shares(self.mean, self.whole)
+        self.parts = {what: names for what, names in self.parts.items() if shares[what] > 0}
+
+    def unsent(self, sent: Tensors) -> list[str]:
+        """Return the parts of which nothing was sent, or of which a rank holds what it held, alike on all ranks."""
+        left, allowed = kept_of(self.replica, self.whole), self.comparer.tolerance
+        changes = {name: left[name] - value for name, value in self.own.items()}
+
+        def idle(names: Collection[str]) -> bool:
+            if _share(self.mean, self.whole, names) <= allowed:
+                return False
+            if _share(sent, self.mean, names) < LEAST_SENT:
+                return True
+            # PowerSGD's ranks keep for good by how much they differ from the mean, and send of the mean alone.
+            held = _share(self.own, self.whole, names) > allowed
+            return held and max(_share(changes, each, names) for each in (self.own, sent)) < LEAST_SENT
+
+        agreed = self.comparer.prover.agreed
+        return [what for what, names in self.parts.items() if agreed(float(idle(names)))]
+
+    def left(self) -> Tensors:
+        """Return what is kept now, on average over ranks."""
+        return self.comparer.prover.average(kept_of(self.replica, self.whole))
+
+    def shares(self, kept: Tensors, whole: Tensors) -> dict[str, float]:
+        """Return the shares of each part, alike on all ranks."""
+        agreed = self.comparer.prover.agreed
+        return {what: agreed(_share(kept, whole, names)) for what, names in self.parts.items()}
+
+    def shares_of_ranks(self) -> dict[str, float]:
+        """Return the share of gradients that ranks keep, by the root of the mean square over ranks, of each part.
+
+        The ranks' gradients may cancel: the mean of what is kept is then larger than the mean of the gradients.
+        """
+        gradients = self.comparer.gradient(self.reference, self.comparer.prover.rank)
+        found: dict[str, float] = {}
+        for what, names in self.parts.items():
+            squares = {
+                "kept": norm([self.own[name] for name in names]) ** 2,
+                "whole": (norm([gradients[name] for name in names]) * COMPRESSED_STEPS) ** 2,
+            }
+            over_ranks = self.comparer.prover.average(squares)
+            found[what] = math.sqrt(float(over_ranks["kept"]) / (float(over_ranks["whole"]) or 1.0))
+        return found
+
+    def named(self, parts: Collection[str]) -> str:
+        """Return which parts are meant, in words: empty for all."""
+        return "" if len(parts) == len(self.parts) else f" of {' and '.join(parts)}"
+
+
+def _share_kept(kept: _Kept, step: Callable[[], Tensors], sent: Tensors | None) -> Proof:
     """Return whether some of the gradients has been sent, and the rest is: of all matrices, and of all vectors.
 
-    Sums and rest are the whole with any rest. `whole` are the sums of steps, `kept` what was left of them, and `sent`
-    what as many steps sent of that since, whose own gradients were zero; None where they cannot be made so.
+    Sums and rest are the whole with any rest. `sent` is what as many steps sent of it since, whose own gradients were
+    zero; None where they cannot be made so.
     """
-    prover = comparer.prover
-    compared: Compared = "share of gradients kept back"
-    vectors = {name for name, value in whole.items() if value.dim() < 2}
-    parts = {"vectors": vectors, "matrices": whole.keys() - vectors}
-    parts = {what: names for what, names in parts.items() if _share(kept, whole, names) > 0}
-    shares = {what: _share(kept, whole, names) for what, names in parts.items()}
+    comparer, compared = kept.comparer, _SHARE_KEPT
+    prover, tolerance = comparer.prover, comparer.tolerance
+    shares = kept.shares(kept.mean, kept.whole)
     largest = max(shares.values(), default=0.0)
     if sent is None:
         return comparer.proof(compared, largest, MOST_KEPT)
-    made, late = COMPRESSED_STEPS, False
+    of_ranks = kept.shares_of_ranks() if largest > 1 + tolerance else {}
+    if more := {what: share for what, share in of_ranks.items() if share > 1 + tolerance}:
+        note = _MORE_THAN_ALL.format(what=kept.named(more), share=max(more.values()))
+        return replace(comparer.proof(compared, largest, MOST_KEPT), note=note)
+    allowed = {what: MOST_LEFT if share > MOST_KEPT else 1 - LEAST_SENT for what, share in shares.items()}
+    unsent, made = list(kept.parts), COMPRESSED_STEPS
     while True:
-        waiting = [
-            what
-            for what, names in parts.items()
-            if shares[what] > comparer.tolerance and _share(sent, kept, names) < LEAST_SENT
-        ]
-        if not prover.agreed(float(bool(waiting))) or late or made >= MOST_SENDING:
+        left = kept.left()
+        still = kept.unsent(sent)  # a sign that changes with each step takes back what it sent
+        unsent = [what for what in unsent if what in still]
+        remains = kept.shares(left, kept.mean)
+        held = {
+            what: remains[what]
+            for what, share in shares.items()
+            if share > tolerance and remains[what] > allowed[what]
+        }
+        grown = max(remains.values(), default=0.0) > MOST_GROWN
+        if not (unsent or held) or grown or made >= MOST_SENDING:
             break
-        more = _sent_of_kept(comparer, replica, step, 1) or {}
-        sent = {name: value + more.get(name, 0.0) for name, value in sent.items()}
+        more_sent = _sent_of_kept(comparer, kept.replica, step, 1) or {}
+        sent = {name: value + more_sent.get(name, 0.0) for name, value in sent.items()}
         made += 1
-        left = prover.average(kept_of(replica, whole))
-        others = [_share(left, whole, names) for what, names in parts.items() if what not in waiting]
-        late = not prover.agreed(float(not others or max(others) > SENT_ENOUGH))
-    if not prover.agreed(float(bool(waiting))):
-        return comparer.proof(compared, min(largest, 1.0), MOST_KEPT if largest <= MOST_KEPT else 1.0)
-    every = bool(prover.agreed(float(len(waiting) == len(parts))))
-    words = {"what": "" if every else f" of {' and '.join(waiting)}", "made": made}
-    if late or every:
-        return replace(comparer.proof(compared, 1.0, MOST_KEPT), note=_NEVER_SENT.format(**words))
-    return not_compared(compared, comparer.name, _NOT_YET_SENT.format(**words))
+    others = [share for what, share in kept.shares(left, kept.whole).items() if what not in unsent]
+    late = max(others, default=0.0) <= SENT_ENOUGH
+    sums = {name: value - kept.mean[name] + sent[name] + left[name] for name, value in kept.whole.items()}
+    if not grown and prover.agreed(comparer.error(sums, kept.whole)) > tolerance:
+        fault, seen = _OTHERS_SENT.format(made=made), True
+    else:
+        fault, seen = _fault_of_sending(kept, unsent, held, late=late, made=made)
+    if not fault:
+        return comparer.proof(compared, largest, max(largest, MOST_KEPT))
+    if not seen:
+        return not_compared(compared, comparer.name, fault)
+    return replace(comparer.proof(compared, max(largest, 1.0), MOST_KEPT), note=fault)
+
+
+def _fault_of_sending(
+    kept: _Kept, unsent: list[str], held: dict[str, float], *, late: bool, made: int
+) -> tuple[str, bool]:
+    """Return why what is kept is not known to be sent, empty if it is, and whether that is the strategy's fault.
+
+    Of the `unsent` parts nothing was sent in the `made` steps, `late` if most of the others was; of the `held` ones too
+    large a share is left.
+    """
+    if unsent and late:
+        return _NEVER_SENT.format(what=kept.named(unsent), made=made), True
+    grown = {what: share for what, share in held.items() if what not in unsent and share > NOT_SHRUNK}
+    if grown:
+        return _GROWS.format(what=kept.named(grown), share=max(grown.values()), made=made), True
+    if unsent:
+        return _NOT_YET_SENT.format(what=kept.named(unsent), made=made), False
+    if held:
+        return _TOO_SLOW.format(what=kept.named(held), share=max(held.values()), made=made), False
+    return "", False
 
 
 def _sent_of_kept(
