@@ -76,6 +76,7 @@ def test_toml_is_not_written_by_json() -> None:
     package = Path(__file__).parents[1] / "ddpbench"
     written = re.compile(r"\w ?= ?\{json\.dumps\(|\}=\{json\.dumps\(")
     known = {"spec/fabric.py", "launch/verify.py", "machine/estimate.py"}  # a rate, what is shown, a set
+    known |= {"analysis/regression/near.py"}  # what is shown
     found = {
         path.relative_to(package).as_posix()
         for path in package.rglob("*.py")
