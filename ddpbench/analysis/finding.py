@@ -64,7 +64,7 @@ class Finding:
     ratio: Interval | None = None
     """The first case's step time over the last one's, where the sentence compares two by that."""
     ratios: tuple[Interval, ...] = ()
-    """The same ratio of each of several cases to the last one, in the order of `cases`."""
+    """Ratios of one kind, of each of several cases to the last one, in the order of `cases`."""
 
     def __post_init__(self) -> None:
         """Refuse a finding whose interval does not leave out what it denies.

@@ -41,7 +41,7 @@ class Listener:
         """A round is complete; `stop_reason` is empty when another follows."""
 
     def note(self, text: str) -> None:
-        """Something the user may want to know that is no cause for concern."""
+        """A message that the user may want to know, without any concern."""
 
     def warn(self, text: str) -> None:
         """Something the user should know that is not a failure."""

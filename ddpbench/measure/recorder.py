@@ -176,7 +176,7 @@ class StepRecorder:
 
         Raises:
             ValueError: an operation was noted of which nobody has said when its data flow.
-            TypeError: a transfer was noted with something that is no fact of one.
+            TypeError: a transfer was noted with a field that transfers do not have.
         """
         later, self._later = self._later, []
         for number, note in later:

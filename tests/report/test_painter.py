@@ -189,7 +189,7 @@ def test_a_picture_of_a_run_read_again_has_the_same_name(tmp_path: Path) -> None
 
 @pytest.mark.thorough
 def test_what_another_process_is_sent_is_all_that_a_picture_is_drawn_from(tmp_path: Path) -> None:
-    """One picture of each file name that the kept runs have, wide and narrow."""
+    """Draw a picture of each file name that the kept runs have, wide and narrow."""
     pictures: dict[str, Picture] = {}
     for name in KEPT:
         painter: Any = Undrawn()

@@ -327,11 +327,11 @@ def over_one_memory(model: torch.nn.Module) -> list[str]:
     for name, each in model.named_parameters():
         if each.layout != torch.strided or not each.numel():
             continue
-        beside = seen.setdefault(each.untyped_storage().data_ptr(), [])
-        for other, one in beside:
+        sharing = seen.setdefault(each.untyped_storage().data_ptr(), [])
+        for other, one in sharing:
             if (each.requires_grad or one.requires_grad) and _overlap(one, each):
                 return [other, name]
-        beside.append((name, each))
+        sharing.append((name, each))
     return []
 
 
