@@ -32,7 +32,6 @@ LARGE = frozenset(
         "records/rundir.py:RunDir",  # paths
         "spec/case.py:Case",  # data
         "worker/mpi/process_group.py:MpiGroup",  # a process group has a method for each collective
-        "worker/verify/comparing.py:Comparer",
     }
 )
 """Classes that are larger: nothing is added here."""

@@ -18,8 +18,8 @@ from ddpbench.records import Proof
 from ddpbench.spec import Case
 from ddpbench.strategies import Job, Replica, load_strategy
 from ddpbench.worker.training.precision import Precision, precision_of
-from ddpbench.worker.verify.comparing import AUTOCAST_ROUNDOFFS
 from ddpbench.worker.verify.inspection import inspect_workload
+from ddpbench.worker.verify.tolerances import AUTOCAST_ROUNDOFFS
 
 CPU = torch.device("cpu")
 INPUTS, TARGETS = torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0], [1.0]])

@@ -13,8 +13,10 @@ import torch
 from ddpbench.records import Proof
 from ddpbench.worker.training.precision import FULL
 from ddpbench.worker.training.types import Numbers
-from ddpbench.worker.verify.comparing import SMALL_GRADIENT, Comparer, Tensors, relative_error
+from ddpbench.worker.verify.comparing import Comparer
 from ddpbench.worker.verify.proof import Prover
+from ddpbench.worker.verify.tolerances import SMALL_GRADIENT, relative_error
+from ddpbench.worker.verify.values import Tensors
 
 
 def test_the_error_is_relative_to_each_parameters_own_gradient() -> None:
@@ -59,7 +61,7 @@ def held_change(own: Tensors, expected: Tensors, writes: list[str] | None = None
 
     prover: Any = SimpleNamespace(training=None, proves_double=True, agreed=noted)
     comparer = Comparer(prover, Numbers(cast=torch.float64, given=(torch.float64,)), FULL, [])
-    comparer.writes = writes or []
+    comparer.model.writes = writes or []
     before = {name: torch.zeros_like(each) for name, each in own.items()}
     proof = comparer.change("update, same gradients", before, own, expected)
     return proof, len(agreed)

@@ -387,7 +387,7 @@ def test_updates_during_backward_are_left_to_strategies_that_average_nothing(
 
 
 def test_a_parameter_that_some_gradients_lack_has_no_mean() -> None:
-    from ddpbench.worker.verify.comparing import mean
+    from ddpbench.worker.verify.values import mean
 
     one, two = torch.ones(1), torch.full((1,), 3.0)
     assert mean([{"a": one, "b": one}, {"a": two}]) == {"a": torch.full((1,), 2.0)}

@@ -29,22 +29,12 @@ from ddpbench.worker.training.precision import FULL, entered_autocasts, widest
 from ddpbench.worker.training.randomness import have_drawn, random_state, seed_all, set_random_state
 from ddpbench.worker.training.training import Training, all_equal, checksum
 from ddpbench.worker.training.types import Numbers, compared_numbers, names_of
-from ddpbench.worker.verify.comparing import (
-    CHANGE_TOLERANCES,
-    UNCHANGED,
-    UNSEEDED,
-    Comparer,
-    Rank,
-    Tensors,
-    by_rank,
-    check_trained,
-    has_batch_statistics,
-    norm,
-    not_compared,
-    thaw,
-    trained,
-)
+from ddpbench.worker.verify.comparing import UNCHANGED, Comparer, check_trained, not_compared
+from ddpbench.worker.verify.faults import UNSEEDED, by_rank
+from ddpbench.worker.verify.one_process import Rank
 from ddpbench.worker.verify.refusals import waits_for
+from ddpbench.worker.verify.tolerances import CHANGE_TOLERANCES
+from ddpbench.worker.verify.values import Tensors, has_batch_statistics, norm, thaw, trained
 from ddpbench.worker.verify.written import changed_since, late_sentence, same
 
 STEPS = 3

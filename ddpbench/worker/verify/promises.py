@@ -27,20 +27,10 @@ from ddpbench.strategies.base import (
 from ddpbench.strategies.trees import concatenate
 from ddpbench.worker.training.training import Training, all_equal, checksum
 from ddpbench.worker.verify.answers import averaging_of, check_promised, kept_of, log_of, loss_of
-from ddpbench.worker.verify.comparing import (
-    GATHERS,
-    Comparer,
-    Tensors,
-    check_trained,
-    has_batch_statistics,
-    mean,
-    norm,
-    not_compared,
-    trained,
-    trained_names,
-)
+from ddpbench.worker.verify.comparing import GATHERS, Comparer, check_trained, not_compared
 from ddpbench.worker.verify.inspection import blocks_of
 from ddpbench.worker.verify.refusals import waits_for
+from ddpbench.worker.verify.values import Tensors, has_batch_statistics, mean, norm, trained, trained_names
 from ddpbench.worker.verify.written import same
 
 FINAL_STEPS = 3
@@ -89,21 +79,21 @@ def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
     yield initial
     if not initial.passed and initial.note:  # nothing after it can be equal
         return
-    reference = comparer.copied(model) if promise != "nothing" else model
+    reference = comparer.one.copied(model) if promise != "nothing" else model
     comparer.settle_scale(model, own)
     distributed = dist.is_initialized() and strategy.uses_backend
     replica = training.replica(model, NullRecorder(), distributed=distributed, precision=precision)
     check_promised(replica, training.strategy.name, promise)
     comparer.allow_for(replica)
     for each in (reference, replica.job.model):
-        comparer.watch(each)
+        comparer.faults.watch(each)
     batch = own if replica.draws else (None, None)
     if promise != "nothing":
-        comparer.examine(reference)
+        comparer.model.examine(reference)
         _refuse_waiting(comparer, reference)
-    if comparer.draws:
-        comparer.takes_turns = replica.take_turns(comparer.seed)
-    if comparer.is_infinite:
+    if comparer.model.draws:
+        comparer.takes_turns = replica.take_turns(comparer.one.seed)
+    if comparer.model.is_infinite:
         yield comparer.explained(comparer.proof("gradients, same shards", math.inf))
     else:
         yield from map(comparer.explained, _CHECKS[promise](comparer, replica, reference, batch))
@@ -119,11 +109,11 @@ def _loss(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
     """
     prover, strategy = comparer.prover, comparer.training.strategy
     apart = prover.processes > 1 and not strategy.whole_batches and len(comparer.shards) == prover.processes
-    if comparer.draws or comparer.precision.name != "full" or (prover.gathers and not apart):
+    if comparer.model.draws or comparer.precision.name != "full" or (prover.gathers and not apart):
         return
     own = loss_of(comparer.first_loss) if replica.knows_loss else 0.0
     shards = [prover.rank] if apart else range(len(comparer.shards))
-    losses = [comparer.loss(comparer.fresh(), number) for number in shards]
+    losses = [comparer.one.loss(comparer.one.fresh(), number) for number in shards]
     values = {"own": own, "knows": float(replica.knows_loss), "expected": sum(losses) / len(losses)}
     mean_of = prover.average(
         {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
@@ -144,12 +134,12 @@ def _refuse_waiting(comparer: Comparer, model: torch.nn.Module) -> None:
         RuntimeError: it has one, on all ranks.
     """
     training = comparer.training
-    names = [name.removeprefix("network.") for name in comparer.dropped]
+    names = [name.removeprefix("network.") for name in comparer.model.dropped]
     if not names or comparer.prover.processes == 1:
         return
     if waits := waits_for(training, names):
         raise RuntimeError(waits)
-    parts = blocks_of(model, comparer.dropped) or names
+    parts = blocks_of(model, comparer.model.dropped) or names
     found = ModelFound(trained=(), dropped_blocks=tuple(parts))
     if reason := training.strategy.found_reason(training.case, found):
         raise CannotTrainError(reason)
@@ -157,7 +147,7 @@ def _refuse_waiting(comparer: Comparer, model: torch.nn.Module) -> None:
 
 def _nothing(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
     """A step has to work; there is nothing to compare."""
-    comparer.seed(comparer.prover.rank)
+    comparer.one.seed(comparer.prover.rank)
     comparer.step(replica, batch)
     comparer.prover.on_step()
     yield from ()
@@ -168,7 +158,7 @@ def _gradients(
 ) -> Iterator[Proof]:
     prover, precision, later = comparer.prover, comparer.precision, comparer.later
     whole = trained_names(reference)
-    comparer.seed(prover.rank)
+    comparer.one.seed(prover.rank)
     comparer.step(replica, batch)
     prover.on_step()
     own = comparer.own_gradients(replica)
@@ -180,32 +170,32 @@ def _gradients(
     comparer.update_replica(replica)
     training, before = comparer.training, trained(reference)
     updates = training.case.compute == "real" and precision.name == "full"
-    repeats = not comparer.draws or not (training.strategy.framework or _draws_elsewhere(comparer))
+    repeats = not comparer.model.draws or not (training.strategy.framework or _draws_elsewhere(comparer))
     follows = updates and bool(later) and repeats
-    trainee = comparer.copied(reference) if follows else reference
-    comparer.watch(trainee)
+    trainee = comparer.one.copied(reference) if follows else reference
+    comparer.faults.watch(trainee)
     optimizer = training.make_optimizer(trainee.parameters())
     made = 1
     if updates:
         used = {name: gradient for name, gradient in own.items() if name not in idle}
         stepping = training.make_optimizer(reference.parameters())
-        comparer.update(reference, used, stepping)
+        comparer.one.update(reference, used, stepping)
         # A schedule may begin at a learning rate of zero: until an update has changed something, none is compared.
         while made < FINAL_STEPS and prover.agreed(float(_as_before(reference, before))):
-            comparer.seed(prover.rank)
+            comparer.one.seed(prover.rank)
             comparer.step(replica, batch)
             again = comparer.own_gradients(replica)  # others, where the model draws or keeps state
             used = {name: gradient for name, gradient in again.items() if name not in replica.unused()}
             comparer.update_replica(replica)
             prover.on_step()
-            comparer.update(reference, used, stepping)
+            comparer.one.update(reference, used, stepping)
             made += 1
         after = replica.own_parameters()
         yield comparer.change("update, same gradients", before, after, trained(reference))
     drawn = [each.own if replica.draws else batch for each in later] or [batch] * (FINAL_STEPS - 1)
     left_out = [idle] * made
     for following in drawn:
-        comparer.seed(prover.rank)
+        comparer.one.seed(prover.rank)
         comparer.step(replica, following)
         left_out.append(replica.unused())
         comparer.update_replica(replica)
@@ -214,7 +204,7 @@ def _gradients(
         batches = [*[comparer.shards] * made, *(each.shards for each in later)]
         for shards, without in zip(batches, left_out, strict=True):
             parts = [concatenate(shards)] if compared.at_once else shards
-            comparer.update(trainee, comparer.average_reached(trainee, parts, without), optimizer)
+            comparer.one.update(trainee, comparer.one.average_reached(trainee, parts, without), optimizer)
         after = replica.own_parameters()
         proof = comparer.change("parameters, same samples", before, after, trained(trainee))
         yield comparer.unless_by_rank(proof, trainee)
@@ -266,15 +256,15 @@ class _SameShards:
         """Return the comparison with this rank's gradients."""
         comparer, training = self._comparer, self._comparer.training
         strategy, several = training.strategy, training.case.world_size > 1
-        if comparer.draws and several and _draws_elsewhere(comparer):
+        if comparer.model.draws and several and _draws_elsewhere(comparer):
             who = "replicas" if strategy.one_process else strategy.pieces
             note = f"the model draws random numbers, and its {who} draw them in another order: not comparable"
             return not_compared("gradients, same shards", comparer.name, note)
-        self.expected = comparer.average(self._reference)
+        self.expected = comparer.one.average(self._reference)
         proof = comparer.held("gradients, same shards", own, self.expected)
         if not proof.passed:
             # Forwards may change what later ones compute: they write weights, or keep state.
-            self.expected = comparer.average_afresh()
+            self.expected = comparer.one.average_afresh()
             proof = comparer.held("gradients, same shards", own, self.expected)
         if not proof.passed and strategy.one_process and several:
             note = _HOOKED_AT_ONCE if self.hooked else ""
@@ -295,7 +285,10 @@ class _SameShards:
             whole = _of_whole_batch(comparer, self._reference, batch)
         except _WholeBatchError:
             return False
-        return whole is not None and comparer.prover.agreed(comparer.error(own, whole)) <= comparer.tolerance
+        return (
+            whole is not None
+            and comparer.prover.agreed(comparer.tolerances.error(own, whole)) <= comparer.tolerances.gradient
+        )
 
 
 def _over_whole_batch(
@@ -322,15 +315,15 @@ def _over_whole_batch(
     expected, prover = shards.expected, comparer.prover
     assert expected is not None
     means = comparer.training.workload.whole_batches
-    gap = prover.agreed(comparer.error(expected, whole))
-    if means and gap > comparer.tolerance:
+    gap = prover.agreed(comparer.tolerances.error(expected, whole))
+    if means and gap > comparer.tolerances.gradient:
         # Forwards before may have changed what later ones compute: of fresh models it may be the same.
-        expected = comparer.average_afresh()
-        whole = prover.gradient(comparer.fresh(), batch, comparer.precision)
-        gap = prover.agreed(comparer.error(expected, whole))
-    if means and gap > comparer.tolerance:
+        expected = comparer.one.average_afresh()
+        whole = prover.gradient(comparer.one.fresh(), batch, comparer.precision)
+        gap = prover.agreed(comparer.tolerances.error(expected, whole))
+    if means and gap > comparer.tolerances.gradient:
         note = (
-            comparer.fault_of_gradients()
+            comparer.faults.of_gradients()
             or (_HOOKED if shards.hooked else "")
             or (_NOT_LINEAR if _is_mean(comparer, batch) else _NOT_MEAN).format(gap=gap)
         )
@@ -359,9 +352,9 @@ _NOT_LINEAR = (
 
 def _is_mean(comparer: Comparer, batch: Any) -> bool:
     """Return whether the shards' losses average to the whole batch's. All ranks call it together."""
-    losses = [comparer.loss(comparer.fresh(), number) for number in range(len(comparer.shards))]
-    gap = abs(sum(losses) / len(losses) - comparer.loss_of(comparer.fresh(), batch))
-    allowed = comparer.tolerance * max(map(abs, losses), default=0.0)
+    losses = [comparer.one.loss(comparer.one.fresh(), number) for number in range(len(comparer.shards))]
+    gap = abs(sum(losses) / len(losses) - comparer.one.loss_of(comparer.one.fresh(), batch))
+    allowed = comparer.tolerances.gradient * max(map(abs, losses), default=0.0)
     return comparer.prover.agreed(float(gap > allowed)) == 0.0
 
 
@@ -371,7 +364,7 @@ def _joined(comparer: Comparer, reference: torch.nn.Module) -> tuple[Any, str]:
         return None, GATHERS
     if comparer.prover.packed:
         return None, "samples are packed in rows that cannot be joined, so the whole batch is not compared"
-    if comparer.draws:
+    if comparer.model.draws:
         return None, "the model draws random numbers: other ones over the whole batch than over shards"
     if comparer.training.workload.batch_statistics or has_batch_statistics(reference):
         return None, "BatchNorm's statistics differ over shards, rightly: the whole batch is not compared"
@@ -409,7 +402,7 @@ def _of_whole_batch(comparer: Comparer, reference: torch.nn.Module, batch: Any) 
     with suppress(torch.OutOfMemoryError):
         try:
             model = (
-                comparer.fresh() if comparer.writes else reference
+                comparer.one.fresh() if comparer.model.writes else reference
             )  # a forward before this one wrote into it
             whole = prover.gradient(model, batch, comparer.precision)
         except (MemoryError, torch.OutOfMemoryError):
@@ -420,7 +413,7 @@ def _of_whole_batch(comparer: Comparer, reference: torch.nn.Module, batch: Any) 
         again = ""
         with suppress(torch.OutOfMemoryError):
             try:
-                whole = prover.gradient(comparer.fresh(), batch, comparer.precision)
+                whole = prover.gradient(comparer.one.fresh(), batch, comparer.precision)
             except (MemoryError, torch.OutOfMemoryError):
                 raise
             except Exception as error:
@@ -441,15 +434,17 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     prover = comparer.prover
 
     def step() -> Tensors:
-        comparer.seed(prover.rank)
+        comparer.one.seed(prover.rank)
         comparer.step(replica, batch)
         prover.on_step()
         own = comparer.own_gradients(replica)
         replica.optimizer.zero_grad(set_to_none=True)
         return own
 
-    expected = comparer.average(reference)
-    early = max((comparer.error(step(), expected) for _ in range(replica.exact_steps)), default=0.0)
+    expected = comparer.one.average(reference)
+    early = max(
+        (comparer.tolerances.error(step(), expected) for _ in range(replica.exact_steps)), default=0.0
+    )
     yield comparer.proof("gradients, same shards", early)
     steps = [step() for _ in range(COMPRESSED_STEPS)]
     own = {name: value.clone() for name, value in kept_of(replica, expected).items()}
@@ -513,7 +508,7 @@ class _Kept:
 
     def unsent(self, sent: Tensors) -> list[str]:
         """Return the parts of which nothing was sent, or of which a rank holds what it held, alike on all ranks."""
-        left, allowed = kept_of(self.replica, self.whole), self.comparer.tolerance
+        left, allowed = kept_of(self.replica, self.whole), self.comparer.tolerances.gradient
         changes = {name: left[name] - value for name, value in self.own.items()}
 
         def idle(names: Collection[str]) -> bool:
@@ -542,7 +537,7 @@ class _Kept:
 
         The ranks' gradients may cancel: the mean of what is kept is then larger than the mean of the gradients.
         """
-        gradients = self.comparer.gradient(self.reference, self.comparer.prover.rank)
+        gradients = self.comparer.one.gradient(self.reference, self.comparer.prover.rank)
         found: dict[str, float] = {}
         for what, names in self.parts.items():
             squares = {
@@ -565,7 +560,7 @@ def _share_kept(kept: _Kept, step: Callable[[], Tensors], sent: Tensors | None) 
     zero; None where they cannot be made so.
     """
     comparer, compared = kept.comparer, _SHARE_KEPT
-    prover, tolerance = comparer.prover, comparer.tolerance
+    prover, tolerance = comparer.prover, comparer.tolerances.gradient
     shares = kept.shares(kept.mean, kept.whole)
     largest = max(shares.values(), default=0.0)
     if sent is None:
@@ -595,7 +590,7 @@ def _share_kept(kept: _Kept, step: Callable[[], Tensors], sent: Tensors | None) 
     others = [share for what, share in kept.shares(left, kept.whole).items() if what not in unsent]
     late = max(others, default=0.0) <= SENT_ENOUGH
     sums = {name: value - kept.mean[name] + sent[name] + left[name] for name, value in kept.whole.items()}
-    if not grown and prover.agreed(comparer.error(sums, kept.whole)) > tolerance:
+    if not grown and prover.agreed(comparer.tolerances.error(sums, kept.whole)) > tolerance:
         fault, seen = _OTHERS_SENT.format(made=made), True
     else:
         fault, seen = _fault_of_sending(kept, unsent, held, late=late, made=made)
@@ -664,22 +659,22 @@ def _averaged(
     assert isinstance(replica, PeriodicReplica)
     prover, training = comparer.prover, comparer.training
     ranks, before = range(len(comparer.shards)), trained(reference)
-    models = [comparer.copied(reference) for _ in ranks]
+    models = [comparer.one.copied(reference) for _ in ranks]
     optimizers = [training.make_optimizer(model.parameters()) for model in models]
     found = 0
     for step in range(MOST_STEPS_APART):
         groups, averages = averaging_of(replica, step, training.case.world_size)
-        comparer.seed(prover.rank)
+        comparer.one.seed(prover.rank)
         comparer.step(replica, batch)
         without = replica.unused()
         comparer.update_replica(replica)
         for group in groups if not prover.gathers else ():
-            averaged, reached = comparer.mean_reached((models[rank], rank) for rank in group)
+            averaged, reached = comparer.one.mean_reached((models[rank], rank) for rank in group)
             gradient = {
                 name: value for name, value in averaged.items() if name in reached or name not in without
             }
             for rank in group:
-                comparer.update(models[rank], gradient, optimizers[rank], rank)
+                comparer.one.update(models[rank], gradient, optimizers[rank], rank)
         if averages:
             state = mean([trained(model) for model in models])
             for model in models:
@@ -690,7 +685,7 @@ def _averaged(
     else:
         raise ValueError(f"no two averagings within {MOST_STEPS_APART} steps: give a shorter period")
     after = replica.own_parameters()
-    if prover.gathers or comparer.update_exchanges():
+    if prover.gathers or comparer.faults.update_exchanges():
         what = "loss" if prover.gathers else "update"
         note = (
             f"the {what} exchanges values between ranks that train apart: one process cannot redo their steps"
@@ -710,7 +705,7 @@ def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     """
     assert isinstance(replica, OrderedReplica)
     prover, training = comparer.prover, comparer.training
-    draws = comparer.draws
+    draws = comparer.model.draws
     for _ in range(FINAL_STEPS):
         comparer.step(replica, batch)
         comparer.update_replica(replica)
@@ -730,7 +725,7 @@ def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     if not each_once or any(version > number for number, (_, version) in enumerate(updates)):
         yield comparer.proof("parameters, updates in the server's order", math.inf)
         return
-    current, other = reference, comparer.copied(reference)
+    current, other = reference, comparer.one.copied(reference)
     optimizer = training.make_optimizer(current.parameters())
     before = trained(current)
     versions = {0: before}
@@ -740,7 +735,7 @@ def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     )
     for number, (rank, version) in enumerate(updates, start=1):
         _load(other, versions[version])
-        comparer.update(current, comparer.gradient(other, rank - first), optimizer)
+        comparer.one.update(current, comparer.one.gradient(other, rank - first), optimizer)
         versions[number] = trained(current)
         needed = {own, number, *(later for _, later in updates[number:])}
         versions = {kept: values for kept, values in versions.items() if kept in needed}

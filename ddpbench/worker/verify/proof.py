@@ -19,9 +19,11 @@ from ddpbench.worker.training.exchanges import noticing_exchanges
 from ddpbench.worker.training.precision import FULL, Precision, entered_autocasts, widest
 from ddpbench.worker.training.training import Training
 from ddpbench.worker.training.types import compared_numbers, names_of
-from ddpbench.worker.verify.comparing import Comparer, Drawn, Tensors, dense, not_compared
+from ddpbench.worker.verify.comparing import Comparer, not_compared
+from ddpbench.worker.verify.one_process import Drawn
 from ddpbench.worker.verify.own_steps import prove_own_steps
 from ddpbench.worker.verify.promises import FINAL_STEPS, compare, follows_updates
+from ddpbench.worker.verify.values import Tensors, dense
 from ddpbench.workloads import is_import_path
 
 

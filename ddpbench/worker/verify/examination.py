@@ -1,0 +1,121 @@
+"""What of a model decides which comparisons mean something: what it draws, writes, reaches and cannot hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ddpbench.worker.training.randomness import have_drawn, random_state
+from ddpbench.worker.verify.one_process import Drawn, OneProcess
+from ddpbench.worker.verify.optimizers import in_words
+from ddpbench.worker.verify.tolerances import TOLERANCES, relative_error
+from ddpbench.worker.verify.values import Tensors, has_numbers, infinite_of
+from ddpbench.worker.verify.written import changed_since
+
+
+@dataclass(slots=True)
+class _Examined:
+    """Findings about a model from one rank's samples."""
+
+    differs: bool = False
+    """Its gradient depends on the seed."""
+    writes: list[str] = field(default_factory=list)
+    """Parameters that a forward writes into."""
+    reached: list[set[str]] = field(default_factory=list)
+    """Parameters that get a gradient, under each seed."""
+    infinite: list[str] = field(default_factory=list)
+    """Parameters whose gradient is not finite."""
+
+
+class Examination:
+    """Findings about a model, from the samples of all ranks."""
+
+    def __init__(self, one: OneProcess, later: Sequence[Drawn] = ()) -> None:
+        """`later` are the batches of a proof's last steps."""
+        self._one, self._later = one, later
+        self.draws = False
+        """True if a step's gradient depends on the seed, as with dropout."""
+        self.writes: list[str] = []
+        """Parameters that the model's forward writes into."""
+        self.dropped: list[str] = []
+        """Parameters that the losses of some ranks or seeds reach and others do not."""
+        self._infinite = ""
+
+    def examine(self, model: torch.nn.Module) -> None:
+        """Find out what of a model decides what can be compared: whether it draws random numbers, what it writes."""
+        number = self._one.own_shard
+        trials: list[Tensors] = []
+        found = _Examined()
+        before = {name: each.detach() for name, each in model.named_parameters()}
+        for turn in range(2):
+            # Of a copy: a forward may change buffers such as running statistics.
+            trial = self._one.copied(model)
+            self._one.seed(number + turn * len(self._one.shards))
+            start = random_state()
+            trials.append(self._one.prover.gradient(trial, self._one.shards[number], self._one.precision))
+            found.differs = found.differs or have_drawn(start, random_state())
+            found.reached.append({name for name, each in trial.named_parameters() if each.grad is not None})
+            found.writes += [name for name in changed_since(before, trial) if name not in found.writes]
+        first, second = (list(each.values()) for each in trials)
+        # A coin may fall alike under both seeds, and a generator of the model's own does not tell that it draws.
+        found.differs = found.differs or relative_error(first, second) > TOLERANCES[torch.float32]
+        found.infinite = infinite_of(trials[0])
+        # All ranks must make the same comparisons next.
+        every = self._of_all_ranks(found)
+        self.draws = any(each.differs for each in every)
+        written, reached = (
+            {name for each in every for name in each.writes},
+            [one for each in every for one in each.reached],
+        )
+        used: set[str] = set().union(*reached)
+        self.writes = [name for name in before if name in written]
+        self.dropped = [name for name in before if name in used and any(name not in one for one in reached)]
+        self._infinite = next(
+            (self._on_infinite(rank, each.infinite) for rank, each in enumerate(every) if each.infinite), ""
+        )
+
+    def _of_all_ranks(self, own: _Examined) -> list[_Examined]:
+        """Return what each rank found, in the order of ranks."""
+        found: list[Any] = [own] * self._one.prover.processes
+        if self._one.prover.processes > 1:
+            dist.all_gather_object(found, own, group=self._one.prover.group)
+        return found
+
+    def _on_infinite(self, number: int, names: Sequence[str]) -> str:
+        """Return that the gradient of these parameters is not finite on a rank or replica, and why that may be."""
+        who = "replica" if self._one.training.strategy.one_process else "rank"
+        why = (
+            "its samples hold NaN or infinite values"
+            if number in self.spoiled()
+            else "have loss() give a finite one"
+        )
+        return (
+            f"on {who} {number} the gradient of {in_words(names)} is not finite without the strategy either, so that "
+            f"nothing can be compared with it: {why}"
+        )
+
+    def spoiled(self) -> list[int]:
+        """Return the ranks or replicas whose samples hold values that are not finite."""
+        batches = [self._one.shards, *(drawn.shards for drawn in self._later)]
+        found = {number for batch in batches for number, shard in enumerate(batch) if not has_numbers(shard)}
+        return sorted(number + self._one.training.case.world_size - len(self._one.shards) for number in found)
+
+    @property
+    def is_infinite(self) -> bool:
+        """Return whether `examine` found a gradient that is not finite, on any rank."""
+        return bool(self._infinite)
+
+    def fault_of_infinite(self) -> str:
+        """Return on which rank or replica one process's gradient is not finite; empty if it is on all."""
+        if not self._infinite and self._one.prover.processes == 1:
+            for number, shard in enumerate(self._one.shards):
+                if names := infinite_of(
+                    self._one.prover.gradient(self._one.fresh(), shard, self._one.precision)
+                ):
+                    self._infinite = self._on_infinite(number, names)
+                    break
+        return self._infinite

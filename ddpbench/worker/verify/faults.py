@@ -1,0 +1,230 @@
+"""What a model or its update does that no strategy can be held to."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import traceback
+
+import torch
+
+from ddpbench.records import UPDATE_EXCHANGES
+from ddpbench.worker.training.randomness import random_state, set_random_state
+from ddpbench.worker.training.training import all_equal, checksum
+from ddpbench.worker.verify.examination import Examination
+from ddpbench.worker.verify.one_process import OneProcess
+from ddpbench.worker.verify.optimizers import computed_together, draws
+from ddpbench.worker.verify.tolerances import CHANGE_TOLERANCES, NARROW_CHANGE_TOLERANCE, Tolerances
+from ddpbench.worker.verify.values import norm, trained, trained_names
+from ddpbench.worker.verify.written import changed_since, same, writes_sentence
+from ddpbench.workloads import is_import_path
+
+UNSEEDED = (
+    "draws from a source that no seed of torch, random or NumPy reaches, such as random.Random() or "
+    "numpy.random.default_rng()"
+)
+"""Reason why a model's results differ from one time to the next."""
+DRAWS_IN_UPDATE = (
+    "the update draws random numbers, others on each rank: to keep replicas equal, draw them from a generator that is "
+    "seeded alike on all ranks"
+)
+"""Reason why ranks that make the same update end otherwise."""
+DRAWS_IN_PARTS = (
+    "the update draws random numbers, and each rank draws its own for its part of the parameters: not comparable with "
+    "one process"
+)
+"""Reason why ranks that update a part each end otherwise than one process."""
+_BY_RANK = (
+    "model() gives other parameters on each rank, though all are seeded alike before it: have it not seed by rank, or "
+    "read a file that differs"
+)
+"""Reason why initial states differ where model() repeats its own."""
+_BY_RANK_LATER = (
+    "gives other {what} on each rank from the same state, batch and seeds: it reads RANK, or another thing that "
+    "differs"
+)
+_TRAINS_MORE = (
+    "the model trains other parameters after some forwards than before, and strategies average those that it trains "
+    "when they are given it: have model() set requires_grad as it is to stay"
+)
+_EXCHANGED = (
+    f"{UPDATE_EXCHANGES}, and one process makes another one of the same gradients: these are averaged before it "
+    "begins, and a sum of them over ranks multiplies them by the number of ranks"
+)
+
+
+def by_rank(what: str) -> str:
+    """Return that what a class computes differs by rank, and why that may be."""
+    return _BY_RANK_LATER.format(what=what)
+
+
+class Faults:
+    """Faults of a model and its update, each found once; all ranks ask for them together."""
+
+    def __init__(self, one: OneProcess, tolerances: Tolerances, examination: Examination) -> None:
+        self._one, self._tolerances, self._examination = one, tolerances, examination
+        self._prover = one.prover
+        self._watched: list[tuple[torch.nn.Module, set[str]]] = []
+        """Models, and the names of what each trained at first."""
+        self._of_gradients: str | None = None
+        self._of_updates: str | None = None
+        self._gap_of_updates = 0.0
+        self._of_exchange: str | None = None
+
+    def watch(self, model: torch.nn.Module) -> None:
+        """Note what a model trains, which its forwards may change."""
+        self._watched.append((model, trained_names(model)))
+
+    def of_thawing(self) -> str:
+        """Return that a model's forwards add to what it trains; empty if they do not. All ranks call it together."""
+        found = any(trained_names(model) - names for model, names in self._watched)
+        return _TRAINS_MORE if self._prover.agreed(float(found)) else ""
+
+    def of_initial_state(self) -> str:
+        """Return why the model's initial state is not the same on all ranks; empty where that is not the class's."""
+        first, second = self._one.fresh(), self._one.fresh()
+        if not self._prover.agreed(float(bool(changed_since(trained(first), second)))):
+            return _BY_RANK if is_import_path(self._one.training.case.workload) else ""
+        return f"two calls of model() give other parameters under the same seeds: it {UNSEEDED}"
+
+    def of_gradients(self) -> str:
+        """Return what the model does that no strategy can be held to; empty where one process repeats its gradients.
+
+        All ranks call it together; the answer is found once.
+        """
+        if self._of_gradients is None:
+            self._of_gradients = self._found_of_gradients()
+        return self._of_gradients
+
+    def _found_of_gradients(self) -> str:
+        first, second = self._one.fresh(), self._one.fresh()
+        values = trained(first)
+        with torch.no_grad():
+            for mine, other in zip(first.parameters(), second.parameters(), strict=True):
+                other.copy_(mine)
+        gradients = [self._one.seeded_gradient(model) for model in (first, second)]
+        # State may follow the samples, as what quantisation observes: then the same ones once more leave it as it is.
+        for number in range(1, len(self._one.shards)):
+            self._one.gradient(first, number)
+        gradients.append(self._one.seeded_gradient(first))
+        gap, later = (
+            self._prover.agreed(self._tolerances.error(gradients[0], other)) for other in gradients[1:]
+        )
+        if gap > self._tolerances.gradient:
+            return (
+                f"the model gives other gradients from the same state, batch and seeds: it {UNSEEDED}, or some "
+                "operation of it is not deterministic"
+            )
+        if not self._prover.gathers and self._prover.processes > 1:
+            others = self._prover.average(gradients[0])
+            if self._prover.agreed(self._tolerances.error(gradients[0], others)) > self._tolerances.gradient:
+                return f"the loss {by_rank('gradients')}"
+        writes = self._examination.writes or changed_since(values, first)
+        if self._prover.agreed(float(bool(writes))):
+            return writes_sentence(writes)
+        if later > self._tolerances.gradient:
+            return (
+                "the model keeps state from one forward to the next, so that a later one on the same batch gives "
+                "other gradients"
+            )
+        return ""
+
+    def of_updates(self, *, exactly: bool = False) -> str:
+        """Return what an update does that no strategy can be held to; empty where one process repeats it.
+
+        Updates of two ranks may differ by what a comparison allows, or not at all. All ranks call it together; the
+        answer is found once.
+        """
+        if self._of_updates is None:
+            self._of_updates = self._found_of_updates()
+        return self._of_updates or self.updates_by_rank(exactly=exactly)
+
+    def updates_by_rank(self, *, exactly: bool = False) -> str:
+        """Return that updates differ by rank; empty where none was found to."""
+        allowed = CHANGE_TOLERANCES.get(self._one.numbers.narrowest, NARROW_CHANGE_TOLERANCE)
+        differ = self._gap_of_updates > (0.0 if exactly else allowed)
+        return f"the update {by_rank('parameters')}" if differ else ""
+
+    def _found_of_updates(self) -> str:
+        """Return that updates differ from time to time, or by seed; note how far they do by rank."""
+        gradient = self._prover.average(self._one.seeded_gradient(self._one.fresh()))
+        before = trained(self._one.fresh())
+        made, digests = [], []
+        for rank in (0, 0, 1):
+            model = self._one.fresh()
+            optimizer = self._one.training.make_optimizer(model.parameters())
+            for _ in range(3):  # a schedule may begin at a learning rate of zero
+                self._one.update(model, gradient, optimizer, rank)
+            made.append(trained(model))
+            digests.append(checksum(model))
+        differs = [any(not same(each[name], made[0][name]) for name in each) for each in made[1:]]
+        again, elsewhere = (bool(self._prover.agreed(float(each))) for each in differs)
+        if again:
+            return f"the update gives other parameters from the same gradients and seeds: it {UNSEEDED}"
+        if not all_equal(digests[0], self._prover.control, self._prover.processes):
+            average = self._prover.average(made[0])
+            gap, whole = (
+                float(norm([made[0][name] - other[name] for name in other])) for other in (average, before)
+            )
+            self._gap_of_updates = self._prover.agreed(gap / whole if whole else math.inf)
+        if self._updates_in_parts() and (elsewhere or self._draws_in_updates()):
+            return DRAWS_IN_PARTS
+        return DRAWS_IN_UPDATE if elsewhere else ""
+
+    def _updates_in_parts(self) -> bool:
+        """Return whether each rank updates a part of the parameters."""
+        strategy = self._one.training.strategy
+        divides = strategy.sends_parameters or not strategy.replicas_equal
+        return (
+            self._prover.processes > 1
+            and divides
+            and strategy.promise(self._one.training.options) == "gradients"
+        )
+
+    def _draws_in_updates(self) -> bool:
+        """Return whether an update draws on any rank, from whichever generator."""
+        kept = random_state()
+        found = draws(self._one.fresh, self._one.training.make_optimizer)
+        set_random_state(kept)
+        return bool(self._prover.agreed(float(found)))
+
+    def update_exchanges(self) -> bool:
+        """Return whether an update has exchanged values between ranks. All ranks call it together."""
+        return bool(self._prover.agreed(float(self._one.update_has_exchanged)))
+
+    def of_exchange(self) -> str:
+        """Return that updates exchange values, and that one process alone makes others; empty where they do not.
+
+        All ranks call it together; the answer is found once.
+        """
+        if self._of_exchange is None and self.update_exchanges():
+            self._of_exchange = self._found_of_exchange()
+        return self._of_exchange or ""
+
+    def _found_of_exchange(self) -> str:
+        gradient, before = self._one.seeded_gradient(self._one.fresh()), trained(self._one.fresh())
+        among = self._one.updated(gradient)
+        moved = norm([value - before[name] for name, value in among.items()])
+        allowed = CHANGE_TOLERANCES.get(self._one.numbers.narrowest, CHANGE_TOLERANCES[torch.float32])
+        # Whether one process is to know that it is alone: what multiplies a rate by the number of ranks is not to, and
+        # what divides a sum by it is to.
+        for made_alone, says_so in itertools.product((False, True), repeat=2):
+            gap = math.inf
+            try:
+                lone = self._one.updated(gradient, made_alone=made_alone, says_so=says_so)
+                gaps = norm([lone[name] - value for name, value in among.items()])
+                gap = float(gaps / moved) if gaps else 0.0
+            except (MemoryError, torch.OutOfMemoryError):
+                raise
+            except Exception:  # what is made for several ranks may fail in one
+                traceback.print_exc()
+            if self._prover.agreed(gap if math.isfinite(gap) else math.inf) <= allowed:
+                return ""
+        return _EXCHANGED
+
+    def computed_together(self) -> str:
+        """Return what of an update is computed over several parameters together; empty if nothing is."""
+        kept = random_state()
+        found = computed_together(self._one.fresh, self._one.training.make_optimizer)
+        set_random_state(kept)
+        return found

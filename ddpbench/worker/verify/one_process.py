@@ -1,0 +1,227 @@
+"""One process that computes what the ranks of a strategy do together: their reference."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence, Set
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from ddpbench.measure.blocks import Control
+from ddpbench.strategies.base import hooked_parameters
+from ddpbench.strategies.trees import cast, chunk, copied
+from ddpbench.worker.training.exchanges import alone, noticing_exchanges
+from ddpbench.worker.training.precision import Precision
+from ddpbench.worker.training.randomness import random_state, seed_all, set_random_state
+from ddpbench.worker.training.training import Training
+from ddpbench.worker.training.types import Numbers
+from ddpbench.worker.verify.values import Tensors, mean, share_memory, trained
+
+
+class Rank(Protocol):
+    """What a comparison needs of the rank it is made in (`ddpbench.worker.verify.proof.Prover`)."""
+
+    training: Training
+    control: Control
+    rank: int
+    processes: int
+    group: Any
+    gathers: bool
+    """The loss exchanges values between ranks: no process can compute another's part of it alone."""
+    proves_double: bool
+    """True if the case is also compared in float64."""
+    unrepeatable: str
+    """Why a step of the class's own gives other results each time; empty unless that was seen."""
+    packed: bool
+    """A batch's samples are packed, so that batches cannot be joined or cut."""
+
+    def on_step(self) -> None: ...
+    def blame(self, fault: str) -> None: ...
+    def gradient(
+        self, model: torch.nn.Module, shard: Any, precision: Precision, parts: int = 1
+    ) -> Tensors: ...
+    def agreed(self, value: float) -> float: ...
+    def average(self, values: Tensors) -> Tensors: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A step's batch, as a rank draws it."""
+
+    own: tuple[Any, Any]
+    """This rank's inputs and targets."""
+    shards: Sequence[Any]
+    """Those of all ranks that train."""
+
+    def cast(self, dtype: torch.dtype | None) -> Drawn:
+        """Return the same samples in this number type; as they are if it is None."""
+        return Drawn(cast(self.own, dtype), [cast(shard, dtype) for shard in self.shards])
+
+
+def seed_update(training: Training, rank: int) -> None:
+    """Seeds what an update draws, by rank."""
+    seed_all(training.case.seed + 1 + training.case.world_size + rank)
+
+
+class OneProcess:
+    """Models, gradients, losses and updates of one process, in one number type and precision."""
+
+    def __init__(self, prover: Rank, numbers: Numbers, precision: Precision, shards: Sequence[Any]) -> None:
+        """`shards` are the first batches of all ranks that train."""
+        self.prover, self.numbers, self.precision, self.shards = prover, numbers, precision, shards
+        self.training = prover.training
+        self.update_has_exchanged = False
+        """True if an update has exchanged values between ranks, on this one."""
+
+    def fresh(self) -> torch.nn.Module:
+        """Return a model in its initial state, in the comparison's types and precision."""
+        return self.training.fresh_model(self.numbers.cast, self.precision)
+
+    def copied(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Return a copy of a model that trains as it does.
+
+        One that torch copies without what it trains with (hooks of parameters, scripts, parameters over one memory), or
+        not at all (weights that are computed, as by `weight_norm`; a lock, an open file), is made again and given the
+        same state.
+        """
+        scripted = any(isinstance(each, torch.jit.ScriptModule) for each in model.modules())
+        if not scripted and not hooked_parameters(model) and not share_memory(model):
+            try:
+                return copy.deepcopy(model)
+            except (MemoryError, torch.OutOfMemoryError):
+                raise
+            except NotImplementedError:  # of a tensor without a storage, such as a sparse matrix of rows
+                pass
+            except RuntimeError as error:
+                if "deepcopy protocol" not in str(error):
+                    raise
+            except Exception:  # an object that cannot be copied may raise anything
+                pass
+        drawn = random_state()
+        made = self.fresh()
+        set_random_state(drawn)
+        made.load_state_dict(model.state_dict())
+        return made
+
+    @property
+    def own_shard(self) -> int:
+        """The number of this rank's shard; 0 for a server and in a pipeline."""
+        return max(self.prover.rank - (self.training.case.world_size - len(self.shards)), 0)
+
+    def seed(self, shard: int) -> None:
+        """Seeds what a step draws, alike wherever this shard's is computed."""
+        seed_all(self.training.case.seed + 1 + shard)
+
+    def gradient(self, model: torch.nn.Module, shard: int, shards: Sequence[Any] | None = None) -> Tensors:
+        """Return one process's gradient over a shard, of the first batch unless others are given.
+
+        Where the strategy accumulates, it is cut as a rank cuts it: dropout, BatchNorm and a mean over words make
+        another gradient of the whole.
+        """
+        self.seed(shard)
+        batch = (self.shards if shards is None else shards)[shard]
+        parts = self.training.strategy.accumulated(self.training.options)
+        return self.prover.gradient(model, batch, self.precision, parts)
+
+    def seeded_gradient(self, model: torch.nn.Module) -> Tensors:
+        """Return a model's gradient over the first shard, with its seed."""
+        self.seed(0)
+        return self.prover.gradient(model, self.shards[0], self.precision)
+
+    def average(self, model: torch.nn.Module) -> Tensors:
+        """Return the mean over shards of each shard's gradient, from the same state and seeds, in this process.
+
+        Where the loss gathers, each rank computes its own shard's at the same time, and the mean is over ranks.
+        """
+        if self.prover.gathers:
+            return self.prover.average(self.gradient(model, self.prover.rank))
+        return mean(self.gradient(model, number) for number in range(len(self.shards)))
+
+    def average_afresh(self) -> Tensors:
+        """Return `average`, each shard's gradient of a model that no forward has changed."""
+        if self.prover.gathers:
+            return self.average(self.fresh())
+        # A fresh model is made before its shard's seed is set.
+        return mean(self.gradient(self.fresh(), number) for number in range(len(self.shards)))
+
+    def average_reached(self, model: torch.nn.Module, shards: Sequence[Any], without: Set[str]) -> Tensors:
+        """Return that mean over these shards, without the parameters that none reaches and the strategy leaves out.
+
+        `without` names all that this rank's update left out; what another's shard has reached is not left out there.
+        """
+        own = (self.prover.rank,) if self.prover.gathers else range(len(shards))
+        found, reached = self.mean_reached([(model, number) for number in own], shards)
+        if self.prover.gathers:
+            found = self.prover.average(found)
+        return {name: value for name, value in found.items() if name in reached or name not in without}
+
+    def mean_reached(
+        self, trained_by: Iterable[tuple[torch.nn.Module, int]], shards: Sequence[Any] | None = None
+    ) -> tuple[Tensors, set[str]]:
+        """Return the mean gradient of models, each over the shard of its number, and what any of them reaches."""
+        reached: set[str] = set()
+
+        def noted() -> Iterator[Tensors]:
+            for model, number in trained_by:
+                yield self.gradient(model, number, shards)
+                reached.update(name for name, each in model.named_parameters() if each.grad is not None)
+
+        return mean(noted()), reached
+
+    def loss(self, model: torch.nn.Module, shard: int) -> float:
+        """Return one process's loss over a shard, in parts as where a step accumulates them."""
+        self.seed(shard)
+        return self.loss_of(
+            model, self.shards[shard], self.training.strategy.accumulated(self.training.options)
+        )
+
+    def loss_of(self, model: torch.nn.Module, batch: Any, parts: int = 1) -> float:
+        """Return one process's loss over a batch: the mean over `parts` of it."""
+        own = copied(batch)
+        pieces = chunk(own, parts) if parts > 1 else [own]
+        loss_of = self.training.workload.loss
+        with torch.enable_grad():  # which some models need
+            return sum(float(loss_of(model(inputs), targets)) for inputs, targets in pieces) / len(pieces)
+
+    def update(
+        self,
+        model: torch.nn.Module,
+        gradient: Tensors,
+        optimizer: torch.optim.Optimizer,
+        rank: int | None = None,
+    ) -> None:
+        """Makes one process's update from these gradients; parameters without one take no part.
+
+        What it draws is seeded as in `rank`'s update, this one's if None.
+        """
+        for name, parameter in model.named_parameters():
+            parameter.grad = gradient[name].clone() if name in gradient else None
+        seed_update(self.training, self.prover.rank if rank is None else rank)
+        with noticing_exchanges() as seen:
+            optimizer.step()
+        self.update_has_exchanged |= seen.found
+        optimizer.zero_grad(set_to_none=True)
+
+    def updated(self, gradient: Tensors, *, made_alone: bool | None = None, says_so: bool = False) -> Tensors:
+        """Return what updates from this gradient make of a fresh model: among all ranks if `made_alone` is None.
+
+        Else each rank makes them alone, also the optimizer if `made_alone`, and `RANK` says so if `says_so`.
+
+        Raises:
+            RuntimeError: they exchange values over another group, so that no rank makes them alone.
+        """
+        model, device = self.fresh(), self.training.device
+        with alone(device, says_so=says_so) if made_alone else nullcontext():
+            optimizer = self.training.make_optimizer(model.parameters())
+        with (
+            nullcontext() if made_alone is None else alone(device, says_so=says_so),
+            noticing_exchanges() as seen,
+        ):
+            for _ in range(3):  # a schedule may begin at a learning rate of zero
+                self.update(model, gradient, optimizer)
+        if made_alone is not None and seen.found:
+            raise RuntimeError("the update exchanges values over a group that is not the default one")
+        return trained(model)

@@ -1,0 +1,104 @@
+"""What counts as equal: how far values may be from one process's in a number type and precision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from ddpbench.worker.training.precision import Precision, roundoff_of
+from ddpbench.worker.training.types import Numbers
+from ddpbench.worker.verify.values import Tensors, norm, wide
+
+TOLERANCES: dict[torch.dtype, float] = {torch.float64: 1e-10, torch.float32: 1e-4}
+"""Allowed error of a gradient. float64 leaves room for nothing but another order of addition; float32 for
+that order too, over the few hundred thousand terms of a reduction."""
+SMALL_GRADIENT = 1e-3
+"""A parameter's error is relative to its own gradient's norm, or to this share of the whole gradient's norm
+where that is larger: a gradient that is zero in exact arithmetic (attention's key bias) is all rounding."""
+CHANGE_TOLERANCES: dict[torch.dtype, float] = {torch.float64: 1e-6, torch.float32: 0.05}
+"""Allowed error of what updates changed, as one vector over all parameters. Adam divides a gradient by its own size, so
+that in float32 one which is all rounding (attention's key bias) moves its parameters as far as any other, this way or
+that; an update left out, or made of another rank's gradient, is wrong by a tenth and more."""
+NARROW_CHANGE_TOLERANCE = 0.5
+"""`CHANGE_TOLERANCES` in bfloat16 and float16, and under an autocast of the class's own, where float64 cannot be
+computed: an update from the same gradients rounds alike on every rank, and one that was left out is wrong by 1."""
+AUTOCAST_ROUNDOFFS = 16
+"""Under autocast a gradient may be wrong by so many unit roundoffs u of what it computes in: 2^-4 for bf16
+(u = 2^-8), 2^-7 for fp16 (u = 2^-11). A step rounds every layer's outputs, slopes and gradients to u; a batch cut
+up otherwise rounds other sums, independently, so that errors add up as a random walk: about u √(2L) for L layers,
+and √n more where the gradients of n shards nearly cancel. 16 covers L = 32 at n = 4. A strategy that forgets to
+average, or a rank, is wrong by a half or more."""
+COMPRESSED_ROUNDOFFS = 8
+"""Where gradients are sent in a narrower type of unit roundoff u: each rank's share is rounded to it, and so is each
+of n - 1 partial sums, independently: about u √n, and more where shares nearly cancel. 8 covers n = 16 and a gap."""
+COMPRESSED_CHANGE_ROOTS = 4
+"""Allowed error of what updates change, in units of √u, where gradients are sent in such a type: 0.25 for bf16, 0.09
+for fp16. Adam reverses the updates of gradients smaller than the rounding of their sum, a share of about u."""
+AUTOCAST_SMALL_GRADIENT = 0.1
+"""`SMALL_GRADIENT` under autocast, where what ought to vanish is rounding of that size."""
+
+
+def relative_error(
+    own: Sequence[torch.Tensor],
+    reference: Sequence[torch.Tensor],
+    small: float = SMALL_GRADIENT,
+    whole: torch.Tensor | None = None,
+) -> float:
+    """Return the largest error over parameters, as `SMALL_GRADIENT` says; infinite if the shapes differ.
+
+    `whole` is the whole gradient's norm, where `reference` is a part of it.
+    """
+    if [gradient.shape for gradient in own] != [gradient.shape for gradient in reference]:
+        return float("inf")
+    if whole is None:
+        whole = norm(reference)
+    worst = 0.0
+    for mine, expected in zip(own, reference, strict=True):
+        scale = torch.maximum(torch.linalg.vector_norm(wide(expected)), small * whole)
+        error = float(torch.linalg.vector_norm(wide(mine) - wide(expected)) / scale)
+        worst = max(worst, error) if math.isfinite(error) else float("inf")
+    return worst
+
+
+class Tolerances:
+    """How far values of ranks may be from one process's, in one number type and precision."""
+
+    def __init__(self, numbers: Numbers, precision: Precision, own_autocast: str = "") -> None:
+        """`own_autocast` is the type of one that the workload's loss enters itself: bf16, fp16, or none."""
+        dtype = numbers.narrowest
+        narrow = torch.finfo(dtype).eps / 2 if dtype not in TOLERANCES else 0.0
+        of_autocast = max(precision.unit_roundoff, roundoff_of(own_autocast))
+        roundoff = max(of_autocast, narrow)
+        self.gradient = AUTOCAST_ROUNDOFFS * roundoff or TOLERANCES[dtype]
+        """The largest relative error of a gradient."""
+        self.change = CHANGE_TOLERANCES.get(dtype)
+        """The largest relative error of what updates changed; None where the type does not resolve it."""
+        self.rounds = of_autocast > 0
+        """True under an autocast."""
+        self._small = AUTOCAST_SMALL_GRADIENT if roundoff else SMALL_GRADIENT
+        self._sent_roundoff = 0.0
+
+    def widen(self, sent_roundoff: float) -> None:
+        """Allow for gradients that are sent in a type of this unit roundoff."""
+        self.gradient = max(self.gradient, COMPRESSED_ROUNDOFFS * sent_roundoff)
+        self._sent_roundoff = sent_roundoff
+        self._small = max(self._small, AUTOCAST_SMALL_GRADIENT)
+
+    def change_after(self, change: float) -> float:
+        """Return what is allowed, `change` or more, where updates follow from gradients that were sent so."""
+        return max(change, COMPRESSED_CHANGE_ROOTS * math.sqrt(self._sent_roundoff))
+
+    def error(self, own: Tensors, expected: Tensors) -> float:
+        """Return the largest relative error of those that this rank has, infinite for one that does not exist."""
+        return self.worst(own, expected)[0]
+
+    def worst(self, own: Tensors, expected: Tensors) -> tuple[float, str]:
+        """Return that error, and whose it is."""
+        if unknown := own.keys() - expected.keys():
+            return math.inf, min(unknown)
+        whole = norm(list(expected.values()))
+        errors = {name: relative_error([own[name]], [expected[name]], self._small, whole) for name in own}
+        name = max(errors, key=lambda one: errors[one], default="")
+        return errors.get(name, 0.0), name

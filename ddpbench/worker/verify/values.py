@@ -1,0 +1,90 @@
+"""Gradients and parameters by their names, and what a model trains."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from ddpbench.strategies.trees import tensors
+
+Tensors = dict[str, torch.Tensor]
+"""Gradients or parameters by the model's names."""
+
+
+def dense(gradient: torch.Tensor) -> torch.Tensor:
+    """Return a gradient as a whole tensor: an embedding's may hold the rows of a batch alone."""
+    return gradient.to_dense() if gradient.is_sparse else gradient
+
+
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the same numbers in double precision."""
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def norm(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the norm of all of them as one vector."""
+    if not tensors:
+        return torch.zeros((), dtype=torch.float64)
+    norms = [torch.linalg.vector_norm(wide(each)) for each in tensors]
+    whole: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return whole
+
+
+def are_finite(values: Tensors) -> bool:
+    """Return whether all numbers are finite."""
+    return all(bool(torch.isfinite(each).all()) for each in values.values())
+
+
+def infinite_of(values: Tensors) -> list[str]:
+    """Return the names of those that are not finite."""
+    return [name for name, each in values.items() if not bool(torch.isfinite(each).all())]
+
+
+def has_numbers(batch: Any) -> bool:
+    """Return whether all floating-point values of a batch are finite."""
+    return all(bool(torch.isfinite(each).all()) for each in tensors(batch) if each.is_floating_point())
+
+
+def mean(parts: Iterable[Tensors]) -> Tensors:
+    """The mean of tensors by name, added in their order, one at a time: a generator's are not all kept.
+
+    A name that some lack, as of a parameter that is frozen midway, is not in it.
+    """
+    total: Tensors = {}
+    count = 0
+    for part in parts:
+        total = {name: total[name] + part[name] for name in total if name in part} if count else part
+        count += 1
+    return {name: value / count for name, value in total.items()}
+
+
+def trained_names(model: torch.nn.Module) -> set[str]:
+    """Return the names of the parameters that a model trains."""
+    return {name for name, each in model.named_parameters() if each.requires_grad}
+
+
+def trained(model: torch.nn.Module) -> Tensors:
+    """Return copies of a model's trained parameters."""
+    return {name: each.detach().clone() for name, each in model.named_parameters() if each.requires_grad}
+
+
+def thaw(model: torch.nn.Module, names: Collection[str]) -> None:
+    """Makes parameters trained again that steps may have frozen, so that they are compared."""
+    for name, each in model.named_parameters():
+        if name in names:
+            each.requires_grad_(True)
+
+
+def has_batch_statistics(model: torch.nn.Module) -> bool:
+    """Return whether layers of it depend on the whole batch, as BatchNorm does."""
+    return any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules())
+
+
+def share_memory(model: torch.nn.Module) -> bool:
+    """Return whether two parameters of a model lie over one memory: a copy of it gives each its own."""
+    places = [
+        each.untyped_storage().data_ptr() for each in model.parameters() if each.layout == torch.strided
+    ]
+    return len(set(places)) < len(places)
