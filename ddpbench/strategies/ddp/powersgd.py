@@ -11,8 +11,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from ddpbench.collectives.background import Background
 from ddpbench.measure.clock import Mark
 from ddpbench.strategies.base import CompensatedReplica, Job
+from ddpbench.strategies.ddp import DdpOptions
 from ddpbench.strategies.ddp.hooks import NEVER, BucketHook, Summed
-from ddpbench.strategies.ddp.options import DdpOptions
 from ddpbench.strategies.ddp.replica import DdpReplica
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpbench.collectives import is_collective
 from ddpbench.strategies.base import Job, Replica
-from ddpbench.strategies.ddp.options import DdpOptions
+from ddpbench.strategies.ddp import DdpOptions
 from ddpbench.strategies.ddp.reducers import Reducers
 from ddpbench.strategies.trees import chunk
 

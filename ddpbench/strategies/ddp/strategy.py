@@ -8,7 +8,7 @@ from ddpbench.collectives import TABLE as COLLECTIVES
 from ddpbench.collectives import is_collective
 from ddpbench.spec import Case
 from ddpbench.strategies.base import Job, ModelFound, Promise, Replica, Strategy, dense_reason
-from ddpbench.strategies.ddp.options import DdpOptions
+from ddpbench.strategies.ddp import DdpOptions
 
 if TYPE_CHECKING:
     pass

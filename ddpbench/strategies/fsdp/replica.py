@@ -15,8 +15,8 @@ from torch.distributed.tensor import DTensor
 from ddpbench.measure.clock import Mark
 from ddpbench.measure.recorder import Recorder
 from ddpbench.strategies.base import CannotTrainError, Job, hooked_parameters
+from ddpbench.strategies.fsdp import FsdpOptions
 from ddpbench.strategies.fsdp.lost import LostParts
-from ddpbench.strategies.fsdp.options import FsdpOptions
 from ddpbench.strategies.local import LocalReplica
 from ddpbench.strategies.own_step import each_part, network_of
 

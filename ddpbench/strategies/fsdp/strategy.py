@@ -15,7 +15,7 @@ from ddpbench.strategies.base import (
     parts_reason,
     replicas_reason,
 )
-from ddpbench.strategies.fsdp.options import FsdpOptions
+from ddpbench.strategies.fsdp import FsdpOptions
 from ddpbench.units import series_of
 
 OLDEST = (2, 9)

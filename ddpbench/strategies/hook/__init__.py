@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ddpbench.spec import Case
 from ddpbench.strategies.base import Job, OptionsT, Promise, Replica, Strategy, dense_reason
-from ddpbench.strategies.ddp.options import DdpSwitches as HookOptions
+from ddpbench.strategies.ddp import DdpSwitches as HookOptions
 from ddpbench.strategies.ddp.strategy import accumulate_reason
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import torch
 
 from ddpbench.strategies.base import CompensatedReplica, Job
+from ddpbench.strategies.ddp import DdpOptions
 from ddpbench.strategies.ddp.hooks import BucketHook, Summed
-from ddpbench.strategies.ddp.options import DdpOptions
 from ddpbench.strategies.ddp.replica import DdpReplica
 from ddpbench.strategies.trees import as_real
 from ddpbench.texts import shortened

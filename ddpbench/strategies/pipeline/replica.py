@@ -22,7 +22,7 @@ from ddpbench.strategies.ddp.reducers import Reducers
 from ddpbench.strategies.ddp.replica import buffers_stay
 from ddpbench.strategies.messages import Message
 from ddpbench.strategies.piece_replica import PieceReplica
-from ddpbench.strategies.pipeline.options import PipelineOptions
+from ddpbench.strategies.pipeline import PipelineOptions
 from ddpbench.strategies.trees import chunk
 
 _ORDERS = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddpbench.errors import first_reason
 from ddpbench.spec import Case
 from ddpbench.strategies.base import Job, Replica, Strategy, replicas_reason
-from ddpbench.strategies.pipeline.options import PipelineOptions
+from ddpbench.strategies.pipeline import PipelineOptions
 
 
 class Pipeline(Strategy[PipelineOptions]):

@@ -14,10 +14,10 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpbench.strategies.base import CannotTrainError, Job, PeriodicReplica
+from ddpbench.strategies.ddp import DdpSwitches
 from ddpbench.strategies.ddp.hooks import NEVER, Summed
-from ddpbench.strategies.ddp.options import DdpSwitches
 from ddpbench.strategies.ddp.replica import buffers_stay
-from ddpbench.strategies.post_local_sgd.options import PostLocalSgdOptions
+from ddpbench.strategies.post_local_sgd import PostLocalSgdOptions
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddpbench.spec import Case
 from ddpbench.strategies.base import Job, ModelFound, Promise, Replica, Strategy, memory_reason
-from ddpbench.strategies.post_local_sgd.options import PostLocalSgdOptions
+from ddpbench.strategies.post_local_sgd import PostLocalSgdOptions
 
 
 class PostLocalSgd(Strategy[PostLocalSgdOptions]):

@@ -10,9 +10,9 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from ddpbench.measure.recorder import Recorder
 from ddpbench.strategies.base import Job, local_bytes, state_bytes
-from ddpbench.strategies.ddp.options import DdpOptions
+from ddpbench.strategies.ddp import DdpOptions
 from ddpbench.strategies.ddp.replica import DdpReplica
-from ddpbench.strategies.zero1.options import Zero1Options
+from ddpbench.strategies.zero1 import Zero1Options
 
 
 class Zero1Replica(DdpReplica):

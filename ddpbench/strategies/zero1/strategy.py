@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddpbench.spec import Case
 from ddpbench.strategies.base import Job, ModelFound, Replica, Strategy, memory_reason, parts_reason
-from ddpbench.strategies.zero1.options import Zero1Options
+from ddpbench.strategies.zero1 import Zero1Options
 
 
 class Zero1(Strategy[Zero1Options]):

@@ -11,7 +11,7 @@ import torch
 
 from ddpbench.measure.recorder import Recorder
 from ddpbench.strategies.base import Job, Replica, local_bytes, state_bytes
-from ddpbench.strategies.frameworks.deepspeed.options import DeepSpeedOptions
+from ddpbench.strategies.frameworks.deepspeed import DeepSpeedOptions
 from ddpbench.strategies.frameworks.process_state import unchanged
 from ddpbench.strategies.trees import chunk
 

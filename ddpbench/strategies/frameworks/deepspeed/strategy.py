@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddpbench.errors import first_reason
 from ddpbench.spec import OWN_TYPES, Case
 from ddpbench.strategies.base import Job, ModelFound, Replica, Strategy, dense_reason, memory_reason
-from ddpbench.strategies.frameworks.deepspeed.options import DeepSpeedOptions
+from ddpbench.strategies.frameworks.deepspeed import DeepSpeedOptions
 from ddpbench.strategies.frameworks.installed import missing
 
 

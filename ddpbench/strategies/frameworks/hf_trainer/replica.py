@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ddpbench.strategies.base import Job
 from ddpbench.strategies.frameworks.ddp_replica import DdpInsideReplica
-from ddpbench.strategies.frameworks.hf_trainer.options import HfTrainerOptions
+from ddpbench.strategies.frameworks.hf_trainer import HfTrainerOptions
 from ddpbench.strategies.frameworks.inverted import Inverted
 from ddpbench.strategies.frameworks.process_state import unchanged
 from ddpbench.strategies.trees import chunk

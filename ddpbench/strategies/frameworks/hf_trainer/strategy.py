@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddpbench.spec import Case
 from ddpbench.strategies.base import Job, Replica, Strategy
-from ddpbench.strategies.frameworks.hf_trainer.options import HfTrainerOptions
+from ddpbench.strategies.frameworks.hf_trainer import HfTrainerOptions
 from ddpbench.strategies.frameworks.installed import missing
 from ddpbench.strategies.frameworks.over_ddp import withheld_cap_reason
 

@@ -1,1 +1,16 @@
-"""The `lightning` strategy."""
+"""The `lightning` strategy: its options."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ddpbench.strategies.frameworks.over_ddp import OverDdpOptions
+
+
+class LightningOptions(OverDdpOptions, extra="forbid", frozen=True):
+    """What users of Lightning switch, with its defaults."""
+
+    api: Literal["trainer", "fabric"] = "trainer"
+    """Train by `Trainer.fit`, whose loop is Lightning's, or by a loop of one's own with `Fabric`."""
+    barebones: bool = False
+    """Tell the Trainer to leave out whatever may cost time (`Trainer(barebones=True)`): here that is off anyway."""

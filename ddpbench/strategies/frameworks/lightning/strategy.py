@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddpbench.spec import Case
 from ddpbench.strategies.base import Job, Replica
-from ddpbench.strategies.frameworks.lightning.options import LightningOptions
+from ddpbench.strategies.frameworks.lightning import LightningOptions
 from ddpbench.strategies.frameworks.over_ddp import OverDdp
 
 

@@ -10,7 +10,7 @@ from ddpbench.strategies.base import Job
 from ddpbench.strategies.frameworks.ddp_replica import DdpInsideReplica
 from ddpbench.strategies.frameworks.imports import imported
 from ddpbench.strategies.frameworks.inverted import Inverted
-from ddpbench.strategies.frameworks.lightning.options import LightningOptions
+from ddpbench.strategies.frameworks.lightning import LightningOptions
 from ddpbench.strategies.frameworks.lightning.setup import arguments_of, environment_of
 from ddpbench.strategies.frameworks.over_ddp import ddp_arguments
 from ddpbench.strategies.frameworks.process_state import ProcessState, unchanged

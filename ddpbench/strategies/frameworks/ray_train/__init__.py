@@ -1,1 +1,25 @@
-"""The `ray_train` strategy: Ray Train's TorchTrainer starts the ranks, and its prepare_model wraps the model."""
+"""The options of `ray_train`: Ray Train starts the ranks, and its prepare_model wraps the model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel
+
+from ddpbench.spec import limits
+from ddpbench.units import Unit
+
+
+class RayTrainOptions(BaseModel, extra="forbid", frozen=True):
+    """What `prepare_model` passes on to DDP (`parallel_strategy_kwargs`), with DDP's defaults, and accumulation."""
+
+    gradient_as_bucket_view: bool = False
+    """Let gradients share the memory of the buckets instead of copying them."""
+    static_graph: bool = False
+    """Tell DDP that the graph is the same in every step, so that it does not search it for unused parameters."""
+    find_unused_parameters: bool = False
+    """Search the graph in every step for parameters that the loss does not reach."""
+    broadcast_buffers: bool = True
+    """Broadcast rank 0's buffers, such as BatchNorm's running statistics, before every forward pass."""
+    accumulate: Annotated[int, limits.PARTS, Unit("parts")] = 1
+    """Split each batch into this many parts and communicate only in the last one's backward (`no_sync`)."""

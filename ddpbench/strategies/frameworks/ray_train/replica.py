@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.strategies.base import Job
-from ddpbench.strategies.ddp.options import DdpOptions
+from ddpbench.strategies.ddp import DdpOptions
 from ddpbench.strategies.ddp.replica import DdpReplica, switches
 
 if TYPE_CHECKING:

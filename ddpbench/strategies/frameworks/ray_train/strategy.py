@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddpbench.spec import Case
 from ddpbench.strategies.base import Job, Replica, Strategy
 from ddpbench.strategies.frameworks.installed import missing
-from ddpbench.strategies.frameworks.ray_train.options import RayTrainOptions
+from ddpbench.strategies.frameworks.ray_train import RayTrainOptions
 
 
 class RayTrain(Strategy[RayTrainOptions]):
@@ -53,7 +53,7 @@ class RayTrain(Strategy[RayTrainOptions]):
         return None
 
     def build(self, job: Job, options: RayTrainOptions) -> Replica:
-        from ddpbench.strategies.ddp.options import DdpOptions
+        from ddpbench.strategies.ddp import DdpOptions
         from ddpbench.strategies.frameworks.ray_train.replica import RayTrainReplica
 
         return RayTrainReplica(job, DdpOptions(**options.model_dump()))

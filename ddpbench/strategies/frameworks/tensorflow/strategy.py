@@ -10,8 +10,8 @@ from ddpbench.errors import first_reason
 from ddpbench.spec import Case
 from ddpbench.strategies.base import Job, Replica, Strategy
 from ddpbench.strategies.frameworks.installed import missing
+from ddpbench.strategies.frameworks.tensorflow import TfMirroredOptions, TfMultiWorkerOptions
 from ddpbench.strategies.frameworks.tensorflow.models import TWINS
-from ddpbench.strategies.frameworks.tensorflow.options import TfMirroredOptions, TfMultiWorkerOptions
 
 _OptionsT = TypeVar("_OptionsT", bound=BaseModel)
 _NOTE = (
