@@ -3,18 +3,22 @@
 An entry point is another name of an import path: `topk = "package.module:TopK"` in the group `ddpbench.strategies`. It
 is looked up when a name is asked for that ddpbench itself does not have, and nothing is imported. Commands and report
 sections are functions, which are imported when they are called.
+
+Features that ship with ddpbench, a folder each in `ddpbench/features/`, register functions the same way. One whose
+folder is missing is not there, and nothing else changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+import importlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddpbench.causes import users_line
 from ddpbench.errors import DdpbenchError, RequestError
 from ddpbench.texts import on_one_line
-from ddpbench.user_files import is_import_path
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -35,6 +39,45 @@ def _registered(kind: str) -> Iterable[EntryPoint]:
     return entry_points(group=GROUPS[kind])
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Registered:
+    """A function of a feature that ships with ddpbench: what an entry point says, and where it stands."""
+
+    kind: str
+    """A key of `GROUPS`."""
+    name: str
+    path: str
+    """`module:function`."""
+    after: str
+    """The core's name that it follows; last, where the core lacks that name."""
+
+    def __call__(self, *given: Any) -> Any:
+        """Import and call it."""
+        module, _, function = self.path.partition(":")
+        return getattr(importlib.import_module(module), function)(*given)
+
+
+_FEATURES = Path(__file__).parent / "features"
+
+
+@functools.cache
+def _shipped() -> tuple[Registered, ...]:
+    """Return what the features have registered: those whose folder is there, in the order of their names."""
+    names = sorted(path.parent.name for path in _FEATURES.glob("*/__init__.py"))
+    modules = [importlib.import_module(f"ddpbench.features.{name}") for name in names]
+    return tuple(one for module in modules for one in module.REGISTERED)
+
+
+def with_features(kind: str, core: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    """Return the functions of a kind that ddpbench has by name: the core's in their order, the features' among them."""
+    shipped = [one for one in _shipped() if one.kind == kind]
+    found: dict[str, Callable[..., Any]] = {}
+    for name, function in core.items():
+        found[name] = function
+        found |= {one.name: one for one in shipped if one.after == name}
+    return found | {one.name: one for one in shipped if one.after not in core}
+
+
 def path_of(kind: str, name: str) -> str:
     """Return the import path that a package has registered under a name; empty if none has.
 
@@ -45,6 +88,8 @@ def path_of(kind: str, name: str) -> str:
     Raises:
         ValueError: two packages have registered it, or it is not the name of a class; the sentence says which.
     """
+    from ddpbench.user_files import is_import_path
+
     found = {point.value: point for point in _registered(kind) if point.name == name}
     if not found:
         return ""
@@ -82,6 +127,8 @@ class Function:
         except DdpbenchError:
             raise
         except Exception as error:
+            from ddpbench.causes import users_line
+
             words = on_one_line(f"{type(error).__name__}: {error}{users_line(error)}")
             raise RequestError(f"{self.name!r} of the package {self.package} failed: {words}") from error
 

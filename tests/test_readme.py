@@ -18,6 +18,7 @@ from ddpbench.cli import make_parser
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.report.series import BY_CAP
 from ddpbench.spec import Devices, expand, parse_experiment
+from tests.folders import PACKAGE, modules_of
 from tests.pages import GENERATED, PROSE, ROOT
 from tests.processes import python_path
 
@@ -171,7 +172,8 @@ def test_the_makefile_has_the_readmes_targets() -> None:
 def titles() -> set[str]:
     """The titles of the report's sections, by its code."""
     report = ROOT / "ddpbench/report"
-    texts = [path.read_text(encoding="utf-8") for path in (report / "sections").rglob("*.py")]
+    paths = [*modules_of("report/sections"), *PACKAGE.glob("features/*/report/*.py")]
+    texts = [path.read_text(encoding="utf-8") for path in paths]
     found = re.findall(r'(?:title=|"title": )"([^"]+)"', "".join(texts))
     return {
         *found,

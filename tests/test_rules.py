@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddpbench.analysis.table.columns import COLUMNS
+from tests.folders import modules_of
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs/rules.md").read_text(encoding="utf-8")
@@ -54,9 +55,7 @@ def test_every_column_and_section_exists() -> None:
     for name in places(r"`([a-z0-9_]+)`"):
         assert name in COLUMNS, name
     page = (ROOT / "ddpbench/report/page.html").read_text(encoding="utf-8")
-    sources = page + "".join(
-        path.read_text(encoding="utf-8") for path in (ROOT / "ddpbench/report").rglob("*.py")
-    )
+    sources = page + "".join(path.read_text(encoding="utf-8") for path in modules_of("report"))
     named = places(r"\*([A-Z][^*]+)\*")
     assert len(named) > 5
     for name in named:

@@ -13,6 +13,7 @@ import grimp
 import pytest
 
 from ddpbench.spec import Case
+from tests.folders import PACKAGE, modules_of
 
 ROOT = Path(__file__).parents[1]
 MOST_LINES = 60
@@ -143,7 +144,7 @@ def test_a_circle_is_found() -> None:
 
 
 PROSE = ("report", "analysis/findings", "analysis/overview", "analysis/scaling")
-"""Folders with code that composes sentences."""
+"""Folders with code that composes sentences; of features those of the same names."""
 FORMATS = (
     *(f"report/draw/{name}.py" for name in ("canvas", "png", "slide", "slim")),
     "report/embedded.py",
@@ -182,11 +183,7 @@ def edits(text: str) -> list[str]:
 
 def test_a_report_edits_no_finished_prose() -> None:
     """A sentence is composed once, by code that knows what is shown nearby: `ddpbench/analysis/sentences.py`."""
-    paths = {
-        path.relative_to(ROOT / "ddpbench").as_posix(): path
-        for folder in PROSE
-        for path in (ROOT / "ddpbench" / folder).rglob("*.py")
-    }
+    paths = {path.relative_to(PACKAGE).as_posix(): path for path in modules_of(*PROSE)}
     assert paths.keys() >= set(FORMATS)
     found = {name: edits(path.read_text("utf-8")) for name, path in paths.items() if name not in FORMATS}
     assert not {name: lines for name, lines in found.items() if lines}
@@ -222,7 +219,7 @@ KEYED = {
     "style.PHASES": "colours of the parts of a step",
     "style.SETTINGS": "matplotlib's",
 }
-"""Objects that `report/` may look up by a name, and what each of them is: none is a result."""
+"""Objects that the core's `report/` and features' may look up by a name, and what each of them is: none is a result."""
 
 
 def keyed(text: str) -> set[str]:
@@ -251,8 +248,7 @@ def framed(text: str) -> bool:
 
 def test_the_report_reads_results_as_attributes() -> None:
     texts = {
-        path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
-        for path in (ROOT / "ddpbench" / "report").rglob("*.py")
+        path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in modules_of("report")
     }
     found = {path: keyed(text) for path, text in texts.items()}
     assert not {path: names - KEYED.keys() for path, names in found.items() if names - KEYED.keys()}

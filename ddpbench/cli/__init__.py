@@ -23,7 +23,6 @@ from ddpbench.cli import (
     doctor,
     export,
     flags,
-    history,
     init,
     merge,
     noise,
@@ -38,6 +37,7 @@ from ddpbench.cli import (
 from ddpbench.cli import list as list_command
 from ddpbench.cli.lines import note_words, say, show
 from ddpbench.errors import DdpbenchError, RequestError, nearest
+from ddpbench.installed import functions, with_features
 from ddpbench.texts import on_one_line, shortened, within
 from ddpbench.version import VERSION
 
@@ -72,7 +72,7 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"ddpbench {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (
+    core = (
         sweep,
         plan,
         submit,
@@ -81,7 +81,6 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         allocation,
         merge,
         compare,
-        history,
         baseline,
         bisect,
         export,
@@ -91,11 +90,11 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         noise,
         doctor,
         list_command,
-    ):
-        module.add_parser(commands)
+    )
+    parsers = {module.__name__.rpartition(".")[2]: module.add_parser for module in core}
+    for add_parser in with_features("command", parsers).values():
+        add_parser(commands)
     if words and not words[0].startswith("-") and words[0] not in commands.choices:
-        from ddpbench.installed import functions
-
         registered = functions("command", words[0])
         if len(registered) > 1:
             packages = " and ".join(sorted(one.package for one in registered))

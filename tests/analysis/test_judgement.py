@@ -10,6 +10,7 @@ import pytest
 from ddpbench.analysis.results import Compared
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.judgement import Standing, is_faster, judged, takes_longer
+from tests.folders import modules_of
 
 ROOT = Path(__file__).parents[2]
 OWN = ("equivalent within", "no significant difference")
@@ -68,7 +69,7 @@ def written(text: str) -> list[str]:
 
 def test_no_other_module_words_a_verdict() -> None:
     owner = ROOT / "ddpbench/analysis/statistics/judgement.py"
-    paths = [*(ROOT / "ddpbench/analysis").rglob("*.py"), *(ROOT / "ddpbench/report").rglob("*.py")]
+    paths = [*modules_of("analysis", "report")]
     assert written(owner.read_text("utf-8"))
     assert not {
         path: words for path in paths if path != owner and (words := written(path.read_text("utf-8")))

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import pytest
 
-import ddpbench
 from ddpbench.collectives import TABLE as ALGORITHMS
 from ddpbench.spec import Case
 from ddpbench.strategies import TABLE
 from ddpbench.strategies.traits import traits_named, traits_of
-
-PACKAGE = Path(ddpbench.__file__).parent
+from tests.folders import PACKAGE, modules_of
 
 
 def case(strategy: str, **changes: str) -> Case:
@@ -56,8 +53,7 @@ def test_analysis_and_reports_know_no_strategy_by_name() -> None:
     terms = {"independent"}  # the glossary's
     found = [
         f"{path.relative_to(PACKAGE)}:{node.lineno} {node.value}"
-        for part in ("analysis", "report")
-        for path in sorted((PACKAGE / part).rglob("*.py"))
+        for path in modules_of("analysis", "report")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant)
         and node.value in names
@@ -77,8 +73,7 @@ def test_who_reads_runs_loads_no_class_that_a_run_may_name() -> None:
     }
     found = [
         f"{path.relative_to(PACKAGE)}:{node.lineno}"
-        for part in ("analysis", "records", "report", "spec")
-        for path in sorted((PACKAGE / part).rglob("*.py"))
+        for path in modules_of("analysis", "records", "report", "spec")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if (isinstance(node, ast.Name) and node.id in loading)
         or (isinstance(node, ast.Attribute) and node.attr in loading)

@@ -14,13 +14,21 @@ import numpy as np
 import pytest
 
 from ddpbench.analysis.export.formats import exported
-from ddpbench.analysis.history import History, history_of, read_sides
-from ddpbench.analysis.history.told import headline, markdown, place_words, places, remarks, rows, to_json
 from ddpbench.analysis.statistics.resolution import DRIFT
 from ddpbench.cli import run as run_cli
+from ddpbench.features.history.analysis import History, history_of, read_sides
+from ddpbench.features.history.analysis.told import (
+    headline,
+    markdown,
+    place_words,
+    places,
+    remarks,
+    rows,
+    to_json,
+)
+from ddpbench.features.history.report.picture import case_picture
 from ddpbench.launch.merge.merge import merge
 from ddpbench.records import RunDir
-from ddpbench.report.history.picture import case_picture
 from ddpbench.spec import Budget, Case
 from tests.analysis.test_changes import made
 from tests.synthetic import (

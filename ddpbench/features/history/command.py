@@ -13,7 +13,7 @@ from ddpbench.cli.lines import aligned, columns_here, say, show
 from ddpbench.texts import JOINT, on_one_line
 
 if TYPE_CHECKING:
-    from ddpbench.analysis.history import History
+    from ddpbench.features.history.analysis import History
 
 
 def add_parser(commands: Any) -> None:
@@ -54,8 +54,8 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from ddpbench.analysis.history import history_of, read_sides
-    from ddpbench.analysis.history.told import markdown, to_json
+    from ddpbench.features.history.analysis import history_of, read_sides
+    from ddpbench.features.history.analysis.told import markdown, to_json
     from ddpbench.records.outputs import write_output
 
     printed = flags.check_outputs(arguments, "markdown", "html")
@@ -73,7 +73,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.markdown is not None:
         write_output(arguments.markdown, markdown(history))
     if arguments.html is not None:
-        from ddpbench.report.history import write_history
+        from ddpbench.features.history.report import write_history
 
         write_history(history, arguments.html)
     return 0
@@ -86,7 +86,7 @@ def _say_skipped(folder: Path, why: str) -> None:
 
 def _print(history: History) -> None:
     """Print the answer, the table, what lies at each change, and what limits it."""
-    from ddpbench.analysis.history.told import HEADS, headline, place_words, places, remarks, rows
+    from ddpbench.features.history.analysis.told import HEADS, headline, place_words, places, remarks, rows
 
     say(headline(history))
     show("")

@@ -1,7 +1,7 @@
 """Runs of the same cases in the order in which they were measured: since when is one slower, and by how much."""
 
-from ddpbench.analysis.history.reading import read_sides
-from ddpbench.analysis.history.series import (
+from ddpbench.features.history.analysis.reading import read_sides
+from ddpbench.features.history.analysis.series import (
     CaseHistory,
     ChangePoint,
     History,

@@ -7,11 +7,17 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.history import CaseHistory, ChangePoint, History
-from ddpbench.analysis.history.reading import started_utc
-from ddpbench.analysis.history.series import ABSENT
-from ddpbench.analysis.history.told import change_words, day_of, gap_words, since_words, verdict_words
 from ddpbench.analysis.sentences import sentence
+from ddpbench.features.history.analysis import CaseHistory, ChangePoint, History
+from ddpbench.features.history.analysis.reading import started_utc
+from ddpbench.features.history.analysis.series import ABSENT
+from ddpbench.features.history.analysis.told import (
+    change_words,
+    day_of,
+    gap_words,
+    since_words,
+    verdict_words,
+)
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import spread
 from ddpbench.report.draw.lines import text_width_in

@@ -1,5 +1,5 @@
 """The page of a history: each case over runs, with its change-points."""
 
-from ddpbench.report.history.page import history_page, write_history
+from ddpbench.features.history.report.page import history_page, write_history
 
 __all__ = ["history_page", "write_history"]

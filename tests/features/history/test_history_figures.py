@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.analysis.history import CaseHistory, ChangePoint, History, Level, Point
 from ddpbench.analysis.regression import Side
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.report.history.picture import case_picture
+from ddpbench.features.history.analysis import CaseHistory, ChangePoint, History, Level, Point
+from ddpbench.features.history.report.picture import case_picture
 from tests.report.test_on_a_phone import collisions
 from tests.synthetic import case_of
 

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ddpbench.analysis.history import CaseHistory, History
-from ddpbench.analysis.history.reading import started_utc
-from ddpbench.analysis.history.told import (
+from ddpbench.features.history.analysis import CaseHistory, History
+from ddpbench.features.history.analysis.reading import started_utc
+from ddpbench.features.history.analysis.told import (
     headline,
     place_words,
     places,
@@ -17,12 +17,12 @@ from ddpbench.analysis.history.told import (
     to_json,
     verdict_words,
 )
+from ddpbench.features.history.report.picture import HOW_TO_READ, case_picture
 from ddpbench.helper_process import for_report
 from ddpbench.records.outputs import write_output
 from ddpbench.report.draw.canvas import Drawn
 from ddpbench.report.draw.painter import Painter
 from ddpbench.report.embedded import Embedded, Numbers, data_address, with_images
-from ddpbench.report.history.picture import HOW_TO_READ, case_picture
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.templates import environment, page_style
 from ddpbench.report.words import moment

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ddpbench.analysis.history.reading import differences
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.regression import Side
 from ddpbench.analysis.regression.changes import matched, unusable
@@ -25,6 +24,7 @@ from ddpbench.analysis.statistics.changepoints import (
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import ALPHA, Comparison, geometric_mean
 from ddpbench.errors import RequestError, meant
+from ddpbench.features.history.analysis.reading import differences
 from ddpbench.naming import Namer
 from ddpbench.spec import Case
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ddpbench.analysis.history.reading import started_utc
-from ddpbench.analysis.history.series import ABSENT, CaseHistory, ChangePoint, History, Point
 from ddpbench.analysis.regression import Side, unlike
 from ddpbench.analysis.regression.told import ends
 from ddpbench.analysis.statistics.estimands import GEOMETRIC_MEANS, MEDIAN
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import ALPHA
 from ddpbench.escaping import escape_markdown, markdown_row
+from ddpbench.features.history.analysis.reading import started_utc
+from ddpbench.features.history.analysis.series import ABSENT, CaseHistory, ChangePoint, History, Point
 from ddpbench.records import RunDir
 from ddpbench.records.machine import DIGESTS
 from ddpbench.spec.differences import SEED, settings_apart

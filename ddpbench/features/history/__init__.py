@@ -1,0 +1,12 @@
+"""Feature: since when cases are slower or faster, over many runs."""
+
+from ddpbench.installed import Registered
+
+REGISTERED = (
+    Registered(
+        kind="command",
+        name="history",
+        path="ddpbench.features.history.command:add_parser",
+        after="compare",
+    ),
+)

@@ -1,0 +1,162 @@
+"""Each feature is one folder: without it everything else works, and the core knows none by name."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddpbench.cli import make_parser
+from ddpbench.installed import GROUPS, Registered, with_features
+from tests.folders import PACKAGE
+
+ROOT = PACKAGE.parent
+FEATURES = sorted(path.parent.name for path in (PACKAGE / "features").glob("*/__init__.py"))
+KEPT = "claim_one_node_or_many"
+"""The smallest of the kept runs."""
+
+
+def registered(feature: str) -> tuple[Registered, ...]:
+    found: tuple[Registered, ...] = importlib.import_module(f"ddpbench.features.{feature}").REGISTERED
+    return found
+
+
+def naming_features(folder: Path) -> list[str]:
+    """Return the modules of the core that name a feature's module, be it in a text that is imported."""
+    named = re.compile(r"ddpbench\.features\.\w|ddpbench/features/\w|from ddpbench import .*\bfeatures\b")
+    return [
+        path.relative_to(folder).as_posix()
+        for path in sorted(folder.rglob("*.py"))
+        if path.relative_to(folder).parts[0] != "features" and named.search(path.read_text(encoding="utf-8"))
+    ]
+
+
+def copied(to: Path) -> Path:
+    """The package, its experiments and a kept run, in a new folder."""
+    for name in ("ddpbench", "experiments", f"reports/{KEPT}"):
+        shutil.copytree(ROOT / name, to / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return to
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return copied(tmp_path / "copy")
+
+
+def ended(copy: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": str(copy), "DDPBENCH_CACHE": "", "COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def commands_of(printed: str) -> list[str]:
+    return re.findall(r"(?m)^    ([a-z]+)(?: |$)", printed.partition("COMMAND")[2])
+
+
+def test_the_core_names_no_feature(tmp_path: Path) -> None:
+    assert naming_features(PACKAGE) == []
+    for line in (
+        "from ddpbench.features.history import command",
+        "importlib.import_module('ddpbench.features.history')",
+        "from ddpbench import features",
+    ):
+        (tmp_path / "planted.py").write_text(line, encoding="utf-8")
+        assert naming_features(tmp_path) == ["planted.py"]
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_feature_registers_what_it_has_where_it_stands(feature: str) -> None:
+    assert (
+        (PACKAGE / "features" / feature / "__init__.py")
+        .read_text(encoding="utf-8")
+        .startswith('"""Feature: ')
+    )
+    for one in registered(feature):
+        assert one.kind in GROUPS
+        module, _, function = one.path.partition(":")
+        assert module.startswith(f"ddpbench.features.{feature}.")
+        assert callable(getattr(importlib.import_module(module), function))
+        if one.kind == "command":
+            names = [*make_parser()._subparsers._group_actions[0].choices]  # type: ignore[union-attr, arg-type]
+            assert names[names.index(one.name) - 1] == one.after
+
+
+def test_what_follows_nothing_that_is_there_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = [
+        Registered(kind="command", name=name, path="a:b", after=after)
+        for name, after in (("second", "first"), ("late", "removed"), ("also", "first"))
+    ]
+    some.append(Registered(kind="section", name="other", path="a:b", after="first"))
+    monkeypatch.setattr("ddpbench.installed._shipped", lambda: tuple(some))
+    assert [*with_features("command", {"first": print, "third": print})] == [
+        "first",
+        "second",
+        "also",
+        "third",
+        "late",
+    ]
+
+
+def report_of(copy: Path) -> str:
+    done = ended(copy, "-m", "ddpbench", "report", f"reports/{KEPT}")
+    assert done.returncode == 0, done.stderr
+    return (copy / f"reports/{KEPT}/report.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
+    """The commands with all features, and the page of a run."""
+    copy = copied(tmp_path_factory.mktemp("whole") / "copy")
+    return commands_of(ended(copy, "-m", "ddpbench", "--help").stdout), report_of(copy)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("feature", FEATURES)
+def test_without_its_folder_all_else_works(feature: str, copy: Path, whole: tuple[list[str], str]) -> None:
+    commands, page = whole
+    mine = [one.name for one in registered(feature) if one.kind == "command"]
+    assert {*mine} < {*commands}
+    shutil.rmtree(copy / "ddpbench/features" / feature)
+    modules = "ddpbench.analysis, ddpbench.pytest_plugin, ddpbench.report.page, ddpbench.worker.rank.rank"
+    imported = ended(copy, "-c", f"import {modules}; print(ddpbench.__file__)")
+    assert imported.stdout == f"{copy / 'ddpbench/__init__.py'}\n", imported.stderr
+    printed = ended(copy, "-m", "ddpbench", "--help").stdout
+    assert commands_of(printed) == [name for name in commands if name not in mine]
+    for name in mine:
+        refused = ended(copy, "-m", "ddpbench", name)
+        assert (refused.returncode, "invalid choice" in refused.stderr) == (2, True)
+    assert report_of(copy) == page
+
+
+@pytest.mark.multiprocess
+@pytest.mark.thorough
+@pytest.mark.parametrize("feature", FEATURES)
+def test_without_its_folder_tests_of_the_rest_pass(feature: str, copy: Path) -> None:
+    shutil.copytree(ROOT / "tests", copy / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "Makefile", "docs"):
+        (copy / name).symlink_to(ROOT / name)
+    shutil.rmtree(copy / "reports")
+    (copy / "reports").symlink_to(ROOT / "reports")
+    shutil.rmtree(copy / "ddpbench/features" / feature)
+    shutil.rmtree(copy / "tests/features" / feature)
+    files = (
+        *("analysis/test_answer.py", "analysis/test_frame.py", "analysis/test_summary.py"),
+        *("cli/test_progress.py", "cli/test_torch_free.py", "features", "launch/test_installed.py"),
+        *("records", "report/test_report.py", "report/test_tables.py", "spec", "test_structure.py"),
+    )
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--benchmark-disable", "-m", "not thorough"]
+    names_what_features_look_up = "not test_the_report_reads_results_as_attributes"
+    done = ended(copy, *command, "-k", names_what_features_look_up, *(f"tests/{name}" for name in files))
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
