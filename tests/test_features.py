@@ -57,7 +57,7 @@ def ended(copy: Path, *command: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=900,
     )
 
 
@@ -152,9 +152,9 @@ def test_without_its_folder_tests_of_the_rest_pass(feature: str, copy: Path) -> 
     shutil.rmtree(copy / "ddpbench/features" / feature)
     shutil.rmtree(copy / "tests/features" / feature)
     files = (
-        *("analysis/test_answer.py", "analysis/test_frame.py", "analysis/test_summary.py"),
-        *("cli/test_progress.py", "cli/test_torch_free.py", "features", "launch/test_installed.py"),
-        *("records", "report/test_report.py", "report/test_tables.py", "spec", "test_structure.py"),
+        *("analysis/test_answer.py", "analysis/test_summary.py", "cli/test_torch_free.py", "features"),
+        *("launch/test_installed.py", "records/test_submission_dir.py", "report/test_report.py"),
+        *("report/test_tables.py", "test_structure.py"),
     )
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--benchmark-disable", "-m", "not thorough"]
     names_what_features_look_up = "not test_the_report_reads_results_as_attributes"

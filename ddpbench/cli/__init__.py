@@ -16,7 +16,6 @@ from types import FrameType
 from typing import Any
 
 from ddpbench.cli import (
-    allocation,
     baseline,
     bisect,
     compare,
@@ -78,7 +77,6 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         submit,
         report,
         pack,
-        allocation,
         merge,
         compare,
         baseline,

@@ -107,7 +107,7 @@ REMOVERS = {
     "worker/mpi/library.py:_forget_segments:Path(name).unlink": "shared memory that this rank's MPI has made",
     "worker/mpi/library.py:_forget_strays:Path(name).unlink": "that of this user's ranks that are gone",
     "report/__init__.py:write_report:path.unlink": "pictures of ddpbench's names in a run's figures/ and slides/",
-    "report/allocation/__init__.py:_write_all:path.unlink": "files that it has just written",
+    "features/allocation/report/__init__.py:_write_all:path.unlink": "files that it has just written",
     "cli/baseline.py:_remove:path.unlink": "the baseline that its user names, in .benchmarks",
     "cli/bisect.py:_removed_if_refused:out.rmdir": "a folder that it has made, if empty",
     "cli/submit.py:_report:shutil.rmtree": "a submission's .merged-new and .merged-old",

@@ -66,8 +66,6 @@ def test_commands_that_read_a_run_take_the_directory(
 ) -> None:
     measured(submission / "nodes-1")
     before = set(submission.iterdir())
-    assert run(["allocation", str(submission), "--steps", "100"]) == 0
-    assert (submission / "nodes-1/allocation.md").is_file()
     assert run(["export", str(submission), "--format", "csv"]) == 0
     assert len(ddpbench.load(submission)) == 2
     capsys.readouterr()

@@ -1,1 +1,1 @@
-"""How far a configuration scales: its curve over world sizes, laws fitted to it, and what to ask a centre for."""
+"""Curves of a configuration over world sizes, and laws fitted to them."""

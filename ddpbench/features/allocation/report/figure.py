@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.scaling.allocation import Allocation, Job
-from ddpbench.report.allocation.sentences import base_rate
+from ddpbench.features.allocation.analysis.allocation import Allocation, Job
+from ddpbench.features.allocation.report.sentences import base_rate
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import error_bars
 from ddpbench.report.parts import Cell, Column, Picture, Table

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ddpbench.analysis.scaling.allocation import Allocation
 from ddpbench.escaping import escape_markdown, markdown_row
-from ddpbench.report.allocation.columns import columns_of
-from ddpbench.report.allocation.figure import picture
-from ddpbench.report.allocation.sentences import choice, length, method, paragraphs, saving
+from ddpbench.features.allocation.analysis.allocation import Allocation
+from ddpbench.features.allocation.report.columns import columns_of
+from ddpbench.features.allocation.report.figure import picture
+from ddpbench.features.allocation.report.sentences import choice, length, method, paragraphs, saving
 
 
 def markdown(allocation: Allocation) -> str:

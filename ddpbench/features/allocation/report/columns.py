@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ddpbench.analysis.scaling.allocation import Allocation, Job
 from ddpbench.analysis.sentences import capital
 from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.features.allocation.analysis.allocation import Allocation, Job
 from ddpbench.units import format_seconds
 
 

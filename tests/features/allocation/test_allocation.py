@@ -11,17 +11,18 @@ from pathlib import Path
 import pytest
 
 from ddpbench.analysis import load
-from ddpbench.analysis.scaling.allocation import Allocation, allocation_of
-from ddpbench.analysis.scaling.choice import AllocationRequest
 from ddpbench.cli import run as cli
-from ddpbench.cli.allocation import _waits
 from ddpbench.errors import RequestError
 from ddpbench.escaping import escape_latex
+from ddpbench.features.allocation.analysis.allocation import Allocation, allocation_of
+from ddpbench.features.allocation.analysis.choice import AllocationRequest
+from ddpbench.features.allocation.command import _waits
+from ddpbench.features.allocation.report.latex_page import latex
+from ddpbench.features.allocation.report.markdown_page import markdown
+from ddpbench.features.allocation.report.sentences import choice, method
 from ddpbench.records import RunDir
 from ddpbench.records.machine import SlurmJob
-from ddpbench.report.allocation.latex_page import latex
-from ddpbench.report.allocation.markdown_page import markdown
-from ddpbench.report.allocation.sentences import choice, method
+from ddpbench.records.submission_dir import SubmissionDir
 from ddpbench.spec import Budget, Case, PlannedCase
 from tests.kept import REPORTS
 from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan, write_proof
@@ -415,3 +416,13 @@ def test_a_pair_that_a_claim_names_has_the_speed_up_of_its_report() -> None:
     assert (job.speedup.low, job.speedup.high) == pytest.approx(
         (row["speedup_ci_low"], row["speedup_ci_high"])
     )
+
+
+def test_a_submissions_directory_means_its_run(tmp_path: Path) -> None:
+    folder = tmp_path / "week-slurm"
+    run = a_run(folder / "nodes-1")
+    SubmissionDir(folder).file.write_text("{}")
+    before = {*folder.iterdir()}
+    assert cli(["allocation", str(folder), "--steps", "100"]) == 0
+    assert (run.path / "allocation.md").is_file()
+    assert {*folder.iterdir()} == before, "its runs alone are written to"

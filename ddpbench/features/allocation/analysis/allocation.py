@@ -17,13 +17,13 @@ from ddpbench.analysis.judging import speedup_over
 from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.fabrics import fabrics_of
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.scaling.choice import AllocationRequest, check, choose
 from ddpbench.analysis.scaling.curves import CaseCurve
-from ddpbench.analysis.scaling.saving import Saving, saving_of
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import samples_rate, step_time
 from ddpbench.analysis.table.result import case_results
 from ddpbench.errors import RequestError
+from ddpbench.features.allocation.analysis.choice import AllocationRequest, check, choose
+from ddpbench.features.allocation.analysis.saving import Saving, saving_of
 from ddpbench.naming import Namer
 from ddpbench.records import RunDir
 from ddpbench.records.machine import SlurmJob, read_machine

@@ -79,11 +79,11 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     import sys
 
-    from ddpbench.analysis.scaling.allocation import allocation_of
-    from ddpbench.analysis.scaling.choice import AllocationRequest
+    from ddpbench.features.allocation.analysis.allocation import allocation_of
+    from ddpbench.features.allocation.analysis.choice import AllocationRequest
+    from ddpbench.features.allocation.report import write_allocation
+    from ddpbench.features.allocation.report.markdown_page import markdown
     from ddpbench.records.submission_dir import run_at
-    from ddpbench.report.allocation import write_allocation
-    from ddpbench.report.allocation.markdown_page import markdown
 
     request = AllocationRequest(
         strategy=arguments.strategy,

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ddpbench.analysis.scaling.allocation import Allocation, Job
 from ddpbench.analysis.statistics.estimands import MEDIAN_LAUNCH
+from ddpbench.features.allocation.analysis.allocation import Allocation, Job
 from ddpbench.report.words import launches_each, ranks
 from ddpbench.units import counted, format_seconds
 from ddpbench.version import VERSION

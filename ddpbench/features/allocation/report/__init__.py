@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ddpbench.analysis.scaling.allocation import Allocation
 from ddpbench.errors import OutputError, UnreadableError
+from ddpbench.features.allocation.analysis.allocation import Allocation
+from ddpbench.features.allocation.report.figure import picture
+from ddpbench.features.allocation.report.latex_page import latex
+from ddpbench.features.allocation.report.markdown_page import markdown
 from ddpbench.records import explain_os_error, write_atomically
 from ddpbench.records.files import MOST_NOTES, read_bytes
 from ddpbench.records.held import new_folder
-from ddpbench.report.allocation.figure import picture
-from ddpbench.report.allocation.latex_page import latex
-from ddpbench.report.allocation.markdown_page import markdown
 
 _WRITTEN = ".allocation.sha256"
 """Beside the files: their digests, by which one that its user has edited is known."""

@@ -1,0 +1,12 @@
+"""Feature: a run written up for an allocation proposal."""
+
+from ddpbench.installed import Registered
+
+REGISTERED = (
+    Registered(
+        kind="command",
+        name="allocation",
+        path="ddpbench.features.allocation.command:add_parser",
+        after="pack",
+    ),
+)

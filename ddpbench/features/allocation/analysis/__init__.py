@@ -1,0 +1,1 @@
+"""Job sizes, their costs, and which one to ask for."""
