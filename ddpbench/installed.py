@@ -32,6 +32,9 @@ GROUPS = {
 }
 """Group of entry points by kind; of the first three it is the setting that names what is in the group."""
 
+OF_FEATURES = ("findings", "answer")
+"""Further kinds, which only features have: of a run's cases the findings that come first, and the answer."""
+
 
 def _registered(kind: str) -> Iterable[EntryPoint]:
     from importlib.metadata import entry_points  # takes a twentieth of a second to import
@@ -44,11 +47,11 @@ class Registered:
     """A function of a feature that ships with ddpbench: what an entry point says, and where it stands."""
 
     kind: str
-    """A key of `GROUPS`."""
+    """A key of `GROUPS`, or one of `OF_FEATURES`."""
     name: str
     path: str
     """`module:function`."""
-    after: str
+    after: str = ""
     """The core's name that it follows; last, where the core lacks that name."""
 
     def __call__(self, *given: Any) -> Any:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ddpbench.analysis.recovery import RankTold
-from ddpbench.records import Failure, Gang, Snapshot, Trained
-from ddpbench.spec import Case
-from tests.synthetic import MS, case_of
+from ddpbench.records import Failure, Gang, RunDir, Snapshot, Trained
+from ddpbench.spec import Budget, Case
+from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan, write_sessions
 
 S = 1_000 * MS
 BATCH = 4
 KILLED = case_of(
     "ddp", 2, recovery="SIGKILL", launcher="torchrun", local_batch=BATCH, snapshot_every=20, agents=2
 )
+UNINTERRUPTED = replace(KILLED, recovery="uninterrupted")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,3 +133,33 @@ def _gang(number: int, step: int, at_ns: int, case: Case) -> Gang:
         step=step,
         samples=0,
     )
+
+
+def ended(told: Told, case: Case = KILLED) -> list[RankLaunch]:
+    """Ranks that end as one fails, without a recovery."""
+    return [
+        RankLaunch(
+            more=records_of(
+                RankTold(
+                    [one.gangs[0]],
+                    one.snapshots,
+                    [each for each in one.trained if not each.gang],
+                    one.failures,
+                )
+            ),
+            status="failed",
+        )
+        for one in ranks_of(told, case)
+    ]
+
+
+def write(folder: Path, launches: dict[Case, list[Told]]) -> RunDir:
+    """A run of these launches."""
+    run = RunDir(folder)
+    write_plan(run, list(launches), Budget(rounds_min=5, rounds_max=5))
+    for case, every in launches.items():
+        for number, told in enumerate(every):
+            ranks = [RankLaunch(more=records_of(each)) for each in ranks_of(told, case)]
+            write_launch(run, case, number, ranks)
+    write_sessions(run)
+    return run

@@ -150,8 +150,8 @@ def test_a_report_section(copy: Path) -> None:
     (report / "sections/launch_counts.py").write_text(text, encoding="utf-8")
     insert(
         report / "page.py",
-        "    lambda run, rows: checkpoints.section(run.checkpoints, rows),\n",
-        block("A report section", "    lambda _, rows: launch_counts.section(rows),\n"),
+        '    "checkpoints": lambda run, rows: checkpoints.section(run.checkpoints, rows),\n',
+        block("A report section", '    "launch_counts": lambda _, rows: launch_counts.section(rows),\n'),
     )
     insert(report / "page.py", "    layouts,\n", block("A report section", "    launch_counts,\n"))
     passes(copy, OF_THE_PAGE, "-m", "not thorough")
@@ -168,10 +168,10 @@ def test_a_report_section_with_a_figure(copy: Path) -> None:
     shutil.copy(copy / "tests/report/added_figure.py", report / "sections/rates.py")
     insert(
         report / "page.py",
-        "    lambda run, rows: breakdown.section(",
-        "    lambda _, rows: rates.section(rows),\n",
+        '    "breakdown": lambda run, rows: breakdown.section(',
+        '    "rates": lambda _, rows: rates.section(rows),\n',
     )
-    insert(report / "page.py", "    recovery,\n", "    rates,\n")
+    insert(report / "page.py", "    scaling,\n", "    rates,\n")
     passes(copy, OF_THE_PAGE)
     program = "from tests.report.handmade import handmade_summary as made; from ddpbench.report import page"
     assert "The rate of each case" in carried_out(copy, "-c", f"{program}; print(page.build(made()).html)")

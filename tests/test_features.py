@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from ddpbench.cli import make_parser
-from ddpbench.installed import GROUPS, Registered, with_features
+from ddpbench.installed import GROUPS, OF_FEATURES, Registered, with_features
+from ddpbench.report.page import FIGURES
 from tests.folders import PACKAGE
+from tests.recoveries import KILLED, Told, write
 
 ROOT = PACKAGE.parent
 FEATURES = sorted(path.parent.name for path in (PACKAGE / "features").glob("*/__init__.py"))
@@ -38,9 +40,10 @@ def naming_features(folder: Path) -> list[str]:
 
 
 def copied(to: Path) -> Path:
-    """The package, its experiments and a kept run, in a new folder."""
+    """The package, its experiments, a kept run and one with failures, in a new folder."""
     for name in ("ddpbench", "experiments", f"reports/{KEPT}"):
         shutil.copytree(ROOT / name, to / name, ignore=shutil.ignore_patterns("__pycache__"))
+    write(to / "reports/failed", {KILLED: [Told()] * 5})
     return to
 
 
@@ -84,13 +87,15 @@ def test_a_feature_registers_what_it_has_where_it_stands(feature: str) -> None:
         .startswith('"""Feature: ')
     )
     for one in registered(feature):
-        assert one.kind in GROUPS
+        assert one.kind in {*GROUPS, *OF_FEATURES}
         module, _, function = one.path.partition(":")
         assert module.startswith(f"ddpbench.features.{feature}.")
         assert callable(getattr(importlib.import_module(module), function))
         if one.kind == "command":
             names = [*make_parser()._subparsers._group_actions[0].choices]  # type: ignore[union-attr, arg-type]
             assert names[names.index(one.name) - 1] == one.after
+        if one.kind == "section":
+            assert one.after in FIGURES
 
 
 def test_what_follows_nothing_that_is_there_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,25 +114,33 @@ def test_what_follows_nothing_that_is_there_comes_last(monkeypatch: pytest.Monke
     ]
 
 
-def report_of(copy: Path) -> str:
-    done = ended(copy, "-m", "ddpbench", "report", f"reports/{KEPT}")
-    assert done.returncode == 0, done.stderr
-    return (copy / f"reports/{KEPT}/report.html").read_text(encoding="utf-8")
+def pages_of(copy: Path) -> dict[str, str]:
+    """The pages of the kept run, and of one with failures."""
+    runs = (f"reports/{KEPT}", "reports/failed")
+    done = ended(
+        copy, "-c", f"from ddpbench.cli import run; print([run(['report', name]) for name in {runs}])"
+    )
+    assert done.stdout.endswith("[0, 0]\n"), done.stderr
+    return {name: (copy / name / "report.html").read_text(encoding="utf-8") for name in runs}
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
-    """The commands with all features, and the page of a run."""
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[str, str]]:
+    """The commands with all features, and the pages of runs."""
     copy = copied(tmp_path_factory.mktemp("whole") / "copy")
-    return commands_of(ended(copy, "-m", "ddpbench", "--help").stdout), report_of(copy)
+    return commands_of(ended(copy, "-m", "ddpbench", "--help").stdout), pages_of(copy)
 
 
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("feature", FEATURES)
-def test_without_its_folder_all_else_works(feature: str, copy: Path, whole: tuple[list[str], str]) -> None:
-    commands, page = whole
+def test_without_its_folder_all_else_works(
+    feature: str, copy: Path, whole: tuple[list[str], dict[str, str]]
+) -> None:
+    commands, pages = whole
     mine = [one.name for one in registered(feature) if one.kind == "command"]
+    anchors = [f'id="{one.name}"' for one in registered(feature) if one.kind == "section"]
     assert {*mine} < {*commands}
+    assert all(anchor in "".join(pages.values()) for anchor in anchors)
     shutil.rmtree(copy / "ddpbench/features" / feature)
     modules = "ddpbench.analysis, ddpbench.pytest_plugin, ddpbench.report.page, ddpbench.worker.rank.rank"
     imported = ended(copy, "-c", f"import {modules}; print(ddpbench.__file__)")
@@ -137,7 +150,9 @@ def test_without_its_folder_all_else_works(feature: str, copy: Path, whole: tupl
     for name in mine:
         refused = ended(copy, "-m", "ddpbench", name)
         assert (refused.returncode, "invalid choice" in refused.stderr) == (2, True)
-    assert report_of(copy) == page
+    for name, page in pages_of(copy).items():
+        assert not any(anchor in page for anchor in anchors)
+        assert page == pages[name] or any(anchor in pages[name] for anchor in anchors)
 
 
 @pytest.mark.multiprocess

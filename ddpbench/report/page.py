@@ -22,7 +22,7 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.analysis.table.columns import meanings
 from ddpbench.analysis.table.frame import csv_of
 from ddpbench.errors import DdpbenchError
-from ddpbench.installed import functions
+from ddpbench.installed import functions, with_features
 from ddpbench.report.captions import emulation_words, shared_words
 from ddpbench.report.draw.painter import Painter, draw_all
 from ddpbench.report.embedded import (
@@ -52,7 +52,6 @@ from ddpbench.report.sections import (
     network,
     one_step,
     precision,
-    recovery,
     scaling,
     startup,
     strategies,
@@ -76,27 +75,26 @@ from ddpbench.version import VERSION
 from ddpbench.wanted import ONLY_PNG, Wanted
 
 _HERE = Path(__file__).parent
-FIGURES: tuple[Callable[[RunSummary, Sequence[Row]], Section | None], ...] = (
-    lambda run, rows: claims.section(run.conclusions.claims, rows),
-    lambda run, rows: recovery.section(run.steps.launches, rows),
-    lambda run, rows: scaling.section(run.conclusions.claims, rows),
-    lambda run, rows: layouts.section(run.steps, rows),
-    lambda run, rows: network.section(run.communication.network, rows),
-    lambda run, rows: links.section(run.steps, rows),
-    lambda run, rows: laws.section(run.steps.laws, rows),
-    lambda run, rows: strategies.section(run.steps.launches, run.conclusions.findings, rows),
-    lambda run, rows: time_to_loss.section(run.training, rows),
-    lambda run, rows: precision.section(run.steps, rows),
-    lambda run, rows: breakdown.section(run.steps.breakdown, run.conclusions.checks, rows),
-    lambda run, rows: waterfall.section(run.steps.waterfall, rows),
-    lambda run, rows: one_step.section(run.steps, rows),
-    lambda run, rows: inputs.section(run.inputs, rows),
-    lambda run, rows: buckets.section(run.steps, rows),
-    lambda run, rows: communication.section(run.communication.transfers, rows),
-    lambda _, rows: memory.section(rows),
-    lambda run, rows: checkpoints.section(run.checkpoints, rows),
-    lambda _, rows: startup.section(rows),
-)
+FIGURES: Mapping[str, Callable[[RunSummary, Sequence[Row]], Section | None]] = {
+    "claims": lambda run, rows: claims.section(run.conclusions.claims, rows),
+    "scaling": lambda run, rows: scaling.section(run.conclusions.claims, rows),
+    "layouts": lambda run, rows: layouts.section(run.steps, rows),
+    "network": lambda run, rows: network.section(run.communication.network, rows),
+    "links": lambda run, rows: links.section(run.steps, rows),
+    "laws": lambda run, rows: laws.section(run.steps.laws, rows),
+    "strategies": lambda run, rows: strategies.section(run.steps.launches, run.conclusions.findings, rows),
+    "time_to_loss": lambda run, rows: time_to_loss.section(run.training, rows),
+    "precision": lambda run, rows: precision.section(run.steps, rows),
+    "breakdown": lambda run, rows: breakdown.section(run.steps.breakdown, run.conclusions.checks, rows),
+    "waterfall": lambda run, rows: waterfall.section(run.steps.waterfall, rows),
+    "one_step": lambda run, rows: one_step.section(run.steps, rows),
+    "inputs": lambda run, rows: inputs.section(run.inputs, rows),
+    "buckets": lambda run, rows: buckets.section(run.steps, rows),
+    "communication": lambda run, rows: communication.section(run.communication.transfers, rows),
+    "memory": lambda _, rows: memory.section(rows),
+    "checkpoints": lambda run, rows: checkpoints.section(run.checkpoints, rows),
+    "startup": lambda _, rows: startup.section(rows),
+}
 """The sections with figures, in the page's order: one file or folder and one entry here for each."""
 
 
@@ -117,7 +115,7 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
     rows = rows_of(summary)
     numbers = Numbers()
     shared = shared_words(rows)
-    found = [section for make in FIGURES if (section := make(summary, rows)) is not None]
+    found = sections_of(summary, rows)
     found += _of_packages(summary, rows, {section.anchor for section in found})
     made = [section for section in found if section.shows]
     without_figure = [section for section in found if not section.shows]
@@ -171,6 +169,12 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
         html=with_images(with_terms(html), drawn),
         figures={path: content for one in drawn for path, content in one.files.items()},
     )
+
+
+def sections_of(summary: RunSummary, rows: Sequence[Row]) -> list[Section]:
+    """Return the sections that ddpbench has, in the page's order."""
+    made = (make(summary, rows) for make in with_features("section", FIGURES).values())
+    return [section for section in made if section is not None]
 
 
 def _of_packages(summary: RunSummary, rows: Sequence[Row], taken: Collection[str]) -> Iterator[Section]:

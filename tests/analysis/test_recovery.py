@@ -11,18 +11,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ddpbench.analysis import load, summarize
+from ddpbench.analysis import load
 from ddpbench.analysis.recovery import PARTS, RankTold, _places, loss_difference, recovered_of, recovery_cost
-from ddpbench.records import RunDir, Trained
+from ddpbench.records import Trained
 from ddpbench.records.schema import as_json, record_from_json
-from ddpbench.report.rows import rows_of
-from ddpbench.report.sections.recovery import section
-from ddpbench.spec import Budget, Case
-from tests.recoveries import KILLED, Told, ranks_of, records_of
-from tests.synthetic import MS, Outcome, RankLaunch, write_launch, write_plan, write_sessions
-
-STOPPED = replace(KILLED, recovery="SIGSTOP")
-UNINTERRUPTED = replace(KILLED, recovery="uninterrupted")
+from tests.recoveries import KILLED, UNINTERRUPTED, Told, ended, ranks_of, write
+from tests.synthetic import MS, Outcome, write_launch
 
 
 def test_the_parts_follow_one_another_and_add_up() -> None:
@@ -157,43 +151,12 @@ def test_a_failure_right_after_a_snapshot_is_recovered_from_with_nothing_to_make
     assert (found.lost, found.repeated) == (0, 0)
 
 
-def ended(told: Told, case: Case = KILLED) -> list[RankLaunch]:
-    """Ranks that end as one fails, without a recovery."""
-    return [
-        RankLaunch(
-            more=records_of(
-                RankTold(
-                    [one.gangs[0]],
-                    one.snapshots,
-                    [each for each in one.trained if not each.gang],
-                    one.failures,
-                )
-            ),
-            status="failed",
-        )
-        for one in ranks_of(told, case)
-    ]
-
-
 def test_launches_that_did_not_recover_count_as_failures(tmp_path: Path) -> None:
     run = write(tmp_path / "run", {UNINTERRUPTED: [Told()] * 5, KILLED: [Told()] * 4})
     outcome = Outcome(status="failed", error="restarts are used up")
     write_launch(run, KILLED, 4, ended(Told()), outcome=outcome)
     row = load(run).set_index("recovery").loc["SIGKILL"]
     assert (row["failures"], row["recoveries"]) == (5, 4)
-
-
-def test_a_case_of_which_no_launch_recovered_is_on_the_page(tmp_path: Path) -> None:
-    cases = (UNINTERRUPTED, KILLED, STOPPED)
-    whole, killed, stopped = (replace(case, local_batch=8, global_batch=16) for case in cases)
-    run = write(tmp_path / "run", {whole: [Told()], killed: [Told()], stopped: []})
-    outcome = Outcome(status="failed", error="restarts are used up")
-    write_launch(run, stopped, 0, ended(Told(), stopped), outcome=outcome)
-    summary = summarize(run)
-    found = section(summary.steps.launches, rows_of(summary))
-    assert found is not None
-    assert [[cell.text for cell in row[1:4]] for row in found.tables[0].rows][1] == ["1", "0", ""]
-    assert any(note.startswith("1 of 1 failures (") for note in found.notes)
 
 
 def test_an_uninterrupted_training_has_no_parts_and_its_samples() -> None:
@@ -230,18 +193,6 @@ def test_losses_that_differ_are_seen() -> None:
     assert found is not None
     assert 1e-3 / 3 < found[0] < 1e-3
     assert loss_difference([], whole.losses) is None
-
-
-def write(folder: Path, launches: dict[Case, list[Told]]) -> RunDir:
-    """A run of these launches."""
-    run = RunDir(folder)
-    write_plan(run, list(launches), Budget(rounds_min=5, rounds_max=5))
-    for case, every in launches.items():
-        for number, told in enumerate(every):
-            ranks = [RankLaunch(more=records_of(each)) for each in ranks_of(told, case)]
-            write_launch(run, case, number, ranks)
-    write_sessions(run)
-    return run
 
 
 def test_a_cases_row_has_the_median_launch_with_its_interval(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from ddpbench.analysis.summary import (
     TrainingResults,
 )
 from ddpbench.analysis.table.columns import COLUMNS
-from ddpbench.report.page import FIGURES
+from ddpbench.report import page
 from ddpbench.report.parts import Section
 from ddpbench.report.rows import rows_of
 from ddpbench.spec import Case
@@ -387,7 +387,7 @@ def bucket_comparisons(world_size: int = 4, verdicts: Sequence[str] = ()) -> tup
 def sections_of(summary: RunSummary) -> list[Section]:
     """The sections that the page of a run has between its summary and its closing tables, in their order."""
     rows = rows_of(summary)
-    return [section for make in FIGURES if (section := make(summary, rows)) is not None]
+    return page.sections_of(summary, rows)
 
 
 EXPERIMENT = """\

@@ -119,7 +119,7 @@ def test_a_columns_small_values_do_not_give_its_large_ones_more_digits() -> None
 def test_what_qualifies_a_finding_stands_in_brackets_and_not_as_loose_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(page, "FIGURES", ())
+    monkeypatch.setattr(page, "FIGURES", {})
     summary = handmade_summary()
     tags = ("12 of 20 launches disturbed", "corrected for 10 comparisons")
     found = [dataclasses.replace(one, tags=tags) for one in summary.conclusions.findings]

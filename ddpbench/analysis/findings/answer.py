@@ -17,7 +17,6 @@ from ddpbench.analysis.findings.choice import Choice, choices_of, planned_panels
 from ddpbench.analysis.findings.first_to_loss import first_to_loss
 from ddpbench.analysis.findings.groups import exchanges_gradients, reference_of
 from ddpbench.analysis.findings.growth import growth_finding
-from ddpbench.analysis.findings.recovery import recovery_finding, snapshot_finding
 from ddpbench.analysis.findings.wording import (
     called,
     conditions,
@@ -40,6 +39,7 @@ from ddpbench.analysis.statistics.judgement import (
 )
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, rounds_for
 from ddpbench.analysis.statistics.tails import missed_words
+from ddpbench.installed import with_features
 from ddpbench.naming import Namer, ranks_of
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import PANEL, SCALE, VARIANT
@@ -84,10 +84,8 @@ def answer_of(
     answers = [*([found] if found else []), *asked] if ranked else [*asked, *([found] if found else [])]
     saved = _checkpoint(usable)
     answers = [saved, *answers][:2] if saved is not None else answers
-    recovered = recovery_finding(usable)
-    if recovered is not None:  # the rest is of the training that nothing befell
-        saving = snapshot_finding(usable)
-        answers = [recovered, *([saving] if saving is not None else [])]
+    for answer in with_features("answer", {}).values():  # the rest is of the training that nothing befell
+        answers = answer(usable) or answers
     growth = growth_finding(usable)
     answers = [growth, *answers][:2] if growth is not None else answers
     if claimed is None:

@@ -17,7 +17,6 @@ from ddpbench.analysis.findings.lead import lead_findings
 from ddpbench.analysis.findings.loss import loss_findings
 from ddpbench.analysis.findings.one_process import one_process_findings
 from ddpbench.analysis.findings.precision import precision_findings
-from ddpbench.analysis.findings.recovery import recovery_findings
 from ddpbench.analysis.findings.settings import setting_findings
 from ddpbench.analysis.findings.table import compared
 from ddpbench.analysis.findings.virtual import virtual_sentences
@@ -56,6 +55,7 @@ from ddpbench.analysis.summary import (
 )
 from ddpbench.analysis.time_to_loss import loss_points, trained_to_loss
 from ddpbench.helper_process import NOBODY, Others
+from ddpbench.installed import with_features
 from ddpbench.records import RunDir, left_out_sentences
 from ddpbench.records.machine import read_machine, read_merged
 from ddpbench.records.plan import StoredPlan, read_plan
@@ -178,11 +178,12 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, progress: Told) -
 def _findings(cases: Sequence[CaseRun], laws: Sequence[CurveLaws], most: int) -> tuple[Finding, ...]:
     """At most `most` sentences, decided ones first; speed-up and law are always among them.
 
-    Where something fails as planned that comes first, and the rest is of the training that nothing befell.
+    Features' findings come first, and where there are any, the rest is of the training that nothing befell.
     """
-    if failed := recovery_findings(cases)[: most - 1]:
+    of_features = with_features("findings", {}).values()
+    if first := [one for findings_of in of_features for one in findings_of(cases)][: most - 1]:
         whole = [run for run in cases if run.case.recovery in UNDISTURBED]
-        return (*failed, *findings(whole, most=most)[: most - len(failed)])
+        return (*first, *findings(whole, most=most)[: most - len(first)])
     losses, precision = loss_findings(cases), precision_findings(cases)
     room = MOST_ASKED - len(losses) - len(precision)
     settings = (*lead_findings(cases), *setting_findings(cases))[: max(0, room)]

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ddpbench.features.recovery.report.costs import PARTS, Cost
 from ddpbench.report.captions import alike_setting, captioned, label_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.lines import height_in, in_lines, text_width_in
 from ddpbench.report.draw.rows import NAMES_IN, axis_end, block, over_bar
 from ddpbench.report.parts import Cell, Column, Picture, Table
-from ddpbench.report.sections.recovery.costs import PARTS, Cost
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

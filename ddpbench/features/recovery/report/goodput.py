@@ -6,10 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.goodput import best, daly, ettr, words, young
+from ddpbench.features.recovery.report.costs import Cost
 from ddpbench.report.captions import label_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
-from ddpbench.report.sections.recovery.costs import Cost
 from ddpbench.report.words import number
 
 if TYPE_CHECKING:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpbench.analysis.results import LaunchResult
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.features.recovery.report.costs import costs_of, failures_table, rates_table
+from ddpbench.features.recovery.report.goodput import goodput_picture
+from ddpbench.features.recovery.report.parts import parts_picture
 from ddpbench.report.parts import Section
 from ddpbench.report.rows import Row
-from ddpbench.report.sections.recovery.costs import costs_of, failures_table, rates_table
-from ddpbench.report.sections.recovery.goodput import goodput_picture
-from ddpbench.report.sections.recovery.parts import parts_picture
 from ddpbench.spec.grouping import RECOVERIES
 
 
-def section(launches: Sequence[LaunchResult], rows: Sequence[Row]) -> Section | None:
+def section(run: RunSummary, rows: Sequence[Row]) -> Section | None:
     """Return the section on failures; None where none was planned, or none came."""
-    costs = costs_of(launches, rows)
+    costs = costs_of(run.steps.launches, rows)
     if not costs:
         return None
     timed = [cost for cost in costs if cost.found.total is not None]

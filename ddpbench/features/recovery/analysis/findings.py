@@ -96,6 +96,13 @@ def snapshot_finding(cases: Sequence[CaseRun]) -> Finding | None:
     )
 
 
+def recovery_answer(cases: Sequence[CaseRun]) -> list[Finding]:
+    """Return what failures cost, and how often a snapshot is worth while; empty without a failure."""
+    found = recovery_finding(cases)
+    saving = snapshot_finding(cases) if found is not None else None
+    return [one for one in (found, saving) if one is not None]
+
+
 def recovery_finding(cases: Sequence[CaseRun]) -> Finding | None:
     """Return what failures cost, from the cheapest to the dearest; None where none was planned, or none came."""
     costs = _costs(cases)
