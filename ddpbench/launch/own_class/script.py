@@ -133,11 +133,12 @@ def in_step(body: list[ast.stmt]) -> Iterator[ast.AST]:
 
 def here(node: ast.AST | list[ast.stmt]) -> Iterator[ast.AST]:
     """Yield all below a node or statements, in the order of the source, but nothing of a function or class inside."""
-    children = node if isinstance(node, list) else ast.iter_child_nodes(node)
-    for child in children:
+    waiting = list(node if isinstance(node, list) else ast.iter_child_nodes(node))[::-1]
+    while waiting:
+        child = waiting.pop()
         yield child
         if not isinstance(child, _SCOPES):
-            yield from here(child)
+            waiting += list(ast.iter_child_nodes(child))[::-1]
 
 
 def last_name(node: ast.AST) -> str:

@@ -181,7 +181,7 @@ class Tracer:
             return False
         name = key.partition(".")[2]
         setters = [each for each in methods if each is not method and self._sets(each, name)]
-        called = [each for each in setters if next(self.calls(each), None) is not None]
+        called = [each for each in setters if self.calls(each)]
         if not called:
             return False
         passed = len(self._way)
@@ -373,7 +373,7 @@ class Tracer:
             return None
         if scope.own is not None and id(scope.node) not in self.enclosing:
             names = names[1:]
-        calls = [(scope.call, scope.caller)] if scope.call else list(self.calls(scope))
+        calls = [(scope.call, scope.caller)] if scope.call else self.calls(scope)
         for call, caller in calls[:1]:
             if call is None or caller is None:
                 continue
@@ -386,23 +386,25 @@ class Tracer:
         default = default_of(scope.node, name)
         return (default, self.top) if default is not None else None
 
-    def calls(self, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:
-        """Yield the script's calls of a function, of a method by its name, or of a class for its `__init__`."""
+    def calls(self, scope: Scope) -> list[tuple[ast.Call, Scope]]:
+        """Return the script's calls of a function, of a method by its name, or of a class for its `__init__`."""
         assert not isinstance(scope.node, ast.Module)
         name = scope.node.name
+        if id(scope.node) in self.enclosing:
+            return self._calls.get((ast.Name, name), [])
+        if scope.own is None or name == "__init__":
+            return self._calls.get((ast.Name, name if scope.own is None else scope.own.name), [])
+        return self._calls.get((ast.Attribute, name), [])
+
+    @cached_property
+    def _calls(self) -> dict[tuple[type[ast.expr], str], list[tuple[ast.Call, Scope]]]:
+        """All calls of a name, and of an attribute, with the scopes that they are in."""
+        found: dict[tuple[type[ast.expr], str], list[tuple[ast.Call, Scope]]] = {}
         for caller in self.scopes:
             for node in here(caller.node.body):
-                if not isinstance(node, ast.Call):
-                    continue
-                if id(scope.node) in self.enclosing:
-                    matches = isinstance(node.func, ast.Name) and node.func.id == name
-                elif scope.own is None or name == "__init__":
-                    wanted = name if scope.own is None else scope.own.name
-                    matches = isinstance(node.func, ast.Name) and node.func.id == wanted
-                else:
-                    matches = isinstance(node.func, ast.Attribute) and node.func.attr == name
-                if matches:
-                    yield node, caller
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+                    found.setdefault((type(node.func), last_name(node)), []).append((node, caller))
+        return found
 
     def entered(self, found: Origin) -> Origin | None:
         """Return what a call of one of the script's functions returns, with its parameters bound by that call."""

@@ -342,7 +342,7 @@ class _Writer(LoopMethods, UpdateMethods):
 
     def _is_called_once(self, scope: Scope) -> bool:
         """Return whether the script calls a function in one place, at the top level and in no loop."""
-        callers = list(self.tracer.calls(scope))
+        callers = self.tracer.calls(scope)
         if len(callers) != 1 or not isinstance(callers[0][1].node, ast.Module):
             return False
         loops = (each for each in here(self.script.tree.body) if isinstance(each, ast.For | ast.While))
