@@ -80,26 +80,70 @@ def test_a_server_imports_what_its_cases_strategies_need() -> None:
     assert done.stdout.splitlines() == ["_Late False", "_Late False", "module False"]
 
 
-def test_a_figure_is_laid_out_and_written_only_for_who_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    laid_out: list[float] = []
+DIGITS_LINES = """
+import sys
+from sklearn.datasets import load_digits
+found = load_digits()
+print([type(sys.modules[name]).__name__ for name in ("sklearn", "sklearn.datasets")])
+from sklearn.datasets import fetch_california_housing, load_digits
+real = load_digits()
+print([type(sys.modules[name]).__name__ for name in ("sklearn", "sklearn.datasets")])
+for name in ("data", "images", "target"):
+    one, other = getattr(found, name), getattr(real, name)
+    print(name, one.dtype == other.dtype, one.shape == other.shape, bool((one == other).all()))
+"""
 
-    def paint(sheet: Sheet) -> None:
-        axes = sheet.figure.add_axes((0.2, 0.2, 0.7, 0.7))
-        axes.plot([0, 1], [0, 1])
-        axes.xaxis.set_major_formatter(lambda x, _: laid_out.append(x) or "")
 
-    table = Table(caption="", columns=(), rows=())
-    picture = Picture(
+@pytest.mark.thorough
+def test_digits_are_those_of_scikit_learn_which_is_imported_for_all_else() -> None:
+    done = subprocess.run([sys.executable, "-c", DIGITS_LINES], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "['_Late', '_Late']",
+        "['module', 'module']",
+        *(f"{name} True True True" for name in ("data", "images", "target")),
+    ]
+
+
+laid_out: list[float] = []
+
+
+def paint(sheet: Sheet) -> None:
+    axes = sheet.figure.add_axes((0.2, 0.2, 0.7, 0.7))
+    axes.plot([0, 1], [0, 1])
+    axes.xaxis.set_major_formatter(lambda x, _: laid_out.append(x) or "")
+
+
+def picture_of(heading: str) -> Picture:
+    return Picture(
         file_name="a",
-        heading="",
+        heading=heading,
         caption="",
         alt="",
-        table=table,
+        table=Table(caption="", columns=(), rows=()),
         width_in=2.0,
         height_in=1.0,
         paint=paint,
         missing={},
     )
+
+
+def test_of_equal_figures_one_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    laid_out.clear()
+    first = draw(picture_of("one of two"))
+    labels = len(laid_out)
+    assert labels
+    assert draw(picture_of("one of two")) == first
+    assert len(laid_out) == labels
+    draw(picture_of("another"))
+    assert len(laid_out) == 2 * labels
+    monkeypatch.setenv(lighter.PAINTS, "1")
+    assert draw(picture_of("one of two")).png
+    assert len(laid_out) > 2 * labels
+
+
+def test_a_figure_is_laid_out_and_written_only_for_who_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    laid_out.clear()
+    picture = picture_of("")
     empty = draw(picture)
     labels = len(laid_out)
     assert labels

@@ -4,7 +4,9 @@ Figures are laid out and not written, so that their SVG and PNG are empty: writi
 a form for a phone is laid out in one of the two, by its words: both forms of every kind meet many runs. torch's
 compiler, which takes a core over a second to import, is imported where something is compiled, and not by whoever builds
 an optimizer: all that torch wants of it until then is that functions be left uncompiled. What operators do to tensors
-without values, a quarter of what importing torch takes, is imported where there are such tensors. Garbage is looked for
+without values, a quarter of what importing torch takes, is imported where there are such tensors. scikit-learn, which
+takes longer than torch, is imported by whoever wants more of it than its digits. Of equal figures one is laid out.
+Garbage is looked for
 less often, and not at all while torch is imported. A fork server imports what its cases' strategies need, and not what
 all strategies do, which takes another second. A report is made by one process: the other core has tests.
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import sys
 import threading
 from collections.abc import Callable
@@ -24,6 +27,7 @@ from functools import wraps
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from io import StringIO
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from zlib import crc32
@@ -34,6 +38,7 @@ SHARES = "DDPBENCH_TEST_SHARES"
 """Set in the environment of a test of a report's second process."""
 COMPILER = "torch._dynamo"
 META = "torch._meta_registrations"
+DIGITS = "sklearn.datasets"
 
 
 class _Late(ModuleType):
@@ -58,6 +63,19 @@ class _Compiled(metaclass=_AsTheRealOne):
     """What torch asks a module whether it is; until something is compiled, none is."""
 
 
+def _read_digits() -> Any:
+    import gzip
+
+    import numpy as np
+
+    folder = Path(str(sys.modules["sklearn.datasets"].__file__)).parent
+    with gzip.open(folder / "data" / "digits.csv.gz", "rt", encoding="utf-8") as file:
+        table = np.loadtxt(file, delimiter=",")
+    return SimpleNamespace(
+        data=table[:, :-1], target=table[:, -1].astype(int), images=table[:, :-1].reshape(-1, 8, 8)
+    )
+
+
 _UNTIL_THEN: dict[str, dict[str, Any]] = {
     COMPILER: {
         "OptimizedModule": _Compiled,
@@ -67,6 +85,8 @@ _UNTIL_THEN: dict[str, dict[str, Any]] = {
         "utils": SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer"),
     },
     META: {},
+    DIGITS: {"load_digits": _read_digits},
+    "sklearn": {},
 }
 """What each late module has until then."""
 _real: dict[str, Callable[[ModuleType], None]] = {}
@@ -79,7 +99,7 @@ def load(name: str) -> None:
         module = sys.modules.get(name)
         if not isinstance(module, _Late):
             return
-        if name != META:
+        if name == COMPILER:
             load(META)  # in torch's own order
         module.__class__ = ModuleType
         for own in _UNTIL_THEN[name]:
@@ -151,9 +171,18 @@ def _blank(width: float, height: float) -> bytes:
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><defs></defs></svg>'.encode()
 
 
+def _told(picture: Any) -> bytes:
+    """All that a picture is drawn from; nothing where it holds what cannot be written down, such as a lambda."""
+    try:
+        return pickle.dumps(picture)
+    except Exception:
+        return b""
+
+
 def _draw_one_form(run: Callable[[ModuleType], None], module: ModuleType) -> None:
     run(module)
     draw_both, save = module.draw, module.saved
+    drawn: dict[bytes, Any] = {}
 
     @wraps(save)
     def saved(figure: Any, kind: str, **options: Any) -> Any:
@@ -163,7 +192,15 @@ def _draw_one_form(run: Callable[[ModuleType], None], module: ModuleType) -> Non
 
     @wraps(draw_both)
     def draw(picture: Any) -> Any:
-        if PAINTS in os.environ or picture.narrow is None:
+        if PAINTS in os.environ:
+            return draw_both(picture)
+        told = _told(picture)
+        if told not in drawn or not told:
+            drawn[told] = draw_one(picture)
+        return drawn[told]
+
+    def draw_one(picture: Any) -> Any:
+        if picture.narrow is None:
             return draw_both(picture)
         if crc32(f"{picture.file_name} {picture.heading} {picture.alt}".encode()) % 2:
             narrow = module.themed(_blank(*(72 * inches for inches in picture.narrow_in)))
@@ -212,6 +249,8 @@ def _import_for_each_case(run: Callable[[ModuleType], None], module: ModuleType)
 
 
 _CHANGED = {
+    DIGITS: _be_late,
+    "sklearn": _be_late,
     COMPILER: _be_late,
     META: _be_late_with_generators,
     "torch.utils._device": _load_for_meta,
@@ -231,6 +270,8 @@ class Changed:
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name.startswith(f"{COMPILER}."):
             load(COMPILER)
+        if name.startswith("sklearn.") and name != DIGITS:
+            load("sklearn")
         change = _CHANGED.get(name)
         spec = PathFinder.find_spec(name, path, target) if change else None
         if spec is None or spec.loader is None or change is None:
