@@ -114,3 +114,57 @@ def test_a_proof_on_a_gpu_goes_without_tf32(device: str) -> None:
     with pytest.raises(RuntimeError, match="StopIteration"):
         next(Prover(training, SimpleNamespace(), lambda: None).run())  # type: ignore[arg-type]
     assert begun == [(device != "cuda", "highest" if device == "cuda" else "high")]
+
+
+def test_small_values_of_one_type_are_averaged_with_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: list[tuple[int, torch.dtype]] = []
+
+    def all_reduce(total: torch.Tensor, group: object) -> None:
+        messages.append((total.numel(), total.dtype))
+        total += torch.arange(total.numel())  # of the other rank
+
+    monkeypatch.setattr("torch.distributed.all_reduce", all_reduce)
+    monkeypatch.setattr("ddpbench.worker.verify.proof._MOST_TOGETHER", 6)
+    prover: Any = SimpleNamespace(processes=2, group=None)
+    values = {
+        "weight": torch.ones(2, 2).t(),
+        "scale": torch.tensor(8.0),
+        "large": torch.zeros(7),
+        "double": torch.ones(1, dtype=torch.float64),
+        "empty": torch.ones(0, dtype=torch.float64),
+        "complex": torch.tensor([1j]),
+    }
+    before = {name: value.clone() for name, value in values.items()}
+    found = Prover.average(prover, values)
+    assert messages == [
+        (5, torch.float32),
+        (7, torch.float32),
+        (1, torch.float64),
+        (1, torch.complex64),
+    ]
+    expected = {
+        "weight": torch.tensor([[0.5, 1.0], [1.5, 2.0]]),
+        "scale": torch.tensor(6.0),
+        "large": torch.arange(7) / 2,
+        "double": torch.tensor([0.5], dtype=torch.float64),
+        "empty": torch.ones(0, dtype=torch.float64),
+        "complex": torch.tensor([0.5j]),
+    }
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=0)
+        assert torch.equal(values[name], before[name])
+
+
+def test_values_that_ranks_agree_on_go_in_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: list[int] = []
+
+    def all_reduce(largest: torch.Tensor, op: object, group: object) -> None:
+        messages.append(largest.numel())
+        torch.maximum(largest, torch.tensor([1.0, 5.0, 2.0], dtype=torch.float64), out=largest)
+
+    monkeypatch.setattr("torch.distributed.all_reduce", all_reduce)
+    prover: Any = SimpleNamespace(processes=2, group=None)
+    assert Prover.all_agreed(prover, [3.0, 4.0, math.inf]) == [3.0, 5.0, math.inf]
+    assert Prover.all_agreed(prover, []) == []
+    assert messages == [3]

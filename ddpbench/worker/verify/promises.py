@@ -520,8 +520,8 @@ class _Kept:
             held = _share(self.own, self.whole, names) > allowed
             return held and max(_share(changes, each, names) for each in (self.own, sent)) < LEAST_SENT
 
-        agreed = self.comparer.prover.agreed
-        return [what for what, names in self.parts.items() if agreed(float(idle(names)))]
+        found = self.comparer.prover.all_agreed([float(idle(names)) for names in self.parts.values()])
+        return [what for what, is_idle in zip(self.parts, found, strict=True) if is_idle]
 
     def left(self) -> Tensors:
         """Return what is kept now, on average over ranks."""
@@ -529,8 +529,8 @@ class _Kept:
 
     def shares(self, kept: Tensors, whole: Tensors) -> dict[str, float]:
         """Return the shares of each part, alike on all ranks."""
-        agreed = self.comparer.prover.agreed
-        return {what: agreed(_share(kept, whole, names)) for what, names in self.parts.items()}
+        found = [_share(kept, whole, names) for names in self.parts.values()]
+        return dict(zip(self.parts, self.comparer.prover.all_agreed(found), strict=True))
 
     def shares_of_ranks(self) -> dict[str, float]:
         """Return the share of gradients that ranks keep, by the root of the mean square over ranks, of each part.

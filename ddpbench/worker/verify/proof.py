@@ -26,6 +26,9 @@ from ddpbench.worker.verify.promises import FINAL_STEPS, compare, follows_update
 from ddpbench.worker.verify.values import Tensors, dense
 from ddpbench.workloads import is_import_path
 
+_MOST_TOGETHER = 1 << 22
+"""Numbers of a message with several values: as many small ones would take most of a proof's time."""
+
 
 class Prover:
     """One rank's part in the proof of a case."""
@@ -202,21 +205,27 @@ class Prover:
 
     def agreed(self, value: float) -> float:
         """Return the largest of all ranks' values."""
-        if self.processes == 1:
-            return value
-        values = torch.tensor([value], dtype=torch.float64)
-        dist.all_reduce(values, op=dist.ReduceOp.MAX, group=self.group)
-        return float(values)
+        return self.all_agreed([value])[0]
+
+    def all_agreed(self, values: Sequence[float]) -> list[float]:
+        """Return the largest of all ranks' values in each place, with one message; ranks have equally many."""
+        if self.processes == 1 or not values:
+            return list(values)
+        largest = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self.group)
+        return [float(each) for each in largest]
 
     def average(self, values: Tensors) -> Tensors:
-        """Return the mean of all ranks' values, on every rank."""
+        """Return the mean of all ranks' values, on every rank: a message for several that are small."""
         if self.processes == 1:
             return values
         found: Tensors = {}
-        for name, value in values.items():
-            total = value.detach().cpu().clone()
+        for names in _together(values):
+            total = torch.cat([values[name].detach().cpu().reshape(-1) for name in names])
             dist.all_reduce(total, group=self.group)
-            found[name] = (total / self.processes).to(value.device)
+            parts = torch.split(total / self.processes, [values[name].numel() for name in names])
+            for name, part in zip(names, parts, strict=True):
+                found[name] = part.reshape(values[name].shape).to(values[name].device)
         return found
 
     def _flops(self, inputs: Any, targets: Any) -> float | None:
@@ -244,6 +253,20 @@ class Prover:
             loss = training.workload.loss(model(cast(inputs, training.dtype)), cast(targets, training.dtype))
             loss.backward()  # type: ignore[no-untyped-call]
         return float(counter.get_total_flops())
+
+
+def _together(values: Tensors) -> Iterator[list[str]]:
+    """Yield names of neighbours of one type, as many numbers as a message has, or of one value that has more."""
+    names: list[str] = []
+    numbers = 0
+    for name, value in values.items():
+        if names and (value.dtype != values[names[0]].dtype or numbers + value.numel() > _MOST_TOGETHER):
+            yield names
+            names, numbers = [], 0
+        names.append(name)
+        numbers += value.numel()
+    if names:
+        yield names
 
 
 def _compares_later(training: Training) -> bool:
