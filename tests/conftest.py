@@ -149,6 +149,28 @@ def violating() -> Iterator[None]:
     _VIOLATING.pop()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _lent_servers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Sweeps that tests run in their own process share fork servers, but under `own_servers` and where times count."""
+    if request.config.getoption("--ratios", default=False):
+        yield
+        return
+    from tests.lasting import lent_servers
+
+    with lent_servers():
+        yield
+
+
+@pytest.fixture
+def own_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that look at the fork servers of their sweeps: each sweep starts its own, and ends them."""
+    from ddpbench.machine.server import ServerProcess
+    from tests.lasting import STARTED_IN
+
+    for module in STARTED_IN:
+        monkeypatch.setattr(f"{module}.ServerProcess", ServerProcess)
+
+
 @pytest.fixture
 def painted(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests that look at figures: all others lay the same ones out, and write none."""

@@ -12,6 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import lasting
+
 TAG = f"{os.getpid()}-{time.time_ns()}"
 """Other people's sweeps do not have it."""
 
@@ -22,10 +24,14 @@ ignored."""
 
 
 def started() -> list[psutil.Process]:
-    """Those that are alive: sweeps, fork servers, ranks, holders of fabrics, loader workers and their servers."""
+    """Those that are alive: sweeps, fork servers, ranks, holders of fabrics, loader workers and their servers.
+
+    Fork servers that wait for the next test's sweep are nobody's.
+    """
     found: list[psutil.Process] = []
+    idle = lasting.idle_processes()
     for process in psutil.process_iter(["status"]):
-        if process.info["status"] == psutil.STATUS_ZOMBIE or process.pid == os.getpid():
+        if process.info["status"] == psutil.STATUS_ZOMBIE or process.pid in {os.getpid(), *idle}:
             continue
         with contextlib.suppress(psutil.Error):
             if process.environ().get("DDPBENCH_TEST_TAG") == TAG:
