@@ -141,6 +141,36 @@ def test_of_equal_figures_one_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(laid_out) > 2 * labels
 
 
+FIGURE_LINES = """
+import sys
+from ddpbench.report.draw.canvas import draw
+from ddpbench.report.parts import Picture, Table
+
+def paint(sheet):
+    sheet.figure.add_axes((0.2, 0.2, 0.7, 0.7)).plot([0, 1], [0, 1])
+
+given = dict(heading="", caption="", alt="", table=Table(caption="", columns=(), rows=()), missing={})
+narrow = dict(narrow=paint, narrow_in=(1.0, 1.0))
+for more in ({}, narrow):
+    one = Picture(file_name="a", width_in=2.0, height_in=1.0, paint=paint, **given, **more)
+    drawn = draw(one)
+    print(b"144pt" in drawn.svg, b"72pt" in drawn.narrow, drawn.png[1:4], sorted(drawn.files))
+print("matplotlib.figure" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("paints", [False, True])
+def test_a_process_that_a_test_starts_lays_out_no_figure(
+    monkeypatch: pytest.MonkeyPatch, paints: bool
+) -> None:
+    if paints:
+        monkeypatch.setenv(lighter.PAINTS, "1")
+    done = subprocess.run([sys.executable, "-c", FIGURE_LINES], capture_output=True, text=True, check=True)
+    png = b"PNG" if paints else b""
+    each = [f"True {narrow} {png!r} ['figures/a.png']" for narrow in (False, True)]
+    assert done.stdout.splitlines() == [*each, str(paints)]
+
+
 def test_a_figure_is_laid_out_and_written_only_for_who_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
     laid_out.clear()
     picture = picture_of("")

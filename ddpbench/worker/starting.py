@@ -86,6 +86,7 @@ RANKS_NEED = (
     "torch.distributed",
     "torch.nn.parallel",
     "torch.utils.data.distributed",
+    "numpy.random",  # which NumPy imports on first use, as when it is seeded
     "ddpbench.worker.rank.rank",
 )
 """Modules that ranks of all cases import."""

@@ -1,7 +1,8 @@
 """What tests start does less of what they do not look at, and shows the same.
 
 Figures are laid out and not written, so that their SVG and PNG are empty: writing is much of a report's time. What has
-a form for a phone is laid out in one of the two, by its words: both forms of every kind meet many runs. torch's
+a form for a phone is laid out in one of the two, by its words: both forms of every kind meet many runs. Processes that
+tests start lay out none: importing matplotlib for it takes longer than their report. torch's
 compiler, which takes a core over a second to import, is imported where something is compiled, and not by whoever builds
 an optimizer: all that torch wants of it until then is that functions be left uncompiled. What operators do to tensors
 without values, a quarter of what importing torch takes, is imported where there are such tensors. scikit-learn, which
@@ -199,22 +200,24 @@ def _draw_one_form(run: Callable[[ModuleType], None], module: ModuleType) -> Non
             drawn[told] = draw_one(picture)
         return drawn[told]
 
+    def empty(inches: tuple[float, float]) -> Any:
+        return module.themed(_blank(*(72 * each for each in inches)))
+
+    def blank(picture: Any, narrow: Any) -> Any:
+        svg = empty((picture.width_in, picture.height_in))
+        kinds = sorted(picture.wanted.figures | {"png"})
+        files = {f"figures/{picture.file_name}.{kind}": svg if kind == "svg" else b"" for kind in kinds}
+        return module.Drawn(narrow=narrow, svg=svg, png=b"", files=files)
+
     def draw_one(picture: Any) -> Any:
+        if __name__ == "sitecustomize":
+            return blank(picture, b"" if picture.narrow is None else empty(picture.narrow_in))
         if picture.narrow is None:
             return draw_both(picture)
         if crc32(f"{picture.file_name} {picture.heading} {picture.alt}".encode()) % 2:
-            narrow = module.themed(_blank(*(72 * inches for inches in picture.narrow_in)))
-            return replace(draw_both(replace(picture, narrow=None)), narrow=narrow)
+            return replace(draw_both(replace(picture, narrow=None)), narrow=empty(picture.narrow_in))
         with module.drawing():
-            narrow = module.narrow_form(picture)
-        blank = module.themed(_blank(72 * picture.width_in, 72 * picture.height_in))
-        kinds = sorted(picture.wanted.figures | {"png"})
-        return module.Drawn(
-            narrow=narrow,
-            svg=blank,
-            png=b"",
-            files={f"figures/{picture.file_name}.{kind}": blank if kind == "svg" else b"" for kind in kinds},
-        )
+            return blank(picture, module.narrow_form(picture))
 
     module.draw = draw
 

@@ -51,7 +51,7 @@ def figure_one(monkeypatch: pytest.MonkeyPatch, summary: RunSummary) -> None:
     """One figure that is quickly drawn: what is said of its files holds for all."""
     quick = dataclasses.replace(first_picture(summary), paint=crowded(0.5))
     section = Section(anchor="scaling", title="Scaling", pictures=(quick,))
-    monkeypatch.setattr(page, "FIGURES", (lambda *_: section,))
+    monkeypatch.setattr(page, "FIGURES", {"scaling": lambda *_: section})
 
 
 def first_picture(summary: RunSummary, wanted: Wanted = ONLY_PNG) -> Picture:
