@@ -154,9 +154,11 @@ def test_an_answer_that_cannot_be_read_costs_no_figure(painted: None) -> None:
 
 def test_a_picture_has_the_same_name_in_every_process() -> None:
     script = (
-        "from tests.report.test_painter import picture; from ddpbench.wanted import Wanted\n"
-        "from dataclasses import replace; from ddpbench.report.draw.painter import _name\n"
-        "print(_name(replace(picture(1), wanted=Wanted(figures=frozenset({'png', 'svg', 'pdf'})))))"
+        "from functools import partial; from ddpbench.report.draw.painter import _name\n"
+        "from ddpbench.report.parts import Picture, Table; from ddpbench.wanted import Wanted\n"
+        "given = dict(file_name='a', heading='', caption='', alt='', width_in=2.0, height_in=1.0, missing={})\n"
+        "print(_name(Picture(**given, table=Table(caption='', columns=(), rows=()), paint=partial(print, 1), "
+        "wanted=Wanted(figures=frozenset({'png', 'svg', 'pdf'})))))"
     )
     names = {
         subprocess.run(
