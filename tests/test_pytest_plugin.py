@@ -81,8 +81,30 @@ def suite(tmp_path: Path) -> Path:
 
 
 def run_pytest(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return run_python(folder, "-m", "pytest", "-p", "no:cacheprovider", *words)
+
+
+ONE_AFTER_ANOTHER = """
+import contextlib, io, json, sys
+import pytest
+for words in json.loads(sys.argv[1]):
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = pytest.main(["-p", "no:cacheprovider", *words])
+    print(json.dumps([int(code), said.getvalue()]))
+"""
+
+
+def run_pytests(folder: Path, several: list[tuple[str, ...]]) -> list[tuple[int, str]]:
+    """Run pytest with each of several sets of words, in one process; return the exit codes and all that is said."""
+    done = run_python(folder, "-c", ONE_AFTER_ANOTHER, json.dumps(several))
+    assert done.returncode == 0, done.stderr
+    return [(code, said) for code, said in map(json.loads, done.stdout.splitlines())]
+
+
+def run_python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words],
+        [sys.executable, *words],
         cwd=folder,
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         | {"PYTHONPATH": python_path(ROOT)},
@@ -398,7 +420,7 @@ def test_two_at_once_wait_for_each_other(suite: Path) -> None:
 
 
 def test_a_gate_that_could_not_fail_is_refused(suite: Path) -> None:
-    for words, sentence in (
+    refused: list[tuple[tuple[str, ...], str]] = [
         (
             ("--ddpbench-gate=3%", "--ddpbench-baseline=python=none"),
             "--ddpbench-baseline python=none: there is no",
@@ -422,10 +444,11 @@ def test_a_gate_that_could_not_fail_is_refused(suite: Path) -> None:
             ),
             "--ddpbench-baseline: given twice",
         ),
-    ):
-        done = run_pytest(suite, *words)
-        assert done.returncode == 4, (words, done.stdout)
-        assert sentence in done.stdout + done.stderr, (words, done.stdout, done.stderr)
+    ]
+    found = run_pytests(suite, [words for words, _ in refused])
+    for (words, sentence), (code, said) in zip(refused, found, strict=True):
+        assert code == 4, (words, said)
+        assert sentence in said, (words, said)
 
 
 def test_a_gate_in_the_projects_settings_lets_editors_collect(suite: Path) -> None:
