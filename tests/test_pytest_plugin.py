@@ -499,6 +499,8 @@ def test_the_command_line_replaces_an_option_of_the_projects_settings(suite: Pat
         ({"baseline": ["path=none"]}, "there is no such folder"),
         ({"baseline": ["."]}, "both sides are the same"),
         ({"total": "soon"}, "--ddpbench-total: .*'soon'"),
+        ({"total": "1e400 s"}, "--ddpbench-total: '1e400 s' given; must be 1 s to 30 days"),
+        ({"total": "0 s"}, "--ddpbench-total: '0 s' given; must be 1 s to 30 days"),
         ({"gate": "much"}, "--ddpbench-gate: .*give a share such as 3%"),
         ({"drift": "much"}, "--ddpbench-drift: .*give a share such as 3%"),
     ],

@@ -31,23 +31,19 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("experiment", metavar="EXPERIMENT", help="a name or a TOML file; one case is best")
     parser.add_argument("good", metavar="GOOD", help="a commit that is fast")
     parser.add_argument("bad", metavar="BAD", help="a later one that is slow")
-    parser.add_argument("--total", metavar="TIME", default="5 min", help="for each step (default: '5 min')")
+    parser.add_argument(
+        "--total",
+        type=flags.number("--total", "TOTAL_S"),
+        metavar="TIME",
+        default=300.0,
+        help="for each step (default: '5 min')",
+    )
     flags.turns(parser, "two commits")
     flags.overrides(parser, "--set base.local_batch=4 on all commits")
     flags.workload(parser)
     flags.out(parser, "where measurements go (default: reports/bisect-NAME-TIME)")
     flags.as_json(parser)
     parser.set_defaults(run=_run)
-
-
-def _total_s(text: str) -> float:
-    from ddpbench.errors import RequestError
-    from ddpbench.units import parse_seconds
-
-    try:
-        return parse_seconds(text)
-    except ValueError as error:
-        raise RequestError(f"--total: {error}") from None
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -65,7 +61,6 @@ def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.records.rundir import default_path
     from ddpbench.units import counted
 
-    total_s = _total_s(arguments.total)
     check_common(arguments.overrides, fewest="--total")
     experiment = find_experiment(arguments.experiment)
     commits = commits_between(Path.cwd(), arguments.good, arguments.bad)
@@ -83,7 +78,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 new=SideSpec(name="new", ref=other),
                 overrides=tuple(arguments.overrides),
                 out=out / other[:12],
-                total_s=total_s,
+                total_s=arguments.total,
                 fewest=5,
                 limit=limit,
                 rare=False,  # what is looked for was found in typical rounds

@@ -57,7 +57,12 @@ def add_parser(commands: Any) -> None:
         metavar="SIDE",
         help="the same of the other side",
     )
-    parser.add_argument("--total", metavar="TIME", help="time for --interleave to decide (default: '10 min')")
+    parser.add_argument(
+        "--total",
+        type=flags.number("--total", "TOTAL_S"),
+        metavar="TIME",
+        help="time for --interleave to decide (default: '10 min')",
+    )
     parser.add_argument(
         "--rounds",
         type=flags.number("--rounds", "AA_ROUNDS"),
@@ -173,26 +178,19 @@ def _interleaved(arguments: argparse.Namespace) -> Changes:
     from ddpbench.machine.disturbance import own_environment_allows_sharing
     from ddpbench.machine.hardware import read_hardware
     from ddpbench.texts import command
-    from ddpbench.units import parse_seconds
 
     base, new = parse_side("base", arguments.base_side), parse_side("new", arguments.new_side)
     check_apart(base, new)
     check_common(arguments.overrides, (base, new))
     for side in (base, new):  # before cores are waited for
         check_there(side)
-    try:
-        total_s = parse_seconds(arguments.total) if arguments.total is not None else TOTAL_S
-    except ValueError as error:
-        from ddpbench.errors import RequestError
-
-        raise RequestError(f"--total: {error}") from None
     asked = Asked(
         experiment=find_experiment(arguments.runs[0]),
         base=base,
         new=new,
         overrides=tuple(arguments.overrides),
         out=arguments.out,
-        total_s=total_s,
+        total_s=TOTAL_S if arguments.total is None else arguments.total,
         fewest=arguments.rounds or FEWEST_ROUNDS,
         limit=arguments.fail_on,
         turns=arguments.turns or "blocks",

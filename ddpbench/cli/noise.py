@@ -11,7 +11,6 @@ from typing import Any
 from ddpbench.cli import flags
 from ddpbench.cli.lines import show
 
-MOST_S = 365 * 86_400.0
 _FLAG_OF = {
     "base.workload": "--workload",
     "base.strategy": "--strategy",
@@ -48,6 +47,7 @@ def add_parser(commands: Any) -> None:
         "--total",
         "--within",
         action=flags.Renamed,
+        type=flags.number("--total", "PLANNED_S"),
         default=[],
         metavar="TIME",
         help="what can be resolved in this time, such as '5 min'; may be repeated (--within: deprecated)",
@@ -121,17 +121,11 @@ def _asked(arguments: argparse.Namespace) -> dict[str, list[float]]:
     """Return the times and changes that are asked for; nothing where none are.
 
     Raises:
-        RequestError: a time is none, or a time or change is not above 0.
+        RequestError: a change is not above 0.
     """
     from ddpbench.errors import RequestError
-    from ddpbench.units import parse_seconds
 
-    try:
-        within = [parse_seconds(text) for text in arguments.total]
-    except ValueError as error:
-        raise RequestError(f"--total: {error}") from None
-    if not all(0 < seconds < MOST_S for seconds in within):
-        raise RequestError("--total: give a time from 0 to a year, such as '5 min'")
+    within = arguments.total
     if not all(change > 0 for change in arguments.resolve):
         raise RequestError("--resolve: give a change above 0, such as 3%")
     return {"within_s": within, "changes": arguments.resolve} if within or arguments.resolve else {}

@@ -281,6 +281,14 @@ EFFICIENCY = Range(low=0, high=1, above=True, reads=_fraction)
 JOB_LENGTH = _count(1, 10**15, "no job is as long")
 TIME_LIMIT_S = _duration(60, 365 * _DAY_S, "no queue takes as long a job", "Slurm counts minutes")
 MTBF_S = _duration(1, 3650 * _DAY_S, "it does not fail then", "nothing gets done between two failures")
+PLANNED_S = Range(
+    low=0,
+    high=365 * _DAY_S,
+    above=True,
+    high_why="no measurement takes as long",
+    reads=parse_seconds,
+    shows=_span,
+)
 WAIT_S = _duration(0, 3650 * _DAY_S, "no queue is as long")
 SAMPLES = Range(low=1, high=GLOBAL_BATCH.high * MAX_RANKS, whole=True)
 """Of a step of the whole job: more than `GLOBAL_BATCH` where each rank's are set, and ranks are many."""

@@ -81,9 +81,17 @@ def test_an_empty_text_is_no_value(
         (["noise", "--world-size", "-1"], "--world-size: -1 given; must be a whole number, 1 to 4,096"),
         (["allocation", "nowhere", "--queue-wait", "x"], "--queue-wait: 'x' is no RANKS=TIME, such as 8=2h"),
         (["compare", "a", "b", "--total", "1 s"], "give them with --interleave"),
-        (["noise", "--total", "soon"], "--total: invalid duration 'soon'"),
-        (["noise", "--total", "0 s"], "--total: give a time from 0 to a year"),
-        (["noise", "--total", "1e400 s"], "--total: give a time from 0 to a year"),
+        (["noise", "--total", "soon"], "--total: 'soon' given; invalid duration 'soon'"),
+        (["noise", "--total", "0 s"], "--total: '0 s' given; must be above 0 s and up to 365 days"),
+        (["noise", "--total", "1e400 s"], "--total: '1e400 s' given; must be above 0 s and up to 365 days"),
+        (
+            ["compare", "--interleave", "quick", "--new", "env=A=1", "--total", "1e400 s"],
+            "--total: '1e400 s' given; must be 1 s to 30 days",
+        ),
+        (
+            ["bisect", "quick", "a", "b", "--total", "0.0001 s"],
+            "--total: '0.0001 s' given; must be 1 s to 30",
+        ),
         (["noise", "--resolve", "0%"], "--resolve: give a change above 0"),
         (["noise", "--measured", "inf"], "--measured: inf given; must be 1 ms to 1 h"),
         (
@@ -124,6 +132,11 @@ def test_an_empty_text_is_no_value(
         (["sweep", "quick", "--fabric", f"{TOO_MANY} x 1gbit"], "must be a whole number, 1 to 128"),
         (["sweep", "quick", "--fabric", "2 x 1e400gbit"], "must be 8 Mbit/s to 4 Tbit/s: is the unit right?"),
         (["sweep", "quick", "--fabric", "² x 1gbit"], "write nodes x rate"),
+        (
+            ["submit", "quick", "--dry-run", "--time", "1e400h"],
+            "--time: inf given; must be 1 min to 365 days",
+        ),
+        (["submit", "quick", "--dry-run", "--nodes", MANY], "--nodes: a whole number of about 400 digits"),
         (["sweep", "qu\0ick"], r"argument 'qu\x00ick' holds a NUL"),
         (["sweep", "quick", "--out", "a\udcff"], "bytes that are not UTF-8"),
         (["sweep", "quick", "--out", "Z\udcc3\udcbcrich"], "is UTF-8, which Python does not read here"),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from ddpbench.cli import make_parser
-from ddpbench.errors import ExperimentError
+from ddpbench.cli import flags, make_parser
+from ddpbench.errors import ExperimentError, RequestError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.plan import make_plan
 from ddpbench.launch.settings_page import _alternatives
@@ -49,10 +50,34 @@ def commands() -> dict[str, argparse.ArgumentParser]:
     return dict(found.choices)
 
 
+TEXTS = {
+    *("NAME", "NAME=VALUE", "KEY=VALUE", "VALUE", "OPTION[=VALUE]", "TEXT", "LINE", "A,B", "FORMATS", "DIR"),
+    *("EXPERIMENT", "WORKLOAD", "RUN", "SIDE", "GOOD", "BAD"),
+}
+"""The metavars of flags and arguments that take a text."""
+NAMES = {"--strategy", "--algorithm", "--workload"}
+READ_APART = {"--nodes", "--time", "--fabric", "--queue-wait"}
+"""Several numbers, or of Slurm's own forms: `test_unusable_values.py` gives each a number beyond its limits."""
+
+
 def test_every_number_of_a_flag_has_its_limits() -> None:
+    """A flag takes a text, a path or a choice, or refuses a number that nothing can take."""
+    numbers = 0
     for name, parser in commands().items():
         for action in parser._actions:
-            assert action.type not in (int, float), f"{name} {action.option_strings}"
+            flag = f"{name} {action.option_strings or action.dest}"
+            if action.nargs == 0 or action.choices or action.type in (Path, flags.output_path):
+                continue
+            if action.type is None:
+                shown = action.metavar in TEXTS or {*action.option_strings} & (NAMES | READ_APART)
+                assert shown, f"{flag} reads a number without limits, or an unknown text"
+                continue
+            assert callable(action.type)
+            numbers += 1
+            for value in ("1e400 s", "1e400", "nan", "-1"):
+                with pytest.raises((RequestError, argparse.ArgumentTypeError)):
+                    action.type(value)
+    assert numbers > 20
 
 
 @pytest.mark.parametrize(
