@@ -32,8 +32,8 @@ GROUPS = {
 }
 """Group of entry points by kind; of the first three it is the setting that names what is in the group."""
 
-OF_FEATURES = ("findings", "answer")
-"""Further kinds, which only features have: of a run's cases the findings that come first, and the answer."""
+OF_FEATURES = ("findings", "answer", "rank")
+"""Further kinds, of features alone: the first findings, the answer, and a rank's training after its measurement."""
 
 
 def _registered(kind: str) -> Iterable[EntryPoint]:
@@ -54,10 +54,15 @@ class Registered:
     after: str = ""
     """The core's name that it follows; last, where the core lacks that name."""
 
+    def load(self) -> Callable[..., Any]:
+        """Import and return it."""
+        module, _, function = self.path.partition(":")
+        loaded: Callable[..., Any] = getattr(importlib.import_module(module), function)
+        return loaded
+
     def __call__(self, *given: Any) -> Any:
         """Import and call it."""
-        module, _, function = self.path.partition(":")
-        return getattr(importlib.import_module(module), function)(*given)
+        return self.load()(*given)
 
 
 _FEATURES = Path(__file__).parent / "features"
@@ -79,6 +84,11 @@ def with_features(kind: str, core: Mapping[str, Callable[..., Any]]) -> dict[str
         found[name] = function
         found |= {one.name: one for one in shipped if one.after == name}
     return found | {one.name: one for one in shipped if one.after not in core}
+
+
+def loaded(kind: str) -> dict[str, Callable[..., Any]]:
+    """Return the features' functions of a kind by name, imported."""
+    return {one.name: one.load() for one in _shipped() if one.kind == kind}
 
 
 def path_of(kind: str, name: str) -> str:

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
-RANK_CODE = ("collectives", "measure", "strategies", "worker", "workloads")
-"""The packages whose code runs in a rank."""
+RANK_CODE = ("collectives", "features/*/rank", "measure", "strategies", "worker", "workloads")
+"""The packages whose code runs in a rank, as patterns of folders."""
 
 
 def code_digest(packages: Iterable[str] = RANK_CODE) -> str:
@@ -15,6 +15,6 @@ def code_digest(packages: Iterable[str] = RANK_CODE) -> str:
     digest = hashlib.sha256()
     root = Path(__file__).resolve().parent
     for folder in packages:
-        for path in sorted((root / folder).rglob("*.py")):
+        for path in sorted(root.glob(f"{folder}/**/*.py")):
             digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:16]

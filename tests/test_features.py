@@ -9,12 +9,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ddpbench.cli import make_parser
 from ddpbench.installed import GROUPS, OF_FEATURES, Registered, with_features
 from ddpbench.report.page import FIGURES
+from ddpbench.worker.rank.rank import Rank
 from tests.folders import PACKAGE
 from tests.recoveries import KILLED, Told, write
 
@@ -96,6 +99,15 @@ def test_a_feature_registers_what_it_has_where_it_stands(feature: str) -> None:
             assert names[names.index(one.name) - 1] == one.after
         if one.kind == "section":
             assert one.after in FIGURES
+
+
+def test_a_rank_without_the_feature_that_its_case_asks_for_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    rank: Any = object.__new__(Rank)
+    rank.request, rank.place = SimpleNamespace(purpose="measure"), SimpleNamespace(attempt=1)
+    rank.case = KILLED
+    monkeypatch.setattr("ddpbench.worker.rank.rank._OF_FEATURES", {})
+    with pytest.raises(RuntimeError, match='lacks the feature recovery: set recovery = "off"'):
+        rank._train(None, None, None, None, (0, 0, 0))
 
 
 def test_what_follows_nothing_that_is_there_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:

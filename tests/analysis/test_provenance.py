@@ -46,12 +46,15 @@ def test_a_run_from_before_digests_and_setups_says_both(tmp_path: Path) -> None:
     assert "Rule 9 of Hoefler and Belli is not met" in found
 
 
-@pytest.mark.parametrize("package", ["measure", "worker", "strategies", "collectives", "workloads"])
+@pytest.mark.parametrize(
+    "package", ["measure", "worker", "strategies", "collectives", "workloads", "features/some/rank"]
+)
 def test_the_digest_changes_with_what_runs_in_a_rank(
     package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in (*RANK_CODE, "report"):
-        (tmp_path / name).mkdir()
+        name = name.replace("*", "some")
+        (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "one.py").write_text("1\n", encoding="utf-8")
     monkeypatch.setattr(ddpbench.own_code, "__file__", str(tmp_path / "own_code.py"))
     before = code_digest()

@@ -60,7 +60,7 @@ WRITERS = {
     "worker/rank/checkpoints.py:Saver._plain.write:path.open": "a checkpoint, in a folder that the case created",
     "worker/rank/checkpoints.py:Saver._plain.write:torch.save": "the same",
     "worker/rank/memory.py:reset_peak_memory:Path('/proc/self/clear_refs').write_text": "a setting of the kernel",
-    "worker/rank/snapshots.py:Snapshots.write:torch.save": "a file that create_file has opened",
+    "features/recovery/rank/snapshots.py:Snapshots.write:torch.save": "a file that create_file has opened",
 }
 """`module:function:call`, and what it writes. A file of a user's goes through `records/outputs.py`, one of a run
 directory through `records/files.py`; anything else needs a reason for which neither can be used."""
@@ -96,10 +96,10 @@ REMOVERS = {
     "worker/rank/checkpoints.py:Saver._clear:shutil.rmtree": "the same",
     "worker/rank/checkpoints.py:Saver._timed:shutil.rmtree": "in such a folder",
     "worker/rank/checkpoints.py:Saver._timed:path.unlink": "the same",
-    "worker/rank/measuring.py:Measurement._plan_the_failure:shutil.rmtree": "a folder named by the run's id",
-    "worker/rank/snapshots.py:Snapshots.write:stale.unlink": "in such a folder",
-    "worker/rank/snapshots.py:Snapshots.write:self._told(old).unlink": "the same",
-    "worker/rank/snapshots.py:Snapshots.write:self._data(old).unlink": "the same",
+    "features/recovery/rank/recovering.py:_plan_the_failure:shutil.rmtree": "a folder named by the run's id",
+    "features/recovery/rank/snapshots.py:Snapshots.write:stale.unlink": "in such a folder",
+    "features/recovery/rank/snapshots.py:Snapshots.write:self._told(old).unlink": "the same",
+    "features/recovery/rank/snapshots.py:Snapshots.write:self._data(old).unlink": "the same",
     "worker/slot/own_rank.py:OwnRank._tell:shutil.rmtree": "a folder named by the run's id",
     "worker/slot/own_rank.py:OwnRank.__init__:stale.unlink": "records of an unfinished try of a launch, below cases/",
     "worker/slot/opening.py:open_run:nonce.unlink": "the file that it has just made, of a drawn name",

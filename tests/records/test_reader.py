@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from ddpbench.errors import IdentityError, OutputError, RecordError
+from ddpbench.features.recovery.rank.recovering import NOTED_S, Plan
 from ddpbench.records import (
     Block,
     Buckets,
@@ -48,7 +49,6 @@ from ddpbench.records.schema import (
     records_from_json,
 )
 from ddpbench.spec import limits
-from ddpbench.worker.rank.recovering import NOTED_S, Plan
 from ddpbench.worker.rank.time_to_loss import GROUP_S, LEAST_STEPS
 from tests.recoveries import KILLED
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import nn
 
+from ddpbench.features.recovery.rank.recovering import Marks, Plan
 from ddpbench.measure.blocks import AloneControl
 from ddpbench.measure.clock import HostClock
 from ddpbench.records import LaunchDir
 from ddpbench.worker.rank.checkpoints import REPETITIONS, CheckpointError, Saver
-from ddpbench.worker.rank.recovering import Marks, Plan
 
 
 class Seen:

@@ -1,8 +1,9 @@
-"""Feature: the cost of a failure, told in findings and drawn on the page."""
+"""Feature: the cost of a failure, in a training with snapshots, its findings and its section of the page."""
 
 from ddpbench.installed import Registered
 
 REGISTERED = (
+    Registered(kind="rank", name="recovery", path="ddpbench.features.recovery.rank.recovering:train"),
     Registered(
         kind="section", name="recovery", path="ddpbench.features.recovery.report:section", after="claims"
     ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,11 +33,10 @@ from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.spec import Case
 from ddpbench.strategies import Replica
 from ddpbench.strategies.traits import hides_transfers
-from ddpbench.worker.rank.checkpoints import CheckpointError, Saver, sentence
+from ddpbench.worker.rank.checkpoints import Saver
 from ddpbench.worker.rank.edges import Edges
 from ddpbench.worker.rank.evaluation import evaluate
 from ddpbench.worker.rank.memory import peak_memory, reset_peak_memory
-from ddpbench.worker.rank.recovering import Marks, Plan
 from ddpbench.worker.rank.time_to_loss import train_to
 from ddpbench.worker.rank.traffic import link_of
 from ddpbench.worker.training.batches import in_memory
@@ -79,7 +77,6 @@ class Measurement:
         self._heartbeat, self._writer = heartbeat, writer
         self._checkpoints = directory.checkpoints(request.case.checkpoint_dir, request.run_id)
         self._measured_s, self._target_loss = request.measured_s, request.target_loss
-        self._launch = request.round
         self._case, self._known = training.case, known
         # A loader of the workload's own may have workers, which would go on fetching: such a launch keeps its turn.
         in_turn = TURN in os.environ and not getattr(training.loader, "num_workers", 0)
@@ -101,8 +98,8 @@ class Measurement:
         if in_turn:
             self._stepper = replace(self._stepper, turn=partial(_offered, turn, control, heartbeat))
 
-    def run(self) -> None:
-        """Measures from the warm-up to the end.
+    def run(self) -> float:
+        """Measures from the warm-up to the end; returns a timed step's time, s.
 
         Raises:
             DivergedError: the loss is not finite, or the ranks' parameters differ where they must not.
@@ -117,8 +114,7 @@ class Measurement:
             self._save()
         self._replica.close()
         self._train_to_the_loss()
-        if self._case.recovery != "off":
-            self._plan_the_failure(step_ns / 1e9)
+        return step_ns / 1e9
 
     def _batches_from_the_first(self) -> Iterator[tuple[Any, Any]]:
         """Return the rank's batches from their first on, as the case wants them."""
@@ -266,24 +262,6 @@ class Measurement:
             on_checkpoint=self._heartbeat.beat,
         )
         self._writer.write(*saver.run())
-
-    def _plan_the_failure(self, step_s: float) -> None:
-        """Leaves a plan of where a training with snapshots is to fail, which all ranks read; `step_s` is a step's time.
-
-        Raises:
-            CheckpointError: it cannot be written, on all ranks.
-        """
-        case, rank = self._case, self._training.place.rank
-        folder = self._checkpoints
-        problem: OSError | None = None
-        if rank == 0:
-            try:
-                shutil.rmtree(folder, ignore_errors=True)
-                Marks(folder).write(Plan.of(case, step_s, self._launch))
-            except OSError as error:
-                problem = error
-        if self._control.agree(int(problem is not None)):
-            raise CheckpointError(sentence(folder, problem or OSError("see rank 0's log"))) from problem
 
     def _train_to_the_loss(self) -> None:
         """Trains a fresh model down to the loss, if one is asked for; the replica is given up for it."""

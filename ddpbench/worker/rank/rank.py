@@ -14,6 +14,7 @@ import torch.distributed as dist
 from ddpbench import user_files
 from ddpbench.causes import environments_part, text_of
 from ddpbench.errors import OutputError
+from ddpbench.installed import loaded
 from ddpbench.measure.blocks import AloneControl, Control
 from ddpbench.measure.clock import HostClock
 from ddpbench.records import (
@@ -34,7 +35,6 @@ from ddpbench.worker.device import device_of
 from ddpbench.worker.place import Place
 from ddpbench.worker.rank.checkpoints import CheckpointError
 from ddpbench.worker.rank.measuring import Known, Measurement
-from ddpbench.worker.rank.recovering import Marks, Recovering
 from ddpbench.worker.training.asked_group import formed_when_asked
 from ddpbench.worker.training.control import leave, meet
 from ddpbench.worker.training.training import DivergedError, Training
@@ -48,6 +48,9 @@ EXIT_OK = 0
 EXIT_NOT_OK = 1
 EXIT_NO_RECORD = os.EX_IOERR
 """The rank could not write its records: its outcome stands nowhere but in its log."""
+
+_OF_FEATURES = loaded("rank")
+"""Trainings after the measurement, imported with this module: no launch waits for it."""
 
 
 class Rank:
@@ -175,11 +178,11 @@ class Rank:
         times: tuple[int, int, int],
     ) -> None:
         """Do what the launch is for; `times` are when this rank started, began to meet the others and had met them."""
-        marks = Marks(self.directory.checkpoints(self.case.checkpoint_dir, self.request.run_id))
+        step_s: float | None = None
         if self.request.purpose == "proof":
             self._prove(writer, training, control)
         elif not self.place.attempt:
-            Measurement(
+            step_s = Measurement(
                 training,
                 model,
                 control,
@@ -190,15 +193,18 @@ class Rank:
                 known=self._known,
             ).run()
         if self.request.purpose == "measure" and self.case.recovery != "off":
-            self._known.params_checksum = Recovering(
+            if "recovery" not in _OF_FEATURES:
+                raise RuntimeError('this installation lacks the feature recovery: set recovery = "off"')
+            self._known.params_checksum = _OF_FEATURES["recovery"](
                 training,
                 control,
-                marks,
-                ranks=self._planned.world_size,
+                directory=self.directory,
+                request=self.request,
+                step_s=step_s,
                 times=times,
                 heartbeat=self.heartbeat,
                 writer=writer,
-            ).run()
+            )
 
     def _pin(self) -> None:
         if self.place.cores:

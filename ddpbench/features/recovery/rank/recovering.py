@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,16 +21,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ddpbench.features.recovery.rank.snapshots import Snapshots
 from ddpbench.measure.blocks import Control
 from ddpbench.measure.clock import HostClock
 from ddpbench.measure.recorder import NullRecorder
-from ddpbench.records import Failure, Gang, RecordWriter, Snapshot, Trained
+from ddpbench.records import Failure, Gang, LaunchDir, LaunchRequest, RecordWriter, Snapshot, Trained
 from ddpbench.records.files import create_file, write_atomically
 from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.spec import Case
 from ddpbench.spec.recoveries import KEPT_SNAPSHOTS, window_of
 from ddpbench.worker.rank.checkpoints import CheckpointError, sentence
-from ddpbench.worker.rank.snapshots import Snapshots
 from ddpbench.worker.training.batches import worker_settings
 from ddpbench.worker.training.positions import Order, Runs, Share, batches_from
 from ddpbench.worker.training.precision import precision_of
@@ -117,6 +118,57 @@ class Marks:
         while not self.first(f"gang-{number}"):
             number += 1
         return number
+
+
+def train(
+    training: Training,
+    control: Control,
+    *,
+    directory: LaunchDir,
+    request: LaunchRequest,
+    step_s: float | None,
+    times: tuple[int, int, int],
+    heartbeat: Heartbeat,
+    writer: RecordWriter,
+) -> str:
+    """Plans the failure, where this gang has measured, and trains to the plan's end; returns the parameters' checksum.
+
+    `step_s` is the time of a measured step, None in a later gang; `times` are as in `Recovering`.
+
+    Raises:
+        DivergedError: the ranks' parameters differ at the end, or the loss is not finite.
+        CheckpointError: the plan or a snapshot cannot be written, on all ranks.
+        PlannedError: the failure that was planned, where it is one.
+    """
+    marks = Marks(directory.checkpoints(training.case.checkpoint_dir, request.run_id))
+    if step_s is not None:
+        _plan_the_failure(training, control, marks, Plan.of(training.case, step_s, request.round))
+    return Recovering(
+        training,
+        control,
+        marks,
+        ranks=request.case.world_size,
+        times=times,
+        heartbeat=heartbeat,
+        writer=writer,
+    ).run()
+
+
+def _plan_the_failure(training: Training, control: Control, marks: Marks, plan: Plan) -> None:
+    """Leaves a plan of where a training with snapshots is to fail, which all ranks read.
+
+    Raises:
+        CheckpointError: it cannot be written, on all ranks.
+    """
+    problem: OSError | None = None
+    if training.place.rank == 0:
+        try:
+            shutil.rmtree(marks.folder, ignore_errors=True)
+            marks.write(plan)
+        except OSError as error:
+            problem = error
+    if control.agree(int(problem is not None)):
+        raise CheckpointError(sentence(marks.folder, problem or OSError("see rank 0's log"))) from problem
 
 
 class Recovering:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddpbench.worker.rank.snapshots import Snapshots
+from ddpbench.features.recovery.rank.snapshots import Snapshots
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import numpy
 import pytest
 import torch
 
+from ddpbench.features.recovery.rank.recovering import Marks, Plan
+from ddpbench.features.recovery.rank.snapshots import Snapshots
 from ddpbench.spec import Case
 from ddpbench.spec.recoveries import KEPT_SNAPSHOTS, WINDOW_STEPS, window_of
 from ddpbench.worker.agent import _MOMENTS, Moments
 from ddpbench.worker.elastic import gpus_of
-from ddpbench.worker.rank.recovering import Marks, Plan
-from ddpbench.worker.rank.snapshots import Snapshots
 from ddpbench.worker.training.randomness import random_bytes, seed_all, set_random_bytes
 from tests.synthetic import case_of
 

@@ -1,0 +1,1 @@
+"""A training with snapshots, in a rank."""
