@@ -205,16 +205,20 @@ class Leavings:
         self.dropped += inner.found
 
     def _at_import(self, body: list[ast.stmt]) -> None:
-        """Take what of an import does not reach the class: settings, and what is done to the script's own model."""
+        """Take what of an import does not reach the class: settings, loaders, what is done to the script's model."""
         inner, before = _Collected(self, self.tracer.top), [*self.settings]
         inner.block([each for each in body if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)])
         self.dropped += [
             each for each in inner.found if each.group == MODEL or "load_state_dict(" in each.text
         ]
         self.settings = before
+        loads = _Collected(self, self.tracer.top)
         for each in here(body):
             if isinstance(each, ast.Call) and last_name(each) == "set_num_threads":
                 self.threads(each, self.tracer.top)
+            elif isinstance(each, ast.Call) and last_name(each) == "DataLoader":
+                loads.loader(each)
+        self.dropped += [each for each in loads.found if each.group == DATA]
 
     def threads(self, call: ast.Call, scope: Scope) -> None:
         if call.args:
@@ -328,6 +332,12 @@ class _Collected:
         else:
             words = ", ".join(map(ast.unparse, rest))
             self._add(DATA, shown, f"{ast.unparse(loads[0].func)}({words})")
+
+    def loader(self, call: ast.Call) -> None:
+        """Take the settings of a DataLoader, and what of its arguments the class does not have."""
+        for key, value in self._set_by(call):
+            self.of.setting(key, value, self.scope, call.lineno)
+        self._loads([call], call)
 
     def _is_own_method(self, call: ast.Call) -> bool:
         """Return whether a call is of a method of one of the script's classes that the class does not use."""

@@ -10,6 +10,7 @@ from ddpbench.launch.own_class.batches import Batch, batch_of
 from ddpbench.launch.own_class.bindings import Path
 from ddpbench.launch.own_class.checking import problems_of
 from ddpbench.launch.own_class.draws import is_another
+from ddpbench.launch.own_class.hanging import hanging, read_by
 from ddpbench.launch.own_class.loops import training_loops, trains_at_import
 from ddpbench.launch.own_class.models import is_module, models_of
 from ddpbench.launch.own_class.parts import Parts, parts_of
@@ -84,6 +85,8 @@ class Reading:
         }
         self.known = script.importable - (bound - stays)
         """The names that the module has once it is imported, with its training below a guard."""
+        self.hanging = hanging(self.tracer, self._keys_of_class())
+        """The names of it that hold the script's own model or optimizer, or are made of one."""
 
     def _take_pieces(self) -> None:
         found = pieces_of(self.body) if self.loop else None
@@ -204,9 +207,12 @@ class Reading:
 
     def read_by_several(self) -> Set[tuple[int, Path]]:
         """Return the keys of what several methods read, and each would compute another of: no model, no optimizer."""
-        of_class = {each.key for each in (*self.models.values(), *self.updates.all.values())}
-        of_class |= {*self.others, *self.others.values()}
-        return {key for key, methods in self.drawn.items() if len(methods) > 1} - of_class
+        return {key for key, methods in self.drawn.items() if len(methods) > 1} - self._keys_of_class()
+
+    def _keys_of_class(self) -> set[tuple[int, Path]]:
+        """Return the keys of models and of what updates them."""
+        found = {each.key for each in (*self.models.values(), *self.updates.all.values())}
+        return found | {*self.others, *self.others.values()}
 
     def _targets(self) -> list[str]:
         target = self.batch.target
@@ -262,6 +268,7 @@ class Reading:
         self._take(*before, *statements)
         given = [*renderer.imports, *renderer.missing]
         problems = problems_of(name, parameters, given, [*before, *statements], self.known)
+        problems += read_by([*before, *statements], [*parameters, *given], self.hanging)
         lines = [*renderer.imports.values()]
         for missing, told in renderer.missing.items():
             if missing == EPOCH and self.length:
@@ -289,6 +296,11 @@ class Reading:
 
     def _checked(self, method: Method) -> Method:
         """Return a method, or where it cannot be right a line to fill in, with what was found in comments."""
+        if method.same_as in self.hanging:
+            problems = read_by([ast.Expr(name_of(method.same_as))], (), self.hanging)
+            method = replace(
+                method, same_as="", lines=[f"{method.name} = {method.same_as}"], problems=problems
+            )
         if not method.problems:
             return method
         wanted = WANTED.get(method.name, "")

@@ -29,7 +29,7 @@ class UpdateMethods(Reading):
         if len(nodes) == 1 and given and (self._unpacked() or not bundle.path):
             function = self.script.functions.get(last_name(bundle.node))
             if function is not None and self._takes_model_alone(bundle, function):
-                return [Method("optimizer", same_as=function.name)]
+                return [self._checked(Method("optimizer", ("model",), same_as=function.name))]
         roles = self._models_by_key()
         renderer = self._renderer_of(roles, self._parts(roles), often=True)
         if len(nodes) == 1:

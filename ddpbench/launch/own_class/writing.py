@@ -13,6 +13,7 @@ from ddpbench.launch.own_class.checking import unknown_names
 from ddpbench.launch.own_class.draws import is_another
 from ddpbench.launch.own_class.dropped import Dropped, Leavings, Setting, Taken, summary
 from ddpbench.launch.own_class.effects import Effect, Effects
+from ddpbench.launch.own_class.hanging import read_by
 from ddpbench.launch.own_class.insertion import NAME
 from ddpbench.launch.own_class.loop_methods import LoopMethods
 from ddpbench.launch.own_class.loops import other_trainings
@@ -463,7 +464,7 @@ class _Writer(LoopMethods, UpdateMethods):
         renderer = self._renderer_of({}, often=True)
         made = self._rendered(renderer, loader.collate, "collating", "collate")
         if isinstance(made, ast.Name) and made.id in self.script.importable:
-            return [Method("collate", same_as=made.id)]
+            return [self._checked(Method("collate", ("samples",), same_as=made.id))]
         call = ast.Call(made, [ast.Name("samples", ast.Load())], [])
         self._take(made)
         return [self._method("collate", ("samples",), renderer, [ast.Return(call)])]
@@ -500,7 +501,7 @@ class _Writer(LoopMethods, UpdateMethods):
         makers = [e for c, e in self.script.methods() if c is own and e.name == "__init__"]
         needs = required(found) if found else [each for e in makers for each in required(e)[1:]]
         if not needs:
-            return Method(part, same_as=name)
+            return self._checked(Method(part, same_as=name))
         for each in needs:
             self.left.append(f"{part}(): say what `{each}` is, which {name} takes.")
         lines = [f"{each} = ...  # what {name} takes under this name" for each in needs]
@@ -666,7 +667,7 @@ class _Writer(LoopMethods, UpdateMethods):
             if is_another(node, self.script):
                 self.drawn.setdefault(origin.key, set()).add(part)
             self._take(node)
-            return Method(part, same_as=node.func.id)
+            return self._checked(Method(part, same_as=node.func.id))
         renderer = self._renderer_of({})
         value = at_path(
             self._rendered(renderer, origin, "data" if part == "dataset" else part, part), origin.path
@@ -688,5 +689,6 @@ class _Writer(LoopMethods, UpdateMethods):
             }
             known = self.known | {"self"} if reads and reads <= made_before else self.known
             problems += unknown_names(made, known)
+            problems += read_by([ast.Expr(made)], (), self.hanging)
             made_before.add(name)
         return [self._checked(Method("__init__", lines=lines, problems=problems))]
