@@ -192,7 +192,7 @@ def _detail(verdict: Verdict) -> str:
     for proof in verdict.proofs:
         if proof.compared == "share of gradients kept back":
             kept = max(kept, proof.error)
-        elif 0 < proof.tolerance < 1:  # others are yes or no
+        elif proof.was_made and proof.tolerance > 0:  # others are yes or no
             worst[proof.dtype] = max(worst.get(proof.dtype, 0.0), proof.error)
     errors = ", ".join(f"{dtype} {f'{error:.1e}' if error else '0'}" for dtype, error in worst.items())
     if kept:

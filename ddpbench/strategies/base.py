@@ -32,6 +32,10 @@ PROMISES: dict[Promise, str] = {
 }
 
 
+COARSEST_ROUNDOFF = 0.125
+"""The largest unit roundoff of what gradients are sent in: fp8's, with two bits of mantissa (e5m2)."""
+
+
 class CannotTrainError(Exception):
     """This strategy cannot train the model that it was given, and the message says why.
 
@@ -110,7 +114,9 @@ class Replica(ABC):
     """A model under a strategy, in one rank. One step is `gradients_of(batch)`, then `apply()`."""
 
     unit_roundoff: float = 0.0
-    """What aggregation itself rounds gradients to, relative: 2^-11 where they are sent in fp16. 0: as they are."""
+    """What aggregation itself rounds gradients to, relative: 2^-11 where they are sent in fp16. 0: as they are.
+
+    At most `COARSEST_ROUNDOFF`."""
 
     draws: bool = True
     """Whether this rank takes batches; where it does not, `gradients_of` is given None twice."""

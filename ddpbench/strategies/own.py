@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ddpbench.causes import users_line
 from ddpbench.errors import StrategyError
 from ddpbench.spec import Pieces
-from ddpbench.strategies.base import PROMISES, Strategy
+from ddpbench.strategies.base import COARSEST_ROUNDOFF, PROMISES, Strategy
 from ddpbench.texts import on_one_line, shortened
 from ddpbench.user_files import load_class, sentence_of, short_name
 
@@ -45,7 +45,7 @@ class _Declared(BaseModel):
     framework: Literal[""]
     launcher: Literal[""]
     engine: Literal["torch"]
-    unit_roundoff: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    unit_roundoff: Annotated[float, Field(ge=0, le=COARSEST_ROUNDOFF)] = 0.0
     exact_steps: Annotated[int, Field(ge=0, lt=1000)] = 0
 
 

@@ -49,6 +49,42 @@ class Halves(Averages):
         return 2 * bucket.buffer().numel()
 
 
+class Eighths(Averages):
+    """Sends numbers of eight bits with two of mantissa, and says so."""
+
+    unit_roundoff = 2.0**-3
+
+    def hook(self, state: Any, bucket: Any) -> Any:
+        whole = bucket.buffer()
+        scale = whole.abs().max().clamp(min=1e-30) / 2**10
+        whole.copy_((whole / scale).to(torch.float8_e5m2).to(whole)).mul_(scale)
+        return super().hook(state, bucket)
+
+
+class Uphill(Averages):
+    """Halves the average and turns its sign, and says that it rounds as coarsely as is allowed."""
+
+    unit_roundoff = 2.0**-3
+
+    def hook(self, state: Any, bucket: Any) -> Any:
+        bucket.buffer().div_(-2)
+        return super().hook(state, bucket)
+
+
+class SumsCoarsely(Uphill):
+    """Gives 1.9 times the average."""
+
+    def hook(self, state: Any, bucket: Any) -> Any:
+        return Averages.hook(self, state, bucket).then(lambda future: future.value().mul_(1.9))
+
+
+class HalvesCoarsely(Uphill):
+    """Gives half of the average."""
+
+    def hook(self, state: Any, bucket: Any) -> Any:
+        return Averages.hook(self, state, bucket).then(lambda future: future.value().mul_(0.5))
+
+
 class Sums(Averages):
     """Forgets to divide."""
 

@@ -36,7 +36,7 @@ def hooks() -> dict[str, Verdict]:
     return {name: verdicts[0] for name, verdicts in proved(names).items()}
 
 
-@pytest.mark.parametrize("name", ["Averages", "Waits", "Halves"])
+@pytest.mark.parametrize("name", ["Averages", "Waits", "Halves", "Eighths"])
 def test_a_right_one_is_proved(hooks: dict[str, Verdict], name: str) -> None:
     assert (hooks[name].result, hooks[name].promise) == ("ok", "gradients"), hooks[name]
 
@@ -71,6 +71,9 @@ def test_one_that_sends_what_it_keeps_wrongly_is_refused(
     ("name", "result", "said"),
     [
         ("Sums", "diverged", r"the strategy does not train as one process does: gradients"),
+        ("Uphill", "diverged", r"gradients, same shards \(float64\): error 1\.5, allowed 0\.4,"),
+        ("SumsCoarsely", "diverged", r"gradients, same shards \(float64\): error 0\.9, allowed 0\.4,"),
+        ("HalvesCoarsely", "diverged", r"gradients, same shards \(float64\): error 0\.5, allowed 0\.4,"),
         ("Lags", "diverged", r"parameters, same samples \(float64\)"),
         ("NotCleared", "diverged", r"parameters, same samples \(float64\)"),
         (

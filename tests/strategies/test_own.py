@@ -181,6 +181,11 @@ def test_it_is_looked_for_beside_the_experiment_wherever_it_is_named() -> None:
         ("mine.py:Sound", SOUND.replace('"mine"', '"mine"\n        marker = "$x$"'), "marker = '$x$'"),
         ("mine.py:Sound", SOUND.replace('"mine"', '"mine"\n        variants = 5'), "variants = 5"),
         ("mine.py:Sound", SOUND.replace('"mine"', '"mine"\n        exact_steps = -1'), "exact_steps = -1"),
+        (
+            "mine.py:Sound",
+            SOUND.replace('"mine"', '"mine"\n        unit_roundoff = 0.2'),
+            "unit_roundoff = 0.2: input should be less than or equal to 0.125",
+        ),
         ("mine.py:Sound", SOUND.replace('"mine"', '"mine"\n        note = "a" * 1001'), "note = 'aaa"),
     ],
 )

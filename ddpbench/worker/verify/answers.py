@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ddpbench.strategies import Promise, Replica
-from ddpbench.strategies.base import CompensatedReplica, OrderedReplica, PeriodicReplica
+from ddpbench.strategies.base import COARSEST_ROUNDOFF, CompensatedReplica, OrderedReplica, PeriodicReplica
 from ddpbench.texts import shortened
 
 _REPLICAS: dict[Promise, Any] = {
@@ -21,13 +21,20 @@ def check_promised(replica: Replica, strategy: str, promise: Promise) -> None:
     """Refuse a replica that does not have what shows whether this promise is kept.
 
     Raises:
-        TypeError: it is of another class, or a compensated one does not say how many of its steps are exact.
+        TypeError: it is of another class, rounds more than a proof can allow, or is a compensated one that does not
+            say how many of its steps are exact.
     """
     wanted = _REPLICAS.get(promise, Replica)
     if not isinstance(replica, wanted):
         raise TypeError(
             f"{strategy}: it promises {promise!r}, and its build() returned a {type(replica).__name__}: derive that "
             f"class from ddpbench.strategies.base.{wanted.__name__}, or have promise() return another promise"
+        )
+    roundoff: Any = replica.unit_roundoff
+    if not (isinstance(roundoff, int | float) and 0 <= roundoff <= COARSEST_ROUNDOFF):
+        raise TypeError(
+            f"{type(replica).__name__}: its unit_roundoff is {shortened(roundoff)}; it must be a number from 0 to "
+            f"{COARSEST_ROUNDOFF}: a proof of coarser gradients would pass wrong ones"
         )
     steps = getattr(replica, "exact_steps", None)
     if isinstance(replica, CompensatedReplica) and not (isinstance(steps, int) and steps >= 0):

@@ -31,6 +31,9 @@ _ROUNDING = TOLERANCES[torch.float32]
 _NOT_FINITE = (
     "parameters are not finite after these updates in one process either: is the learning rate too large?"
 )
+_TOO_COARSE = (
+    "gradients are sent in so coarse a type that updates such as Adam's differ by as much as one that is left out"
+)
 _OTHER_BITS = "the ranks' parameters differ, if only by rounding: all ranks must end with the same bits"
 """Note on replicas that are not equal, where the model is no reason for it."""
 _TRAINS_OTHERS = (
@@ -137,6 +140,8 @@ class Comparer:
             return not_compared(compared, self.name, unchanged)
         if compared == "parameters, same samples":
             allowed = self.tolerances.change_after(allowed)
+            if math.isinf(allowed):
+                return not_compared(compared, self.name, _TOO_COARSE)
         proof = self.proof(compared, error if math.isfinite(error) else math.inf, allowed)
         if self.model.writes and proof.passed:
             return replace(

@@ -33,9 +33,15 @@ average, or a rank, is wrong by a half or more."""
 COMPRESSED_ROUNDOFFS = 8
 """Where gradients are sent in a narrower type of unit roundoff u: each rank's share is rounded to it, and so is each
 of n - 1 partial sums, independently: about u √n, and more where shares nearly cancel. 8 covers n = 16 and a gap."""
+MOST_COMPRESSED = 0.4
+"""The largest error that is allowed of such gradients. One half of the sum, a rank that is left out of two, or no
+gradient at all are wrong by a half and more: a tolerance of as much would prove nothing."""
 COMPRESSED_CHANGE_ROOTS = 4
 """Allowed error of what updates change, in units of √u, where gradients are sent in such a type: 0.25 for bf16, 0.09
 for fp16. Adam reverses the updates of gradients smaller than the rounding of their sum, a share of about u."""
+MOST_COMPRESSED_CHANGE = 0.5
+"""Where more than this would be allowed of what updates change, that is not compared: an update that was left out is
+wrong by 1."""
 AUTOCAST_SMALL_GRADIENT = 0.1
 """`SMALL_GRADIENT` under autocast, where what ought to vanish is rounding of that size."""
 
@@ -82,13 +88,17 @@ class Tolerances:
 
     def widen(self, sent_roundoff: float) -> None:
         """Allow for gradients that are sent in a type of this unit roundoff."""
-        self.gradient = max(self.gradient, COMPRESSED_ROUNDOFFS * sent_roundoff)
+        self.gradient = max(self.gradient, min(COMPRESSED_ROUNDOFFS * sent_roundoff, MOST_COMPRESSED))
         self._sent_roundoff = sent_roundoff
         self._small = max(self._small, AUTOCAST_SMALL_GRADIENT)
 
     def change_after(self, change: float) -> float:
-        """Return what is allowed, `change` or more, where updates follow from gradients that were sent so."""
-        return max(change, COMPRESSED_CHANGE_ROOTS * math.sqrt(self._sent_roundoff))
+        """Return what is allowed, `change` or more, where updates follow from gradients that were sent so.
+
+        Infinite where it would prove nothing.
+        """
+        allowed = max(change, COMPRESSED_CHANGE_ROOTS * math.sqrt(self._sent_roundoff))
+        return allowed if allowed <= MOST_COMPRESSED_CHANGE else math.inf
 
     def error(self, own: Tensors, expected: Tensors) -> float:
         """Return the largest relative error of those that this rank has, infinite for one that does not exist."""
