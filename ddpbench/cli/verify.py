@@ -186,7 +186,8 @@ def _line(name: str, workload: str, ranks: str, result: str, detail: str) -> str
 def _detail(verdict: Verdict) -> str:
     """Return how far it was off, or why it is not ok."""
     if verdict.result != "ok":
-        return verdict.reason or f"nothing shows what it trained: {verdict.unproved}"
+        apart = verdict.promise == "nothing"
+        return verdict.reason or f"{'' if apart else 'nothing shows what it trained: '}{verdict.unproved}"
     worst: dict[str, float] = {}
     kept = 0.0
     for proof in verdict.proofs:

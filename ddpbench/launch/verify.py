@@ -37,6 +37,9 @@ from ddpbench.strategies import Strategy, load_strategy
 from ddpbench.user_files import short_name
 from ddpbench.workloads.shipped import PREFIX
 
+NOTHING_TO_PROVE = "it aggregates nothing, so that there is nothing to prove"
+"""Reason why a step that works proves nothing where ranks train apart."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
@@ -65,7 +68,9 @@ class Verdict:
     @property
     def unproved(self) -> str:
         """Why a case that ran is not proved, as where the model draws random numbers in another order; else empty."""
-        return why_unproved(self.proofs) if self.status == "ok" else ""
+        if self.status != "ok":
+            return ""
+        return NOTHING_TO_PROVE if self.promise == "nothing" else why_unproved(self.proofs)
 
     @property
     def result(self) -> str:

@@ -114,7 +114,7 @@ class Replica(ABC):
     """A model under a strategy, in one rank. One step is `gradients_of(batch)`, then `apply()`."""
 
     unit_roundoff: float = 0.0
-    """What aggregation itself rounds gradients to, relative: 2^-11 where they are sent in fp16. 0: as they are.
+    """Relative rounding of gradients by aggregation itself: 2^-11 where they are sent in fp16. 0: as they are.
 
     At most `COARSEST_ROUNDOFF`."""
 

@@ -20,7 +20,7 @@ from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.sentences import Sentence
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
-from ddpbench.spec import Budget, Case, PlannedCase
+from ddpbench.spec import Budget, Case, PlannedCase, StatedTraits
 from tests.frames import framed
 from tests.synthetic import (
     MS,
@@ -66,6 +66,25 @@ def summary_of(
 
 def texts(summary: RunSummary) -> str:
     return "\n".join(finding.line for finding in summary.conclusions.findings)
+
+
+def test_own_ranks_that_promise_nothing_are_ahead_with_a_caveat_only(tmp_path: Path) -> None:
+    traits = StatedTraits(
+        display="Fast",
+        spoken="Fast",
+        promise="nothing",
+        one_process=False,
+        uses_buckets=False,
+        shows_transfers_on_gpus=True,
+        whole_state=True,
+        note="",
+        colour="",
+        marker="",
+    )
+    own = case_of("mine.py:Fast", 2, strategy_traits=traits.to_text())
+    summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12, own: 10})
+    (said,) = (one.line for one in summary.conclusions.findings if "Fast" in one.line and "DDP" in one.line)
+    assert said.startswith("Fast (another path of training) is "), said
 
 
 def test_the_faster_strategy_stands_first(tmp_path: Path) -> None:

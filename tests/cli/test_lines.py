@@ -211,6 +211,26 @@ def test_a_case_that_could_not_be_compared_is_unproved_and_says_why() -> None:
     )
 
 
+def test_ranks_that_aggregate_nothing_prove_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    apart = replace(verdict(""), promise="nothing", proofs=(replace(verdict("").proofs[0], tolerance=0.0),))
+    assert apart.result == "unproved"
+    (line,) = _Columns(8, 8, 0).lines(apart)
+    assert line.endswith("  unproved it aggregates nothing, so that there is nothing to prove"), line
+    monkeypatch.setattr("ddpbench.launch.verify.verify", lambda *_, **__: [apart])
+    assert run(["verify", "--strategy", "ddp", "--workload", "mlp:small", "--world-size", "1"]) == 1
+    said = capsys.readouterr()
+    assert "0 proved, 0 not, 0 skipped, 1 unproved" in said.out
+    assert "nothing was proved" in said.err
+
+
+def test_the_largest_error_is_of_all_that_was_compared() -> None:
+    gradients = replace(verdict("").proofs[0], compared="gradients, same shards", tolerance=1.6, error=1.5)
+    (line,) = _Columns(8, 8, 0).lines(replace(verdict(""), proofs=(gradients,)))
+    assert line.endswith("float64 1.5e+00"), line
+
+
 def test_an_update_that_could_not_be_compared_is_unproved_whatever_its_gradients() -> None:
     update = replace(
         verdict("").proofs[0], compared="update, same gradients", tolerance=math.inf, note="the update draws"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
 import pytest
 
@@ -25,6 +26,12 @@ def test_what_exchanges_nothing_is_the_base_or_the_bound() -> None:
 def test_there_is_one_base_one_bound_and_one_reference() -> None:
     roles = sorted(traits_named(name).role for name in TABLE if traits_named(name).role)
     assert roles == ["base", "bound", "reference"]
+
+
+def test_only_the_base_and_the_bound_are_exact_without_a_promise() -> None:
+    assert all(traits_named(name).exact for name in ("single", "independent"))
+    own = replace(traits_named("independent"), role="")
+    assert not own.exact
 
 
 def test_a_promise_may_depend_on_options() -> None:

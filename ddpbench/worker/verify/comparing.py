@@ -32,7 +32,7 @@ _NOT_FINITE = (
     "parameters are not finite after these updates in one process either: is the learning rate too large?"
 )
 _TOO_COARSE = (
-    "gradients are sent in so coarse a type that updates such as Adam's differ by as much as one that is left out"
+    "gradients are sent in so coarse a type that updates such as Adam's differ by as much as one left out"
 )
 _OTHER_BITS = "the ranks' parameters differ, if only by rounding: all ranks must end with the same bits"
 """Note on replicas that are not equal, where the model is no reason for it."""
@@ -126,9 +126,11 @@ class Comparer:
             note += ": float64 proves it" if self.prover.proves_double else ""
             return not_compared(compared, self.name, note)
         own = {name: value for name, value in own.items() if name not in self.model.writes}
-        if note := self.faults.of_exchange():
-            return not_compared(compared, self.name, note)
-        if note := self._cannot_compare(before, own, expected):
+        note = self.faults.of_exchange() or self._cannot_compare(before, own, expected)
+        if compared == "parameters, same samples":
+            allowed = self.tolerances.change_after(allowed)
+            note = note or (_TOO_COARSE if math.isinf(allowed) else "")
+        if note:
             return not_compared(compared, self.name, note)
         error, changed = math.inf, True
         if own.keys() <= expected.keys():
@@ -138,10 +140,6 @@ class Comparer:
             error = float(gaps / scale) if changed else 0.0  # infinite for what should not have changed
         if not self.prover.agreed(float(changed)):
             return not_compared(compared, self.name, unchanged)
-        if compared == "parameters, same samples":
-            allowed = self.tolerances.change_after(allowed)
-            if math.isinf(allowed):
-                return not_compared(compared, self.name, _TOO_COARSE)
         proof = self.proof(compared, error if math.isfinite(error) else math.inf, allowed)
         if self.model.writes and proof.passed:
             return replace(

@@ -40,8 +40,7 @@ COMPRESSED_CHANGE_ROOTS = 4
 """Allowed error of what updates change, in units of √u, where gradients are sent in such a type: 0.25 for bf16, 0.09
 for fp16. Adam reverses the updates of gradients smaller than the rounding of their sum, a share of about u."""
 MOST_COMPRESSED_CHANGE = 0.5
-"""Where more than this would be allowed of what updates change, that is not compared: an update that was left out is
-wrong by 1."""
+"""Limit of that error: where more would be allowed, it is not compared. An update left out is wrong by 1."""
 AUTOCAST_SMALL_GRADIENT = 0.1
 """`SMALL_GRADIENT` under autocast, where what ought to vanish is rounding of that size."""
 
