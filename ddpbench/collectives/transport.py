@@ -36,7 +36,12 @@ class Transport:
         self._sends: deque[tuple[int, dist.Work]] = deque()
 
     def send(self, part: torch.Tensor, to: int) -> None:
-        """Starts to send a contiguous tensor, which must not change before its receiver has it; waits for no one."""
+        """Starts to send a contiguous tensor, which must not change before its receiver has it; waits for no one.
+
+        Raises:
+            ValueError: `to` is not another rank.
+        """
+        self._check_other(to, "send", "to")
         if not part.numel():
             return
         work = self._direct.send([part], to, _TAG)
@@ -45,12 +50,29 @@ class Transport:
         self._sends.append((to, work))
 
     def receive(self, part: torch.Tensor, source: int) -> Arrival:
-        """Makes ready to receive into a contiguous tensor; `wait()` of what is returned says that it is there."""
+        """Makes ready to receive into a contiguous tensor; `wait()` of what is returned says that it is there.
+
+        Raises:
+            ValueError: `source` is not another rank.
+        """
+        self._check_other(source, "receive", "from")
         if not part.numel():
             return Arrival(self, source, None)
         work = self._direct.recv([part], source, _TAG)
         self.received[source] += part.numel() * part.element_size()
         return Arrival(self, source, work)
+
+    def _check_other(self, other: int, method: str, direction: str) -> None:
+        # gloo ends the process, waits for good or raises an error that names no line.
+        if 0 <= other < self.size and other != self.rank:
+            return
+        itself = other == self.rank
+        which = "the rank itself" if itself else f"rank {other}, which does not exist"
+        advice = "" if itself else " (is a `% size` missing?)"
+        raise ValueError(
+            f"{method}() of a message {direction} {which}; it must be another of the ranks 0 to {self.size - 1}"
+            f"{advice}"
+        )
 
     def receive_any(self, part: torch.Tensor) -> int:
         """Receives into a contiguous tensor from whichever other rank is the first to send; returns that rank.

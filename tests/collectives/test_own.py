@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from ddpbench.collectives import load_collective
+from ddpbench.collectives.transport import Transport
 from ddpbench.errors import ExperimentError, StrategyError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.own_classes import not_an_algorithm
@@ -113,6 +115,23 @@ def test_whether_it_is_an_algorithm_is_left_to_a_rank_where_only_that_can_tell(
 ) -> None:
     (tmp_path / "mine.py").write_text(text, encoding="utf-8")
     assert not not_an_algorithm(f"{tmp_path}/mine.py:Mine")
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (1, "the rank itself; it must be another of the ranks 0 to 2$"),
+        (3, r"rank 3, which does not exist; it must be another of the ranks 0 to 2 \(is a `% size` missing"),
+        (-1, "rank -1, which does not exist; it must be"),
+    ],
+)
+def test_a_message_to_no_other_rank_is_refused_before_gloo_has_it(other: int, said: str) -> None:
+    transport = Transport.__new__(Transport)  # without a process group, so that nothing can be sent
+    transport.rank, transport.size = 1, 3
+    with pytest.raises(ValueError, match=rf"^send\(\) of a message to {said}"):
+        transport.send(torch.ones(2), other)
+    with pytest.raises(ValueError, match=rf"^receive\(\) of a message from {said}"):
+        transport.receive(torch.ones(2), other)
 
 
 @pytest.mark.multiprocess
