@@ -460,9 +460,9 @@ def sessions(sizes: tuple[int, ...], drift: float, launch: float) -> list[Timing
     """Launches of equal programs in sessions of these many, of a machine that drifts between them."""
     found = []
     for session, rounds in enumerate(sizes):
-        shift = DICE.normal(0, drift)
-        for number in range(rounds):
-            time = 0.05 * math.exp(shift + DICE.normal(0, launch))
+        shift = float(DICE.normal(0, drift))
+        for number, noise in enumerate(DICE.normal(0, launch, rounds).tolist()):
+            time = 0.05 * math.exp(shift + noise)
             found.append(
                 Timing(round=number, time_s=time * 100, steps=100, samples=800, session=f"s{session}")
             )

@@ -61,9 +61,10 @@ def run_of(
     planned: Mapping[str, Any] | None = None,
 ) -> CaseRun:
     """A case as it was read: a launch of ten steps for each step time."""
+    case_id = case.case_id
     launches = [
         Launch(
-            case_id=case.case_id,
+            case_id=case_id,
             round=number,
             status="ok",
             timing=Timing(

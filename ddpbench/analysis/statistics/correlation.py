@@ -92,11 +92,13 @@ def estimated(logs: _Array, rounds: Sequence[Pair], *, ratios: bool = False) -> 
     Of `ratios`, such as those of two sides in turn, what a round has in common stays: nothing cancels it.
     """
     apart, wide = _residuals(logs, np.ones((len(logs), 1)), ratios=ratios), np.ones((len(logs), 1))
+    mean = np.nanmean if np.isnan(logs).any() else np.mean
     for _ in range(2):  # what scatters widely must not be in the others' rounds
-        scatter = np.sqrt(np.nanmean(apart**2, axis=1, keepdims=True))
-        if not np.median(scatter) > _NOTHING:
+        scatter = np.sqrt(mean(apart**2, axis=1, keepdims=True))
+        usual = np.median(scatter)
+        if not usual > _NOTHING:
             return Correlation()
-        wide = np.maximum(1.0, scatter / (_FAR * np.median(scatter)))
+        wide = np.maximum(1.0, scatter / (_FAR * usual))
         apart = _residuals(logs, wide, ratios=ratios)
     apart = apart / wide
     first, second = np.array(neighbours(rounds)).T
@@ -190,8 +192,16 @@ def _residuals(logs: _Array, wide: _Array, *, ratios: bool) -> _Array:
 
     In a round's mean a case counts by its scatter, as many times the others' as `wide` says.
     """
-    apart, weights = logs, np.where(np.isnan(logs), 0.0, 1 / wide**2)
-    for _ in range(30 if np.isnan(logs).any() else 1):
+    missing = np.isnan(logs)
+    apart: _Array = logs
+    if not missing.any():  # most runs: the same without what looks for missing launches
+        apart = logs - logs.mean(axis=1, keepdims=True)
+        if not ratios:
+            weights = np.broadcast_to(1 / wide**2, logs.shape)
+            apart = apart - (weights * apart).sum(axis=0) / weights.sum(axis=0)
+        return apart
+    weights = np.where(missing, 0.0, 1 / wide**2)
+    for _ in range(30):
         apart = apart - np.nanmean(apart, axis=1, keepdims=True)
         if not ratios:
             apart = apart - np.nansum(weights * apart, axis=0) / weights.sum(axis=0)
