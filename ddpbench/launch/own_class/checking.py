@@ -67,6 +67,22 @@ def _outside(node: ast.AST, name: str) -> Iterable[ast.AST]:
     return ast.iter_child_nodes(node)
 
 
+def free_names(made: ast.AST) -> set[str]:
+    """Return the names that the methods of a class read, and do not bind."""
+    found: set[str] = set()
+    for each in ast.iter_child_nodes(made):
+        own = (
+            {*_arguments(each.args), *_stored(each.body)}
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+            else set[str]()
+        )
+        read = (
+            {each.id} if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load) else free_names(each)
+        )
+        found |= read - own
+    return found
+
+
 def unknown_names(value: ast.expr, known: frozenset[str]) -> list[str]:
     """Return the names of an expression in the class's body that the module does not have."""
     flow = _Flow(set(), set(), known)

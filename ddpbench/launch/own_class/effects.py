@@ -219,6 +219,9 @@ LOCAL = "a step's own"
 HELD = "an object that holds a part"
 """In place of a method's name: of a call that may change any part, as of a callback that a trainer gives itself."""
 
+RATE = "a learning rate"
+"""In place of a method's name: in the loops of a training it is a schedule, which is listed under its own heading."""
+
 
 @dataclass(frozen=True)
 class Effect:
@@ -316,19 +319,22 @@ class Effects:
             here_made.setdefault(id(origin.scope.node), []).append(self.parts.get(origin.key, ""))
         found: dict[tuple[int, int], Effect] = {}
         inside = [*in_step(loop.body), *loop.body]
-        for scope, (_, end) in scopes.values():
+        for scope, (begin, end) in scopes.values():
             for each in self._in(_Where(scope, {}, helper=False), end):
-                if each.part == HELD:
-                    if each.node in inside:
-                        key = (each.node.lineno, each.node.col_offset)
-                        found.setdefault(key, replace(each, part="model"))
+                key = (each.node.lineno, each.node.col_offset)
+                before = key < begin and each.node not in inside and not self._is_called(scope)
+                if each.part in (RATE, HELD):
+                    part = "optimizer" if each.part == RATE else "model"
+                    if before if each.part == RATE else each.node in inside:
+                        found.setdefault(key, replace(each, part=part))
                 elif each.part in here_made.get(id(scope.node), ()) or not self._is_called(scope):
-                    found.setdefault((each.node.lineno, each.node.col_offset), each)
+                    found.setdefault(key, each)
             if scope.node is loop.body_scope.node and not self._is_called(scope):
                 own = set(map(id, here(loop.node.body)))
                 for each in self._in(_Where(scope, {}, helper=False), body=loop.body):
-                    if (
-                        id(each.node) not in own and each.part != HELD
+                    if id(each.node) not in own and each.part not in (
+                        HELD,
+                        RATE,
                     ):  # of a function that stands here in place of its call
                         found.setdefault((each.node.lineno, each.node.col_offset), each)
                 taint = dict.fromkeys(used, LOCAL)
@@ -442,10 +448,9 @@ class Effects:
         if not isinstance(target, ast.Attribute | ast.Subscript):
             return ""
         words = ast.unparse(target)
-        if "require_backward_grad_sync" in words or (
-            "'lr'" in words and "param_groups" in self._source(target, where)
-        ):
-            return ""  # these are listed under their own headings
+        rate = "'lr'" in words and "param_groups" in self._source(target, where)
+        if rate or "require_backward_grad_sync" in words:
+            return RATE if rate else ""  # the second is listed under its own heading
         part = self._part(target.value, where)
         if where.helper or part == self._part(target.value, where, whole=False):
             return part or self._of_class(target.value)

@@ -74,6 +74,45 @@ def other_trainings(tracer: Tracer, loop: TrainingLoop) -> list[tuple[ast.Call, 
     return found
 
 
+def follow_training(tracer: Tracer, loop: TrainingLoop) -> None:
+    """Have the functions around a loop get the arguments of the call that trains, not of one that evaluates."""
+    scope, seen = loop.body_scope if loop.call is None else loop.scope, set[int]()
+    while not isinstance(scope.node, ast.Module) and id(scope.node) not in seen:
+        seen.add(id(scope.node))
+        calls = [
+            (call, caller)
+            for call, caller in tracer.calls(scope)
+            if caller.node is not scope.node and _is_of(tracer, call, caller, scope)
+        ]
+        trains = [each for each in calls if _trains_by(tracer, loop, scope, *each)]
+        trains = trains or [each for each in calls if not _is_evaluating(*each)] or calls
+        if not trains:
+            return
+        tracer.trains_by[id(scope.node)] = trains[0]
+        scope = trains[0][1]
+
+
+def _is_evaluating(call: ast.Call, caller: Scope) -> bool:
+    """Return whether a call stands without gradients, or behind an `eval()` that no `train()` ends before it."""
+    modes = [
+        each
+        for each in here(caller.node.body)
+        if isinstance(each, ast.Call) and last_name(each) in ("train", "eval") and each.lineno < call.lineno
+        if isinstance(each.func, ast.Attribute)
+    ]
+    last = max(modes, key=lambda each: each.lineno, default=None)
+    return _is_quiet(call, caller) or (last is not None and last_name(last) == "eval")
+
+
+def _is_quiet(call: ast.Call, caller: Scope) -> bool:
+    return any(
+        isinstance(each, ast.With)
+        and any(last_name(item.context_expr) in _QUIET for item in each.items)
+        and call in here(each)
+        for each in here(caller.node.body)
+    )
+
+
 def _is_of(tracer: Tracer, call: ast.Call, caller: Scope, called: Scope) -> bool:
     """Return whether a call is of this function; of a method, by the object that it is called on."""
     name = getattr(called.node, "name", "")
@@ -99,12 +138,8 @@ def _trains_by(tracer: Tracer, loop: TrainingLoop, called: Scope, call: ast.Call
     """Return whether a function trains when it is called so: not as for an evaluation, without a backward."""
     if tracer.is_untaken(_tests_of(caller, call), caller):
         return False
-    for each in here(caller.node.body):
-        quiet = isinstance(each, ast.With) and any(
-            last_name(item.context_expr) in _QUIET for item in each.items
-        )
-        if quiet and call in here(each):
-            return False
+    if _is_quiet(call, caller):
+        return False
     if called.node is not loop.body_scope.node:
         return True
     inner = replace(called, call=call, caller=caller)

@@ -11,10 +11,10 @@ from ddpbench.launch.own_class.bindings import Path
 from ddpbench.launch.own_class.checking import problems_of
 from ddpbench.launch.own_class.draws import is_another
 from ddpbench.launch.own_class.hanging import hanging, read_by
-from ddpbench.launch.own_class.loops import training_loops, trains_at_import
+from ddpbench.launch.own_class.loops import follow_training, training_loops, trains_at_import
 from ddpbench.launch.own_class.models import is_module, models_of
 from ddpbench.launch.own_class.parts import Parts, parts_of
-from ddpbench.launch.own_class.rendering import EPOCH, Renderer, Roles
+from ddpbench.launch.own_class.rendering import EPOCH, Claim, Renderer, Roles
 from ddpbench.launch.own_class.script import Script, bound_by, here, last_name, place_of_node
 from ddpbench.launch.own_class.source import Method, in_order, name_of, source_of
 from ddpbench.launch.own_class.steps import settled, with_methods
@@ -58,10 +58,14 @@ class Reading:
         """The method in which each object of the script is read, by the key of its origin."""
         self.opened: set[int] = set()
         """The lines for which there is a line to fill in."""
+        self.claims: list[tuple[str, Claim]] = []
+        """The values that stand for names of the script, each with its method."""
         self.used: set[str] = set()
         """The names that a step reads of what its own statements bind."""
         self.loops = training_loops(self.tracer)
         self.loop = self.loops[0] if self.loops else None
+        if self.loop is not None:
+            follow_training(self.tracer, self.loop)
         self.batch = batch_of(self.tracer, self.loop) if self.loop else Batch(None, (), None, None)
         self.body = settled(self.loop.body, self.loop.body_scope, self.tracer) if self.loop else []
         if self.loop is not None:
@@ -258,6 +262,7 @@ class Reading:
     ) -> Method:
         statements = list(statements)
         self.kept |= renderer.kept
+        self.claims += [(name, each) for each in renderer.claims]
         for key in renderer.drawn:
             self.drawn.setdefault(key, set()).add(name)
         self.places |= renderer.places

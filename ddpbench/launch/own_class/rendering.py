@@ -13,7 +13,7 @@ from ddpbench.launch.own_class.bindings import Path, Scope, key_of
 from ddpbench.launch.own_class.draws import is_another, is_generator
 from ddpbench.launch.own_class.models import settings_of
 from ddpbench.launch.own_class.script import first_name, here, last_name, place_of_node
-from ddpbench.launch.own_class.tracing import Origin, Tracer, parameters_of
+from ddpbench.launch.own_class.tracing import Origin, Step, Tracer, parameters_of
 from ddpbench.units import series_of
 
 Roles = Mapping[tuple[int, Path], ast.expr]
@@ -48,6 +48,19 @@ _OF_CLASS = frozenset(
 """The names that an attribute of the class must not take."""
 EPOCH = "updates_per_epoch"
 """The name of the number of batches in an epoch, in a method."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A value that the class has of the script in place of a name: it must be the one that the name has there."""
+
+    node: ast.expr
+    """The expression of the script, or a copy of it."""
+    made: ast.expr
+    """The expression that stands for it."""
+    steps: tuple[Step, ...]
+    root: ast.expr | None
+    """The name by which it is read in the end, where it is a part of another value."""
 
 
 @dataclass
@@ -85,6 +98,10 @@ class Renderer:
     """The numbers of nodes of the script that something else stands for."""
     named: dict[str, tuple[int, Path]] = field(default_factory=dict)
     """The keys of the origins of what `before` makes, by their names."""
+    root: ast.expr | None = None
+    """The name of the script for which a value is being rendered."""
+    claims: list[Claim] = field(default_factory=list)
+    """The values that stand for names of the script."""
     written: frozenset[str] = frozenset()
     """Attributes, and what has entries, that the statements set: they are read where they are, as `meter.n`."""
     counters: frozenset[str] = frozenset()
@@ -308,7 +325,13 @@ class _Pass(ast.NodeTransformer):
         name = node.id if isinstance(node, ast.Name) else last_name(node) or _entry_name(node)
         if not known or found.item or found.path or self.depth > _DEEPEST:
             return self._unseen(node, name, found)
-        return self._made(name, found, self.tracer.changed(node, self.scope))
+        if self.depth == 0:
+            self.to.root = node
+        claim = Claim(node, found.node, self.tracer.steps(node, self.scope), self.to.root)
+        made = self._made(name, found, self.tracer.changed(node, self.scope))
+        if not (isinstance(made, ast.Name) and made.id in self.to.missing):
+            self.to.claims.append(claim)
+        return made
 
     def _is_role(self, node: ast.expr) -> bool:
         found = self._origin(node)
@@ -433,6 +456,8 @@ class _Pass(ast.NodeTransformer):
                 inner = _Pass(self.to, found.scope, self.depth + 1)
                 value = inner.visit(deepcopy(bound[key][-1].value))
                 path = f"{last_name(found.node)}.{key.partition('.')[2]}"
+                if ast.unparse(value) == path:  # it is set to what it is
+                    self.to.places |= {place_of_node(bound[key][-1].value)} - {-1}
                 if ast.unparse(value) != path and not bound[key][-1].path:
                     target = ast.parse(key, mode="eval").body
                     assert isinstance(target, ast.Attribute)

@@ -18,6 +18,7 @@ from ddpbench.launch.own_class.bindings import (
     bindings_of,
     changes_of,
     key_of,
+    simple_statements,
 )
 from ddpbench.launch.own_class.draws import is_another, is_layer
 from ddpbench.launch.own_class.entries import is_told_apart
@@ -61,6 +62,18 @@ class Origin:
         return id(self.node), self.path
 
 
+@dataclass(frozen=True)
+class Step:
+    """A name that a value goes through: where it is read, and the binding that is followed; None for an entry's."""
+
+    key: str
+    scope: Scope
+    line: int
+    binding: Binding | None
+    holds: bool = True
+    """False for the name of an object whose attribute or entry is read: that one is another step."""
+
+
 class Tracer:
     """Follows values through a script."""
 
@@ -71,6 +84,10 @@ class Tracer:
         self._changes_in: dict[int, dict[str, list[Change]]] = {}
         self._way: list[tuple[str, Scope, int]] = []
         """The names that the value last traced went through, each with its scope and the line at which it is read."""
+        self._taken: dict[tuple[str, int, int], Binding] = {}
+        """The binding that was followed for a name of the way, by that, its scope and its line."""
+        self.trains_by: dict[int, tuple[ast.Call, Scope]] = {}
+        """The call, with its function, by which a function trains, by the function's id."""
         self._loops: dict[int, ast.For] = {}
         self.enclosing: dict[int, Scope] = {}
         """The function in which a function is defined, by the id of that one."""
@@ -117,7 +134,7 @@ class Tracer:
         found = Origin(node, scope)
         if depth > _DEEPEST:
             return found
-        inner = self._unwrapped(node, scope)
+        inner = self.unwrapped(node, scope)
         if inner is not None:
             return self.trace(inner, scope, depth + 1)
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
@@ -138,6 +155,23 @@ class Tracer:
             return found
         return self._traced_name(key_of(node), scope, depth, getattr(node, "lineno", 0)) or found
 
+    def _pass(self, key: str, scope: Scope, line: int, binding: Binding) -> None:
+        self._way.append((key, scope, line))
+        self._taken[key, id(scope.node), line] = binding
+
+    def steps(self, node: ast.expr, scope: Scope) -> tuple[Step, ...]:
+        """Return the names that a value goes through from where it is read, each with the binding that is followed."""
+        self._way.clear()
+        self.trace(node, scope)
+        found: list[Step] = []
+        for key, where, line in self._way:
+            own = self._taken.get((key, id(where.node), line))
+            found.append(Step(key, where, line, own))
+            base = key.partition("[")[0].partition(".")[0]
+            if own is None and base != key and (base, id(where.node), line) in self._taken:
+                found.append(Step(base, where, line, self._taken[base, id(where.node), line], holds=False))
+        return tuple(found)
+
     def _traced_name(
         self, key: str, scope: Scope, depth: int, line: int = 0, read: int | None = None
     ) -> Origin | None:
@@ -145,7 +179,7 @@ class Tracer:
         if "." in key:
             return self._traced_attribute(key, scope, depth, line)
         for binding in self._chosen(key, scope, depth, line, line if read is None else read):
-            self._way.append((key, scope, line))
+            self._pass(key, scope, line, binding)
             return self._of(binding, scope, depth)
         if not isinstance(scope.node, ast.Module):
             argument = self._argument(key, scope)
@@ -166,7 +200,7 @@ class Tracer:
             for binding in self._chosen(key, method, depth, read=read):
                 if self._is_set_again(key, binding, method, methods, depth):
                     return None  # it is what the object has by then
-                self._way.append((key, method, read))
+                self._pass(key, method, read, binding)
                 return self._of(binding, method, depth)
         for each in scope.own.body:
             if isinstance(each, ast.Assign) and key.partition(".")[2] in map(key_of, each.targets):
@@ -319,7 +353,7 @@ class Tracer:
 
     def _takes(self, change: Change, scope: Scope) -> bool:
         """Return whether a change is made with the script's defaults, and is more than a move or a wrapper."""
-        moves = change.value is not None and self._unwrapped(change.value, scope) is not None
+        moves = change.value is not None and self.unwrapped(change.value, scope) is not None
         return not moves and not self.is_untaken(change.tests, scope, 0)
 
     def _is_around(self, line: int, binding: Binding) -> bool:
@@ -349,7 +383,7 @@ class Tracer:
             return call.args[binding.path[0]] if binding.path[0] < len(call.args) else None
         return None
 
-    def _unwrapped(self, node: ast.expr, scope: Scope) -> ast.expr | None:
+    def unwrapped(self, node: ast.expr, scope: Scope) -> ast.expr | None:
         if not isinstance(node, ast.Call):
             return None
         if isinstance(node.func, ast.Attribute) and node.func.attr in MOVES:
@@ -373,7 +407,8 @@ class Tracer:
             return None
         if scope.own is not None and id(scope.node) not in self.enclosing:
             names = names[1:]
-        calls = [(scope.call, scope.caller)] if scope.call else self.calls(scope)
+        known = (scope.call, scope.caller) if scope.call else self.trains_by.get(id(scope.node))
+        calls = [known] if known is not None else self.calls(scope)
         for call, caller in calls[:1]:
             if call is None or caller is None:
                 continue
@@ -411,15 +446,31 @@ class Tracer:
         if not isinstance(found.node, ast.Call) or not isinstance(found.node.func, ast.Name):
             return None
         function = self.script.functions.get(found.node.func.id)
-        returned = [] if function is None else returned_by(function)
-        if function is None or not returned:
+        if function is None:
             return None
         scope = Scope(function, None, found.node, found.scope)
-        value, path = returned[-1], found.path
+        value, path = self._returned(function, scope), found.path
+        if value is None:
+            return None
         while path and isinstance(value, ast.Tuple | ast.List) and path[0] < len(value.elts):
             value, path = value.elts[path[0]], path[1:]
         inner = self.trace(value, scope)
         return Origin(inner.node, inner.scope, inner.path + path)
+
+    def _returned(self, function: Function, scope: Scope) -> ast.expr | None:
+        """Return what a call returns, by the conditions that its arguments decide; None where that is not known."""
+        found: dict[str, ast.expr] = {}
+        for statement, tests, _ in simple_statements(function.body):
+            if (
+                not isinstance(statement, ast.Return)
+                or statement.value is None
+                or self.is_untaken(tests, scope)
+            ):
+                continue
+            found.setdefault(ast.unparse(statement.value), statement.value)
+            if self.is_taken(tests, scope):
+                break
+        return next(iter(found.values())) if len(found) == 1 else None
 
     def attribute(self, node: ast.Attribute, scope: Scope, depth: int = 0) -> Origin | None:
         """Return the default of an argparse option, or the value in a configuration; None where it is neither."""
@@ -427,7 +478,7 @@ class Tracer:
             return None
         read = getattr(node, "lineno", 0)  # none where it was put together here
         for binding in self._chosen(key_of(node), scope, depth, read=read) if key_of(node) else ():
-            self._way.append((key_of(node), scope, read))
+            self._pass(key_of(node), scope, read, binding)
             return Origin(binding.value, scope, binding.path)
         passed = len(self._way)
         holder = self.trace(node.value, scope, depth + 1)
@@ -453,10 +504,37 @@ class Tracer:
             parsed = inner is not None and last_name(inner.node) == "parse_args"
             return self._option(name) if parsed else None
         found = self.script.classes.get(made)
-        return None if found is None else self._keyword(holder, name) or self._field(found, name)
+        return None if found is None else self._given_field(holder.node, holder.scope, found, name)
+
+    def _given_field(self, call: ast.Call, scope: Scope, found: ast.ClassDef, name: str) -> Origin | None:
+        """Return what an object of a class has under a name, by the arguments that it is made with."""
+        holder = Origin(call, scope)
+        if any(each.arg is None for each in call.keywords):
+            return None
+        own = {getattr(each, "name", "") for each in found.body}
+        if call.args and "__init__" not in own:
+            fields = [
+                key_of(each.target)
+                for each in found.body
+                if isinstance(each, ast.AnnAssign) and key_of(each.target)
+            ]
+            placed = dict(zip(fields, call.args, strict=False))
+            if found.bases or name not in fields or any(isinstance(e, ast.Starred) for e in placed.values()):
+                return None
+            if name in placed:
+                return Origin(placed[name], scope)
+        if any(
+            each.own is found and self._sets(each, name)
+            for each in self.scopes
+            if _name(each) == "__post_init__"
+        ):
+            return None
+        return self._keyword(holder, name) or self._field(found, name)
 
     def _keyword(self, holder: Origin, name: str) -> Origin | None:
         assert isinstance(holder.node, ast.Call)
+        if any(each.arg is None for each in holder.node.keywords):
+            return None  # it may be one of those
         for each in holder.node.keywords:
             if each.arg == name:
                 return Origin(each.value, holder.scope)
@@ -496,29 +574,36 @@ class Tracer:
             for node in here(scope.node.body):
                 if not isinstance(node, ast.Call):
                     continue
-                if last_name(node) in ("parse_args", "parse_known_args") and _names_option(node, name):
+                parses = last_name(node) in ("parse_args", "parse_known_args")
+                if parses and (
+                    _names_option(node, name) or any(each.arg == "namespace" for each in node.keywords)
+                ):
                     return None  # as `--lr` in the script's own list: it is for argparse to say what it gives
                 set_ = {each.arg: each.value for each in node.keywords}
                 if last_name(node) == "set_defaults" and name in set_:
                     return Origin(set_[name], scope)
-        for scope in self.scopes:
-            for node in here(scope.node.body):
-                if isinstance(node, ast.Call) and last_name(node) == "add_argument" and name in _dests(node):
-                    given = {each.arg: each.value for each in node.keywords}
-                    if "default" in given:
-                        return Origin(given["default"], scope)
-                    action = given.get("action")
-                    stored = {"store_true": False, "store_false": True}
-                    if isinstance(action, ast.Constant) and action.value in stored:
-                        return Origin(ast.Constant(stored[str(action.value)]), scope)
-                    return None
-        return None
+        found = [
+            (node, scope)
+            for scope in self.scopes
+            for node in here(scope.node.body)
+            if isinstance(node, ast.Call) and last_name(node) == "add_argument" and name in _dests(node)
+        ]
+        given = [
+            {each.arg: ast.dump(each.value) for each in node.keywords if each.arg != "help"}
+            for node, _ in found
+        ]
+        if not found or any(each != given[0] for each in given):
+            return None  # of several parsers, it may be any
+        node, scope = found[0]
+        return _default_of_option(node, scope)
 
     def _entry(self, holder: Origin, name: object) -> ast.expr | None:
         """Return a dictionary's value under a key, where it is written out."""
         if isinstance(holder.node, ast.Dict):
-            for key, value in zip(holder.node.keys, holder.node.values, strict=True):
-                if isinstance(key, ast.Constant) and key.value == name:
+            for key, value in reversed(list(zip(holder.node.keys, holder.node.values, strict=True))):
+                if not isinstance(key, ast.Constant):
+                    return None  # it may be this one
+                if key.value == name:
                     return value
         if isinstance(holder.node, ast.Call) and last_name(holder.node) == "dict" and isinstance(name, str):
             found = self._keyword(holder, name)
@@ -554,8 +639,10 @@ class Tracer:
             known, left = self._literal(test.left, scope, depth)
             also, right = self._literal(test.comparators[0], scope, depth)
             equality = isinstance(test.ops[0], ast.Eq | ast.NotEq | ast.Is | ast.IsNot)
+            if known and also and not equality:
+                return _ordered(test.ops[0], left, right)
             equal = bool(left == right) is isinstance(test.ops[0], ast.Eq | ast.Is)
-            return equal if known and also and equality else None
+            return equal if known and also else None
         if isinstance(test, ast.Name):  # of a comparison: `ddp = int(os.environ.get("RANK", -1)) != -1`
             named = self.trace(test, scope, depth + 1)
             if isinstance(named.node, ast.Compare | ast.BoolOp) and not named.path:
@@ -628,6 +715,26 @@ class Tracer:
             return False, None
 
 
+def _name(scope: Scope) -> str:
+    return getattr(scope.node, "name", "")
+
+
+def _ordered(operator: ast.cmpop, left: object, right: object) -> bool | None:
+    """Return how two numbers compare; None for anything but numbers, or another comparison."""
+    if not isinstance(left, int | float) or not isinstance(right, int | float):
+        return None
+    match operator:
+        case ast.Lt():
+            return left < right
+        case ast.LtE():
+            return left <= right
+        case ast.Gt():
+            return left > right
+        case ast.GtE():
+            return left >= right
+    return None
+
+
 def _of_environment(node: ast.expr) -> tuple[object] | None:
     """Return what a variable that says a rank's place is where there is none: `int(os.environ.get("RANK", -1))`."""
     if isinstance(node, ast.Call) and last_name(node) in ("int", "str", "bool") and len(node.args) == 1:
@@ -679,6 +786,22 @@ def _default_of_field(value: ast.Call) -> ast.expr | None:
     if isinstance(default, ast.Constant) and default.value is ...:  # how pydantic says that it must be given
         return None
     return default if factory is None else ast.Call(factory, [], [])
+
+
+def _default_of_option(call: ast.Call, scope: Scope) -> Origin | None:
+    """Return what an option is where the command line does not have it: a text is given to its type."""
+    given = {each.arg: each.value for each in call.keywords}
+    default, kind = given.get("default"), given.get("type")
+    if default is not None:
+        text = isinstance(default, ast.Constant) and isinstance(default.value, str)
+        if text and kind is not None and not (isinstance(kind, ast.Name) and kind.id == "str"):
+            return Origin(ast.copy_location(ast.Call(kind, [default], []), default), scope)
+        return Origin(default, scope)
+    action = given.get("action")
+    stored = {"store_true": False, "store_false": True}
+    if isinstance(action, ast.Constant) and action.value in stored:
+        return Origin(ast.copy_location(ast.Constant(stored[str(action.value)]), call), scope)
+    return None
 
 
 def _names_option(call: ast.Call, name: str) -> bool:

@@ -9,15 +9,16 @@ from traceback import walk_tb
 
 from ddpbench.errors import RequestError
 from ddpbench.launch.own_class.bindings import Change, Path, Scope, key_of
-from ddpbench.launch.own_class.checking import unknown_names
+from ddpbench.launch.own_class.checking import free_names, unknown_names
 from ddpbench.launch.own_class.draws import is_another
-from ddpbench.launch.own_class.dropped import Dropped, Leavings, Setting, Taken, summary
+from ddpbench.launch.own_class.dropped import Dropped, Leavings, Setting, Taken, names_read, summary
 from ddpbench.launch.own_class.effects import Effect, Effects
 from ddpbench.launch.own_class.hanging import read_by
 from ddpbench.launch.own_class.insertion import NAME
 from ddpbench.launch.own_class.loop_methods import LoopMethods
 from ddpbench.launch.own_class.loops import other_trainings
 from ddpbench.launch.own_class.models import Loader, dataset_by_name, is_module, loader_of, model_by_name
+from ddpbench.launch.own_class.module_names import ModuleNames
 from ddpbench.launch.own_class.rendering import Renderer
 from ddpbench.launch.own_class.script import Script, here, in_step, last_name, place_of_node, required
 from ddpbench.launch.own_class.source import Method, at_path, comment_of, name_of, source_of
@@ -87,6 +88,10 @@ class Written:
         ]
         comments = [comment for line in lines for comment in comment_of(line)]
         return "\n".join([head, *comments, rest])
+
+
+def _first_line(node: ast.stmt) -> str:
+    return " ".join(ast.unparse(node).splitlines()[0].split())
 
 
 def in_toml(setting: Setting) -> str:
@@ -191,15 +196,15 @@ class _Writer(LoopMethods, UpdateMethods):
             models,
             frozenset(self.opened),
         )
-        guarded = self.script.guard.body if self.script.guard else []
-        left = Leavings(self.script, self.tracer, taken, [*self.ends, *guarded])
+        left = Leavings(self.script, self.tracer, taken, self._not_imported())
         if self.pieces is not None and self.loop is not None:
             left.setting("options.ddp.accumulate", self.pieces, self.loop.body_scope, self.loop.node.lineno)
         return Written(
             text,
             self.left,
             notes=self.notes,
-            is_open=any(each.is_open for each in [*made, *methods]),
+            is_open=any(each.is_open for each in [*made, *methods])
+            or any("batch = ..." in each for each in batch),
             dropped=left.dropped,
             settings=list({(each.key, each.value): each for each in left.settings}.values()),
             ends=self.ends,
@@ -238,9 +243,12 @@ class _Writer(LoopMethods, UpdateMethods):
             loaders={self.batch.loader.key} if self.batch.loader is not None else set(),
             names=names,
         )
+        seen = set(self.opened)
         for each in found.all([each for mine in owners.values() for each in mine], self.used):
+            seen.add(each.node.lineno)
             if each.node.lineno not in self.opened:
                 methods = self._opened_for(methods, each)
+        methods = self._with_unknown(methods, made, batch, frozenset(found.trunk), seen)
         keys = {each.key for each in self.models.values()}
         scope = self.loop.scope
         for statement in put_into_evaluation(
@@ -249,6 +257,54 @@ class _Writer(LoopMethods, UpdateMethods):
             methods = self._opened_for(methods, Effect(statement, "model", statement.value))
             self.opened.add(statement.lineno)
         return self._with_evaluation(methods, self.loop.body_scope)
+
+    def _with_unknown(
+        self,
+        methods: list[Method],
+        made: list[Method],
+        batch: list[str],
+        trunk: frozenset[int],
+        seen: set[int],
+    ) -> list[Method]:
+        """Return the methods with a line to fill in for each statement that may make a value of theirs another one."""
+        assert self.loop is not None
+        trees = [ast.parse("\n".join([f"class {NAME}:", *each.text])) for each in [*methods, *made]]
+        free = set().union(
+            *map(free_names, [*trees, ast.parse("\n".join([f"class {NAME}:", *batch, "    pass"]))])
+        )
+        unchanged = ModuleNames(
+            self.tracer, self.loop, trunk=trunk, places=self.places, names=free, ends=self._not_imported()
+        )
+        found = [(name, each) for name, claim in self.claims for each in unchanged.of(claim)]
+        for name, each in unchanged.of_module(trees):
+            mine = [m.name for m, tree in zip(methods, trees, strict=False) if self._reads(tree, name)]
+            of_batch = any(
+                isinstance(e, ast.Name) and e.id == name
+                for line in batch
+                for e in ast.walk(ast.parse(line.strip()))
+            )
+            found.append((next(iter(mine), "batch" if of_batch else "step"), each))
+        found += [("model", each) for each in unchanged.by_names()]
+        for name, each in found:
+            if each.lineno in seen:
+                continue
+            seen.add(each.lineno)
+            if name == "batch":
+                batch[:] = [f"    batch = ...  # what line {each.lineno} makes it: {_first_line(each)}"]
+                self.left.append(f"batch: say what it is after line {each.lineno}: `{_first_line(each)}`.")
+                continue
+            part = name if any(m.name == name for m in methods) else "step"
+            methods = self._opened_for(methods, Effect(each, part, each))
+        return methods
+
+    def _reads(self, tree: ast.AST, name: str) -> bool:
+        """Return whether a method reads a name of the module, by itself or in a function that it calls."""
+        names = free_names(tree)
+        return name in names | names_read(self.script, names)
+
+    def _not_imported(self) -> list[ast.stmt]:
+        """Return the statements of the top level that do not run when the module is imported."""
+        return [*self.ends, *(self.script.guard.body if self.script.guard else [])]
 
     def _with_evaluation(self, methods: list[Method], scope: Scope) -> list[Method]:
         """Return the methods with a line to fill in where a step computes something in evaluation."""
@@ -481,6 +537,7 @@ class _Writer(LoopMethods, UpdateMethods):
             pieces = renderer.render(self.pieces, self.loop.body_scope)
             made = ast.BinOp(made, ast.Mult(), pieces)
         self._take(made)
+        self.claims += [("batch", each) for each in renderer.claims]
         unknown = unknown_names(made, self.known)
         if (
             renderer.missing

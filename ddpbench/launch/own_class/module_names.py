@@ -1,0 +1,213 @@
+"""Finds what changes, once the module is imported, a name of it that the class reads as it is."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from ddpbench.launch.own_class.bindings import key_of
+from ddpbench.launch.own_class.draws import is_generator
+from ddpbench.launch.own_class.immutable import dotted
+from ddpbench.launch.own_class.script import last_name, place_of_node
+from ddpbench.launch.own_class.tracing import default_of, parameters_of
+from ddpbench.launch.own_class.unchanged import Unchanged
+from ddpbench.launch.own_class.variables import Variable
+
+
+class ModuleNames(Unchanged):
+    """Finds it."""
+
+    def of_module(self, texts: Iterable[ast.AST]) -> list[tuple[str, ast.stmt]]:
+        """Return the statements, each with a name, that change after the import what the class reads of the module.
+
+        `texts` are its methods.
+        """
+        nodes = [*texts, *self._reached(self.names)]
+        reads = self.names | {
+            each.id
+            for node in nodes
+            for each in ast.walk(node)
+            if isinstance(each, ast.Name)
+            and id(each) in self.variables.above
+            and self.variables.of(each).scope == id(self.script.tree)
+        }
+        found: list[tuple[str, ast.stmt]] = []
+        for name in sorted(reads & self.script.importable):
+            variable = Variable(id(self.script.tree), name)
+            sites = list(self._rebound(variable))
+            parts = _parts_read(nodes, name)
+            if name in self.values.imports:
+                sites += self._patched(name, nodes)
+            elif self._is_defined(name):
+                sites += [each for each in self.uses.changes(variable, None, None) if _is_patch(each)]
+                sites += self._set_on_class(name)
+                sites += self._called_again(name)
+            else:
+                value = self._value_of(variable)
+                if value is None or not (self.values.is_immutable(value) or is_generator(value)):
+                    for part in parts:
+                        sites += self.uses.changes(variable, part, value)
+            found += [(name, each) for each in self._after_import(sites, self._reads_of(variable, nodes))]
+        return found
+
+    def _reads_of(self, variable: Variable, nodes: list[ast.AST]) -> list[ast.AST]:
+        """Return where the script reads a name that the class reads, too; none where that is not seen."""
+        within = {id(each) for node in nodes for each in ast.walk(node)}
+        uses = [each for each in self.variables.uses.get(variable, ()) if isinstance(each.ctx, ast.Load)]
+        return [each for each in uses if id(each) in within or place_of_node(each) in self.places]
+
+    def _is_defined(self, name: str) -> bool:
+        return name in self.script.functions or name in self.script.classes
+
+    def _rebound(self, variable: Variable) -> Iterator[ast.AST]:
+        for use in self.variables.uses.get(variable, ()):
+            if not isinstance(use.ctx, ast.Load):
+                yield use
+
+    def _after_import(self, sites: Iterable[ast.AST], reads: list[ast.AST]) -> Iterator[ast.stmt]:
+        """Yield the statements that run once the module is imported, and before the last of `reads`, of some places."""
+        for site in sites:
+            for each in self._called_from(site, 0):
+                statement = self.variables.statement(each)
+                last = reads or [self.loop.stands or self.loop.node]
+                if self._is_imported(each) or all(self._is_after(each, read) for read in last):
+                    continue
+                if (id(each) in self._body or id(statement) in self._body) and self._is_taken(statement):
+                    continue
+                yield statement
+
+    def _is_imported(self, node: ast.AST) -> bool:
+        """Return whether a statement runs when the module is imported."""
+        way = [node, *self.variables.around(node)]
+        inside = any(
+            isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) for each in way[1:]
+        )
+        return not inside and not any(each is self.script.guard or each in self.ends for each in way)
+
+    def _patched(self, name: str, nodes: list[ast.AST]) -> Iterator[ast.AST]:
+        """Yield what sets an attribute or an entry of a module that the class reads by that name, or of its parts."""
+        imports = self.values.imports
+        whole = imports[name]
+        reads = {
+            path for node in nodes for each in ast.walk(node) if (path := dotted(each, imports)) is not None
+        }
+        outermost = {each for each in reads if not any(other.startswith(f"{each}.") for other in reads)}
+        for node in ast.walk(self.script.tree):
+            owner, attribute = _set_by(node)
+            path = dotted(owner, imports) if owner is not None else None
+            if path is None or not (path == whole or path.startswith(f"{whole}.") or whole.startswith(path)):
+                continue
+            target = f"{path}.{attribute}" if attribute else path
+            read = path in outermost or any(each == target or each.startswith(f"{target}.") for each in reads)
+            if read and (path != "os.environ" or self._reads_variable(node, nodes)):
+                yield node
+
+    def _reads_variable(self, node: ast.AST, nodes: list[ast.AST]) -> bool:
+        """Return whether the class reads a variable of the environment that a statement sets."""
+        texts = {
+            each.value for each in ast.walk(self.variables.statement(node)) if isinstance(each, ast.Constant)
+        }
+        return any(
+            isinstance(inner, ast.Constant) and inner.value in texts
+            for whole in nodes
+            for each in ast.walk(whole)
+            if isinstance(each, ast.Call | ast.Subscript) and "environ" in ast.unparse(each)
+            for inner in ast.walk(each)
+        )
+
+    def _set_on_class(self, name: str) -> Iterator[ast.AST]:
+        """Yield what sets an attribute of a class by way of an object: `type(c).lr = 1`, `cls.lr = 1`."""
+        own = self.script.classes.get(name)
+        for node in ast.walk(self.script.tree) if own is not None else ():
+            if not isinstance(node, ast.Attribute) or isinstance(node.ctx, ast.Load):
+                continue
+            of = node.value
+            by_type = isinstance(of, ast.Call) and last_name(of) == "type"
+            by_class = isinstance(of, ast.Attribute) and of.attr == "__class__"
+            inside = (
+                isinstance(of, ast.Name)
+                and of.id == "cls"
+                and any(each is own for each in self.variables.around(node))
+            )
+            if by_type or by_class or inside:
+                yield node
+
+    def _called_again(self, name: str) -> list[ast.AST]:
+        """Return the calls of a function that changes the default of a parameter, where the script has several."""
+        calls = self.variables.calls.get(name, [])
+        function = self.script.functions.get(name)
+        if function is None or len(calls) < 2:
+            return []
+        for parameter in parameters_of(function):
+            default = default_of(function, parameter)
+            if default is None or self.values.is_immutable(default):
+                continue
+            if self.uses.changes(self.variables.named(parameter, function), None, default):
+                return [each for each in calls if not self._is_taken(self.variables.statement(each))]
+        return []
+
+    def by_names(self) -> Iterator[ast.stmt]:
+        """Yield the statements after the import that may set any name of the module: `globals()["lr"] = 1`, `exec`."""
+        for call in (each for each in ast.walk(self.script.tree) if isinstance(each, ast.Call)):
+            name = call.func.id if isinstance(call.func, ast.Name) else ""
+            parent = self.variables.above.get(id(call))
+            stores = isinstance(parent, ast.Subscript) and not isinstance(parent.ctx, ast.Load)
+            updates = isinstance(parent, ast.Attribute) and parent.attr in (
+                "update",
+                "setdefault",
+                "pop",
+                "__setitem__",
+            )
+            kept = isinstance(parent, ast.Assign | ast.NamedExpr)
+            if name == "exec" or (
+                name in ("globals", "vars") and not call.args and (stores or updates or kept)
+            ):
+                yield from self._after_import([call], [])
+
+
+def _is_patch(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) or (
+        isinstance(node, ast.Call) and last_name(node) in ("setattr", "delattr")
+    )
+
+
+def _set_by(node: ast.AST) -> tuple[ast.expr | None, str]:
+    """Return what a node sets an attribute or an entry of, and the attribute's name."""
+    match node:
+        case ast.Attribute() if not isinstance(node.ctx, ast.Load):
+            return node.value, node.attr
+        case ast.Subscript() if not isinstance(node.ctx, ast.Load):
+            return node.value, ""
+        case ast.Call(args=[owner, ast.Constant(value=str() as name), *_]) if last_name(node) == "setattr":
+            return owner, name
+        case ast.Call(func=ast.Attribute() as func) if (
+            func.attr in ("update", "setdefault") and key_of(func.value) == "os.environ"
+        ):
+            return func.value, ""
+    return None, ""
+
+
+def _parts_read(nodes: list[ast.AST], name: str) -> list[str | None]:
+    """Return the entries or attributes of a name that nodes read; None among them where one reads all of it."""
+    found: set[str | None] = set()
+    for node in nodes:
+        held: set[int] = set()
+        for each in ast.walk(node):
+            value = getattr(each, "value", None)
+            if not (
+                isinstance(each, ast.Attribute | ast.Subscript)
+                and isinstance(value, ast.Name)
+                and value.id == name
+            ):
+                continue
+            if isinstance(each, ast.Attribute):
+                found.add(each.attr if isinstance(each.ctx, ast.Load) else None)
+                held.add(id(value))
+            elif isinstance(each.slice, ast.Constant):
+                found.add(str(each.slice.value))
+                held.add(id(value))
+        if any(isinstance(e, ast.Name) and e.id == name and id(e) not in held for e in ast.walk(node)):
+            found.add(None)
+    if None in found or not found:
+        return [None]
+    return [*sorted(each for each in found if each is not None)]

@@ -1,0 +1,139 @@
+"""Says when a script runs its statements: before the training, in each step, or once a value has been read."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection
+
+from ddpbench.launch.own_class.dropped import names_read
+from ddpbench.launch.own_class.immutable import Values
+from ddpbench.launch.own_class.loops import TrainingLoop
+from ddpbench.launch.own_class.script import Script, place_of_node
+from ddpbench.launch.own_class.tracing import Tracer
+from ddpbench.launch.own_class.uses import Uses
+from ddpbench.launch.own_class.variables import Variables
+
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_DEEPEST = 8
+
+
+class Sites:
+    """The statements of a script, by when they run and whether the class has them."""
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        loop: TrainingLoop,
+        *,
+        trunk: Collection[int],
+        places: Collection[int],
+        names: set[str],
+        ends: list[ast.stmt],
+    ) -> None:
+        """`trunk` are the ids of the functions that lead to the training, `places` those of what the class has.
+
+        `names` are those of the module that the class reads by themselves; `ends` are the statements of the top level
+        that do not run when the module is imported.
+        """
+        self.tracer, self.loop, self.trunk, self.places, self.ends = tracer, loop, trunk, places, ends
+        self.script: Script = tracer.script
+        self.variables = Variables(self.script)
+        self.values = Values(self.script, self.variables)
+        self.uses = Uses(self.variables, self.values)
+        self.names = names & self.script.importable
+        """The names of the module that the class reads by themselves."""
+        self._called = {id(each) for each in self._reached(self.names)}
+        self._body = {
+            id(each) for body in (loop.body, [loop.node]) for part in body for each in ast.walk(part)
+        }
+
+    def _holds(self, block: ast.If, statement: ast.stmt) -> bool | None:
+        """Return whether a statement under a condition runs; None where that is not known."""
+        if block is self.script.guard:
+            return True
+        own = self.variables.function(block)
+        scope = next((each for each in self.tracer.scopes if each.node is own), None)
+        held = self.tracer.holds(block.test, scope) if scope is not None else None
+        inside = any(each is statement for part in block.body for each in ast.walk(part))
+        return None if held is None else held is inside
+
+    def _gives_taken(self, site: ast.AST, statement: ast.Assign) -> bool:
+        """Return whether the class has what an assignment gives to one of its targets."""
+        value = statement.value
+        for target in statement.targets:
+            if isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
+                pairs = dict(zip(map(id, target.elts), value.elts, strict=False))
+                if id(site) in pairs:
+                    return place_of_node(pairs[id(site)]) in self.places
+        return self._is_taken(statement)
+
+    def _is_taken(self, statement: ast.stmt) -> bool:
+        value = getattr(statement, "value", None)
+        if any(id(each) in self._called for each in self.variables.around(statement)):
+            return True
+        return place_of_node(statement) in self.places or (
+            value is not None and place_of_node(value) in self.places
+        )
+
+    def _is_of_step(self, statement: ast.stmt) -> bool:
+        """Return whether a statement is one of a step, which the class has, too."""
+        return id(statement) in self._body and self._is_taken(statement)
+
+    def _is_after(self, site: ast.AST, read: ast.AST) -> bool:
+        """Return whether a statement runs once something has been read for the last time."""
+        own = self.variables.function(site)
+        reads = self._leading_to(read, own)
+        last = max((getattr(each, "end_lineno", 0) or 0 for each in reads), default=10**9)
+        around = {
+            id(each) for one in reads for each in self.variables.around(one) if isinstance(each, _LOOPS)
+        }
+        common = any(id(each) in around for each in self.variables.around(site))
+        return getattr(site, "lineno", 0) > last and not common
+
+    def _leading_to(self, node: ast.AST, function: ast.AST) -> list[ast.AST]:
+        """Return the nodes of a function that lead to another node: that one, or calls."""
+        found, todo, seen = [], [node], set[int]()
+        while todo:
+            each = todo.pop()
+            own = self.variables.function(each)
+            if own is function:
+                found.append(each)
+            elif id(own) not in seen and not isinstance(own, ast.Module | ast.Lambda):
+                seen.add(id(own))
+                todo += self.variables.calls.get(own.name, [])
+        return found
+
+    def _called_from(self, site: ast.AST, depth: int) -> list[ast.AST]:
+        """Return where the script has a statement done: in its place, or at the calls of its function."""
+        own = self.variables.function(site)
+        if (
+            isinstance(own, ast.Module | ast.Lambda)
+            or id(own) in self.trunk
+            or depth > _DEEPEST
+            or id(site) in self._body
+        ):
+            return [site]
+        method = self.variables.above.get(id(own))
+        name = (
+            method.name
+            if isinstance(method, ast.ClassDef) and own.name in ("__init__", "__post_init__")
+            else own.name
+        )
+        calls = self.variables.calls.get(name, [])
+        if not calls:
+            mentioned = any(
+                (isinstance(each, ast.Name) and each.id == name)
+                or (isinstance(each, ast.Attribute) and each.attr == name)
+                for each in ast.walk(self.script.tree)
+            )
+            return [site] if mentioned or name.startswith("__") or name == "forward" else []
+        inside = [each for each in calls if own not in self.variables.around(each)]
+        return [outer for call in inside for outer in self._called_from(call, depth + 1)]
+
+    def _reached(self, names: set[str]) -> list[ast.AST]:
+        found = names | names_read(self.script, names)
+        return [
+            each
+            for each in (*self.script.functions.values(), *self.script.classes.values())
+            if each.name in found
+        ]

@@ -1,0 +1,240 @@
+"""Finds the statements of a script by which a value in the class may be another one than in the script."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ddpbench.launch.own_class.bindings import key_of
+from ddpbench.launch.own_class.draws import is_generator
+from ddpbench.launch.own_class.flow import Flow, bound_elsewhere
+from ddpbench.launch.own_class.rendering import Claim
+from ddpbench.launch.own_class.script import here, last_name
+from ddpbench.launch.own_class.sites import Sites
+from ddpbench.launch.own_class.tracing import Step, parameters_of
+from ddpbench.launch.own_class.variables import Variable
+
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_COPIES = frozenset(
+    {"dict", "list", "tuple", "set", "sorted", "deepcopy", "float", "int", "str", "len", "sum", "min", "max"}
+)
+_BLOCKS = (ast.If, ast.Try, ast.For, ast.AsyncFor, ast.While)
+_DEFAULT = -1
+"""In place of a statement: what an attribute is where nothing sets it."""
+
+
+class Unchanged(Sites):
+    """Finds the statements that a class would have to have, too."""
+
+    def of(self, claim: Claim) -> list[ast.stmt]:
+        """Return the statements by which a value may be another one than the class has."""
+        found: list[ast.stmt] = []
+        read = self.variables.original(claim.node)
+        for number, step in enumerate(claim.steps):
+            found += self._set_otherwise(step, read if number == 0 else None)
+        if not found and not is_generator(claim.made):
+            for step in claim.steps:
+                found += self._changed(step, self._last_read(claim)) if step.holds else ()
+            found += self._drawn_before(claim, read)
+        return found
+
+    def _last_read(self, claim: Claim) -> ast.AST:
+        """Return the place that reads a value last: that of what holds it, where that has no copy."""
+        read = self.variables.original(claim.node)
+        parent = self.variables.above.get(id(read))
+        copied = isinstance(parent, ast.Call) and last_name(parent) in _COPIES
+        if claim.root is None or copied or isinstance(parent, ast.keyword | ast.Dict | ast.BinOp):
+            return read
+        return self.variables.original(claim.root)
+
+    def _drawn_before(self, claim: Claim, read: ast.AST) -> list[ast.stmt]:
+        """Return the other calls of a function that counts, or changes what it keeps: `tick = make(); tick()`."""
+        made = claim.made
+        if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Name):
+            return []
+        if not any(self._keeps(each) for each, _ in self.values.functions(made.func)):
+            return []
+        own = self.variables.statement(read)
+        steps = [
+            each
+            for each in claim.steps
+            if each.binding is not None and "." not in each.key and "[" not in each.key
+        ]
+        uses = [
+            use
+            for step in steps
+            for use in self.variables.uses.get(self.variables.named(step.key, step.scope.node), ())
+            if isinstance(use.ctx, ast.Load) and id(use) not in self._body
+        ]
+        others = [self.variables.statement(use) for use in uses]
+        return [each for each in others if each is not own and not self._is_after(each, read)]
+
+    def _keeps(self, function: ast.AST) -> bool:
+        """Return whether a function makes one that changes what it reads of it."""
+        inner = [
+            each
+            for each in ast.walk(function)
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and each is not function
+        ]
+        if any(isinstance(e, ast.Nonlocal) for each in inner for e in ast.walk(each)):
+            return True
+        names = {e.id for e in ast.walk(function) if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
+        changes = (
+            site
+            for name in sorted(names)
+            for site in self.uses.changes(self.variables.named(name, function), None, None)
+        )
+        return any(self.variables.function(site) in inner for site in changes)
+
+    def _set_otherwise(self, step: Step, read: ast.AST | None) -> list[ast.stmt]:
+        """Return the other statements that may have set a name by the place that reads it."""
+        key, node = step.key.partition("[")[0], step.scope.node
+        base, _, attribute = key.partition(".")
+        if base in ("self", "cls"):
+            return []
+        flow = self._flow(key, step)
+        begun = frozenset({_DEFAULT} if attribute or self._is_parameter(base, node) else ())
+        inner = self._is_inner(step, read)
+        at_end = flow.at_end(node.body, begun)
+        may = flow.found if flow.was_read and not inner else {*flow.bound} | (at_end & {_DEFAULT})
+        statements = [flow.bound[each] for each in may - {_DEFAULT}]
+        others = [each for each in statements if not self._is_own(each, step)]
+        if step.binding is None:
+            others = [each for each in others if not self._binds_base(each, base)]
+        elif step.binding.kind == "context" or _DEFAULT in may or (attribute and others):
+            others = [each for each in statements if not attribute or not self._binds_base(each, base)]
+        if step.binding is not None:
+            again = [each for inner in here(node.body) for each in bound_elsewhere(base, inner)]
+            asked = read if read is not None else step.binding.value
+            others += [each for each in again if not self._is_after(each, asked)]
+        return [
+            each
+            for each in others
+            if isinstance(each, ast.stmt) and not self._is_alike(each, step) and not self._is_of_step(each)
+        ]
+
+    def _flow(self, key: str, step: Step) -> Flow:
+        guard = self.script.guard
+
+        def holds(test: ast.expr) -> bool | None:
+            return True if guard is not None and test is guard.test else self.tracer.holds(test, step.scope)
+
+        def is_same(node: ast.stmt) -> bool:
+            value = node.value if isinstance(node, ast.Assign) else None
+            inner = value
+            while inner is not None and (unwrapped := self.tracer.unwrapped(inner, step.scope)) is not None:
+                inner = unwrapped
+            moved = inner is not None and inner is not value and key_of(inner) == key
+            library = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
+            return moved or (library and last_name(value) in ("prepare", "setup", "setup_dataloaders"))  # type: ignore[arg-type]
+
+        def read(node: ast.stmt) -> bool:
+            heads: list[ast.AST] = [node]
+            if isinstance(node, ast.If | ast.While):
+                heads = [node.test]
+            elif isinstance(node, ast.For | ast.AsyncFor):
+                heads = [node.iter]
+            elif isinstance(node, ast.With | ast.AsyncWith):
+                heads = [each.context_expr for each in node.items]
+            elif isinstance(
+                node, ast.Try | ast.Match | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+            ):
+                return False
+            return any(each.lineno <= step.line <= (each.end_lineno or 0) for each in heads)  # type: ignore[attr-defined]
+
+        return Flow(key, holds, is_same, read)
+
+    def _is_parameter(self, name: str, node: ast.AST) -> bool:
+        return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and name in parameters_of(node)
+
+    def _is_inner(self, step: Step, read: ast.AST | None) -> bool:
+        """Return whether a name is read in a function within the one that binds it."""
+        for each in self.variables.around(read) if read is not None else ():
+            if each is step.scope.node:
+                return False
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                return any(outer is step.scope.node for outer in self.variables.around(each))
+        return False
+
+    def _is_own(self, bound: ast.AST, step: Step) -> bool:
+        value = step.binding.value if step.binding is not None else None
+        return value is not None and any(each is value for each in ast.walk(bound))
+
+    def _binds_base(self, node: ast.AST, base: str) -> bool:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
+        return any(isinstance(e, ast.Name) and e.id == base for t in targets for e in ast.walk(t))
+
+    def _is_alike(self, other: ast.stmt, step: Step) -> bool:
+        """Return whether another statement gives a name the same value, as in each branch of a condition."""
+        value = getattr(other, "value", None)
+        if step.binding is None or not isinstance(other, ast.Assign) or value is None or step.binding.path:
+            return False
+        written = step.binding.value
+        return (
+            value is not written
+            and isinstance(written, ast.Constant)
+            and ast.dump(value) == ast.dump(written)
+        )
+
+    def _changed(self, step: Step, read: ast.AST) -> Iterator[ast.stmt]:
+        """Yield what changes the object that a name holds."""
+        key, _, entry = step.key.partition("[")
+        base, _, attribute = key.partition(".")
+        if base in ("self", "cls"):
+            return
+        variable = self.variables.named(base, step.scope.node)
+        part = attribute or entry.partition("]")[0].strip("'\"") or _entry_of(read, base)
+        value = step.binding.value if step.binding is not None and not attribute else self._value_of(variable)
+        if value is not None and (self.values.is_immutable(value) or is_generator(value)):
+            return
+        sites = self.uses.changes(variable, part or None, value)
+        if len(sites) == 1 and self._is_only_use(variable):
+            return
+        for site in sites:
+            for each in self._called_from(site, 0):
+                if not self._is_allowed(each, step, read, value):
+                    yield self.variables.statement(each)
+
+    def _value_of(self, variable: Variable) -> ast.expr | None:
+        """Return what a variable was last bound to by a plain assignment."""
+        for use in reversed(self.variables.uses.get(variable, ())):
+            made = self.variables.above[id(use)]
+            if (
+                isinstance(use.ctx, ast.Store)
+                and isinstance(made, ast.Assign | ast.AnnAssign)
+                and made.value is not None
+            ):
+                return made.value
+        return None
+
+    def _is_only_use(self, variable: Variable) -> bool:
+        reads = [each for each in self.variables.uses.get(variable, ()) if isinstance(each.ctx, ast.Load)]
+        around = [each for use in reads for each in self.variables.around(use)]
+        return len(reads) == 1 and not any(isinstance(each, _LOOPS) for each in around)
+
+    def _is_allowed(self, site: ast.AST, step: Step, read: ast.AST, value: ast.expr | None) -> bool:
+        """Return whether the class does the same, or the script never does it, or only once the value has been read."""
+        statement = self.variables.statement(site)
+        if id(site) in self._body or id(statement) in self._body:
+            return self._is_taken(statement) or not self.values.is_container(value)
+        blocks = [each for each in self.variables.around(statement) if isinstance(each, _BLOCKS)]
+        held = [self._holds(each, statement) if isinstance(each, ast.If) else None for each in blocks]
+        if False in held:
+            return True
+        if (
+            isinstance(statement, ast.Assign)
+            and key_of(site)
+            and all(held)
+            and self._gives_taken(site, statement)
+        ):
+            return True
+        return self._is_after(site, read)
+
+
+def _entry_of(node: ast.AST, base: str) -> str:
+    """Return the key under which an expression reads a name: `lr` of `given["lr"]`; empty for anything else."""
+    while isinstance(node, ast.Subscript) and not isinstance(node.value, ast.Name):
+        node = node.value
+    named = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == base
+    key = node.slice if isinstance(node, ast.Subscript) and named else None
+    return str(key.value) if isinstance(key, ast.Constant) else ""
