@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 from ddpbench.launch.own_class.bindings import key_of
 from ddpbench.launch.own_class.draws import is_generator
@@ -31,11 +32,11 @@ class ModuleNames(Unchanged):
             and id(each) in self.variables.above
             and self.variables.of(each).scope == id(self.script.tree)
         }
+        within = {id(each) for node in nodes for each in ast.walk(node)}
         found: list[tuple[str, ast.stmt]] = []
         for name in sorted(reads & self.script.importable):
             variable = Variable(id(self.script.tree), name)
             sites = list(self._rebound(variable))
-            parts = _parts_read(nodes, name)
             if name in self.values.imports:
                 sites += self._patched(name, nodes)
             elif self._is_defined(name):
@@ -44,15 +45,20 @@ class ModuleNames(Unchanged):
                 sites += self._called_again(name)
             else:
                 value = self._value_of(variable)
-                if value is None or not (self.values.is_immutable(value) or is_generator(value)):
-                    for part in parts:
-                        sites += self.uses.changes(variable, part, value)
-            found += [(name, each) for each in self._after_import(sites, self._reads_of(variable, nodes))]
+                for part in () if self._is_plain(variable) else _parts_read(nodes, name):
+                    sites += self.uses.changes(variable, part, value)
+            if sites:
+                reads_of = self._reads_of(variable, within)
+                found += [(name, each) for each in self._after_import(sites, reads_of)]
         return found
 
-    def _reads_of(self, variable: Variable, nodes: list[ast.AST]) -> list[ast.AST]:
+    def _is_plain(self, variable: Variable) -> bool:
+        """Return whether the value of a name cannot be changed, or is a generator of random numbers."""
+        value = self._value_of(variable)
+        return value is not None and (self.values.is_immutable(value) or is_generator(value))
+
+    def _reads_of(self, variable: Variable, within: set[int]) -> list[ast.AST]:
         """Return where the script reads a name that the class reads, too; none where that is not seen."""
-        within = {id(each) for node in nodes for each in ast.walk(node)}
         uses = [each for each in self.variables.uses.get(variable, ()) if isinstance(each.ctx, ast.Load)]
         return [each for each in uses if id(each) in within or place_of_node(each) in self.places]
 
@@ -92,15 +98,20 @@ class ModuleNames(Unchanged):
             path for node in nodes for each in ast.walk(node) if (path := dotted(each, imports)) is not None
         }
         outermost = {each for each in reads if not any(other.startswith(f"{each}.") for other in reads)}
-        for node in ast.walk(self.script.tree):
-            owner, attribute = _set_by(node)
-            path = dotted(owner, imports) if owner is not None else None
+        for node, owner, attribute in self._set:
+            path = dotted(owner, imports)
             if path is None or not (path == whole or path.startswith(f"{whole}.") or whole.startswith(path)):
                 continue
             target = f"{path}.{attribute}" if attribute else path
             read = path in outermost or any(each == target or each.startswith(f"{target}.") for each in reads)
             if read and (path != "os.environ" or self._reads_variable(node, nodes)):
                 yield node
+
+    @cached_property
+    def _set(self) -> list[tuple[ast.AST, ast.expr, str]]:
+        """The nodes that set an attribute or an entry, each with what it sets it of, and with the attribute's name."""
+        found = ((node, *_set_by(node)) for node in ast.walk(self.script.tree))
+        return [(node, owner, attribute) for node, owner, attribute in found if owner is not None]
 
     def _reads_variable(self, node: ast.AST, nodes: list[ast.AST]) -> bool:
         """Return whether the class reads a variable of the environment that a statement sets."""
@@ -118,10 +129,9 @@ class ModuleNames(Unchanged):
     def _set_on_class(self, name: str) -> Iterator[ast.AST]:
         """Yield what sets an attribute of a class by way of an object: `type(c).lr = 1`, `cls.lr = 1`."""
         own = self.script.classes.get(name)
-        for node in ast.walk(self.script.tree) if own is not None else ():
-            if not isinstance(node, ast.Attribute) or isinstance(node.ctx, ast.Load):
+        for node, of, attribute in self._set if own is not None else ():
+            if not attribute:
                 continue
-            of = node.value
             by_type = isinstance(of, ast.Call) and last_name(of) == "type"
             by_class = isinstance(of, ast.Attribute) and of.attr == "__class__"
             inside = (
