@@ -27,8 +27,15 @@ for module in helper._OF_A_REPORT:
 """
 
 
-@pytest.mark.parametrize("code", [DRAW, HELPER], ids=["draw", "helper"])
-@pytest.mark.parametrize("kind", ["pipe", "text"])
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        pytest.param("text", DRAW, id="text-draw"),
+        pytest.param("pipe", HELPER, id="pipe-helper"),
+        pytest.param("pipe", DRAW, id="pipe-draw", marks=pytest.mark.thorough),
+        pytest.param("text", HELPER, id="text-helper", marks=pytest.mark.thorough),
+    ],
+)
 def test_settings_in_the_working_directory_are_not_read(tmp_path: Path, code: str, kind: str) -> None:
     if kind == "pipe":
         os.mkfifo(tmp_path / "matplotlibrc")

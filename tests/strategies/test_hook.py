@@ -30,10 +30,14 @@ def proved(names: list[str], worlds: tuple[int, ...] = (2,)) -> dict[str, list[V
 
 
 @pytest.fixture(scope="module")
-def hooks() -> dict[str, Verdict]:
+def hooks(request: pytest.FixtureRequest) -> dict[str, Verdict]:
+    """What became of those that the chosen tests are about: some take 200 steps."""
     tree = ast.parse(HOOKS.read_text(encoding="utf-8"))
-    names = [f"{HOOKS}:{node.name}" for node in tree.body if isinstance(node, ast.ClassDef)]
-    return {name: verdicts[0] for name, verdicts in proved(names).items()}
+    names = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+    about = [item for item in request.session.items if "hooks" in getattr(item, "fixturenames", ())]
+    wanted = {item.callspec.params["name"] for item in about if item.path == request.path}  # type: ignore[attr-defined]
+    found = proved([f"{HOOKS}:{name}" for name in names if name in wanted])
+    return {name: verdicts[0] for name, verdicts in found.items()}
 
 
 @pytest.mark.parametrize("name", ["Averages", "Waits", "Halves", "Eighths"])
@@ -56,7 +60,12 @@ def test_one_that_keeps_some_and_sends_it_later_is_proved(hooks: dict[str, Verdi
         ("SendsABitTooMuch", "diverged", r"what is kept does not shrink as it is sent: 1\d\d\.?\d* times"),
         ("Doubles", "diverged", r"what is kept does not shrink as it is sent: 1 times as much is left"),
         ("SendsAThousandth", "unproved", r"what is kept is sent too slowly: 81\.9% of it is left"),
-        ("SendsHalfAThousandth", "unproved", r"too slowly: 90\.5% of it is left after 200 steps"),
+        pytest.param(
+            "SendsHalfAThousandth",
+            "unproved",
+            r"too slowly: 90\.5% of it is left after 200 steps",
+            marks=pytest.mark.thorough,
+        ),
         ("OneRankSends", "diverged", r"what is kept is not sent later: 200 steps"),
     ],
 )
