@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from ddpbench.launch.verify import verification_cases, verify
 from ddpbench.machine.trial import _own_reason, summary_of
 from ddpbench.records import why_unproved
 from ddpbench.worker.verify.inspection import inspect_workload
@@ -82,8 +84,28 @@ def test_a_copied_object_shares_its_data_and_what_cannot_be_copied() -> None:
 @pytest.mark.ranks
 def test_optimizers_without_torchs_constructor_and_models_with_locks_are_proved() -> None:
     names = ["WrapsOptimizer", "WrapsInStep", "HoldsLock"]
-    for found in run_ranks(each_ended, 2, names, ["ddp", "zero1", "fsdp", "master"]):
+    for found in run_ranks(each_ended, 2, names, ["ddp", "fsdp", "master"]):
         assert {key: value for key, value in found.items() if value != ("ok", "")} == {}
+
+
+@pytest.mark.ranks
+def test_zero1_refuses_an_optimizer_that_steps_another_one_with_all_parameters() -> None:
+    names = ["WrapsOptimizer", "WrapsInStep", "WrapsAdam", "HidesAdam"]
+    for found in run_ranks(each_ended, 2, names, ["zero1"]):
+        for (name, _), (status, reason) in found.items():
+            assert status == "skipped", (name, reason)
+            said = r"zero1 shares out what .*, and \w+ steps another one \(Adam\) that updates all parameters"
+            assert re.search(said, reason), (name, reason)
+    (found,) = run_ranks(each_ended, 1, ["WrapsAdam"], ["zero1"])
+    assert set(found.values()) == {("ok", "")}
+
+
+@pytest.mark.multiprocess
+def test_zero1_names_the_line_of_an_optimizer_that_needs_all_parameters() -> None:
+    (one,) = verify(verification_cases(["zero1"], [f"{FILE}:KeepsAListOfAll"], [2], "gloo"))[:1]
+    assert one.status == "failed"
+    said = r"zero1 shares out .* Draws fails with a part of its parameters \(does it .* \([^ ]*update_models\.py:\d+\)"
+    assert re.search(said, one.reason), one.reason
 
 
 def test_lists_of_modules_that_nothing_calls_are_cut_into_their_parts() -> None:

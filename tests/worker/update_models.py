@@ -111,6 +111,56 @@ class CountsLosses(Sound):
         return super().loss(model, batch) * (1 + min(self.made, 10) / 10)
 
 
+class Warms(torch.optim.Optimizer):
+    """Sets the rate of another optimizer and steps it, as the annotated transformer's does."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups, {})
+        self.inner, self.made = inner, 0
+        self.param_groups, self.state = inner.param_groups, inner.state
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.made += 1
+        for group in self.inner.param_groups:
+            group["lr"] = 0.01 * min(self.made, 10) / 10
+        self.inner.step()
+
+
+class WrapsAdam(Sound):
+    def optimizer(self, parameters: Any) -> Any:
+        return Warms(torch.optim.Adam(parameters))
+
+
+class HidesAdam(Sound):
+    """The inner one is in no attribute."""
+
+    def optimizer(self, parameters: Any) -> Any:
+        outer = Warms(torch.optim.Adam(parameters))
+        inner = outer.inner
+        del outer.inner
+        outer.param_groups = [{**group, "params": list(group["params"])} for group in inner.param_groups]
+        outer.step = lambda closure=None: inner.step()  # type: ignore[method-assign]
+        return outer
+
+
+class KeepsAListOfAll(Sound):
+    """Draws parameters to their averages, which it keeps in the order of all parameters."""
+
+    def optimizer(self, parameters: Any) -> Any:
+        class Draws(torch.optim.SGD):
+            def __init__(self, parameters: Any) -> None:
+                super().__init__(parameters, lr=0.01)
+                self.slow = [each.detach().clone() for each in self.param_groups[0]["params"]]
+
+            @torch.no_grad()
+            def step(self, closure: Any = None) -> None:  # type: ignore[override]
+                super().step()
+                for each, slow in zip(self.param_groups[0]["params"], self.slow, strict=False):
+                    each.copy_(slow.lerp_(each, 0.5))
+
+        return Draws(parameters)
+
+
 class Langevin(torch.optim.Optimizer):
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"lr": 0.01})

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from ddpbench.causes import exception_words, users_line
 from ddpbench.measure.recorder import Recorder
-from ddpbench.strategies.base import Job, local_bytes, state_bytes
+from ddpbench.strategies.base import CannotTrainError, Job, local_bytes, state_bytes
 from ddpbench.strategies.ddp import DdpOptions
 from ddpbench.strategies.ddp.replica import DdpReplica
 from ddpbench.strategies.zero1 import Zero1Options
@@ -61,12 +65,33 @@ def _cut_down(optimizer: torch.optim.Optimizer) -> Callable[..., torch.optim.Opt
     return made
 
 
+@contextmanager
+def _stepped_within(outer: torch.optim.Optimizer) -> Iterator[list[torch.optim.Optimizer]]:
+    """Give a list of the other optimizers that have stepped by the end."""
+    found: list[torch.optim.Optimizer] = []
+
+    def note(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if optimizer is not outer:
+            found.append(optimizer)
+
+    hook = register_optimizer_step_pre_hook(note)
+    try:
+        yield found
+    finally:
+        hook.remove()
+
+
+def _held(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [each for group in optimizer.param_groups for each in group["params"]]
+
+
 class SharedOutOptimizer(ZeroRedundancyOptimizer):
     """torch's own, whose broadcasts are noted, by the rank that sends, as a `synchronize` span within the update."""
 
     def __init__(self, groups: Any, *, recorder: Recorder | None, **settings: Any) -> None:
         self._recorder = recorder
         self._known: list[dict[str, Any]] = []
+        self._has_stepped = False
         super().__init__(groups, **settings)
         self.register_step_pre_hook(self._take_over)
         self.register_step_post_hook(self._remember)
@@ -85,6 +110,53 @@ class SharedOutOptimizer(ZeroRedundancyOptimizer):
         self._known = [
             {key: value for key, value in group.items() if key != "params"} for group in self.param_groups
         ]
+
+    def _local_step(
+        self, gradients: Any = None, closure: Callable[[], float] | None = None, **settings: Any
+    ) -> float | None:
+        """Make this rank's part of an update; of the first, look whether it was no more than this part.
+
+        Raises:
+            CannotTrainError: the optimizer steps others within, with parameters that other ranks update.
+            RuntimeError: it cannot update a part of its parameters.
+        """
+        zero: Any = self
+        made = super()._local_step
+        watch: AbstractContextManager[list[torch.optim.Optimizer]] = (
+            nullcontext([]) if self._has_stepped else _stepped_within(zero.optim)
+        )
+        try:
+            with watch as within:
+                loss: float | None = made(gradients=gradients, closure=closure, **settings)
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            # A closure may have raised it, and the CPU's allocator puts a lack of memory so.
+            if closure is not None or "allocate memory" in str(error):
+                raise
+            who = type(zero.optim).__name__
+            raise RuntimeError(
+                f"zero1 shares out what an optimizer updates, and {who} fails with a part of its parameters (does it "
+                f"keep a list of all, or for each?): {exception_words(error)}{users_line(error)}"
+            ) from None
+        if not self._has_stepped:
+            self._has_stepped = True
+            self._check_within(within)
+        return loss
+
+    def _check_within(self, within: list[torch.optim.Optimizer]) -> None:
+        zero: Any = self
+        shared = {id(each) for each in _held(self)} - {id(each) for each in _held(zero.optim)}
+        found = [one for one in within if any(id(each) in shared for each in _held(one))]
+        several = torch.tensor(float(bool(found)), device=zero._default_device)
+        dist.all_reduce(several, op=dist.ReduceOp.MAX, group=zero.process_group)
+        if several:
+            outer, inner = (type(one).__name__ for one in (zero.optim, (found or within or [zero.optim])[0]))
+            raise CannotTrainError(
+                f"zero1 shares out what an optimizer updates, and {outer} steps another one ({inner}) that updates all "
+                "parameters on each rank: return that one, with a scheduler next to it if its rate changes, or use "
+                "fsdp or ddp"
+            )
 
     def _sync_params(self) -> None:
         recorder = self._recorder
