@@ -32,7 +32,7 @@ STARTED_IN = (
 )
 """The modules that start fork servers."""
 MOST = 2
-"""So many are kept for whoever asks next: each holds a few hundred MB."""
+"""The most that are kept idle: each holds a few hundred MB."""
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE)
 _idle: dict[str, LentServer] = {}
 """By what was there when each was started, the longest unused first."""
@@ -59,9 +59,9 @@ class LentServer(ServerProcess):
     def launch(
         self, envs: Sequence[Mapping[str, str]], directory: LaunchDir, request: LaunchRequest | None = None
     ) -> bool:
-        anew = super().launch(envs, directory, request)
-        self._changed |= anew
-        return anew
+        imported = super().launch(envs, directory, request)
+        self._changed |= imported
+        return imported
 
     def close(self) -> None:
         """Ends it only where nobody can be served by it again."""

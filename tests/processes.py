@@ -24,9 +24,9 @@ ignored."""
 
 
 def started() -> list[psutil.Process]:
-    """Those that are alive: sweeps, fork servers, ranks, holders of fabrics, loader workers and their servers.
+    """Return those that are alive: sweeps, fork servers, ranks, holders of fabrics, loader workers and their servers.
 
-    Fork servers that wait for the next test's sweep are nobody's.
+    Idle fork servers that wait for the next sweep (`tests.lasting`) are left out.
     """
     found: list[psutil.Process] = []
     idle = lasting.idle_processes()

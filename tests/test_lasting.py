@@ -1,4 +1,4 @@
-"""Which fork servers the sweeps of several tests share."""
+"""Fork servers that the sweeps of several tests share: lent only where a new one would be equal."""
 
 from __future__ import annotations
 

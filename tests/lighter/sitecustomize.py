@@ -1,15 +1,15 @@
 """What tests start does less of what they do not look at, and shows the same.
 
-Figures are laid out and not written, so that their SVG and PNG are empty: writing is much of a report's time. What has
-a form for a phone is laid out in one of the two, by its words: both forms of every kind meet many runs. Processes that
-tests start lay out none: importing matplotlib for it takes longer than their report. torch's
-compiler, which takes a core over a second to import, is imported where something is compiled, and not by whoever builds
-an optimizer: all that torch wants of it until then is that functions be left uncompiled. What operators do to tensors
-without values, a quarter of what importing torch takes, is imported where there are such tensors. scikit-learn, which
-takes longer than torch, is imported by whoever wants more of it than its digits. Of equal figures one is laid out.
-Garbage is looked for
-less often, and not at all while torch is imported. A fork server imports what its cases' strategies need, and not what
-all strategies do, which takes another second. A report is made by one process: the other core has tests.
+Figures are laid out and not written, so that their SVG and PNG are empty: writing is much of a report's time. What
+has a form for a phone is laid out in one of the two, by its words: both forms of every kind meet many runs. Of equal
+figures one is laid out. Processes that tests start lay out none: importing matplotlib takes longer than the rest of a
+report. torch's compiler, which takes a core over a second to import, is imported where something is compiled, and not
+where an optimizer is built: all that torch wants of it until then is that functions be left uncompiled. What
+operators do to tensors without values, a quarter of what importing torch takes, is imported where there are such
+tensors. scikit-learn, which takes longer than torch, is imported only where more of it is used than its digits.
+Garbage is looked for less often, and not at all while torch is imported. A fork server imports what its cases'
+strategies need, and not what all strategies do, which takes another second. A report is made by one process: the
+other core has tests.
 
 `tests/conftest.py` imports this, and puts it on PYTHONPATH for what tests start; not where ratios are measured.
 """
@@ -172,8 +172,8 @@ def _blank(width: float, height: float) -> bytes:
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><defs></defs></svg>'.encode()
 
 
-def _told(picture: Any) -> bytes:
-    """All that a picture is drawn from; nothing where it holds what cannot be written down, such as a lambda."""
+def _contents(picture: Any) -> bytes:
+    """Return all that a picture is drawn from; empty where it cannot be pickled, as a lambda."""
     try:
         return pickle.dumps(picture)
     except Exception:
@@ -195,10 +195,10 @@ def _draw_one_form(run: Callable[[ModuleType], None], module: ModuleType) -> Non
     def draw(picture: Any) -> Any:
         if PAINTS in os.environ:
             return draw_both(picture)
-        told = _told(picture)
-        if told not in drawn or not told:
-            drawn[told] = draw_one(picture)
-        return drawn[told]
+        contents = _contents(picture)
+        if contents not in drawn or not contents:
+            drawn[contents] = draw_one(picture)
+        return drawn[contents]
 
     def empty(inches: tuple[float, float]) -> Any:
         return module.themed(_blank(*(72 * each for each in inches)))

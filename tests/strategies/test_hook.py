@@ -31,7 +31,7 @@ def proved(names: list[str], worlds: tuple[int, ...] = (2,)) -> dict[str, list[V
 
 @pytest.fixture(scope="module")
 def hooks(request: pytest.FixtureRequest) -> dict[str, Verdict]:
-    """What became of those that the chosen tests are about: some take 200 steps."""
+    """Return the verdicts on the hooks that the chosen tests are about: some take 200 steps."""
     tree = ast.parse(HOOKS.read_text(encoding="utf-8"))
     names = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
     about = [item for item in request.session.items if "hooks" in getattr(item, "fixturenames", ())]
