@@ -251,6 +251,12 @@ CHANGED: dict[str, dict[str, str]] = {
         "BEFORE": "for k in ('lr',):\n    setattr(CFG, k, 0.5)",
         "RATE": "CFG.lr",
     },
+    "updated dictionary": {
+        "TOP": "class C:\n    def __init__(self):\n        self.lr = 0.1\n"
+        "    def update(self, **kw):\n        self.__dict__.update(kw)",
+        "BEFORE": "c = C()\nc.update(lr=0.5)",
+        "RATE": "c.lr",
+    },
     "cls attr set": {"TOP": "class C:\n    lr = 0.1", "BEFORE": "C.lr = 0.5", "RATE": "C.lr"},
     "cls attr guard": {"TOP": "class C:\n    lr = 0.1", "GUARD": "C.lr = 0.5", "RATE": "C.lr"},
     "cls attr setattr": {"TOP": "class C:\n    lr = 0.1", "BEFORE": "setattr(C, 'lr', 0.5)", "RATE": "C.lr"},
@@ -460,6 +466,11 @@ SAME: dict[str, dict[str, str]] = {
             "args = parser.parse_args()"
         ),
         "RATE": "args.lr",
+    },
+    "registered": {
+        "TOP": "MADE = {}\ndef register(f):\n    MADE[f.__name__] = f\n    return f\n"
+        "@register\ndef rate():\n    return 0.1",
+        "RATE": "MADE['rate']()",
     },
     "dc": {"TOP": SETTINGS, "BEFORE": "cfg = Config()", "RATE": "cfg.lr", "BATCH": "cfg.bs"},
     "dc arg": {"TOP": SETTINGS, "BEFORE": "cfg = Config(lr=0.3)", "RATE": "cfg.lr", "BATCH": "cfg.bs"},
@@ -838,6 +849,27 @@ if __name__ == "__main__":
 }
 """Scripts that go through data for an evaluation, too."""
 
+ROWS = """class Rows(torch.utils.data.Dataset):
+    def __init__(self, given):
+        self.given = given
+    def __len__(self):
+        return 64
+    def __getitem__(self, place):
+        return X[place] * self.given['scale'], Y[place]
+"""
+MADE = "model = nn.Linear(4, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
+PARTS = {
+    "another model": MADE.replace("\n", "\nif len(X) < 100:\n    model = nn.Linear(4, 1, bias=False)\n", 1),
+    "either model": (
+        "if len(X) > 100:\n    model = nn.Linear(4, 1, bias=False)\nelse:\n    model = nn.Linear(4, 1)"
+        + MADE.removeprefix("model = nn.Linear(4, 1)")
+    ),
+    "another optimizer": MADE
+    + "\nif len(X) < 100:\n    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)",
+    "other data": MADE + "\nif len(X) < 100:\n    data = TensorDataset(X * 2, Y)",
+    "what the data holds": MADE + "\ngiven = {'scale': 1.0}\ndata = Rows(given)\ngiven['scale'] = 3.0",
+}
+
 
 def source_of(**put: str) -> str:
     """Return the frame's source with these parts."""
@@ -955,6 +987,22 @@ def test_what_a_script_changes_is_in_its_class_or_is_to_be_done(
         check_losses(script, found, monkeypatch)
     else:
         assert re.search(r"\bline \d+|say what ", "\n".join(found.left)), found.left
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_that_may_be_another_one_is_to_be_done(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = source_of(TOP=ROWS, BEFORE="data = TensorDataset(X, Y)").replace(
+        "TensorDataset(X, Y), batch", "data, batch"
+    )
+    made = textwrap.indent(MADE, "    ")
+    assert made in source
+    script, found = written(tmp_path, source.replace(made, textwrap.indent(PARTS[name], "    ")))
+    if not found.is_open:
+        check_losses(script, found, monkeypatch)
+    else:
+        assert re.search(r"\bdo there what line \d+", "\n".join(found.left)), found.left
 
 
 @pytest.mark.parametrize("name", SAME)

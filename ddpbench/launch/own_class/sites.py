@@ -90,6 +90,16 @@ class Sites:
         common = any(id(each) in around for each in self.variables.around(site))
         return getattr(site, "lineno", 0) > last and not common
 
+    def _decorating(self, name: str) -> list[ast.AST]:
+        """Return the places where a function is a decorator, by which it is called."""
+        return [
+            each
+            for node in ast.walk(self.script.tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            for each in node.decorator_list
+            if isinstance(each, ast.Name) and each.id == name
+        ]
+
     def _leading_to(self, node: ast.AST, function: ast.AST) -> list[ast.AST]:
         """Return the nodes of a function that lead to another node: that one, or calls."""
         found, todo, seen = [], [node], set[int]()
@@ -119,7 +129,7 @@ class Sites:
             if isinstance(method, ast.ClassDef) and own.name in ("__init__", "__post_init__")
             else own.name
         )
-        calls = self.variables.calls.get(name, [])
+        calls: list[ast.AST] = [*self.variables.calls.get(name, []), *self._decorating(name)]
         if not calls:
             mentioned = any(
                 (isinstance(each, ast.Name) and each.id == name)

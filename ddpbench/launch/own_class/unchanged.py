@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ddpbench.launch.own_class.bindings import key_of
+from ddpbench.launch.own_class.bindings import Scope, key_of
 from ddpbench.launch.own_class.draws import is_generator
 from ddpbench.launch.own_class.flow import Flow, bound_elsewhere
 from ddpbench.launch.own_class.rendering import Claim
@@ -43,6 +43,11 @@ class Unchanged(Sites):
         read = self.variables.original(claim.node)
         parent = self.variables.above.get(id(read))
         copied = isinstance(parent, ast.Call) and last_name(parent) in _COPIES
+        call = (
+            self.variables.above.get(id(parent)) if isinstance(parent, ast.keyword) and parent.arg else parent
+        )
+        if isinstance(call, ast.Call) and call.func is not read and last_name(call) in self.script.classes:
+            return self.loop.stands or self.loop.node  # the object has it
         if claim.root is None or copied or isinstance(parent, ast.keyword | ast.Dict | ast.BinOp):
             return read
         return self.variables.original(claim.root)
@@ -86,14 +91,26 @@ class Unchanged(Sites):
         )
         return any(self.variables.function(site) in inner for site in changes)
 
-    def _set_otherwise(self, step: Step, read: ast.AST | None) -> list[ast.stmt]:
-        """Return the other statements that may have set a name by the place that reads it."""
+    def of_part(self, node: ast.expr, scope: Scope) -> list[ast.stmt]:
+        """Return the statements by which a model, an optimizer or data may be others, by a name that a step reads."""
+        read = self.variables.original(node)
+        return [
+            each
+            for number, step in enumerate(self.tracer.steps(node, scope))
+            for each in self._set_otherwise(step, read if number == 0 else None, is_part=True)
+        ]
+
+    def _set_otherwise(self, step: Step, read: ast.AST | None, *, is_part: bool = False) -> list[ast.stmt]:
+        """Return the other statements that may have set a name by the place that reads it.
+
+        With `is_part`, a statement that makes it of what it is, or sets it to None, is left out.
+        """
         key, node = step.key.partition("[")[0], step.scope.node
         base, _, attribute = key.partition(".")
         if base in ("self", "cls"):
             return []
-        flow = self._flow(key, step)
-        begun = frozenset({_DEFAULT} if attribute or self._is_parameter(base, node) else ())
+        flow = self._flow(key, step, is_part=is_part)
+        begun = frozenset({_DEFAULT} if attribute or _is_parameter(base, node) else ())
         inner = self._is_inner(step, read)
         at_end = flow.at_end(node.body, begun)
         may = flow.found if flow.was_read and not inner else {*flow.bound} | (at_end & {_DEFAULT})
@@ -113,7 +130,7 @@ class Unchanged(Sites):
             if isinstance(each, ast.stmt) and not self._is_alike(each, step) and not self._is_of_step(each)
         ]
 
-    def _flow(self, key: str, step: Step) -> Flow:
+    def _flow(self, key: str, step: Step, *, is_part: bool) -> Flow:
         guard = self.script.guard
 
         def holds(test: ast.expr) -> bool | None:
@@ -121,6 +138,9 @@ class Unchanged(Sites):
 
         def is_same(node: ast.stmt) -> bool:
             value = node.value if isinstance(node, ast.Assign) else None
+            none = isinstance(value, ast.Constant) and value.value is None
+            if is_part and (none or (value is not None and any(key_of(e) == key for e in ast.walk(value)))):
+                return True
             inner = value
             while inner is not None and (unwrapped := self.tracer.unwrapped(inner, step.scope)) is not None:
                 inner = unwrapped
@@ -143,9 +163,6 @@ class Unchanged(Sites):
             return any(each.lineno <= step.line <= (each.end_lineno or 0) for each in heads)  # type: ignore[attr-defined]
 
         return Flow(key, holds, is_same, read)
-
-    def _is_parameter(self, name: str, node: ast.AST) -> bool:
-        return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and name in parameters_of(node)
 
     def _is_inner(self, step: Step, read: ast.AST | None) -> bool:
         """Return whether a name is read in a function within the one that binds it."""
@@ -238,3 +255,7 @@ def _entry_of(node: ast.AST, base: str) -> str:
     named = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == base
     key = node.slice if isinstance(node, ast.Subscript) and named else None
     return str(key.value) if isinstance(key, ast.Constant) else ""
+
+
+def _is_parameter(name: str, node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and name in parameters_of(node)

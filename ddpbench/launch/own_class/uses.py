@@ -417,7 +417,7 @@ class Uses(Calls):
         elif isinstance(outer, ast.Call) and outer.func is node:
             yield from self._called(outer, node, held)
         elif node.attr == "__dict__":
-            yield from self._used(node, held)
+            yield from self._used(node, _Held(held.part))
         elif held.part in (None, node.attr):
             own = self.values.made_by(held.value)
             for each in own.body if own is not None else ():

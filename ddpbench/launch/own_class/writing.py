@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 from traceback import walk_tb
 
@@ -276,6 +276,11 @@ class _Writer(LoopMethods, UpdateMethods):
             self.tracer, self.loop, trunk=trunk, places=self.places, names=free, ends=self._not_imported()
         )
         found = [(name, each) for name, claim in self.claims for each in unchanged.of(claim)]
+        found += [
+            (part, each)
+            for part, node, scope in self._read_parts()
+            for each in unchanged.of_part(node, scope)
+        ]
         for name, each in unchanged.of_module(trees):
             mine = [m.name for m, tree in zip(methods, trees, strict=False) if self._reads(tree, name)]
             of_batch = any(
@@ -296,6 +301,25 @@ class _Writer(LoopMethods, UpdateMethods):
             part = name if any(m.name == name for m in methods) else "step"
             methods = self._opened_for(methods, Effect(each, part, each))
         return methods
+
+    def _read_parts(self) -> Iterator[tuple[str, ast.expr, Scope]]:
+        """Yield the names by which a step reads its model, its optimizer and its data, each with their method."""
+        assert self.loop is not None
+        owners = {each.key: "model" for each in self.models.values()}
+        owners |= {each.key: "optimizer" for each in self.updates.all.values()}
+        for each in here(self.body):
+            if isinstance(each, ast.Name | ast.Attribute) and key_of(each):
+                part = owners.get(self.tracer.trace(each, self.loop.body_scope).key)
+                if part is not None:
+                    yield part, each, self.loop.body_scope
+        if isinstance(self.loop.node, ast.For | ast.AsyncFor):
+            yield "dataset", self.loop.node.iter, self.loop.scope
+        loader = self.batch.loader.node if self.batch.loader is not None else None
+        for value in (
+            [*loader.args[:1], *(e.value for e in loader.keywords)] if isinstance(loader, ast.Call) else ()
+        ):
+            if isinstance(value, ast.Name) and self.batch.loader is not None:
+                yield "dataset", value, self.batch.loader.scope
 
     def _reads(self, tree: ast.AST, name: str) -> bool:
         """Return whether a method reads a name of the module, by itself or in a function that it calls."""
