@@ -133,3 +133,24 @@ def test_the_section_is_there_only_where_a_loss_was_asked_for(summary: RunSummar
     assert time_to_loss.section(plain.training, rows_of(plain)) is None
     write_report(plain, run)
     assert not (run.figures / "time-to-loss.png").exists()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_loss_that_is_not_finite_is_left_out_of_the_figure_and_noted(tmp_path: Path, value: float) -> None:
+    lost = [*falling(20, 5), *[value] * 40]
+    summary = summary_of(
+        tmp_path,
+        {
+            SINGLE: [rank(10, falling(40, 25))],
+            DDP: [rank(16, lost)] * 2,
+            STRONG: [rank(9, [value] * 65, samples_per_step=4)] * 2,
+        },
+    )
+    section = made(summary)
+    (picture,) = section.pictures
+    assert picture.table is not None
+    assert not {"nan", "inf", "-inf"} & set(cells(picture.table, "Mean loss"))
+    (note,) = (each for each in section.notes if "not a finite number" in each)
+    assert "DDP, 2 ranks, batch 16 (from step " in note
+    path = write_report(summary, RunDir(tmp_path / "run"))
+    assert "Not drawn where the mean loss is not a finite number" in path.read_text(encoding="utf-8")

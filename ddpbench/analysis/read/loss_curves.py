@@ -6,6 +6,7 @@ ranks take to agree between groups is left out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -53,8 +54,8 @@ class LossCurveRun:
 
     @property
     def lowest(self) -> float | None:
-        """The lowest mean over `window` steps; None where there were fewer."""
-        return min(smoothed(self.losses, self.window), default=None)
+        """The lowest mean over `window` steps that is a finite number; None where there is none."""
+        return min(filter(math.isfinite, smoothed(self.losses, self.window)), default=None)
 
 
 def loss_curve_of(

@@ -32,6 +32,10 @@ def section(training: TrainingResults, rows: Sequence[Row]) -> Section | None:
             names = series_of([line.name for line in omitted])
             notes.append(f"Not drawn, to keep lines apart; the table has them: {names}.")
     every = [line for group in groups for line in group]
+    undefined = [line for lines in (*shown, *others) for line in lines if line.not_finite_from is not None]
+    if undefined:
+        names = series_of([f"{line.name} (from step {line.not_finite_from:,})" for line in undefined])
+        notes.append(f"Not drawn where the mean loss is not a finite number: {names}.")
     apart = apart_words(shown)
     if any(traits_of(row.case).role == "bound" and row.ok for row in rows):
         notes.append("Independent ranks train models of their own: they have no common loss to bring down.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from ddpbench.strategies.traits import traits_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A case that was trained to a loss. Times are seconds; its points are (step, samples, time, mean loss)."""
+    """A case that was trained to a loss. Times are seconds; its points are (step, samples, time, finite mean loss)."""
 
     row: Row
     words: str
@@ -40,6 +41,8 @@ class Line:
     samples: float | None
     speedup: Interval | None
     points: tuple[tuple[int, int, float, float], ...]
+    not_finite_from: int | None = None
+    """The first step after which the mean loss is not a finite number; None where there is none."""
 
     @property
     def name(self) -> str:
@@ -101,7 +104,8 @@ def _line(
         steps=cost.steps if cost else None,
         samples=cost.samples if cost else None,
         speedup=row.speedup_to_loss,
-        points=tuple(points),
+        points=tuple(point for point in points if math.isfinite(point[3])),
+        not_finite_from=min((point[0] for point in points if not math.isfinite(point[3])), default=None),
     )
 
 
