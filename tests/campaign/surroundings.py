@@ -196,7 +196,7 @@ def _second(elsewhere: bool, pattern: str, run: Run) -> Iterator[str]:
             (run.here / "other").mkdir()
             (run.here / "other/tmp").mkdir()
             shutil.copy(run.here / "given.toml", other.here)
-        yield from _ended(other.command("second"), (2,), "in use", "another sweep")
+        yield from _ended(other.command("second"), (2,), "is using", "in use", "another sweep")
         if elsewhere and other.directory.exists():
             yield "a refused sweep made its directory"
     yield from _ended(first, (0,))
