@@ -7,10 +7,17 @@ import math
 import re
 import shlex
 from collections.abc import Iterable
+from pathlib import PurePath
 
 JOINT = " \N{MIDDLE DOT} "
 """Between the words of a case's full name."""
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_NO_CHARACTERS = "".join(f"\\U{plane:04x}fffe\\U{plane:04x}ffff" for plane in range(17))
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufdd0-\ufdef"
+    + _NO_CHARACTERS
+    + "]"
+)
+"""Control and direction characters, and what Unicode says is none; XML, and so SVG, takes neither."""
 _COLOUR_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PER_CENT = re.compile(r"(?<=\d) %")
 _SPACES = {ord(one): " " for one in "\t\n\r"}
@@ -34,7 +41,8 @@ _BITS_SHOWN = 192
 def clean(text: str) -> str:
     """Return a text from a log, a host or an exception, fit for a page and for a terminal.
 
-    It has no terminal colours, control or direction characters, and nothing that UTF-8 cannot write.
+    It has no terminal colours, control or direction characters, nothing that UTF-8 cannot write, and nothing that XML
+    forbids.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -122,5 +130,31 @@ def given_twice(before: object, now: object, hint: str = "give it once") -> str:
 
 
 def command(*words: object) -> str:
-    """Return a command line to paste into a shell, its words quoted where they must be."""
-    return shlex.join(map(str, words))
+    """Return a command line to paste into a shell, or flags of one, its words quoted where they must be."""
+    return " ".join(map(quoted, words))
+
+
+def quoted(word: object) -> str:
+    r"""Return one word of a command line as a shell reads it back, on one line and as `clean` leaves it.
+
+    What a page or a terminal would not show as it is, such as a line break, is escaped: `$'a\012b'` is read by bash,
+    zsh and every shell of POSIX's issue 8. A path that begins as a flag does gets `./` in front.
+    """
+    text = str(word)
+    if isinstance(word, PurePath) and text.startswith("-"):
+        text = f"./{text}"
+    if text.isprintable():  # spaces but the plain one are not
+        return shlex.quote(text)
+    return f"$'{''.join(map(_escaped, text))}'"
+
+
+def _escaped(character: str) -> str:
+    if character in "'\\":
+        return f"\\{character}"
+    if character.isprintable():
+        return character
+    try:
+        parts = character.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half of a pair: no name has it
+        parts = character.encode("utf-8", "replace")
+    return "".join(f"\\{part:03o}" for part in parts)

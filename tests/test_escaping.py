@@ -10,8 +10,10 @@ import os
 import random
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape as xml_escape
 
 import pandas as pd
 import pytest
@@ -22,6 +24,7 @@ from ddpbench.analysis import load, read_csv, write_csv
 from ddpbench.analysis.regression.baselines import machine_folder
 from ddpbench.analysis.table.frame import csv_of
 from ddpbench.cli import run as command
+from ddpbench.cli.lines import say, show
 from ddpbench.escaping import (
     escape_csv,
     escape_latex,
@@ -32,8 +35,9 @@ from ddpbench.escaping import (
     unescape_csv,
 )
 from ddpbench.records import RunDir
+from ddpbench.report.templates import environment
 from ddpbench.spec import PlannedCase
-from ddpbench.texts import clean, unprintable
+from ddpbench.texts import clean, on_page, quoted, unprintable
 from tests.synthetic import Outcome, case_of, write_launch, write_run
 
 INVISIBLE = "\x00\x07\x1b\x7f\x9b\u061c\u200e\u200f\u202a\u202e\u2066\u2069\u2028\u2029"
@@ -214,6 +218,60 @@ def test_a_return_and_other_control_characters_are_replaced_in_csv() -> None:
 def test_labels_of_openmetrics_and_latex_have_no_control_characters() -> None:
     assert escape_openmetrics('a"b\\c\nd\x1b[2J\x00') == 'a\\"b\\\\c\\nd\N{REPLACEMENT CHARACTER}'
     assert escape_latex("\\input{x}\x1b[2J\x00\u200e%") == r"\textbackslash{}input\{x\}??\%"
+
+
+EVERY = [chr(number) for number in range(0x10000)] + [
+    chr(plane << 16 | end) for plane in range(1, 17) for end in (0, 1, 0xFFFD, 0xFFFE, 0xFFFF)
+]
+"""Each code point of the first plane, and the ends of the others."""
+
+
+def _latex(text: str) -> str:
+    return "".join(map(escape_latex, text))  # which takes what no font has for a question mark, one by one
+
+
+def _page(text: str) -> str:
+    return environment().from_string("{{ text }}{{ [text] }}").render(text=text)
+
+
+def _terminal(text: str) -> str:
+    stream = io.StringIO()
+    show(text, file=stream)
+    say(text, stream)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        *(clean, on_page, quoted, escape_csv, escape_markdown, escape_markdown_code, escape_openmetrics),
+        *(_latex, _page, _terminal),
+    ],
+)
+def test_no_format_has_a_character_that_xml_forbids_or_unicode_has_none_for(
+    write: Callable[[str], str],
+) -> None:
+    """What each does with a code point is its own, but these are in none: an SVG with one is read by no parser."""
+    for start in range(0, len(EVERY), 4096):
+        written = write("x".join(EVERY[start : start + 4096]))
+        written.encode("utf-8")
+        assert not unprintable(written)
+        assert [one for one in written if not _in_xml(one)] == []
+        ElementTree.fromstring(f"<a>{xml_escape(written)}</a>")
+
+
+def _in_xml(one: str) -> bool:
+    """Return whether XML 1.0 has a character, and Unicode calls it one."""
+    number = ord(one)
+    legal = one in "\t\n\r" or 0x20 <= number <= 0xD7FF or 0xE000 <= number <= 0xFFFD or number >= 0x10000
+    return legal and not 0xFDD0 <= number <= 0xFDEF and number & 0xFFFE != 0xFFFE
+
+
+def test_what_clean_changes_is_told_to_be_unprintable() -> None:
+    changed = [one for one in EVERY if clean(one) != one]
+    assert changed == [one for one in EVERY if unprintable(one)]
+    assert {one for one in EVERY if not _in_xml(one)} <= set(changed)
+    assert len(changed) == 2191  # few others: surrogates, controls, directions
 
 
 def test_bidi_marks_are_not_shown_anywhere() -> None:

@@ -28,7 +28,9 @@ LONGEST = 4_000
 LEFT_S = 5.0
 """After so long nothing of a command may be left."""
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufdd0-\ufdef\ufffe\uffff]"
+)
 _WAY_OUT = re.compile(
     r"\b(use|choose|known|allowed|between|at (least|most)|must|did you mean|resume|again|expected|needs?|lower"
     r"|raise|give|name|free|remove|delete|restore|wait|stop|write|pass|set|see|instead|rerun|install|one of"

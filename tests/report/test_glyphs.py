@@ -5,13 +5,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import pytest
 
 from ddpbench.report.draw import canvas
 from ddpbench.report.draw.canvas import Drawn, draw
+from ddpbench.report.draw.sheet import Sheet
 from ddpbench.report.draw.slide import draw_slide
 from ddpbench.report.embedded import with_images
+from ddpbench.texts import unprintable
+from ddpbench.wanted import Wanted
 from tests.report.test_painter import picture
 
 pytestmark = pytest.mark.usefixtures("painted")
@@ -65,3 +69,58 @@ def test_a_slide_is_drawn_too() -> None:
         warnings.simplefilter("error")
         made = draw_slide(replace(picture(1), heading=f"{NOBODYS} {SECTOR} \N{ROCKET} مرحبا 模型"), ["png"])
     assert made["png"].startswith(b"\x89PNG")
+
+
+FORBIDDEN = "".join(
+    chr(number)
+    for number in (
+        *range(9),
+        11,
+        12,
+        *range(14, 32),
+        0xD800,
+        0xDFFF,
+        0xFDD0,
+        0xFFFE,
+        0xFFFF,
+        0x1FFFE,
+        0x10FFFF,
+    )
+)
+"""What XML or Unicode has no character for."""
+
+
+def paint_forbidden(sheet: Sheet) -> None:
+    axes = sheet.axes(0.3, 0.3, 1.0, 0.4)
+    axes.set_title(FORBIDDEN)
+    axes.set_xticks([0, 1], [f"a{FORBIDDEN}", FORBIDDEN])
+    axes.set_xlabel(FORBIDDEN)
+    axes.annotate(FORBIDDEN, (0.5, 0.5))
+    (line,) = axes.plot([0, 1], [0, 1], label=f"b{FORBIDDEN}")
+    sheet.legend([line], columns=1)
+    sheet.text(0.1, 0.1, FORBIDDEN)
+
+
+def test_no_text_makes_an_svg_that_no_parser_reads() -> None:
+    """Matplotlib writes each text into a comment, as it is given."""
+    formats = frozenset({"svg", "pdf"})
+    found = replace(
+        picture(1, paint_forbidden),
+        heading=f"A {FORBIDDEN}",
+        subtitle=FORBIDDEN,
+        caption=FORBIDDEN,
+        source=FORBIDDEN,
+        narrow=paint_forbidden,
+        narrow_in=(2.0, 1.0),
+        wanted=Wanted(figures=formats),
+    )
+    drawn = draw(found)
+    for svg in (
+        drawn.svg,
+        drawn.narrow,
+        drawn.files["figures/figure-1.svg"],
+        draw_slide(found, ["svg"])["svg"],
+    ):
+        ElementTree.fromstring(svg)
+        assert not unprintable(svg.decode("utf-8"))
+    assert b"/Title" not in drawn.files["figures/figure-1.pdf"]

@@ -22,7 +22,7 @@ from ddpbench.report.draw.png import digest_of, png_of, stamped
 from ddpbench.report.draw.sheet import Sheet
 from ddpbench.report.draw.slim import slim
 from ddpbench.report.parts import Picture
-from ddpbench.texts import within
+from ddpbench.texts import clean, within
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -151,7 +151,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
     A text of thousands of characters lacks its middle: each of its lines would make the picture higher.
     """
-    return textwrap.wrap(_WHOLE.sub("\N{NO-BREAK SPACE}", within(text, _MOST_CHARACTERS)), width)
+    return textwrap.wrap(_WHOLE.sub("\N{NO-BREAK SPACE}", within(clean(text), _MOST_CHARACTERS)), width)
 
 
 @contextmanager
@@ -159,12 +159,12 @@ def drawing(families: Sequence[str] = ()) -> Iterator[set[str]]:
     """Within it figures look alike everywhere: matplotlib's own defaults with `style.SETTINGS` laid over.
 
     It yields a set that holds, afterwards, the characters that are drawn as boxes: neither the figures' own font nor
-    one of `families` has them.
+    one of `families` has them. Texts are cleaned: matplotlib writes them into an SVG's comments too.
     """
     import matplotlib as mpl
 
     missing: set[str] = set()
-    with mpl.rc_context(), warnings.catch_warnings():
+    with mpl.rc_context(), warnings.catch_warnings(), _clean_texts():
         show = warnings.showwarning
 
         def note(message: Warning | str, *rest: Any, **more: Any) -> None:
@@ -179,6 +179,24 @@ def drawing(families: Sequence[str] = ()) -> Iterator[set[str]]:
         mpl.rcParams.update(cast(Any, style.SETTINGS))
         mpl.rcParams["font.family"] = [*style.SETTINGS["font.family"], *families]
         yield missing
+
+
+@contextmanager
+def _clean_texts() -> Iterator[None]:
+    """Within it matplotlib draws and measures every text as `clean` returns it, whoever gives it: labels, ticks,
+    legends."""
+    from matplotlib.text import Text
+
+    before = Text.set_text
+
+    def set_text(self: Text, s: object) -> None:
+        before(self, None if s is None else clean(str(s)))
+
+    Text.set_text = set_text  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Text.set_text = before  # type: ignore[method-assign]
 
 
 def with_glyphs(draw_with: Callable[[Sequence[str]], tuple[T, set[str]]]) -> tuple[T, set[str]]:
