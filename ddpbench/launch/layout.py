@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from ddpbench.records.job_key import make_job_key
 from ddpbench.records.machine import read_machine
 from ddpbench.records.rundir import check_own, checked_name, default_path
 from ddpbench.spec import limits
-from ddpbench.texts import command, shortened
+from ddpbench.texts import command, quoted, shortened
 
 DEFAULT_PORT = 29500
 SLURM_PLACE = "RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID NODE_RANK=$SLURM_NODEID"
@@ -38,7 +37,7 @@ class Nodes:
     port: int = DEFAULT_PORT
 
     def __post_init__(self) -> None:
-        bad = [name for name in self.names if not name or name.isdecimal() or name != shlex.quote(name)]
+        bad = [name for name in self.names if not name or name.isdecimal() or name != quoted(name)]
         if bad or not self.names:
             given = shortened(",".join(self.names))
             raise RequestError(f"--nodes {given}: give the nodes' host names, such as --nodes hostA,hostB")
@@ -93,7 +92,7 @@ def launcher_lines(nodes: Nodes, run: RunDir) -> Lines:
     env = "GLOO_SOCKET_IFNAME=lo " if loopback else ""
     torchrun = f"{SAFE_PATH}=1 torchrun --nnodes={count} --nproc-per-node={each}"
     # Without -P, or its variable for torchrun, Python looks for every module in the working directory first.
-    worker = f"-m ddpbench.worker {shlex.quote(str(run.path.absolute()))}"
+    worker = f"-m ddpbench.worker {quoted(str(run.path.absolute()))}"
     static = tuple(
         f"{env}{torchrun} --node-rank={number} --master-addr={first} --master-port={nodes.port} {worker}"
         for number in range(count)
@@ -101,14 +100,12 @@ def launcher_lines(nodes: Nodes, run: RunDir) -> Lines:
     # Nodes that come and go with torchrun's shared store leave gloo half-connected: a store of each attempt's own.
     own_store = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 "
     address = f" --local-addr={first}" if loopback else ""
-    endpoint = (
-        f"--rdzv-backend=c10d --rdzv-endpoint={first}:{nodes.port} --rdzv-id={shlex.quote(run.path.name)}"
-    )
+    endpoint = f"--rdzv-backend=c10d --rdzv-endpoint={first}:{nodes.port} --rdzv-id={quoted(run.path.name)}"
     meet = f"MASTER_ADDR={first} MASTER_PORT={nodes.port}"
     return Lines(
         static=static,
         c10d=f"{env}{own_store}{torchrun} {endpoint}{address} {worker}",
-        srun=f"{srun(count, each)} bash -c {shlex.quote(f'{SLURM_PLACE} {meet} exec python -P {worker}')}",
+        srun=f"{srun(count, each)} bash -c {quoted(f'{SLURM_PLACE} {meet} exec python -P {worker}')}",
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from ddpbench.records.rundir import Purpose
 from ddpbench.spec import Budget, Case, Catalog, Experiment, PlannedCase
 from ddpbench.spec.claims import PlannedClaim, planned_claims
 from ddpbench.spec.limits import MAX_LAUNCHES
+from ddpbench.texts import command, quoted
 
 FABRIC_PORT = 29500
 FABRIC_INTERFACE = "eth0"
@@ -42,10 +42,10 @@ class PlannedRank:
 
     def command(self, run: RunDir, case_id: str, what: str) -> str:
         """Return the same rank as a command line for a shell."""
-        env = [f"{key}={shlex.quote(value)}" for key, value in sorted(self.env.items()) if value]
-        unset = [f"-u {key}" for key, value in sorted(self.env.items()) if not value]
+        env = [f"{key}={quoted(value)}" for key, value in sorted(self.env.items()) if value]
+        unset = [command("-u", key) for key, value in sorted(self.env.items()) if not value]
         argv = [sys.executable, "-P", "-m", "ddpbench.worker", str(run.path), case_id, what]
-        return " ".join([*(["env", *unset] if unset else []), *env, shlex.join(argv)])
+        return " ".join([*(["env", *unset] if unset else []), *env, command(*argv)])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

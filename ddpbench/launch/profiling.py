@@ -25,6 +25,7 @@ from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import INSPECTION_TIMEOUT_S
 from ddpbench.records.outputs import check_output, is_stream, write_output
 from ddpbench.spec import Case, expand, limits, parse_experiment
+from ddpbench.texts import command
 from ddpbench.workloads.profile import Profile, parse_profile
 
 
@@ -73,11 +74,13 @@ def prepare_profile(request: ProfileRequest) -> PreparedProfile:
     batches = stated_batches(own_names(experiment)) if experiment.base.local_batch is None else {}
     planned = expand(experiment, TableCatalog(folder, batches), devices)
     if len(planned) != 1 or planned[0].case.strategy != "single":
-        raise RequestError(f"profile {request.workload}: --set made it several cases; a profile is of one")
+        raise RequestError(
+            f"{command('profile', request.workload)}: --set made it several cases; a profile is of one"
+        )
     entry = within_precision(within_gpus(planned[0], devices), devices)
     if entry.skip_reason is not None:
         error = MachineError if entry.case.device == "cuda" and not devices.gpus else RequestError
-        raise error(f"profile {request.workload}: {entry.skip_reason}")
+        raise error(f"{command('profile', request.workload)}: {entry.skip_reason}")
     case = entry.case
     if case.compute != "real":
         raise RequestError(f"{case.workload} replays a profile already: profile what it was made from")
@@ -87,7 +90,9 @@ def prepare_profile(request: ProfileRequest) -> PreparedProfile:
 def _out(given: Path | None, case: Case) -> Path:
     out = given or Path(f"{re.sub(r'[^A-Za-z0-9]+', '-', case.workload).strip('-')}-{case.device}.json")
     if out.suffix != ".json" and not is_stream(out):
-        raise OutputError(f"--out {out}: a profile's file ends in .json, by which a replay knows it")
+        raise OutputError(
+            f"{command('--out', out)}: a profile's file ends in .json, by which a replay knows it"
+        )
     check_output(out)
     return out
 

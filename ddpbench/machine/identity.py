@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import platform
-import shlex
 import socket
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from ddpbench.own_code import code_digest
 from ddpbench.records import SCHEMA_VERSION
 from ddpbench.records.machine import DIGESTS, setups_of
 from ddpbench.spec import Case, PlannedCase
-from ddpbench.texts import on_one_line
+from ddpbench.texts import command, on_one_line
 from ddpbench.units import utc_now
 from ddpbench.user_files import is_import_path as is_own
 from ddpbench.version import VERSION
@@ -75,7 +74,7 @@ def machine_record(
         "context": {
             "host": socket.gethostname(),
             "started_utc": utc_now(),
-            "command": shlex.join(["ddpbench", *sys.argv[1:]]),
+            "command": command("ddpbench", *sys.argv[1:]),
             "ddpbench_version": VERSION,
             "git_commit": git_commit(),
             "load_1min": round(os.getloadavg()[0], 2),
@@ -119,7 +118,7 @@ def _to_be_filled_in(planned: dict[str, Any]) -> dict[str, Any]:
             **planned,
             "planned_on": socket.gethostname(),
             "started_utc": utc_now(),
-            "command": shlex.join(["ddpbench", *sys.argv[1:]]),
+            "command": command("ddpbench", *sys.argv[1:]),
             "ddpbench_version": VERSION,
             "git_commit": git_commit(),
         },

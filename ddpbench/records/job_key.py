@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from ddpbench.errors import RequestError, UnreadableError
 from ddpbench.records.files import create_file, open_file
 from ddpbench.records.rundir import RunDir
+from ddpbench.texts import command
 
 KEY_VARIABLE = "DDPBENCH_KEY"
 _SHORTEST = 16
@@ -52,5 +53,9 @@ def job_key(run: RunDir, env: Mapping[str, str]) -> tuple[bytes, str]:
         return b"", f"{run.job_key} cannot be read ({error.strerror})"
     if not text:
         return b"", f"{run.job_key} is empty"
-    problem = f"other users can read {run.job_key}; run: chmod 600 {run.job_key}" if open_to_others else ""
+    problem = (
+        f"other users can read {run.job_key}; run: {command('chmod', 600, run.job_key)}"
+        if open_to_others
+        else ""
+    )
     return hashlib.sha256(text).digest(), problem

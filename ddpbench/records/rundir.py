@@ -830,8 +830,9 @@ def check_checkpoint_dir(name: str) -> None:
     if shared is not None:
         raise OutputError(
             f"base.checkpoint_dir = {name!r}: everybody can rename what is in {shared}, and so have "
-            f"checkpoints overwrite or remove other files of yours. Have its owner run chmod +t {shared}, as /tmp is, "
-            "name another directory, or leave the setting out, and checkpoints go into the run directory"
+            "checkpoints overwrite or remove other files of yours. Name another directory, leave the setting out, and "
+            "checkpoints go into the run directory, or have its owner make it as /tmp is: "
+            f"{command('chmod', '+t', shared)}"
         )
 
 

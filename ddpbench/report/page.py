@@ -6,7 +6,6 @@ import base64
 import hashlib
 import itertools
 import math
-import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -302,7 +301,7 @@ def _words_on_run(summary: RunSummary) -> Mapping[str, object]:
         else percent(summary.course.measured_share),
         "wall": format_seconds(summary.course.wall_s),
         "command": _resumes(summary),
-        "report_command": shlex.join(["ddpbench", "report", summary.about.run_path]),
+        "report_command": command("ddpbench", "report", summary.about.run_path),
         "version": VERSION,
     }
 

@@ -119,5 +119,5 @@ def _command(path: Path | str, starter: Starter, flags: Sequence[str]) -> str:
         return command("ddpbench", "submit", Path(path).parent, *flags)
     if starter == "plan":
         lines = f"the lines of {command('ddpbench', 'plan', path)}"
-        return f"{lines}, with {' '.join(flags)} at their end" if flags else lines
+        return f"{lines}, with {command(*flags)} at their end" if flags else lines
     return command("ddpbench", "sweep", path, *flags)

@@ -16,6 +16,7 @@ from ddpbench.analysis.statistics.tails import missed_words
 from ddpbench.escaping import escape_markdown, escape_markdown_code, markdown_row
 from ddpbench.naming import Namer
 from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
+from ddpbench.texts import command
 from ddpbench.units import (
     counted,
     decimals_borne,
@@ -218,7 +219,7 @@ def _resolution(changes: Changes) -> list[str]:
         return found
     how = "`ddpbench noise` tells beforehand what a time resolves"
     if needed_s is not None:
-        flag = f"--total '{format_about(needed_s)}'"
+        flag = command("--total", format_about(needed_s))
         way = flag if changes.paired else f"ddpbench compare --interleave with {flag}"
         found.append(
             f"To resolve {wanted}{_in_all(changes)} ({_OFTEN}), measure "

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ddpbench.launch.doctor.finding import Finding, note, ok, problem
 from ddpbench.launch.doctor.host import Host
+from ddpbench.texts import command
 from ddpbench.units import format_bytes
 
 SHARED_MEMORY_BYTES = 2**30
@@ -106,7 +107,9 @@ def disks(host: Host) -> Iterator[Finding]:
     folder = Path(temporary) if temporary else Path(tempfile.gettempdir())
     if temporary and not folder.is_dir():
         yield note(
-            "TMPDIR", f"{temporary} is not a folder: others are used", f"mkdir -p {temporary}, or unset it"
+            "TMPDIR",
+            f"{temporary} is not a folder: others are used",
+            f"{command('mkdir', '-p', temporary)}, or unset it",
         )
         return
     yield from _disk(host, "temporary", folder, "set TMPDIR to a folder with room that you may write to")

@@ -12,6 +12,7 @@ from typing import Any
 
 from ddpbench.launch.doctor.finding import Finding, note, ok, problem
 from ddpbench.launch.doctor.host import Host, TorchAnswer
+from ddpbench.texts import command
 from ddpbench.version import VERSION
 
 OLDEST_TORCH = (2, 5)
@@ -93,7 +94,10 @@ def torch(host: Host) -> Iterator[Finding]:
     if _version(facts["torch"]) < OLDEST_TORCH:
         oldest = ".".join(map(str, OLDEST_TORCH))
         yield problem(
-            "torch", f"{described}; ddpbench needs {oldest}", f"pip install 'torch>={oldest}'", blocks=True
+            "torch",
+            f"{described}; ddpbench needs {oldest}",
+            command("pip", "install", f"torch>={oldest}"),
+            blocks=True,
         )
     else:
         yield ok("torch", described)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -23,7 +22,7 @@ from ddpbench.records.outputs import without_own
 from ddpbench.records.rundir import explain_os_error
 from ddpbench.spec import documents
 from ddpbench.spec.overrides import contradiction, sure_keys
-from ddpbench.texts import given_twice, shortened, toml_text
+from ddpbench.texts import command, given_twice, shortened, toml_text
 
 _WORDS = (
     "ref=COMMIT, path=FOLDER, python=INTERPRETER, set=KEY=VALUE or env=NAME=VALUE; what has no = is a folder, "
@@ -175,7 +174,7 @@ def beside_this_code(words: Sequence[str]) -> tuple[SideSpec, SideSpec]:
     new = SideSpec(name="new", path=str(here) if base.ref or base.path else "")
     if _unnamed(base) == _unnamed(new):
         raise RequestError(
-            f"--base {' '.join(words)}: that is the code that is worked on: both sides are the same"
+            f"{command('--base', *words)}: that is the code that is worked on: both sides are the same"
         )
     check_there(base)
     return base, new
@@ -275,14 +274,14 @@ def _checked_folder(spec: SideSpec) -> Path | None:
         return None
     folder = Path(spec.path).resolve()
     if not folder.is_dir():
-        raise RequestError(f"--{spec.name} path={spec.path}: there is no such folder")
+        raise RequestError(f"{command(f'--{spec.name}', f'path={spec.path}')}: there is no such folder")
     return folder
 
 
 def _repository(spec: SideSpec) -> Path:
     here = _top(Path.cwd())
     if here is None:
-        raise RequestError(f"--{spec.name} ref={spec.ref}: {why_no_repository(Path.cwd())}")
+        raise RequestError(f"{command(f'--{spec.name}', f'ref={spec.ref}')}: {why_no_repository(Path.cwd())}")
     return here
 
 
@@ -370,10 +369,10 @@ def _interpreter(spec: SideSpec) -> str:
         return sys.executable
     found = shutil.which(spec.python)
     if found is None:
-        raise RequestError(f"--{spec.name} python={spec.python}: there is no such program")
+        raise RequestError(f"{command(f'--{spec.name}', f'python={spec.python}')}: there is no such program")
     found = os.path.abspath(found)  # noqa: PTH100  a link is what makes an environment's interpreter its own
     if why := _lacking(found):
-        raise RequestError(f"--{spec.name} python={spec.python}: {why}")
+        raise RequestError(f"{command(f'--{spec.name}', f'python={spec.python}')}: {why}")
     return found
 
 
@@ -474,7 +473,7 @@ def why_no_repository(folder: Path) -> str:
         )
         return (
             f"git does not use the repository {place}, which another user owns; if you trust them: "
-            f"git config --global --add safe.directory {shlex.quote(str(place))}"
+            f"{command('git', 'config', '--global', '--add', 'safe.directory', place)}"
         )
     if "safe.bareRepository" in said:
         return f"{folder} is in a bare repository, which git does not use here: work in a clone or a worktree of it"
@@ -501,7 +500,7 @@ def _commit_named(top: Path, spec: SideSpec) -> str:
     try:
         return commit_named(top, spec.ref)
     except RequestError as error:
-        raise RequestError(f"--{spec.name} ref={spec.ref}: {error}") from None
+        raise RequestError(f"{command(f'--{spec.name}', f'ref={spec.ref}')}: {error}") from None
 
 
 _NOT_COLLECTED = """\

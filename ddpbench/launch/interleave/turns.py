@@ -36,6 +36,7 @@ from ddpbench.records import SCHEMA_VERSION, write_atomically
 from ddpbench.records.checked import read_checked
 from ddpbench.records.files import MOST_NOTES, damaged
 from ddpbench.records.rundir import explain_os_error
+from ddpbench.texts import command
 from ddpbench.units import format_about, format_seconds
 
 FILE = "comparison.json"
@@ -259,7 +260,7 @@ def too_short(total_s: float, left_s: float, round_s: float, fewest: int) -> str
     before = format_seconds(max(0.0, total_s - left_s - round_s))
     return (
         f"starting both sides took {before}, a round {format_seconds(round_s)}: about {rounds} of the {fewest} planned "
-        f"rounds fit into {format_seconds(total_s)}; give --total '{needed}'"
+        f"rounds fit into {format_seconds(total_s)}; give {command('--total', needed)}"
     )
 
 

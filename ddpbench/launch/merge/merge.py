@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +29,7 @@ from ddpbench.records.machine import read_merged
 from ddpbench.records.plan import MOST_MERGED, MergedRun, claims_json, merged_json, read_plan
 from ddpbench.spec import limits
 from ddpbench.spec.claims import Past, PlannedClaim
+from ddpbench.texts import command
 from ddpbench.units import utc_now
 from ddpbench.version import VERSION
 
@@ -209,7 +209,7 @@ def _machine(sources: Sequence[Source]) -> dict[str, Any]:
             "started_utc": min(
                 (str(c["started_utc"]) for c in contexts if c.get("started_utc")), default=None
             ),
-            "command": shlex.join(["ddpbench", *sys.argv[1:]]),
+            "command": command("ddpbench", *sys.argv[1:]),
             "ddpbench_version": VERSION,
             "git_commit": listed("git_commit"),
             **({"slurm_jobs": jobs} if jobs else {}),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ddpbench.errors import RequestError
 from ddpbench.launch.slurm.words import one_line
 from ddpbench.spec import limits
-from ddpbench.texts import shortened
+from ddpbench.texts import command, shortened
 from ddpbench.units import parse_seconds
 
 AUTO = "auto"
@@ -52,7 +52,7 @@ class Option:
             )
         # sbatch takes a name's beginning too
         if own := next((one for one in _OWN if one.startswith(self.name)), None):
-            raise RequestError(f"--sbatch {self.name} is not taken: {_OWN[own]}")
+            raise RequestError(f"{command('--sbatch', self.name)} is not taken: {_OWN[own]}")
         if self.value is not None:
             one_line(f"--{self.name}", self.value)
 

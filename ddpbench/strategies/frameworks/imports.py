@@ -6,6 +6,7 @@ import importlib
 from types import ModuleType
 
 from ddpbench.strategies.frameworks.installed import FRAMEWORKS, versions
+from ddpbench.texts import command
 
 
 def imported(framework: str, module: str) -> ModuleType:
@@ -21,5 +22,5 @@ def imported(framework: str, module: str) -> ModuleType:
         there = ", ".join(f"{name} {version}" for name, version in versions(framework).items())
         raise ImportError(
             f"{known.display} is installed ({there}) and cannot be imported: {type(error).__name__}: {error}; "
-            f"reinstall what it needs: pip install --force-reinstall 'ddpbench[{known.extra}]'"
+            f"reinstall what it needs: {command('pip', 'install', '--force-reinstall', f'ddpbench[{known.extra}]')}"
         ) from error

@@ -8,6 +8,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ddpbench.texts import command
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Needed:
@@ -81,7 +83,7 @@ def missing(name: str) -> str | None:
     Nothing is imported: a package that is there and fails on import is told of by the ranks.
     """
     framework = FRAMEWORKS[name]
-    line = f"pip install 'ddpbench[{framework.extra}]'"
+    line = command("pip", "install", f"ddpbench[{framework.extra}]")
     for needed in framework.needs:
         distribution, version = _installed(needed.distributions)
         if not version or not _importable(needed.module):

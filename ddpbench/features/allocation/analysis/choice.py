@@ -12,6 +12,7 @@ from ddpbench.records import RunDir
 from ddpbench.spec import grouping, limits
 from ddpbench.spec.grouping import cap_order, virtual_words
 from ddpbench.strategies.traits import traits_of
+from ddpbench.texts import command
 
 EFFICIENCY_CUT = 0.7
 """A job size is worth asking for from this efficiency on, unless another cut is given."""
@@ -81,7 +82,9 @@ def choose(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) ->
         ("--workload", request.workload, {curve.first.case.workload for curve in real}),
     ):
         if asked is not None and asked not in names:
-            raise RequestError(f"{flag} {asked}: no such curve in {run.path}; {nearest(asked, names)}")
+            raise RequestError(
+                f"{command(flag, asked)}: no such curve in {run.path}; {nearest(asked, names)}"
+            )
     found = [
         curve
         for curve in real
@@ -99,7 +102,8 @@ def choose(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) ->
     curve = max(same, key=lambda one: len(one.runs))
     rest = [f"{one.name}, {one.setting} ({_flags(one, curve)})" for one in real if one is not curve]
     rest += [
-        f"{_told(cap)} buckets (--where bucket_cap_mb={_told(cap)})" for cap in _other_caps(cases, curve)
+        f"{_told(cap)} buckets ({command('--where', f'bucket_cap_mb={_told(cap)}')})"
+        for cap in _other_caps(cases, curve)
     ]
     if not rest:
         return curve, ""
@@ -157,7 +161,9 @@ def _at_cap(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -
     caps = {_told(one.case.bucket_cap_mb) for one in cases} - {"none"}
     if cap not in caps:
         known = ", ".join(sorted(caps)) or "none"
-        raise RequestError(f"--where bucket_cap_mb={cap}: no such bucket cap in {run.path}; there is {known}")
+        raise RequestError(
+            f"{command('--where', f'bucket_cap_mb={cap}')}: no such bucket cap in {run.path}; there is {known}"
+        )
     return [one for one in cases if _told(one.case.bucket_cap_mb) in (cap, "none")]
 
 
@@ -180,7 +186,7 @@ def _where(curves: Sequence[CaseCurve], request: AllocationRequest, run: RunDir)
             told = f"they differ in {', '.join(apart)}" if apart else "there is one curve, and no choice"
             near = meant(name, _names(left)) if name not in _names(left) else ""
             known = f"{near}no curve has one {name} for all its ranks; {told}"
-        raise RequestError(f"--where {name}={asked}: no such curve in {run.path}; {known}")
+        raise RequestError(f"{command('--where', f'{name}={asked}')}: no such curve in {run.path}; {known}")
     return left
 
 
@@ -188,13 +194,13 @@ def _flags(curve: CaseCurve, chosen: CaseCurve) -> str:
     """Return what chooses a curve in place of the chosen one."""
     mine, theirs = curve.first.case, chosen.first.case
     words = [
-        f"--{name} {getattr(mine, name)}"
+        command(f"--{name}", getattr(mine, name))
         for name in ("strategy", "workload")
         if getattr(mine, name) != getattr(theirs, name)
     ]
     if mine.strategy == theirs.strategy and mine.workload == theirs.workload:
         words += [
-            f"--where {name}={value}"
+            command("--where", f"{name}={value}")
             for name in _names([curve])
             if (value := _value(curve, name)) is not None and value != _value(chosen, name)
         ]

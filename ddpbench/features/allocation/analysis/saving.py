@@ -11,6 +11,7 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.errors import RequestError
 from ddpbench.naming import Namer
 from ddpbench.spec.grouping import RECOVERIES
+from ddpbench.texts import command
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,9 +50,10 @@ def saving_of(cases: Sequence[CaseRun], workload: str, mtbf_s: float) -> Saving:
         costs = checkpoint_costs(run.case_id, [one.checkpoints for one in run.good], run.timings)
         if costs:
             return _saving(run, mtbf_s, min(cost.mean_s for cost in costs), None, "")
+    sweep = command("ddpbench", "sweep", "recovery", "--set", f"base.workload={workload}")
     raise RequestError(
-        f"--mtbf: no case of {workload} tells what a snapshot takes: give --recovery RUN_DIR, a run of "
-        f"`ddpbench sweep recovery --set base.workload={workload}`, or measure with base.checkpoint = true"
+        f"--mtbf: no case of {workload} tells what a snapshot takes: measure with base.checkpoint = true, or give "
+        f"--recovery RUN_DIR, a run of: {sweep}"
     )
 
 
