@@ -251,7 +251,7 @@ def _terminal(text: str) -> str:
 def test_no_format_has_a_character_that_xml_forbids_or_unicode_has_none_for(
     write: Callable[[str], str],
 ) -> None:
-    """What each does with a code point is its own, but these are in none: an SVG with one is read by no parser."""
+    """A parser refuses an SVG with one of them."""
     for start in range(0, len(EVERY), 4096):
         written = write("x".join(EVERY[start : start + 4096]))
         written.encode("utf-8")

@@ -115,14 +115,13 @@ NUMBERS_AND_OWN_WORDS = {
     "pytest_plugin.py": {"_too_old()"},
     "report/outside.py": {"version"},  # a name, and no command
 }
-"""What is put behind a command or a flag without quotes, by file."""
+"""Expressions put behind a command or a flag without quotes, by file."""
 ONLY_SENTENCES = {
     "launch/interleave/sides.py": {"folder", "_ASK_S", "place", "commit[:12]", "top"},  # of what git says
     "launch/own_classes.py": {"first"},  # "module {first} is ..."
     "launch/slurm/control.py": {"script"},  # "sbatch refuses {script}"
-    "launch/slurm/disks.py": {"FETCH_S"},
 }
-"""What follows a command's name in prose."""
+"""Expressions that follow a command's name in prose."""
 NO_SHELL = {
     "launch/doctor/host.py": {"','.join(GPU_FIELDS)"},
     "launch/interleave/sides.py": {"unfinished"},

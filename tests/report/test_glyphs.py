@@ -87,7 +87,7 @@ FORBIDDEN = "".join(
         0x10FFFF,
     )
 )
-"""What XML or Unicode has no character for."""
+"""Characters that XML forbids, or that Unicode calls none."""
 
 
 def paint_forbidden(sheet: Sheet) -> None:

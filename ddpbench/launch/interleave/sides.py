@@ -274,7 +274,7 @@ def _checked_folder(spec: SideSpec) -> Path | None:
         return None
     folder = Path(spec.path).resolve()
     if not folder.is_dir():
-        raise RequestError(f"{command(f'--{spec.name}', f'path={spec.path}')}: there is no such folder")
+        raise RequestError(f"{command(f'--{spec.name}', f'path={spec.path}')}: not a folder")
     return folder
 
 
@@ -369,7 +369,7 @@ def _interpreter(spec: SideSpec) -> str:
         return sys.executable
     found = shutil.which(spec.python)
     if found is None:
-        raise RequestError(f"{command(f'--{spec.name}', f'python={spec.python}')}: there is no such program")
+        raise RequestError(f"{command(f'--{spec.name}', f'python={spec.python}')}: not a program on PATH")
     found = os.path.abspath(found)  # noqa: PTH100  a link is what makes an environment's interpreter its own
     if why := _lacking(found):
         raise RequestError(f"{command(f'--{spec.name}', f'python={spec.python}')}: {why}")

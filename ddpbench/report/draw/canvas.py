@@ -183,8 +183,7 @@ def drawing(families: Sequence[str] = ()) -> Iterator[set[str]]:
 
 @contextmanager
 def _clean_texts() -> Iterator[None]:
-    """Within it matplotlib draws and measures every text as `clean` returns it, whoever gives it: labels, ticks,
-    legends."""
+    """Have matplotlib draw and measure every text, of labels, ticks and legends too, as `clean` returns it."""
     from matplotlib.text import Text
 
     before = Text.set_text

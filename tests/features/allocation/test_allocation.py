@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import struct
 from pathlib import Path
@@ -213,6 +214,20 @@ def test_of_two_batches_of_one_strategy_either_can_be_chosen(
     ):
         assert cli(["allocation", str(run.path), "--where", where]) == 2
         assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["$(touch x)/a.py:B", "two words/it's.py:B", "`a`;b.py:B"])
+def test_flags_that_name_a_workload_are_one_word_each_to_a_shell(tmp_path: Path, name: str) -> None:
+    cases = dict(STEPS_MS)
+    cases |= {case_of("single", 1, workload=name): 100.0, case_of("ddp", 2, workload=name): 105.0}
+    run = a_run(tmp_path / "run", cases)
+    flags = shlex.split(of(run).elsewhere.rpartition(" (")[2].removesuffix(")"))
+    assert flags == ["--workload", name]
+    assert name in method(of(run, workload=flags[1]))
+    with pytest.raises(RequestError, match=r"no case of .* tells what a snapshot takes") as why:
+        of(run, workload=name, mtbf_s=3600.0)
+    line = str(why.value).rpartition("a run of: ")[2]
+    assert shlex.split(line) == ["ddpbench", "sweep", "recovery", "--set", f"base.workload={name}"]
 
 
 def test_an_epoch_is_the_recorded_dataset_unless_another_is_given(tmp_path: Path) -> None:
