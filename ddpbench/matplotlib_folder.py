@@ -25,7 +25,8 @@ def settle_matplotlib() -> None:
 
     Call it before matplotlib is imported. Otherwise each process would print a warning and make a folder, which stays
     where the process is killed. The folder is for this process and those that it starts. The working directory may be
-    a stranger's run: a file of settings in it is not read, which could be a pipe.
+    a stranger's run: a file of settings in it is not read, which could be a pipe. A backend in MPLBACKEND that
+    matplotlib does not have is passed over: figures are drawn into files, without one.
     """
     if "matplotlib" in sys.modules:
         return
@@ -78,11 +79,25 @@ class _Finder(MetaPathFinder):
             load = found.loader.exec_module
 
             def load_elsewhere(module: ModuleType) -> None:
-                with _without_settings():
+                with _without_settings(), _without_backend() as backend:
                     load(module)
+                if backend:
+                    with suppress(ValueError):
+                        module.rcParams["backend"] = backend
 
             setattr(found.loader, "exec_module", load_elsewhere)  # noqa: B010  of this loader alone
         return found
+
+
+@contextmanager
+def _without_backend() -> Iterator[str]:
+    """Take MPLBACKEND out of the environment meanwhile: matplotlib raises an error for one that it does not have."""
+    backend = os.environ.pop("MPLBACKEND", "")
+    try:
+        yield backend
+    finally:
+        if backend:
+            os.environ["MPLBACKEND"] = backend
 
 
 @contextmanager

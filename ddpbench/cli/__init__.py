@@ -11,7 +11,8 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from types import FrameType
 from typing import Any
 
@@ -145,6 +146,7 @@ def _ended(argv: list[str] | None) -> int:
         try:
             arguments = make_parser(words).parse_args(argv)
             _check_address_space()
+            _check_environment(os.environ)
             code: int = arguments.run(arguments)
         except SystemExit:  # --help, which has printed
             _flush_output()
@@ -252,6 +254,33 @@ def _check_address_space() -> None:
             f"memory is limited to {format_bytes(limit)} of address space, and a command needs at least "
             f"{format_bytes(_LEAST_ADDRESS_SPACE)}, ranks with torch several GiB: raise the limit with ulimit -v"
         )
+
+
+_COUNTED = ("COLUMNS", "LINES")
+_MOST_DIGITS = 9
+
+
+def _check_environment(env: Mapping[str, str]) -> None:
+    """Refuse variables that NumPy, Matplotlib or Rich would end with a traceback for, in the middle of a command.
+
+    Raises:
+        RequestError: one has a value that the libraries cannot read; the sentence names it.
+    """
+    given = env.get("SOURCE_DATE_EPOCH")
+    if given is not None:
+        try:
+            datetime.fromtimestamp(int(given), UTC)
+        except (ValueError, OverflowError, OSError):
+            raise RequestError(
+                f"SOURCE_DATE_EPOCH={shortened(given)} in the environment is not a time in seconds since 1970: "
+                "give a whole number, or unset it"
+            ) from None
+    for name in _COUNTED:
+        given = env.get(name, "")
+        if given.isdigit() and not (given.isascii() and len(given) <= _MOST_DIGITS):
+            raise RequestError(
+                f"{name}={shortened(given)} in the environment is not the size of a terminal: unset it"
+            )
 
 
 def _check_readable(word: str) -> None:

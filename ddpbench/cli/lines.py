@@ -30,7 +30,7 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 def columns_here(stream: TextIO | None = None) -> int:
     """Return the width to print for: the terminal's, or `WIDEST` where that is less or there is none."""
     asked = os.environ.get("COLUMNS", "")
-    here = int(asked) if asked.isdecimal() and int(asked) else WIDEST
+    here = int(asked[:9]) if asked.isdecimal() and int(asked[:9]) else WIDEST
     if here == WIDEST:
         with suppress(OSError, ValueError):
             here = os.get_terminal_size((stream or sys.stdout).fileno()).columns or WIDEST

@@ -324,8 +324,8 @@ def test_settings_are_sides_too_and_uncommitted_changes_are_said(repository: Pat
     [
         (("--base", "nope", "--new", "."), "has no such commit"),
         (("--base", "fast", "--new", "fast"), "both sides are the same"),
-        (("--base", "path=nowhere", "--new", "."), "there is no such folder"),
-        (("--base", "python=nothing", "--new", "."), "there is no such program"),
+        (("--base", "path=nowhere", "--new", "."), "not a folder"),
+        (("--base", "python=nothing", "--new", "."), "not a program on PATH"),
         (("--base", "python=/bin/true", "--new", "."), ""),
         (("--base", "ref=fast", "--base", "path=.", "--new", "."), "two places for one side's code"),
         (("--base", "fast", "--new", "set=base.strategy=ddq"), "did you mean 'ddp'?"),
