@@ -37,13 +37,18 @@ def is_planted_in(folder: int, owner: int) -> bool:
 
 
 def other_owner(folder: int) -> str:
-    """Return the name of the user that an open folder belongs to; empty where that is this one, or root.
+    """Return the name of the user that an open folder belongs to; empty where that is this one.
 
-    Some file systems show another owner than the user who writes, as a bind mount or a server that maps users does:
-    there a new file, which nobody else sees, tells who this user is.
+    It is empty of root's too, where this user may write in it. Some file systems show another owner than the user who
+    writes, as a bind mount or a server that maps users does: there a new file, which nobody else sees, tells who this
+    user is.
     """
     owner = os.fstat(folder).st_uid
-    if owner in (os.geteuid(), 0) or owner == _shown_as(folder):
+    if owner == os.geteuid() or (
+        owner == 0 and os.access(f"/proc/self/fd/{folder}", os.W_OK, effective_ids=True)
+    ):
+        return ""
+    if owner == _shown_as(folder):
         return ""
     try:
         return pwd.getpwuid(owner).pw_name

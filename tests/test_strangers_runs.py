@@ -19,6 +19,7 @@ from ddpbench.errors import IdentityError, OutputError
 from ddpbench.records import RunDir, pack
 from ddpbench.worker.place import SlotPlace
 from ddpbench.worker.slot.own_card import own_card
+from tests.open_folder import open_folder
 from tests.synthetic import write_run
 
 NOBODY = 65534
@@ -62,6 +63,27 @@ def test_what_would_write_in_it_refuses_and_says_what_to_do(
     message = capsys.readouterr().err
     assert f"{run.path} belongs to nobody, and is only read: copy it, and give the copy: cp -r" in message
     assert "Traceback" not in message
+
+
+@pytest.mark.parametrize("words", ["report {run}", "pack {run}", "allocation {run}"])
+def test_roots_is_only_read_by_others(capsys: pytest.CaptureFixture[str], words: str) -> None:
+    with open_folder() as folder:
+        ours, roots = (
+            write_run(folder / name, CASES, rounds=5, blocks=2, steps=3) for name in ("ours", "roots")
+        )
+        give(ours.path)
+        command(words.format(run=ours.path).split())  # all modules are loaded then
+        capsys.readouterr()
+        before = names(roots.path)
+        os.seteuid(NOBODY)
+        try:
+            code = command(words.format(run=roots.path).split())
+        finally:
+            os.seteuid(0)
+        assert code == 2
+        assert names(roots.path) == before
+    message = capsys.readouterr().err
+    assert f"{roots.path} belongs to root, and is only read: copy it, and give the copy: cp -r" in message
 
 
 def test_it_can_be_read_and_a_copy_is_ones_own(

@@ -131,7 +131,7 @@ def _asked_for(arguments: argparse.Namespace) -> Submission:
     if arguments.time is not None:
         given["time_s"] = parse_time(arguments.time)
     path = Path(arguments.experiment)
-    if path.is_dir() and SubmissionDir(path).is_there and not is_not_meant(arguments.experiment):
+    if not is_not_meant(arguments.experiment) and path.is_dir() and SubmissionDir(path).is_there:
         from dataclasses import replace
 
         if arguments.overrides or arguments.out or arguments.nodes is not None or arguments.ranks_per_node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from pathlib import Path
 
 from ddpbench.errors import RequestError, meant_path, nearest
@@ -14,6 +15,8 @@ from ddpbench.texts import command
 def experiment_folders() -> list[Path]:
     """Return the folders searched, in order: `experiments` here, unless another user put it there, and the shipped."""
     here, shipped = Path("experiments"), shipped_experiments()
+    if not _reaches_here():
+        return [shipped]
     if is_decoy(str(here)):  # its experiments would run that user's code as this one
         return [shipped]
     return [here] if here.is_dir() and here.resolve() == shipped else [here, shipped]
@@ -30,8 +33,16 @@ def known_experiments() -> dict[str, Path]:
 
 
 def is_not_meant(name: str) -> bool:
-    """Return whether a path that is called as an experiment is another user's, put where this one finds it."""
-    return is_decoy(name) and name in known_experiments()
+    """Return whether a path that is called as an experiment is another user's, put where this one finds it.
+
+    Where the user may not enter the working directory, no path of this name is meant.
+    """
+    return (is_decoy(name) or not _reaches_here()) and name in known_experiments()
+
+
+def _reaches_here() -> bool:
+    """Return whether the user may enter the working directory: all that is named from it is out of reach otherwise."""
+    return os.access(".", os.X_OK)
 
 
 def find_experiment(name: str) -> Path:

@@ -96,8 +96,13 @@ def default_path(name: str) -> Path:
     """Return where a command writes that is given no --out: below `reports` in the working directory.
 
     Raises:
-        OutputError: another user has planted that folder.
+        OutputError: another user has planted that folder, or the user may not enter the working directory.
     """
+    if not os.access(".", os.X_OK):
+        raise OutputError(
+            f"{_REPORTS / name} cannot be written: you may not enter the working directory; "
+            "name a folder elsewhere with --out"
+        )
     path = _own_reports() / name
     _given.add(path)
     return path
@@ -797,7 +802,10 @@ def _barred_folder(error: OSError) -> str:
     """Return the first folder on the way to a file that the user may not enter; empty where that is not the error."""
     if error.errno != errno.EACCES or not isinstance(error.filename, str | os.PathLike):
         return ""
-    folders = [*reversed(Path(error.filename).parents), Path(error.filename)]
+    path = Path(error.filename)
+    folders = [*reversed(path.parents), path]
+    with contextlib.suppress(OSError):  # the working directory is gone
+        folders += reversed(path.absolute().parents)  # it may itself be closed
     barred = (str(one) for one in folders if os.path.isdir(one) and not os.access(one, os.X_OK))  # noqa: PTH112
     return on_one_line(next(barred, ""))
 
@@ -836,8 +844,17 @@ def check_checkpoint_dir(name: str) -> None:
         )
 
 
+def explain_read_error(error: OSError) -> str:
+    """Return in words why a file or folder cannot be read, with what to do: never to make it writable."""
+    if why := explain_unreadable(error):
+        return why
+    if error.errno == errno.EACCES:
+        return f"{error.strerror}; {_ALLOW}"
+    return explain_os_error(error)
+
+
 def explain_os_error(error: OSError) -> str:
-    """Return an OSError in words, with what to do about the usual ones."""
+    """Return in words why a file or folder cannot be written, with what to do about the usual reasons."""
     reason = error.strerror or str(error)
     if folder := _barred_folder(error):
         return f"{reason}; you may not enter {folder}: {_ALLOW}"

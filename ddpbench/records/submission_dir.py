@@ -20,8 +20,7 @@ from ddpbench.records.rundir import (
     MARK,
     RunDir,
     check_free,
-    explain_os_error,
-    explain_unreadable,
+    explain_read_error,
     leading_elsewhere,
     refuse,
 )
@@ -118,7 +117,7 @@ class SubmissionDir:
         try:
             data = parse_json(read_bytes(self.file, _MOST_FILE))
         except OSError as error:
-            raise IdentityError(f"{self.file} cannot be read: {explain_os_error(error)}") from None
+            raise IdentityError(f"{self.file} cannot be read: {explain_read_error(error)}") from None
         except ValueError as error:
             raise damaged(self.file, str(error)) from None
         if not isinstance(data, dict):
@@ -162,5 +161,5 @@ def run_at(path: Path) -> RunDir:
             raise UnreadableError(
                 f"{shortened(str(path))}: the name is too long for this file system"
             ) from None
-        why = explain_unreadable(error) or explain_os_error(error)
+        why = explain_read_error(error)
         raise UnreadableError(f"{on_one_line(str(path))} cannot be read: {why}") from None

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,26 @@ LOCKED = {
     "a folder of a stranger's name": ("export", "--format", "csv", "apart/named"),
     "a folder of the run": ("export", "--format", "csv", "apart/closed"),
 }
+HERE = {
+    "what is there": ("list",),
+    "a shipped experiment": ("sweep", "quick", "--dry-run", "--out", "../new"),
+    "a submission of a shipped one": ("submit", "quick", "--nodes", "1", "--dry-run", "--out", "../jobs"),
+    "a new run": ("sweep", "quick", "--dry-run"),
+    "an experiment of no such name": ("sweep", "qick", "--dry-run"),
+    "a class": ("sweep", "quick", "--dry-run", "--out", "../new", "--set", "base.workload=train.py:X"),
+    "a module": ("sweep", "quick", "--dry-run", "--out", "../new", "--set", "base.workload=train:X"),
+    "a script": ("init", "train.py"),
+    "a run": ("export", "--format", "csv", "run"),
+    "a side": ("compare", "main", "run"),
+    "baselines": ("baseline", "list"),
+}
+"""Commands in a working directory that the user may not enter; `..` is given as an absolute path."""
 NAMED = "x\nddpbench: all 12 cases proved"
 CODE = """
 import contextlib, io, json, os, sys
 from ddpbench.cli import run
+if len(sys.argv) > 2:
+    os.chdir(sys.argv[2])
 def tried():
     ended = {}
     for name, words in json.loads(sys.argv[1]).items():
@@ -53,15 +70,30 @@ def ended() -> dict[str, tuple[int, str]]:
         for path in (folder / "secret.py", folder / "locked", folder / "apart/closed/cases", named):
             path.chmod(0o700)
         history = {"history": ("history", "--as-given", "--across", str(folder))}
-        commands = json.dumps(LOCKED | history)
-        done = subprocess.run(
-            [sys.executable, "-c", CODE, commands],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return _tried(LOCKED | history, folder)
+
+
+@pytest.fixture(scope="module")
+def ended_here() -> dict[str, tuple[int, str]]:
+    """The exit code and messages of each command in a working directory that the user may not enter."""
+    with open_folder() as folder:
+        closed = folder / "closed"
+        closed.mkdir(mode=0o700)
+        commands = {
+            name: tuple(word.replace("..", str(folder)) for word in words) for name, words in HERE.items()
+        }
+        return _tried(commands, folder, str(closed))
+
+
+def _tried(commands: Mapping[str, tuple[str, ...]], folder: Path, *here: str) -> dict[str, tuple[int, str]]:
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, json.dumps(commands), *here],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, tuple[int, str]] = json.loads(done.stdout)
     return found
@@ -83,6 +115,23 @@ def test_what_may_not_be_read_is_a_wrong_request(name: str, ended: dict[str, tup
     assert closed.get(name, "you may not enter locked") in message
     assert "have its owner allow it" in message
     assert len(message.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_in_a_working_directory_that_may_not_be_entered(
+    name: str, ended_here: dict[str, tuple[int, str]]
+) -> None:
+    """Paths from there are a wrong request; shipped experiments and absolute paths work."""
+    code, message = ended_here[name]
+    assert "writable" not in message
+    if name in ("what is there", "a shipped experiment", "a submission of a shipped one"):
+        assert code == 0, message
+    else:
+        assert code == 2, message
+        assert "you may not enter" in message
+        assert ("/closed: " in message) == (name != "a new run")
+        assert ("with --out" in message) == (name == "a new run")
+        assert len(message.splitlines()) == 1
 
 
 def test_the_library_says_so_too() -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from ddpbench.errors import LaunchError, OutputError, RequestError
 from ddpbench.launch.slurm.control import UnreachableError, environment
 from ddpbench.launch.slurm.request import Request
-from ddpbench.records.rundir import explain_os_error
+from ddpbench.records.rundir import explain_os_error, explain_read_error
 from ddpbench.texts import shortened
 from ddpbench.units import format_bytes
 
@@ -114,7 +114,7 @@ def archive(run: Path) -> str:
                 if path.name not in _LEFT_OUT and not path.name.startswith(("slurm-", "server-")):
                     file.add(path, arcname=path.name, filter=_plain)
     except OSError as error:
-        raise OutputError(f"{run} cannot be read: {explain_os_error(error)}") from None
+        raise OutputError(f"{run} cannot be read: {explain_read_error(error)}") from None
     data = packed.getvalue()
     if len(data) > MOST_ARCHIVE:
         raise RequestError(

@@ -13,7 +13,7 @@ from ddpbench.analysis.regression.copies import check_no_copies, merges_with_sou
 from ddpbench.analysis.regression.saved import read_saved
 from ddpbench.errors import IdentityError, RequestError
 from ddpbench.records import RunDir
-from ddpbench.records.rundir import explain_os_error
+from ddpbench.records.rundir import explain_read_error
 from ddpbench.records.submission_dir import run_at
 from ddpbench.texts import on_one_line, shortened
 from ddpbench.units import series_of, utc_of
@@ -130,7 +130,7 @@ def _runs_in(path: Path) -> tuple[list[Path], dict[Path, str]]:
     try:
         inside = sorted(path.iterdir())
     except OSError as error:
-        raise RequestError(f"{path} cannot be read: {explain_os_error(error)}") from None
+        raise RequestError(f"{path} cannot be read: {explain_read_error(error)}") from None
     runs, others = _run_directories([each for each in inside if each.is_dir()])
     runs = runs or [each for each in inside if each.suffix == ".json" and each.is_file()]
     if (
@@ -151,7 +151,7 @@ def _run_directories(folders: Sequence[Path]) -> tuple[list[Path], dict[Path, st
         except RequestError as error:
             is_there, why = False, str(error)
         except OSError as error:
-            is_there, why = False, f"{folder} cannot be read: {explain_os_error(error)}"
+            is_there, why = False, f"{folder} cannot be read: {explain_read_error(error)}"
         if is_there:
             runs.append(run.path)
         elif not folder.name.startswith("."):
