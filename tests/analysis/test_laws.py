@@ -125,6 +125,19 @@ def test_fewer_than_three_world_sizes_are_too_few_points() -> None:
     assert fit_laws(curve_of(amdahl(0.1), (2,)), devices=4).next.here  # type: ignore[union-attr]
 
 
+def test_a_world_size_with_few_rounds_is_worth_more_rounds_before_another_size_is() -> None:
+    curve = curve_of(amdahl(0.1), (2,))
+    few = SpeedupCurve(scaling="strong", base=curve.base, sizes={2: curve.sizes[2][:4]})
+    laws = fit_laws(few, devices=8)
+    assert "1 rank measured (2 with under 5 rounds)" in laws.absent
+    assert laws.next is not None
+    assert (laws.next.world_size, laws.next.here) == (2, True)
+    assert laws.next.reason == "with more rounds it is a point, and a law needs 2 more points"
+    none = fit_laws(SpeedupCurve(scaling="strong", base=curve.base, sizes={}), devices=8).next
+    assert none is not None
+    assert none.reason == "it is the next power of two, and a law needs 2 more points"
+
+
 def test_a_world_size_with_few_rounds_or_unpaired_ones_is_no_point() -> None:
     curve = curve_of(amdahl(0.1), (2, 4))
     few = SpeedupCurve(scaling="strong", base=curve.base, sizes={2: curve.sizes[2], 4: curve.sizes[4][:4]})

@@ -95,7 +95,9 @@ def fit_laws(curve: SpeedupCurve, *, devices: int | None = None, batch: int | No
             scaling=curve.scaling,
             refused=refused,
             absent=_too_few(curve),
-            next=next_without_fit(sizes, devices, batch),
+            next=next_without_fit(
+                sizes, devices, batch, short=_short(curve), missing=MIN_POINTS - 1 - len(sizes)
+            ),
         )
     model = Model(curve, candidates(sizes, devices=None, batch=batch))
     found = jackknife(curve, model.everything)
@@ -145,10 +147,15 @@ def _listed(sizes: Sequence[int]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
+def _short(curve: SpeedupCurve) -> list[int]:
+    """Return the world sizes that have been measured, in too few rounds for a point."""
+    return sorted(size for size in curve.sizes if size > 1 and size not in curve.paired)
+
+
 def _too_few(curve: SpeedupCurve) -> str:
     honest = [1, *curve.paired]
-    short = [size for size in curve.sizes if size > 1 and size not in curve.paired]
-    few = f" ({_listed(sorted(short))} with under {MIN_ROUNDS} rounds)" if short else ""
+    short = _short(curve)
+    few = f" ({_listed(short)} with under {MIN_ROUNDS} rounds)" if short else ""
     ranks = "rank" if honest == [1] else "ranks"
     return (
         f"too few points: {_listed(honest)} {ranks} measured{few}, and a law needs {MIN_POINTS} world sizes"

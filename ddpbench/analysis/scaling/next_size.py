@@ -40,17 +40,36 @@ def candidates(sizes: Sequence[int], *, devices: int | None, batch: int | None) 
     )
 
 
-def next_without_fit(sizes: Sequence[int], devices: int | None, batch: int | None) -> NextSize | None:
-    """Return what would make a law's third point: the next power of two where devices allow, or a size between."""
+def next_without_fit(
+    sizes: Sequence[int],
+    devices: int | None,
+    batch: int | None,
+    *,
+    short: Sequence[int] = (),
+    missing: int = 1,
+) -> NextSize | None:
+    """Return what would make a law's next point: a size with too few rounds, the next power of two, or one between.
+
+    Args:
+        sizes: the world sizes that are points, but 1.
+        devices: the most ranks this machine has devices for; None where that is not known.
+        batch: the global batch that world sizes must divide, under strong scaling.
+        short: the world sizes with too few rounds for a point, in order.
+        missing: how many points a law lacks.
+    """
+    needs = f"a law needs {'one more point' if missing == 1 else f'{missing} more points'}"
+    if short:
+        reason = f"with more rounds it is a point, and {needs}"
+        return NextSize(world_size=short[0], reason=reason, here=devices is None or short[0] <= devices)
     measured = [*sizes] or [1]
     here = candidates(measured, devices=devices, batch=batch)
     beyond = candidates(measured, devices=None, batch=batch)
     found = here or beyond
     if not found:
         return None
-    reason = "it is the next power of two, and a law needs one more point"
+    reason = f"it is the next power of two, and {needs}"
     if found[-1].bit_count() != 1:
-        reason = "it lies between those measured, and a law needs one more point"
+        reason = f"it lies between those measured, and {needs}"
     return NextSize(world_size=found[-1], reason=reason, here=bool(here))
 
 

@@ -86,8 +86,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.records.submission_dir import run_at
 
     request = AllocationRequest(
-        strategy=arguments.strategy,
-        workload=arguments.workload,
+        strategy=_resolved("strategy", arguments.strategy),
+        workload=_resolved("workload", arguments.workload),
         where=_where(arguments.where),
         efficiency_cut=arguments.efficiency_cut,
         samples_per_epoch=arguments.samples_per_epoch,
@@ -110,6 +110,21 @@ def _run(arguments: argparse.Namespace) -> int:
     if allocation.elsewhere:
         show(allocation.elsewhere, file=sys.stderr)
     return 0
+
+
+def _resolved(kind: str, name: str | None) -> str | None:
+    """Return the name that a run has of a strategy or workload that an installed package has registered.
+
+    Raises:
+        RequestError: several packages have, or what is registered is not a class.
+    """
+    from ddpbench.errors import RequestError
+    from ddpbench.launch.own_workloads import resolved
+
+    try:
+        return resolved(kind, name) if name is not None else None
+    except ValueError as error:
+        raise RequestError(f"--{kind} {name}: {error}") from None
 
 
 def _where(given: list[str]) -> dict[str, str]:

@@ -21,6 +21,7 @@ from ddpbench.features.allocation.command import _waits
 from ddpbench.features.allocation.report.latex_page import latex
 from ddpbench.features.allocation.report.markdown_page import markdown
 from ddpbench.features.allocation.report.sentences import choice, method
+from ddpbench.launch import own_workloads
 from ddpbench.records import RunDir
 from ddpbench.records.machine import SlurmJob
 from ddpbench.records.submission_dir import SubmissionDir
@@ -322,6 +323,40 @@ def test_a_comma_without_an_entry_of_queue_waits_is_nothing(capsys: pytest.Captu
     with pytest.raises(SystemExit, match="2"):
         cli(["allocation", "nowhere", "--queue-wait", ""])
     assert "--queue-wait: an empty text was given" in capsys.readouterr().err
+
+
+def test_a_run_that_is_not_finished_is_to_be_resumed(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    plan = json.loads(run.plan.read_text(encoding="utf-8"))
+    plan["budget"] |= {"rounds_min": 30, "rounds_max": 30}
+    run.plan.write_text(json.dumps(plan), encoding="utf-8")
+    with pytest.raises(RequestError) as told:
+        of(run)
+    assert str(told.value) == (
+        f"{run.path} has no curve to base an allocation on yet: 4 of 4 cases are unfinished, the first measured in "
+        f"5 of at least 30 rounds so far; resume with: ddpbench sweep {run.path}"
+    )
+
+
+def test_a_curve_that_is_not_finished_is_to_be_resumed(tmp_path: Path) -> None:
+    fsdp = case_of("fsdp2", 2)
+    run = a_run(tmp_path / "run", {**STEPS_MS, fsdp: 120.0})
+    for number in range(2, 5):
+        shutil.rmtree(run.launch(fsdp.case_id, "measure", number).path)
+    with pytest.raises(
+        RequestError, match=r"--strategy fsdp2: no such curve in .* yet; its case is unfinished"
+    ):
+        of(run, strategy="fsdp2")
+
+
+def test_a_strategy_and_a_workload_go_by_the_names_of_their_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(own_workloads, "path_of", lambda kind, name: {"topk": "pack:TopK"}.get(name, ""))
+    topk = case_of("pack:TopK", 2)
+    run = a_run(tmp_path / "run", {**STEPS_MS, topk: 120.0})
+    assert cli(["allocation", str(run.path), "--strategy", "topk"]) == 0
+    assert "# Resources for TopK" in capsys.readouterr().out
 
 
 def test_emulated_runs_are_no_base_for_an_allocation(tmp_path: Path) -> None:

@@ -68,6 +68,8 @@ def choose(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) ->
     at_cap = _at_cap(cases, request, run)
     curves = [curve for curve in curves_of(at_cap) if curve.runs and curve.base is not None]
     real = [curve for curve in curves if not curve.emulated]
+    if not curves and (early := _unfinished(at_cap)):
+        raise RequestError(f"{run.path} has no curve to base an allocation on yet: {early}")
     if not real:
         labels = ", ".join(virtual_words(curves[0].first.case)) if curves else ""
         why = (
@@ -82,9 +84,9 @@ def choose(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) ->
         ("--workload", request.workload, {curve.first.case.workload for curve in real}),
     ):
         if asked is not None and asked not in names:
-            raise RequestError(
-                f"{command(flag, asked)}: no such curve in {run.path}; {nearest(asked, names)}"
-            )
+            early = _unfinished([one for one in at_cap if asked in (one.case.strategy, one.case.workload)])
+            why = f"no such curve in {run.path}{' yet' if early else ''}; {early or nearest(asked, names)}"
+            raise RequestError(f"{command(flag, asked)}: {why}")
     found = [
         curve
         for curve in real
@@ -151,6 +153,15 @@ def _told(value: object) -> str:
 def _names(curves: Sequence[CaseCurve]) -> list[str]:
     options = [name for one in curves for name in (*one.first.case.options, *one.first.case.workload_options)]
     return list(dict.fromkeys([*_FIELDS, *options]))
+
+
+def _unfinished(cases: Sequence[CaseRun]) -> str:
+    """Return of the first case that has too few rounds yet what is to be done; empty where there is none."""
+    early = [one for one in cases if one.status == "unfinished" and not one.planned.oversubscribed]
+    if not early:
+        return ""
+    count = f"{len(early)} of {len(cases)} cases" if len(cases) > 1 else "its case"
+    return f"{count} {'is' if len(early) == 1 else 'are'} unfinished, the first {early[0].error}"
 
 
 def _at_cap(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -> Sequence[CaseRun]:
