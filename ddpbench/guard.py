@@ -170,6 +170,9 @@ class Traces:
         self.path = ""
         self._cache = folder / ".torchinductor"
         self._kept: set[str] = set()
+        self._parent: int | None = None
+        with contextlib.suppress(OSError):
+            self._parent = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         for parent in (folder, None):
             try:
                 self._folder = Path(tempfile.mkdtemp(prefix=".tmp-" if parent else "ddpbench-", dir=parent))
@@ -222,13 +225,23 @@ class Traces:
     def remove(self) -> None:
         """Removes the temporary folder itself, too."""
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(self._now_at(self._folder), ignore_errors=True)
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-        for folder in (*self._cache.glob("*"), self._cache):  # unless it was used
+        cache = self._now_at(self._cache)
+        for folder in (*cache.glob("*"), cache):  # unless it was used
             with contextlib.suppress(OSError):
                 folder.rmdir()
+
+    def _now_at(self, path: Path) -> Path:
+        """Return a path in the given folder by that folder's present name: it may have been moved meanwhile."""
+        if self._parent is None or path.parent != self._cache.parent:
+            return path
+        try:
+            return Path(os.readlink(f"/proc/self/fd/{self._parent}"), path.name)  # noqa: PTH115
+        except OSError:
+            return path
 
     def _files(self) -> list[str]:
         try:

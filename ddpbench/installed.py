@@ -161,6 +161,12 @@ def package_of(point: EntryPoint) -> str:
     return point.dist.name if point.dist is not None else "an installed package"
 
 
+def packages_with(kind: str, name: str) -> str:
+    """Return in words whose a registered name is: `the package ddp-topk`."""
+    packages = sorted({package_of(point) for point in _registered(kind) if point.name == name})
+    return f"the {'package' if len(packages) == 1 else 'packages'} {' and '.join(packages)}"
+
+
 def listed(kind: str, shipped: Iterable[str]) -> dict[str, str]:
     """Return the registered names that hide no shipped one, each with the package that has it.
 

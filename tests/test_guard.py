@@ -267,3 +267,13 @@ def test_shared_memory_that_may_not_be_listed_ends_no_launch(
     traces.clear([os.getpid()])
     assert not left.exists()
     traces.remove()
+
+
+def test_the_temporary_folder_of_a_run_that_has_been_moved_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    traces = guard.Traces(tmp_path / "run")
+    (tmp_path / "run/.torchinductor").mkdir()
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert [path.name[:5] for path in (tmp_path / "moved").glob(".tmp-*")] == [".tmp-"]
+    traces.remove()
+    assert not list((tmp_path / "moved").iterdir())

@@ -11,7 +11,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import FrameType
 from typing import Any
@@ -37,7 +37,7 @@ from ddpbench.cli import (
 from ddpbench.cli import list as list_command
 from ddpbench.cli.lines import note_words, say, show
 from ddpbench.errors import DdpbenchError, RequestError, nearest
-from ddpbench.installed import functions, with_features
+from ddpbench.installed import functions, packages_with, with_features
 from ddpbench.texts import on_one_line, shortened, within
 from ddpbench.version import VERSION
 
@@ -147,7 +147,7 @@ def _ended(argv: list[str] | None) -> int:
             arguments = make_parser(words).parse_args(argv)
             _check_address_space()
             _check_environment(os.environ)
-            code: int = arguments.run(arguments)
+            code: int = _function(arguments)(arguments)
         except SystemExit:  # --help, which has printed
             _flush_output()
             raise
@@ -172,6 +172,21 @@ def _ended(argv: list[str] | None) -> int:
         _tell(f"ddpbench: memory ran out; {_MORE_MEMORY}")
         return EXIT_NOT_OK
     return code
+
+
+def _function(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], int]:
+    """Return the function of the command that was given.
+
+    Raises:
+        RequestError: it is a package's, which has set none.
+    """
+    function: Callable[[argparse.Namespace], int] | None = getattr(arguments, "run", None)
+    if function is None:
+        raise RequestError(
+            f"{arguments.command!r} of {packages_with('command', arguments.command)} sets no function to run: "
+            "in add_parser call parser.set_defaults(run=FUNCTION)"
+        )
+    return function
 
 
 def _explained(error: OSError) -> int:

@@ -34,6 +34,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.cli.results import failed
     from ddpbench.errors import RequestError
     from ddpbench.launch.merge.merge import merging
+    from ddpbench.texts import command
 
     with merging(arguments.run_dirs, arguments.out) as merged:
         for sentence in merged.left_out:
@@ -45,6 +46,10 @@ def _run(arguments: argparse.Namespace) -> int:
                 page, summary = ddpbench.report_on(merged.run.path, told=progress)
         except RequestError:  # nothing was made of the request: nothing stays
             merged.remove()
+            raise
+        except KeyboardInterrupt:
+            page_of = command("ddpbench", "report", arguments.out)
+            say(f"interrupted; the launches are merged, and the page is made by: {page_of}", sys.stderr)
             raise
     for sentence in summary.conclusions.left_out:
         say(sentence, sys.stderr)

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from ddpbench import user_files
 from ddpbench.errors import StrategyError
-from ddpbench.installed import listed
+from ddpbench.installed import listed, packages_with
 from ddpbench.launch.own_classes import has_own_step, not_an_algorithm
 from ddpbench.launch.own_workloads import SHIPPED, check_file, check_profile, located, owner_of, resolved
 from ddpbench.spec import Case, StrategyInfo, WorkloadInfo
@@ -81,7 +81,11 @@ class TableCatalog:
                 with _environment_kept():
                     found = load_strategy(path)
             except StrategyError as error:
-                which = "" if user_files.is_import_path(name) else f"{name!r} of an installed package: "
+                which = (
+                    ""
+                    if user_files.is_import_path(name)
+                    else f"{name!r} of {packages_with('strategy', name)}: "
+                )
                 raise ValueError(f"{which}{error}") from None
             self._strategies[name] = replace(_info(path, found), traits=partial(stated_traits, found))
         return self._strategies[name]

@@ -790,6 +790,38 @@ def _held_by(lock: Path) -> str:
     return on_one_line(words) or "another ddpbench command"
 
 
+def held_elsewhere(run: RunDir) -> str:
+    """Return in words which other process of this machine holds a run directory, as a sweep does; empty if none does.
+
+    Where the kernel does not list its locks, none seems to.
+    """
+    lock = run.path / ".lock"
+    found = re.search(r"\(process (\d+) on (.+)\)$", words := _held_by(lock))
+    if found is None or found[2] != os.uname().nodename or int(found[1]) in _own_line():
+        return ""
+    try:
+        inode = lock.stat().st_ino
+        listed = [line.split() for line in Path("/proc/locks").read_text(encoding="ascii").splitlines()]
+    except (OSError, UnicodeError):
+        return ""
+    # 1: FLOCK ADVISORY WRITE 4711 08:01:1234 0 EOF
+    held = {(one[4], one[5].rpartition(":")[2]) for one in listed if len(one) > 5 and one[1] == "FLOCK"}
+    return words if (found[1], str(inode)) in held else ""
+
+
+def _own_line() -> set[int]:
+    """Return this process and those that it descends from."""
+    found, number = set[int](), os.getpid()
+    while number and number not in found:
+        found.add(number)
+        try:
+            fields = Path(f"/proc/{number}/stat").read_bytes().rpartition(b")")[2].split()
+        except OSError:
+            break
+        number = int(fields[1])
+    return found
+
+
 def is_run(path: Path) -> bool:
     """Return whether a folder is a run directory, as far as its file names show."""
     return RunDir(path).plan.is_file()
@@ -844,6 +876,20 @@ def check_checkpoint_dir(name: str) -> None:
         )
 
 
+def _starts_here(error: OSError) -> bool:
+    """Return whether the path that an error is of is looked for from the working directory."""
+    name = error.filename
+    return name is None or (isinstance(name, str | os.PathLike) and not Path(name).is_absolute())
+
+
+def _is_here_gone() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109
+    except OSError:
+        return True
+    return False
+
+
 def explain_read_error(error: OSError) -> str:
     """Return in words why a file or folder cannot be read, with what to do: never to make it writable."""
     if why := explain_unreadable(error):
@@ -872,4 +918,6 @@ def explain_os_error(error: OSError) -> str:
         errno.ENOTDIR: "a part of the path is a file; choose another place (of a new sweep: --out)",
         errno.EEXIST: "a file has this name; choose another place (of a new sweep: --out)",
     }.get(error.errno or 0)
+    if error.errno == errno.ENOENT and _starts_here(error) and _is_here_gone():
+        return "the working directory is not there: it was deleted or moved meanwhile; change to another one"
     return f"{reason}; {advice}" if advice else reason

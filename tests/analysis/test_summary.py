@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from dataclasses import asdict, astuple
 from pathlib import Path
 
@@ -95,6 +98,42 @@ def test_wide_intervals_are_told_with_what_ended_the_sweep(run: RunDir, reason: 
     (found,) = [text for text in summarize(run).conclusions.validity if "half-width" in text]
     assert told in found
     assert "single at 1 rank" in found
+
+
+HOLDS = """
+import sys
+from pathlib import Path
+from ddpbench.records import RunDir
+with RunDir(Path(sys.argv[1])).locked():
+    print(flush=True)
+    input()
+"""
+
+
+def test_a_run_that_is_being_measured_is_not_to_be_resumed(run: RunDir) -> None:
+    """Its own report, which the sweep writes as it ends, says how to resume."""
+    write_plan(run, [SINGLE, DDP], Budget(rounds_min=30, rounds_max=30))
+    for case in (SINGLE, DDP):
+        write_launch(run, case, 0, [RankLaunch(blocks=[[10 * MS] * 10])] * case.world_size)
+
+    def said() -> list[str]:
+        summary = summarize(run)
+        first, *_ = summary.conclusions.validity
+        return [*map(str, summary.cases["error"]), first]
+
+    words = [sys.executable, "-c", HOLDS, str(run.path)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as sweep:
+        assert sweep.stdout is not None
+        sweep.stdout.readline()
+        during = said()
+        sweep.communicate(b"\n")
+    holder = f"a sweep (process {sweep.pid} on {os.uname().nodename})"
+    assert [text for text in during if f"being measured by {holder}" not in text or "resume" in text] == []
+    with run.locked():
+        ending = said()
+    assert [text for text in ending if "resume with: ddpbench sweep" not in text] == []
+    (run.path / ".lock").write_text(holder, encoding="utf-8")  # it was killed
+    assert said() == ending
 
 
 def test_a_killed_sweep_without_sessions_is_interrupted(run: RunDir) -> None:

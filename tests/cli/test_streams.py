@@ -34,6 +34,23 @@ def test_tables_are_printed_to_a_closed_terminal() -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("words", [["doctor"], ["report", "run"], ["baseline", "save", "mine", "RUN"]])
+def test_a_working_directory_that_is_gone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here").rmdir()
+    run_path = write_run(tmp_path / "run", 2).path
+    assert run([word.replace("RUN", str(run_path)) for word in words]) > 0
+    told = capsys.readouterr().err
+    if words[0] == "report":
+        assert "run is not a run directory" in told
+    else:
+        assert "the working directory is not there: it was deleted or moved meanwhile" in told
+    assert "make the folder" not in told
+
+
 def test_an_error_without_end_is_told_without_its_middle(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["report", "--figures", "png," + "x" * 50_000, "nowhere"]) == 2
     told = capsys.readouterr().err

@@ -139,7 +139,7 @@ def test_shipped_names_stay_and_cost_no_look_at_packages(
         (
             {"ddpbench.strategies": {"topk": "ddp_topk:TopK"}},
             "raise RuntimeError('broken')\nTopK = 1\n",
-            r"'topk' of an installed package: ddp_topk cannot be imported: RuntimeError: broken",
+            r"'topk' of the package ddp-topk: ddp_topk cannot be imported: RuntimeError: broken",
         ),
         (
             {"ddpbench.strategies": {"topk": "ddp_topk"}},
@@ -290,6 +290,10 @@ def broken(*given):
     raise KeyError("of mine")
 
 
+def without_run(commands):
+    commands.add_parser("idle")
+
+
 def unreadable(summary, rows):
     from ddpbench.errors import RecordError
 
@@ -313,12 +317,19 @@ def scaling(summary, rows):
 def test_a_command_of_a_package_is_run_and_a_broken_one_stops_no_other(
     install: Install, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    commands = {"count-cases": "ddp_topk:add_parser", "breaks": "ddp_topk:broken", "list": "ddp_topk:broken"}
-    install({"ddpbench.commands": commands}, MORE)
+    names = {
+        "count-cases": "add_parser",
+        "breaks": "broken",
+        "list": "broken",
+        "idle": "without_run",
+    }
+    install({"ddpbench.commands": {name: f"ddp_topk:{function}" for name, function in names.items()}}, MORE)
     assert run(["count-cases", "here"]) == 3
     assert capsys.readouterr().out == "counted here\n"
     assert run(["breaks"]) == 2
     assert "'breaks' of the package ddp-topk failed: KeyError: 'of mine' (" in capsys.readouterr().err
+    assert run(["idle"]) == 2
+    assert "'idle' of the package ddp-topk sets no function to run" in capsys.readouterr().err
     assert run(["list"]) == 0
     with pytest.raises(SystemExit):
         run(["no-such-command"])

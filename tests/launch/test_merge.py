@@ -33,6 +33,25 @@ from tests.synthetic import (
 SINGLE = case_of("single", 1)
 
 
+def test_a_merge_that_is_interrupted_in_its_report_says_how_the_page_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = a_run(tmp_path / "one", {SINGLE: 100, case_of(): 60})
+    two = a_run(tmp_path / "two more", {SINGLE: 101, case_of(): 61})
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ddpbench, "report_on", interrupted)
+        assert cli(["merge", str(one.path), str(two.path), "--out", str(tmp_path / "m")]) == 130
+    *_, last = capsys.readouterr().err.splitlines()
+    assert last == (
+        f"interrupted; the launches are merged, and the page is made by: ddpbench report {tmp_path / 'm'}"
+    )
+    assert cli(last.rpartition(": ddpbench ")[2].split()) == 0
+
+
 def launches(run: RunDir, case: Case, step_ms: float, numbers: range) -> None:
     """Launches whose step time grows by a millisecond a round, from `step_ms`."""
     for number in numbers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -26,8 +27,9 @@ from ddpbench.analysis.statistics.stats import MIN_ROUNDS
 from ddpbench.analysis.statistics.tails import missed_words
 from ddpbench.analysis.table.result import CaseResult
 from ddpbench.naming import ranks_of
-from ddpbench.records import Noise
+from ddpbench.records import Noise, RunDir
 from ddpbench.records.plan import StoredPlan
+from ddpbench.records.rundir import held_elsewhere
 from ddpbench.spec import Budget
 from ddpbench.spec.buckets import equal_words
 from ddpbench.spec.grouping import cap_words
@@ -86,7 +88,10 @@ def validity_sentences(
     yield from _correlated(measured)
     yield from _rarely_slow(measured)
     if stop_reason == "interrupted":
-        yield f"The sweep was interrupted; resume with: {resume_command(path)}"
+        if holder := held_elsewhere(RunDir(Path(path))):
+            yield f"The run is being measured by {holder}: the numbers are those of the rounds so far."
+        else:
+            yield f"The sweep was interrupted; resume with: {resume_command(path)}"
     yield from _crowded(measured, names)
     if stop_reason == "budget":
         yield from _left_out(measured, names, plan.budget, resume_command(path))

@@ -10,6 +10,7 @@ from ddpbench.errors import IdentityError
 from ddpbench.records import WORST_FIRST, CaseStatus, RunDir
 from ddpbench.records.machine import read_machine, read_merged
 from ddpbench.records.plan import MergedRun, Starter, StoredPlan
+from ddpbench.records.rundir import held_elsewhere
 from ddpbench.records.submission_dir import SubmissionDir
 from ddpbench.spec import PlannedCase
 from ddpbench.texts import command
@@ -66,7 +67,7 @@ def status_of(
         sentence = f"not measured: budget.total, {total}, was spent before its first launch"
     else:
         sentence = f"measured in {ok} of at least {asked} rounds so far"
-    return "unfinished", f"{sentence}; resume with: {resume_command(path, merged=merged)}"
+    return "unfinished", f"{sentence}; {going_on(path, merged=merged)}"
 
 
 def _of(run: MergedRun, launches: Sequence[Launch]) -> list[Launch]:
@@ -77,6 +78,13 @@ def _are_enough(launches: Sequence[Launch], rounds_min: int, *, spent: bool) -> 
     """Return whether a sweep that asked for `rounds_min` rounds calls a case with these launches ok."""
     ok = sum(launch.ok for launch in launches)
     return ok >= (1 if spent and ok == len(launches) else rounds_min)
+
+
+def going_on(path: Path, *, merged: Sequence[MergedRun] = ()) -> str:
+    """Return by which command a run is resumed, or that it is being measured; as `resume_command`."""
+    if holder := held_elsewhere(RunDir(path)):
+        return f"it is being measured by {holder}"
+    return f"resume with: {resume_command(path, merged=merged)}"
 
 
 def resume_command(path: Path | str, *flags: str, merged: Sequence[MergedRun] = (), instead: str = "") -> str:

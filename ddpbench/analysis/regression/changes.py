@@ -475,7 +475,7 @@ def wider_in_turn(cases: Sequence[Mapping[int, float]]) -> float:
 
 
 def _told_in_turn(logs: Sequence[float], margin: float, alpha: float, wider: float) -> _Told:
-    outcome = _told(len(logs), anytime_interval(logs, alpha, wider=wider).exponential(), margin, FEWEST)
+    outcome = _told(len(logs), anytime_interval(logs, alpha, wider=wider).exponential(), margin, MIN_ROUNDS)
     if not logs:
         return outcome
     mean = math.fsum(logs) / len(logs)

@@ -150,7 +150,7 @@ class Turns:
                     self.end()
                     return self.made
             self._tell_whole()
-            first = dice.randrange(2)
+            first, stopped_by = dice.randrange(2), "there was no time for more"
             while self.made < rounds[1]:
                 first = dice.randrange(2) if self.made % 2 == 0 else 1 - first
                 began = clock()
@@ -166,6 +166,7 @@ class Turns:
                 left, took = start + total_s - now, now - began
                 self.listener.round_made(self.made, left)
                 if not all(goes_on):
+                    stopped_by = "nothing is left to measure"
                     break
                 if self.made == 1 and (words := too_short(total_s, left, took, rounds[0])):
                     self.listener.event(words)
@@ -173,8 +174,7 @@ class Turns:
                     break
             if self.made < rounds[0]:
                 self.listener.event(
-                    f"only {self.made} of the {rounds[0]} rounds that were planned: there was no time, or nothing left "
-                    "to do"
+                    f"only {self.made} of the {rounds[0]} rounds that were planned: {stopped_by}"
                 )
         except BaseException:
             self.end(at_once=True)
