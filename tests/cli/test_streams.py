@@ -43,12 +43,12 @@ def test_a_working_directory_that_is_gone_is_named(
     (tmp_path / "here").rmdir()
     run_path = write_run(tmp_path / "run", 2).path
     assert run([word.replace("RUN", str(run_path)) for word in words]) > 0
-    told = capsys.readouterr().err
+    said = capsys.readouterr().err
     if words[0] == "report":
-        assert "run is not a run directory" in told
+        assert "run is not a run directory" in said
     else:
-        assert "the working directory is not there: it was deleted or moved meanwhile" in told
-    assert "make the folder" not in told
+        assert "the working directory is not there: it was deleted or moved meanwhile" in said
+    assert "make the folder" not in said
 
 
 def test_an_error_without_end_is_told_without_its_middle(capsys: pytest.CaptureFixture[str]) -> None:

@@ -330,9 +330,9 @@ def test_a_run_that_is_not_finished_is_to_be_resumed(tmp_path: Path) -> None:
     plan = json.loads(run.plan.read_text(encoding="utf-8"))
     plan["budget"] |= {"rounds_min": 30, "rounds_max": 30}
     run.plan.write_text(json.dumps(plan), encoding="utf-8")
-    with pytest.raises(RequestError) as told:
+    with pytest.raises(RequestError) as refused:
         of(run)
-    assert str(told.value) == (
+    assert str(refused.value) == (
         f"{run.path} has no curve to base an allocation on yet: 4 of 4 cases are unfinished, the first measured in "
         f"5 of at least 30 rounds so far; resume with: ddpbench sweep {run.path}"
     )
