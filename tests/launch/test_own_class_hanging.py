@@ -135,3 +135,33 @@ def test_a_loader_of_the_top_level_is_told_of_as_one_in_a_function_is(tmp_path: 
         f"DataLoader(sampler={sampler}, num_workers=2)"
     ]
     assert [(each.key, each.value) for each in found.settings] == [("base.loader_workers", "2")]
+
+
+def test_what_a_training_at_the_top_level_assigns_is_not_there_when_the_class_reads_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        textwrap.dedent(
+            """
+            import torch
+            import torch.nn.functional as F
+            from torch import nn
+            from torch.utils.data import DataLoader
+
+            data = torch.randn(64, 6, 6)
+            model = nn.GRU(6, 6, batch_first=True)
+            optimizer = torch.optim.Adam(model.parameters())
+            h = torch.zeros(1, 8, 6)
+            for x in DataLoader(data, batch_size=8, drop_last=True):
+                out, h = model(x[:, :-1], h.detach())
+                loss = F.mse_loss(out, x[:, 1:])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            """
+        ),
+        encoding="utf-8",
+    )
+    found = written_class(read_script(path))
+    assert not found.is_open, found.left

@@ -21,10 +21,11 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
 
-def hanging(tracer: Tracer, keys: Collection[tuple[int, Path]]) -> dict[str, str]:
+def hanging(tracer: Tracer, keys: Collection[tuple[int, Path]], ends: Collection[ast.stmt]) -> dict[str, str]:
     """Return the names of the top level that hold what has one of these keys, or are made of it, each with that one.
 
-    What a function reads when it is called counts, and what a class does in its methods.
+    What a function reads when it is called counts, and what a class does in its methods. `ends` are the statements
+    that go below the guard.
     """
     script, top = tracer.script, tracer.top
     found = {
@@ -32,7 +33,7 @@ def hanging(tracer: Tracer, keys: Collection[tuple[int, Path]]) -> dict[str, str
         for name, bindings in tracer.bindings(top).items()
         if any(tracer.trace(each.value, top).key in keys for each in bindings if each.kind == "value")
     }
-    statements = list(_bindings(script))
+    statements = list(_bindings(script, ends))
     while True:
         more = {
             name: root
@@ -64,9 +65,11 @@ def read_by(nodes: Collection[ast.stmt], bound: Collection[str], of: Mapping[str
     ]
 
 
-def _bindings(script: Script) -> Iterator[tuple[list[str], ast.AST]]:
+def _bindings(script: Script, ends: Collection[ast.stmt]) -> Iterator[tuple[list[str], ast.AST]]:
     """Yield what statements of the top level bind, and what that is made of; what runs as a script is not there."""
-    todo: list[ast.stmt] = [each for each in script.tree.body if each is not script.guard]
+    todo: list[ast.stmt] = [
+        each for each in script.tree.body if each not in ends and each is not script.guard
+    ]
     while todo:
         node = todo.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

@@ -89,7 +89,7 @@ class Reading:
         }
         self.known = script.importable - (bound - stays)
         """The names that the module has once it is imported, with its training below a guard."""
-        self.hanging = hanging(self.tracer, self._keys_of_class())
+        self.hanging = hanging(self.tracer, self._keys_of_class(), self.ends)
         """The names of it that hold the script's own model or optimizer, or are made of one."""
 
     def _take_pieces(self) -> None:
