@@ -10,9 +10,10 @@ folder is missing is not there, and nothing else changes.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,15 +136,28 @@ class Function:
         Raises:
             RequestError: it cannot be imported, or fails; the sentence says why.
         """
-        try:
+        with self.guarded():
             return self.point.load()(*given)
-        except DdpbenchError:
-            raise
-        except Exception as error:
-            from ddpbench.causes import users_line
 
-            words = on_one_line(f"{type(error).__name__}: {error}{users_line(error)}")
-            raise RequestError(f"{self.name!r} of the package {self.package} failed: {words}") from error
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Within it the package's own code runs, of which no failure is this program's end.
+
+        Raises:
+            RequestError: the code failed, or ended the process; the sentence says why.
+        """
+        try:
+            yield
+        except (DdpbenchError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            from ddpbench.causes import text_of, users_line
+
+            told = f"{type(error).__name__}: {text_of(error)}{users_line(error)}"
+            ends = "it ends the process, " if isinstance(error, SystemExit) else ""
+            raise RequestError(
+                f"{self.name!r} of the package {self.package} failed: {ends}{on_one_line(told)}"
+            ) from error
 
 
 def functions(kind: str, name: str = "") -> list[Function]:

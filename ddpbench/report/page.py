@@ -6,7 +6,7 @@ import base64
 import hashlib
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,7 @@ from ddpbench.analysis.sentences import but, headline
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.analysis.table.columns import meanings
 from ddpbench.analysis.table.frame import csv_of
-from ddpbench.errors import DdpbenchError
-from ddpbench.installed import functions, with_features
+from ddpbench.installed import with_features
 from ddpbench.report.captions import emulation_words, shared_words
 from ddpbench.report.draw.painter import Painter, draw_all
 from ddpbench.report.embedded import (
@@ -34,6 +33,7 @@ from ddpbench.report.embedded import (
     with_images,
     with_terms,
 )
+from ddpbench.report.of_packages import Taken, ids_of, ids_of_page, sections_of_packages
 from ddpbench.report.outside import dressed
 from ddpbench.report.parts import Section
 from ddpbench.report.rows import Row, rows_of
@@ -115,18 +115,32 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
     numbers = Numbers()
     shared = shared_words(rows)
     found = sections_of(summary, rows)
-    found += _of_packages(summary, rows, {section.anchor for section in found})
-    made = [section for section in found if section.shows]
-    without_figure = [section for section in found if not section.shows]
-    pictures = [picture for section in made for picture in section.pictures]
+    pictures = [picture for section in found for picture in section.pictures]
     identity = _part(summary.about.machine, "identity")
     drawing = dressed(summary, rows, [labelled(picture) for picture in pictures], wanted)
     if painter is not None:
         painter.start(drawing)
     # While the other process draws all that stands on the page is made but its pictures.
-    every_case = numbers.sure(summary_table(summary, rows))
-    sections = _placed(made, numbers, shared)
+    all_cases = summary_table(summary, rows)
     own_phases = data_parallel_section(summary.steps.phases, rows)
+    found_more = list(
+        sections_of_packages(
+            (summary, rows),
+            Taken(
+                ids=ids_of_page()
+                | {*all_cases.row_ids}
+                | ids_of([*found, *([own_phases] if own_phases is not None else [])]),
+                file_names=[picture.file_name for picture in pictures],
+            ),
+            _environment(shared),
+            lambda picture: draw_all(dressed(summary, rows, [picture], wanted))[0],
+        )
+    )
+    found += [one.section for one in found_more]
+    made = [section for section in found if section.shows]
+    without_figure = [section for section in found if not section.shows]
+    every_case = numbers.sure(all_cases)
+    sections = _placed(made, numbers, shared)
     proved = all(one.passed for one in summary.training.proofs)
     said = summary.conclusions
     html = (
@@ -164,6 +178,7 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
         )
     )
     drawn = painter.drawn() if painter is not None else draw_all(drawing)
+    drawn += [picture for one in found_more for picture in one.drawn]
     return Page(
         html=with_images(with_terms(html), drawn),
         figures={path: content for one in drawn for path, content in one.files.items()},
@@ -174,26 +189,6 @@ def sections_of(summary: RunSummary, rows: Sequence[Row]) -> list[Section]:
     """Return the sections that ddpbench has, in the page's order."""
     made = (make(summary, rows) for make in with_features("section", FIGURES).values())
     return [section for section in made if section is not None]
-
-
-def _of_packages(summary: RunSummary, rows: Sequence[Row], taken: Collection[str]) -> Iterator[Section]:
-    """Yield the sections that installed packages register; of one that fails the reason."""
-    taken = {*taken}
-    for number, make in enumerate(functions("section")):
-        try:
-            section = make(summary, rows)
-            why = ""
-            if section is not None and not isinstance(section, Section):
-                why = f"{make.name!r} of the package {make.package} returned a {type(section).__name__}"
-            elif section is not None and section.anchor in taken:
-                why = f"{make.name!r} of the package {make.package} has the anchor of another section"
-        except DdpbenchError as error:
-            section, why = None, str(error)
-        if why:
-            yield Section(anchor=f"of-{make.package}-{number}", title=make.name, absent=f"{why}.")
-        elif section is not None:
-            taken.add(section.anchor)
-            yield section
 
 
 def _downloads(summary: RunSummary) -> Mapping[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -347,10 +348,150 @@ def test_sections_of_packages_stand_on_the_page_and_broken_ones_say_why(
     assert "Counted &lt;b&gt;cases&lt;/b&gt;" in page
     assert re.search(r"breaks.{1,9} of the package ddp-topk failed: KeyError: ", page)
     for name in ("again", "twice"):
-        assert re.search(rf"{name}.{{1,9}} of the package ddp-topk has the anchor of another section", page)
+        assert re.search(
+            rf"{name}.{{1,9}} of the package ddp-topk has the anchor .{{5,20}}, which another part", page
+        )
     assert "a record of mine." in page
     anchors = re.findall(r'<(?:h2|dt)[^>]* id="([^"]+)"', page)
     assert len(anchors) == len({*anchors}) > 5
+
+
+PAGE = """
+import os
+import sys
+
+from ddpbench.report.parts import Cell, Column, Picture, Section, Table
+
+
+def table(*cells, **more):
+    return Table(caption="Mine.", columns=(Column("A"),), rows=tuple((cell,) for cell in cells), **more)
+
+
+def picture(paint, file_name="of-mine", **more):
+    given = {"heading": "Mine", "caption": "Mine.", "alt": "Mine.", "table": table(Cell(text="a"))}
+    given |= {"width_in": 4, "height_in": 2.0, "missing": {}, **more}
+    return Picture(file_name=file_name, paint=paint, **given)
+
+
+def fine(sheet):
+    sheet.axes(1, 1, 2, 1)
+
+
+def fails(sheet):
+    raise KeyError("in paint")
+
+
+def ends(*_):
+    sys.exit(7)
+
+
+class Odd(BaseException):
+    def __str__(self):
+        raise ValueError
+
+
+def odd(*_):
+    raise Odd
+
+
+def shown(anchor, *, paint=fine, tables=(), notes=(), **more):
+    return Section(anchor=anchor, title="Mine", pictures=(picture(paint, **more),), tables=tables, notes=notes)
+
+
+SECTIONS = {
+    "sound": lambda: shown("of-mine", file_name="mine"),
+    "exits": ends,
+    "odd": odd,
+    "paint_fails": lambda: shown("a", paint=fails),
+    "paint_exits": lambda: shown("b", paint=ends),
+    "narrow_fails": lambda: shown("c", narrow=fails, narrow_in=(2, 2)),
+    "number_in_cell": lambda: shown("d", tables=(table(Cell(text=3)),)),
+    "none_in_row": lambda: shown("e", tables=(table(None),)),
+    "number_in_table": lambda: shown("f", table=table(Cell(text=3))),
+    "no_caption": lambda: shown("g", caption=None),
+    "number_in_notes": lambda: shown("h", notes=(1,)),
+    "title": lambda: Section(anchor="i", title=4, absent="Nothing."),
+    "figure": lambda: shown("j", file_name="Scaling"),
+    "elsewhere": lambda: shown("k", file_name="../elsewhere"),
+    "twice": lambda: shown("l", file_name="mine"),
+    "summary": lambda: shown("summary", file_name="m"),
+    "fold": lambda: shown("experiment", file_name="n"),
+    "first_figure": lambda: shown("figure-1", file_name="o"),
+    "row": lambda: shown("p", file_name="p", tables=(table(Cell(text="a"), row_ids=("terms",)),)),
+    "spaces": lambda: shown("q r", file_name="q"),
+    "short_ids": lambda: shown("r", file_name="r", tables=(table(Cell(text="a"), Cell(text="b"), row_ids=("x",)),)),
+    "last": lambda: shown("of-mine-too", file_name="last"),
+}
+
+
+def __getattr__(name):
+    return lambda summary, rows: SECTIONS[name]()
+"""
+SAID = {
+    "exits": "failed: it ends the process, SystemExit: 7",
+    "odd": "failed: Odd: ",
+    "paint_fails": "failed: KeyError: 'in paint' (",
+    "paint_exits": "failed: it ends the process, SystemExit: 7",
+    "narrow_fails": "failed: KeyError: 'in paint'",
+    "number_in_cell": "returned a section whose tables[0].rows[0][0].text is 3, where a str was expected",
+    "none_in_row": "returned a section whose tables[0].rows[0][0] is None, where a Cell was expected",
+    "number_in_table": "returned a section whose pictures[0].table.rows[0][0].text is 3, where a str",
+    "no_caption": "returned a section whose pictures[0].caption is None, where a str was expected",
+    "number_in_notes": "returned a section whose notes[0] is 1, where a str was expected",
+    "title": "returned a section whose title is 4, where a str was expected",
+    "figure": "has the file name 'Scaling' of another figure: give one of its own",
+    "elsewhere": "has the file name '../elsewhere': give one of letters",
+    "twice": "has the file name 'mine' of another figure",
+    "summary": "has the anchor 'summary', which another part of the page has",
+    "fold": "has the anchor 'experiment', which another part",
+    "first_figure": "has the anchor 'figure-1', which another part",
+    "row": "has the id 'terms', which another part",
+    "spaces": "has the id 'q r': give one without spaces",
+    "short_ids": "failed: UndefinedError: ",
+}
+
+
+def test_whatever_a_section_of_a_package_does_the_page_is_made_and_has_the_reason(
+    install: Install, tmp_path: Path
+) -> None:
+    cases = [
+        PlannedCase(case=case_of(name, world)) for name, world in (("single", 1), ("ddp", 2), ("ddp", 4))
+    ]
+    found = write_run(tmp_path / "run", cases, blocks=2, steps=4)
+    write_report(summarize(found), found)
+    before = (found.figures / "scaling.png").read_bytes()
+    names = re.findall(r'^    "(\w+)": ', PAGE, re.MULTILINE)
+    # by their names, as sections come: the sound ones are first and last
+    points = {f"{place:02}-{name}": f"ddp_topk:{name}" for place, name in enumerate(names)}
+    install({"ddpbench.sections": points}, PAGE)
+    page = html.unescape(write_report(summarize(found), found).read_text(encoding="utf-8"))
+    page = page.replace("\N{NO-BREAK SPACE}", " ")
+    assert {*SAID} == {*names} - {"sound", "last"}
+    told = dict(re.findall(r"'\d\d-(\w+)' of the package ddp-topk ([^<]*)", page))
+    assert {name: words[: len(SAID[name])] for name, words in told.items()} == SAID
+    assert (found.figures / "scaling.png").read_bytes() == before
+    assert {path.stem for path in found.figures.iterdir()} >= {"mine", "last"}
+    assert not list(found.path.glob("elsewhere*"))
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert len(ids) == len({*ids})
+    assert {"of-mine", "of-mine-too"} < {*ids}
+
+
+def test_an_interrupt_within_a_section_of_a_package_stays_one(install: Install, tmp_path: Path) -> None:
+    install({"ddpbench.sections": {"mine": "ddp_topk:stop"}}, "def stop(*_):\n    raise KeyboardInterrupt\n")
+    found = write_run(tmp_path / "run", [PlannedCase(case=case_of("single", 1))], blocks=2, steps=4)
+    with pytest.raises(KeyboardInterrupt):
+        write_report(summarize(found), found)
+
+
+def test_a_command_of_a_package_that_ends_the_process_is_said_to(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install({"ddpbench.commands": {"ends": "ddp_topk:ends"}}, PAGE)
+    assert run(["ends"]) == 2
+    assert (
+        "'ends' of the package ddp-topk failed: it ends the process, SystemExit: 7" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.multiprocess

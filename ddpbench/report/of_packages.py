@@ -1,0 +1,203 @@
+"""Sections that installed packages register: each is checked, drawn and rendered apart, before it is on the page.
+
+A section that fails at any of these is replaced by the reason, and the rest of the page is as without it.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Union
+
+import jinja2
+
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.errors import DdpbenchError
+from ddpbench.installed import Function, functions
+from ddpbench.report import parts
+from ddpbench.report.draw.canvas import Drawn
+from ddpbench.report.embedded import Embedded, Numbers, labelled
+from ddpbench.report.parts import Picture, Section, Table
+from ddpbench.report.rows import Row
+from ddpbench.texts import on_one_line, shortened
+from ddpbench.wanted import Wanted
+
+_ID = re.compile(r"""\bid="([\w-]+)"|\bheading\("([\w-]+)\"""")
+_NUMBERED = re.compile(r"(?:figure|table)-\d+")
+_FILE_NAME = re.compile(r"\w[\w.-]*")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Taken:
+    """What the page has already: ids of its elements, and file names of its figures."""
+
+    ids: Collection[str]
+    file_names: Collection[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OfPackage:
+    """A section of a package with its pictures drawn, in their order."""
+
+    section: Section
+    drawn: Sequence[Drawn] = ()
+
+
+def ids_of_page() -> set[str]:
+    """Return the ids that the template of the page writes itself."""
+    text = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
+    return {one or other for one, other in _ID.findall(text)}
+
+
+def ids_of(sections: Sequence[Section]) -> set[str]:
+    """Return the ids that sections add to a page: their anchors, and those of their tables' rows."""
+    tables = [table for section in sections for table in _tables(section)]
+    return {section.anchor for section in sections} | {one for table in tables for one in table.row_ids}
+
+
+def sections_of_packages(
+    given: tuple[Any, Sequence[Row]],
+    taken: Taken,
+    environment: jinja2.Environment,
+    draw: Callable[[Picture], Drawn],
+) -> Iterator[OfPackage]:
+    """Yield the sections that installed packages register, drawn; in place of one that fails, the reason.
+
+    Args:
+        given: the run's summary and its rows, which each section's function is called with.
+        taken: what the page has without them.
+        environment: of the page's templates.
+        draw: draws one picture as the page's are.
+    """
+    ids, names = {*taken.ids}, {name.lower() for name in taken.file_names}
+    for number, make in enumerate(functions("section")):
+        whose = f"{make.name!r} of the package {make.package}"
+        try:
+            made = _made(make, given, environment, draw)
+            why = "" if made is None else _problem(made.section, ids, names)
+        except TypeError as error:
+            made, why = None, str(error)
+        except DdpbenchError as error:
+            made, why, whose = None, str(error), ""
+        if why:
+            told = f"{whose} {why}".strip()
+            anchor = _free(f"of-{make.package}-{number}", ids)
+            made = OfPackage(section=Section(anchor=anchor, title=make.name, absent=f"{told}."))
+        if made is not None:
+            ids |= ids_of([made.section])
+            names |= {picture.file_name.lower() for picture in made.section.pictures}
+            yield made
+
+
+def _made(
+    make: Function,
+    given: tuple[Any, Sequence[Row]],
+    environment: jinja2.Environment,
+    draw: Callable[[Picture], Drawn],
+) -> OfPackage | None:
+    """Return a section as it will be on the page; None where the package has none for this run.
+
+    Raises:
+        RequestError: its function or its drawing fails, or it cannot be rendered.
+        TypeError: it has a value of a wrong type.
+    """
+    section = make(*given)
+    if section is None:
+        return None
+    if not isinstance(section, Section):
+        raise TypeError(f"returned a {type(section).__name__}")
+    for wrong in _wrong(section, Section, ""):
+        raise TypeError(f"returned a section whose {wrong}")
+    with make.guarded():
+        numbers = Numbers()
+        embedded = [
+            Embedded(picture=picture, number=number, table=numbers.sure(picture.table), shared=())
+            for number, picture in enumerate(section.pictures, start=1)
+        ]
+        beneath = [numbers.sure(table) for table in section.tables]
+        environment.get_template("section.html").make_module().section_of(section, embedded, beneath)  # type: ignore[attr-defined]
+        return OfPackage(section=section, drawn=[draw(labelled(picture)) for picture in section.pictures])
+
+
+def _problem(section: Section, ids: Collection[str], names: Collection[str]) -> str:
+    """Return what a section has that the page has already, or cannot have; empty if nothing."""
+    row_ids = [one for table in _tables(section) for one in table.row_ids]
+    own = [section.anchor, *row_ids]
+    for one in own:
+        if not one or any(map(str.isspace, one)):
+            return f"has the id {shortened(one)}: give one without spaces"
+        if one in ids or _NUMBERED.fullmatch(one) or own.count(one) > 1:
+            what = "anchor" if one == section.anchor and one not in row_ids else "id"
+            return f"has the {what} {shortened(one)}, which another part of the page has: give one of its own"
+    files = [picture.file_name.lower() for picture in section.pictures]
+    for picture, name in zip(section.pictures, files, strict=True):
+        if not _FILE_NAME.fullmatch(name):
+            return (
+                f"has the file name {shortened(picture.file_name)}: give one of letters, digits, '-' and '_'"
+            )
+        if name in names or files.count(name) > 1:
+            return f"has the file name {shortened(picture.file_name)} of another figure: give one of its own"
+    return ""
+
+
+def _free(anchor: str, ids: Collection[str]) -> str:
+    """Return an anchor that is not taken, made from this one."""
+    anchor = re.sub(r"\s", "-", anchor)
+    while anchor in ids:
+        anchor += "-"
+    return anchor
+
+
+def _tables(section: Section) -> list[Table]:
+    return [*(picture.table for picture in section.pictures), *section.tables]
+
+
+_NAMES = {"Sheet": Any, "Interval": Interval, "Wanted": Wanted, "Callable": Callable, "Mapping": Mapping}
+
+
+def _wrong(value: object, kind: Any, where: str) -> Iterator[str]:
+    """Yield in words each value in a part of a page that is of another type than its field."""
+    origin, among = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (Union, types.UnionType):
+        if all(any(True for _ in _wrong(value, one, where)) for one in among):
+            yield _words(where, value, kind)
+    elif origin is tuple:
+        listed = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+        length = len(value) if listed else 0  # type: ignore[arg-type]
+        kinds = [among[0]] * length if among[-1] is Ellipsis else among
+        if not listed or len(kinds) != length:
+            yield _words(where, value, kind)
+            return
+        for place, (one, each) in enumerate(zip(value, kinds, strict=True)):  # type: ignore[call-overload]
+            yield from _wrong(one, each, f"{where}[{place}]")
+    elif not _is_of(value, origin or kind):
+        yield _words(where, value, kind)
+    else:
+        yield from _wrong_within(value, kind, where)
+
+
+def _is_of(value: object, kind: Any) -> bool:
+    return kind is Any or isinstance(value, int | float if kind is float else kind)
+
+
+def _wrong_within(value: object, kind: Any, where: str) -> Iterator[str]:
+    """Yield the same of what a mapping or a part of a page holds."""
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            for each, of in zip((key, one), typing.get_args(kind), strict=True):
+                yield from _wrong(each, of, f"{where}[{shortened(key)}]")
+    elif is_dataclass(kind) and kind.__module__ == parts.__name__:
+        hints = typing.get_type_hints(kind, localns=_NAMES)
+        for field in fields(kind):
+            path = f"{where}.{field.name}" if where else field.name
+            yield from _wrong(getattr(value, field.name), hints[field.name], path)
+
+
+def _words(where: str, value: object, kind: Any) -> str:
+    wanted = kind.__name__ if isinstance(kind, type) and typing.get_origin(kind) is None else str(kind)
+    wanted = re.sub(r"\b(?:[a-z_]+\.)+(?=\w)", "", wanted).replace("NoneType", "None")
+    return on_one_line(f"{where} is {shortened(value)}, where a {wanted} was expected")
