@@ -146,7 +146,7 @@ def _problem(section: Section, ids: Collection[str], names: Collection[str]) -> 
 
 def _free(anchor: str, ids: Collection[str]) -> str:
     """Return an anchor that is not taken, made from this one."""
-    anchor = re.sub(r"\s", "-", anchor)
+    anchor = "-".join(anchor.split())
     while anchor in ids:
         anchor += "-"
     return anchor
@@ -198,6 +198,11 @@ def _wrong_within(value: object, kind: Any, where: str) -> Iterator[str]:
 
 
 def _words(where: str, value: object, kind: Any) -> str:
-    wanted = kind.__name__ if isinstance(kind, type) and typing.get_origin(kind) is None else str(kind)
-    wanted = re.sub(r"\b(?:[a-z_]+\.)+(?=\w)", "", wanted).replace("NoneType", "None")
-    return on_one_line(f"{where} is {shortened(value)}, where a {wanted} was expected")
+    return on_one_line(f"{where} is {shortened(value)}, where a {_type_words(kind)} was expected")
+
+
+def _type_words(kind: Any) -> str:
+    """Return the name of a type: `str`, `float or str or None`, `tuple`."""
+    if typing.get_origin(kind) in (Union, types.UnionType):
+        return " or ".join(map(_type_words, typing.get_args(kind)))
+    return "None" if kind is types.NoneType else str((typing.get_origin(kind) or kind).__name__)

@@ -22,6 +22,7 @@ from ddpbench.analysis.table.columns import meanings
 from ddpbench.analysis.table.frame import csv_of
 from ddpbench.installed import with_features
 from ddpbench.report.captions import emulation_words, shared_words
+from ddpbench.report.draw.canvas import Drawn
 from ddpbench.report.draw.painter import Painter, draw_all
 from ddpbench.report.embedded import (
     TERMS_HERE,
@@ -33,9 +34,9 @@ from ddpbench.report.embedded import (
     with_images,
     with_terms,
 )
-from ddpbench.report.of_packages import Taken, ids_of, ids_of_page, sections_of_packages
+from ddpbench.report.of_packages import OfPackage, Taken, ids_of, ids_of_page, sections_of_packages
 from ddpbench.report.outside import dressed
-from ddpbench.report.parts import Section
+from ddpbench.report.parts import Picture, Section
 from ddpbench.report.rows import Row, rows_of
 from ddpbench.report.sections import (
     breakdown,
@@ -123,19 +124,8 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
     # While the other process draws all that stands on the page is made but its pictures.
     all_cases = summary_table(summary, rows)
     own_phases = data_parallel_section(summary.steps.phases, rows)
-    found_more = list(
-        sections_of_packages(
-            (summary, rows),
-            Taken(
-                ids=ids_of_page()
-                | {*all_cases.row_ids}
-                | ids_of([*found, *([own_phases] if own_phases is not None else [])]),
-                file_names=[picture.file_name for picture in pictures],
-            ),
-            _environment(shared),
-            lambda picture: draw_all(dressed(summary, rows, [picture], wanted))[0],
-        )
-    )
+    core = [*found, *([own_phases] if own_phases is not None else [])]
+    found_more = _of_packages(summary, rows, core, ids=all_cases.row_ids, wanted=wanted)
     found += [one.section for one in found_more]
     made = [section for section in found if section.shows]
     without_figure = [section for section in found if not section.shows]
@@ -155,10 +145,7 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
                 found,
                 {*shared, *_told_once(said.answer)},
             ),
-            banners=[
-                *([said.checks.banner] if said.checks.banner else []),
-                *said.warnings,
-            ],
+            banners=[*filter(None, [said.checks.banner]), *said.warnings],
             shared=list(shared),
             left_out=emulation_words(rows, identity.get("cores")),
             virtual=any(row.emulated for row in rows),
@@ -189,6 +176,22 @@ def sections_of(summary: RunSummary, rows: Sequence[Row]) -> list[Section]:
     """Return the sections that ddpbench has, in the page's order."""
     made = (make(summary, rows) for make in with_features("section", FIGURES).values())
     return [section for section in made if section is not None]
+
+
+def _of_packages(
+    summary: RunSummary, rows: Sequence[Row], core: Sequence[Section], *, ids: Iterable[str], wanted: Wanted
+) -> list[OfPackage]:
+    """Return the sections that installed packages register, drawn; `core` are the page's others, `ids` of its rows."""
+    taken = Taken(
+        ids=ids_of_page() | ids_of(core) | {*ids},
+        file_names=[picture.file_name for section in core for picture in section.pictures],
+    )
+
+    def drawn(picture: Picture) -> Drawn:
+        (one,) = draw_all(dressed(summary, rows, [picture], wanted))
+        return one
+
+    return list(sections_of_packages((summary, rows), taken, _environment(()), drawn))
 
 
 def _downloads(summary: RunSummary) -> Mapping[str, str]:
