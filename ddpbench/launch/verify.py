@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import ValidationError
 
 from ddpbench.errors import ExperimentError, LaunchError, MachineError, Problem, nearest
 from ddpbench.launch.catalog import TableCatalog
@@ -303,7 +302,7 @@ def _chosen(case: Case, strategy: Strategy[Any]) -> tuple[str, ...]:
 def _verdict(case: Case, status: Status, proofs: tuple[Proof, ...] = (), reason: str = "") -> Verdict:
     strategy = load_strategy(case.strategy)
     usual: dict[str, Any] = {}
-    with suppress(ValidationError):  # one of a user's own has no default
+    with suppress(Exception):  # one of a user's own has no default, or one that JSON does not know
         usual = strategy.options().model_dump(mode="json")
     given = [name for name, value in case.options.items() if value != usual.get(name)]
     return Verdict(

@@ -224,6 +224,8 @@ def explain(
         where = ".".join(part for part in (path, named) if part)
         if item["type"] == "extra_forbidden":
             message = f"unknown key; {nearest(str(location[0]), known)}"
+        elif item["type"] == "missing" and named and len(location) == 1:
+            message = "must be given: it has no default"
         else:
             reason = re.sub("^Input should be ", "must be ", item["msg"].removeprefix("Value error, "))
             if item["type"] == "string_pattern_mismatch":

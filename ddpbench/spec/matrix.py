@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
+from ddpbench.causes import exception_words
 from ddpbench.errors import ExperimentError, Problem, nearest
 from ddpbench.spec import environment
 from ddpbench.spec.auto import resolve
@@ -23,7 +24,7 @@ from ddpbench.spec.fabric import FabricSettings, Links
 from ddpbench.spec.limits import MAX_COMBINATIONS, MAX_NODES, MAX_RANKS
 from ddpbench.spec.reasons import skip_reason
 from ddpbench.spec.settings import Base, Experiment
-from ddpbench.texts import and_words
+from ddpbench.texts import and_words, shortened
 from ddpbench.user_files import is_import_path
 
 
@@ -271,17 +272,51 @@ def _options_json(
     problems: list[Problem],
 ) -> tuple[str, str] | None:
     """Return the strategy's and the workload's options; None, and a problem, where an axis does not go with them."""
-    owner = setting["workload"].partition(":")[0]
-    try:
-        of_strategy = strategy.options.model_validate(_options(experiment, setting, setting["strategy"]))
-        of_workload = workload.options.model_validate(_options(experiment, setting, owner))
-    except ValidationError as error:
-        problems.extend(explain(error, "options", []))
-        return None
-    return (
-        json.dumps(of_strategy.model_dump(mode="json"), sort_keys=True),
-        json.dumps(of_workload.model_dump(mode="json"), sort_keys=True),
+    owners = (
+        (setting["strategy"], strategy.options),
+        (setting["workload"].partition(":")[0], workload.options),
     )
+    written = [
+        _as_json(model, _options(experiment, setting, owner), f"options.{owner}", problems)
+        for owner, model in owners
+    ]
+    of_strategy, of_workload = written
+    return None if of_strategy is None or of_workload is None else (of_strategy, of_workload)
+
+
+def _as_json(
+    model: type[BaseModel], given: Mapping[str, Any], path: str, problems: list[Problem]
+) -> str | None:
+    """Return one's options as JSON, from which a rank reads them again; None, and a problem, where they cannot be."""
+    try:
+        options = model.model_validate(given)
+    except ValidationError as error:
+        problems.extend(explain(error, path, list(model.model_fields)))
+        return None
+    except (Exception, SystemExit) as error:  # a validator of a user's own
+        problems.append(Problem(path=path, message=f"cannot be checked: {exception_words(error)}"))
+        return None
+    try:
+        return json.dumps(options.model_dump(mode="json"), sort_keys=True)
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # of a type that JSON does not know, or a serializer of a user's own
+        failing = [name for name in model.model_fields if not _has_json(options, name)]
+        where = f"{path}.{failing[0]}" if failing else path
+        value = f"{shortened(getattr(options, failing[0]))} " if failing else ""
+        message = f"{value}cannot be written as JSON, as a case's options are: {exception_words(error)}"
+        problems.append(Problem(path=where, message=message))
+        return None
+
+
+def _has_json(options: BaseModel, name: str) -> bool:
+    """Return whether one of the options can be written as JSON."""
+    try:
+        json.dumps(options.model_dump(mode="json", include={name}))
+    except (Exception, SystemExit):
+        return False
+    return True
 
 
 def _device_and_backend(setting: Mapping[str, Any], devices: Devices) -> tuple[str, str]:

@@ -135,12 +135,31 @@ def with_whole_options(overrides: Iterable[str], models: Models, problems: list[
     written: list[str] = []
     for text in overrides:
         name, equals, value = text.partition("=")
+        if found := _owned(setting_keys(name.strip()), models, problems):
+            written.append(f"{'.'.join(map(quoted, found))}{equals}{value}")
+            continue
         axis, dot, bare = name.strip().rpartition(".")
         if axis in ("", "axes") and bare not in _TOP_LEVEL and not places(bare, {}):
             meant_key = _meant(bare, places(bare, models), problems)
             bare = ".".join(map(quoted, _split(meant_key))) if meant_key else bare
         written.append(f"{axis}{dot}{bare}{equals}{value}" if equals else text)
     return written
+
+
+def _lacks_owner(keys: Sequence[str]) -> bool:
+    """Return whether a key such as `options.ratio`, or the axis of it, may be an option's without its owner."""
+    return keys[-2:-1] == ["options"] and list(keys[:-2]) in ([], ["axes"])
+
+
+def _owned(keys: list[str], models: Models, problems: list[Problem]) -> list[str]:
+    """Return the key in parts of an option that is given without its owner; empty if it is none, or of several."""
+    if not _lacks_owner(keys) or keys[-1] in models:
+        return []
+    found = [key for key in places(keys[-1], models) if key.startswith("options.")]
+    key = _meant(keys[-1], found, problems)
+    if not key:
+        return []
+    return ["axes", *_split(key)] if keys[0] == "axes" else _split(key)
 
 
 def quoted(part: str) -> str:
@@ -214,13 +233,14 @@ def apply(
         data["axes"] = dotted(data["axes"])
     read = [found for text in overrides if (found := _read(text, problems))]
     # what the options' names mean depends on strategies and workloads, which another override may give
-    whole = [(keys, value, text) for keys, value, text in read if _is_whole(keys)]
+    whole = [(keys, value, text) for keys, value, text in read if _is_whole(keys) and not _lacks_owner(keys)]
     for one in whole:
         _put(data, *one, [])
     models = option_models(owner_names(data, _parts(whole)), catalog)
     settings: list[_Setting] = []
     for given, value, text in read:
-        keys = given if _is_whole(given) else _whole(given, models, problems, emulated=is_emulated(data))
+        keys = _owned(given, models, problems) or given
+        keys = keys if _is_whole(keys) else _whole(keys, models, problems, emulated=is_emulated(data))
         if keys and _put(data, keys, value, text, problems):
             settings.append((keys, value, text))
     given_before = GivenSettings()

@@ -19,7 +19,7 @@ from ddpbench.analysis import summarize
 from ddpbench.errors import DdpbenchError, ExperimentError, IdentityError, StrategyError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.own_workloads import located_among, with_located
-from ddpbench.launch.verify import name_of, verification_cases
+from ddpbench.launch.verify import name_of, owned_overrides, verification_cases
 from ddpbench.machine.identity import sources_digest, sources_named
 from ddpbench.naming import Namer
 from ddpbench.pytest_plugin import _with_files, _within
@@ -242,12 +242,57 @@ def test_recovery_skips_what_carries_something_over() -> None:
 
 def test_an_option_without_a_default_is_asked_for_and_told() -> None:
     write("mine.py", SOUND.replace("ratio: float = 0.5", "ratio: float"))
-    with pytest.raises(ExperimentError, match="Field required"):
+    with pytest.raises(
+        ExperimentError, match=r"options\.mine\.py:Sound\.ratio: must be given: it has no default"
+    ):
         cases_of(of("mine.py:Sound"))
-    (one,) = verification_cases(
-        ["mine.py:Sound"], ["mlp"], [2], "gloo", overrides=['options."mine.py:Sound".ratio=1']
+    for given in ('options."mine.py:Sound".ratio', "options.mine.py:Sound.ratio", "options.ratio", "ratio"):
+        overrides = owned_overrides([f"{given}=1"], ["mine.py:Sound"], ["mlp"])
+        (one,) = verification_cases(["mine.py:Sound"], ["mlp"], [2], "gloo", overrides=overrides)
+        assert name_of(one.case) == "mine.py:Sound ratio=1.0"
+        (case,) = cases_of(of("mine.py:Sound"), f"{given}=1")
+        assert case.options == {"ratio": 1.0}
+    swept = cases_of(of("mine.py:Sound"), "axes.options.ratio=[1, 2]")
+    assert [case.options for case in swept] == [{"ratio": 1.0}, {"ratio": 2.0}]
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (
+            "ratio: torch.dtype = torch.float32",
+            "torch.float32 cannot be written as JSON, as a case's options are",
+        ),
+        (
+            "ratio: float = 0.5\n        other: object = object()",
+            "options.mine.py:Sound.other: <object object",
+        ),
+        (
+            'ratio: float = 0.5\n        @field_validator("ratio")\n        def _(cls, _): raise KeyError("own")',
+            "options.mine.py:Sound: cannot be checked: KeyError: 'own'",
+        ),
+        (
+            'ratio: float = 0.5\n        @field_serializer("ratio")\n        def _(self, _): raise KeyError("own")',
+            "options.mine.py:Sound.ratio: 0.5 cannot be written as JSON",
+        ),
+        (
+            'ratio: float = 0.5\n        @model_validator(mode="after")\n        def _(self): raise SystemExit(3)',
+            "options.mine.py:Sound: cannot be checked: SystemExit",
+        ),
+    ],
+)
+def test_options_that_cannot_be_in_a_plan_are_said_in_a_sentence(option: str, said: str) -> None:
+    text = SOUND.replace("ratio: float = 0.5", option).replace(
+        'extra="forbid"', 'extra="forbid", validate_default=True, arbitrary_types_allowed=True'
     )
-    assert name_of(one.case) == "mine.py:Sound ratio=1.0"
+    imports = "import torch\nfrom pydantic import field_serializer, field_validator, model_validator\n"
+    write("mine.py", imports + textwrap.dedent(text))
+    with pytest.raises(ExperimentError) as caught:
+        cases_of(of("mine.py:Sound"))
+    assert said in str(caught.value)
+    with pytest.raises(ExperimentError) as caught:
+        verification_cases(["mine.py:Sound"], ["mlp"], [2], "gloo")
+    assert said in str(caught.value)
 
 
 def test_two_files_with_one_class_name_stay_apart() -> None:
