@@ -146,8 +146,11 @@ class Function:
         Raises:
             RequestError: the code failed, or ended the process; the sentence says why.
         """
+        from ddpbench.user_files import process_kept
+
         try:
-            yield
+            with process_kept():
+                yield
         except (DdpbenchError, KeyboardInterrupt):
             raise
         except BaseException as error:

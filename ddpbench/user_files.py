@@ -16,10 +16,12 @@ import os
 import stat
 import sys
 import sysconfig
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 from ddpbench.causes import users_line
 from ddpbench.errors import nearest
@@ -57,7 +59,7 @@ def load_class(name: str, able: Callable[[object, ModuleType], bool], *, first: 
     """
     head, _, attribute = name.rpartition(":")
     try:
-        with contextlib.nullcontext() if first else _surroundings_kept():
+        with contextlib.nullcontext() if first else _surroundings_kept(), _threads_noted(head):
             module = _module_of_file(head, first=first) if head.endswith(".py") else _module_named(head)
     except SystemExit as error:
         advice = 'what a script does when it is started belongs under if __name__ == "__main__":'
@@ -84,12 +86,50 @@ def _surroundings_kept() -> Iterator[None]:
     with contextlib.suppress(FileNotFoundError):  # it has been removed
         here = str(Path.cwd())
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr), process_kept():
             yield
     finally:
         if here:
             os.chdir(here)
         sys.path[:] = [*before, *(place for place in sys.path if place not in before)]
+
+
+@contextlib.contextmanager
+def process_kept() -> Iterator[None]:
+    """Within it `os._exit` raises SystemExit: a user's own code that ends the process can be named.
+
+    Processes that the code forks, and other threads, end by it as ever.
+    """
+    end, process, thread, within = os._exit, os.getpid(), threading.get_ident(), True
+
+    def ends(status: int) -> NoReturn:
+        if within and (os.getpid(), threading.get_ident()) == (process, thread):
+            raise SystemExit(status)
+        end(status)
+
+    os._exit = ends
+    try:
+        yield
+    finally:
+        os._exit, within = end, False
+
+
+_THREADS: dict[threading.Thread, str] = {}
+
+
+@contextlib.contextmanager
+def _threads_noted(name: str) -> Iterator[None]:
+    """Note whose the threads are that an import leaves running."""
+    before = {*threading.enumerate()}
+    try:
+        yield
+    finally:
+        _THREADS.update(dict.fromkeys({*threading.enumerate()} - before, name))
+
+
+def file_of_thread(thread: threading.Thread) -> str:
+    """Return the user's file or module whose import started a thread; empty if none did."""
+    return _THREADS.get(thread, "")
 
 
 def sentence_of(error: ImportError) -> str:

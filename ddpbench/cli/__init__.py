@@ -11,6 +11,8 @@ import os
 import resource
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import FrameType
@@ -109,8 +111,51 @@ def main(argv: list[str] | None = None) -> None:
     """Runs a command and exits: 0 all well, 1 some case not ok, 2 a wrong request, 130 interrupted."""
     _open_standard_streams()
     code = run(argv)
+    _end_without_threads(code)
     gc.freeze()  # Python would look for garbage in all that is left, which takes up to half a second after a report
     sys.exit(code)
+
+
+_PATIENCE_S = 1.0
+"""How long Python may wait for threads that others' code has left running."""
+
+
+def _end_without_threads(code: int) -> None:
+    """Have the process end with this code although threads or processes run on for which Python would wait.
+
+    A file or package of the user's may have started them.
+    """
+    if not _left_running():
+        return
+
+    def end() -> None:
+        time.sleep(_PATIENCE_S)
+        with contextlib.suppress(OSError):
+            for one in _left_running():
+                _tell(f"ddpbench: {_whose(one)} still ran, and was ended: start it as a daemon")
+                if not isinstance(one, threading.Thread):
+                    one.terminate()
+            sys.stderr.flush()
+        os._exit(code)
+
+    threading.Thread(target=end, daemon=True).start()
+
+
+def _left_running() -> list[Any]:
+    """Return the threads and processes for which Python waits before it ends."""
+    processes = sys.modules.get("multiprocessing.process")
+    found = [one for one in threading.enumerate() if one is not threading.main_thread()]
+    return [one for one in (*found, *(processes.active_children() if processes else ())) if not one.daemon]
+
+
+def _whose(one: Any) -> str:
+    """Return in words a thread or process, and the user's file that started it, where that is known."""
+    if not isinstance(one, threading.Thread):
+        return f"the process {one.name}"
+    from ddpbench.user_files import file_of_thread
+
+    file = file_of_thread(one)
+    return f"the thread {one.name}{f', which importing {on_one_line(file)} started,' if file else ''}"
 
 
 def _open_standard_streams() -> None:

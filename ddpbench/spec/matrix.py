@@ -25,7 +25,7 @@ from ddpbench.spec.limits import MAX_COMBINATIONS, MAX_NODES, MAX_RANKS
 from ddpbench.spec.reasons import skip_reason
 from ddpbench.spec.settings import Base, Experiment
 from ddpbench.texts import and_words, shortened
-from ddpbench.user_files import is_import_path
+from ddpbench.user_files import is_import_path, process_kept
 
 
 def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[PlannedCase]:
@@ -289,7 +289,8 @@ def _as_json(
 ) -> str | None:
     """Return one's options as JSON, from which a rank reads them again; None, and a problem, where they cannot be."""
     try:
-        options = model.model_validate(given)
+        with process_kept():
+            options = model.model_validate(given)
     except ValidationError as error:
         problems.extend(explain(error, path, list(model.model_fields)))
         return None

@@ -14,7 +14,7 @@ from ddpbench.errors import StrategyError
 from ddpbench.spec import Pieces
 from ddpbench.strategies.base import COARSEST_ROUNDOFF, PROMISES, Strategy
 from ddpbench.texts import on_one_line, shortened
-from ddpbench.user_files import load_class, sentence_of, short_name
+from ddpbench.user_files import load_class, process_kept, sentence_of, short_name
 
 _MADE: dict[str, Strategy[Any]] = {}
 
@@ -83,8 +83,9 @@ def _made(name: str, found: type) -> Strategy[Any]:
         )
         raise StrategyError(f"class {attribute} in {head} lacks {listed}")
     try:
-        made: Strategy[Any] = found()
-        _Declared.model_validate(made)
+        with process_kept():
+            made: Strategy[Any] = found()
+            _Declared.model_validate(made)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         where, message = problem["loc"][0], problem["msg"]
@@ -92,7 +93,7 @@ def _made(name: str, found: type) -> Strategy[Any]:
         raise StrategyError(
             f"class {attribute} in {head}: {where} = {given}: {message[:1].lower()}{message[1:]}"
         ) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise StrategyError(f"class {attribute} in {head} cannot be made: {_raised(error)}") from error
     if not isinstance(getattr(made, "name", None), str):
         made.name = attribute  # type: ignore[misc]  # for sentences; a plan names the file too
@@ -103,7 +104,7 @@ def _made(name: str, found: type) -> Strategy[Any]:
     return made
 
 
-def _raised(error: Exception) -> str:
+def _raised(error: BaseException) -> str:
     return on_one_line(f"{type(error).__name__}: {error}{users_line(error)}")
 
 
@@ -114,10 +115,11 @@ def _asked(
 
     def asked(*given: Any, **named: Any) -> Any:
         try:
-            answer = ask(*given, **named)
+            with process_kept():
+                answer = ask(*given, **named)
         except StrategyError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise StrategyError(f"class {who}: its {method}() failed: {_raised(error)}") from error
         if not fits(answer):
             raise StrategyError(

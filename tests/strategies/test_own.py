@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -162,6 +163,16 @@ def test_it_is_looked_for_beside_the_experiment_wherever_it_is_named() -> None:
             "No module named 'no_such_module' (mine.py:1)",
         ),
         ("mine.py:Sound", "import sys\nSound = 1\nsys.exit(2)\n", "it ends the process"),
+        (
+            "mine.py:Sound",
+            "import os\nSound = 1\nos._exit(4)\n",
+            "mine.py cannot be imported: it ends the process",
+        ),
+        (
+            "mine.py:Sound",
+            f"import os\n{textwrap.dedent(SOUND)}\n    def __init__(self): os._exit(4)\n",
+            "class Sound in mine.py cannot be made: SystemExit: 4 (mine.py:",
+        ),
         ("mine.py:Sound", "Sound = 1\n1 / 0\n", "ZeroDivisionError: division by zero (mine.py:2)"),
         ("mine.py:Sound", SOUND.replace("def build", "def bild"), "class Sound in mine.py lacks build()"),
         ("mine.py:Sound", SOUND.replace("options = Options", ""), "class Sound in mine.py lacks options"),
@@ -199,6 +210,50 @@ def test_what_cannot_be_used_is_one_problem_in_a_sentence(name: str, text: str, 
         assert len(error.value.problems) == 1, error.value
 
 
+LEAVES_A_THREAD = """
+import threading, time
+threading.Thread(target=time.sleep, args=(1000,), name="waits").start()
+"""
+LEAVES_A_PROCESS = """
+import multiprocessing, time
+if __name__ != "__mp_main__":
+    multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,), name="waits").start()
+"""
+FORKS_AND_ENDS = """
+import os
+if not (child := os.fork()):
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("top", "said"),
+    [
+        (
+            LEAVES_A_THREAD,
+            "the thread waits, which importing mine.py started, still ran, and was ended",
+        ),
+        (LEAVES_A_PROCESS, "the process waits still ran, and was ended"),
+        (FORKS_AND_ENDS, ""),
+    ],
+)
+def test_a_command_ends_although_what_a_file_has_started_runs_on(top: str, said: str) -> None:
+    write("mine.py", top + textwrap.dedent(SOUND))
+    Path("own.toml").write_text(of("mine.py:Sound"), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "ddpbench", "sweep", "own.toml", "--dry-run"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert said in done.stderr
+    assert ("still ran" in done.stderr) == bool(said)
+
+
 @pytest.mark.parametrize(
     ("method", "said"),
     [
@@ -212,6 +267,8 @@ def test_what_cannot_be_used_is_one_problem_in_a_sentence(name: str, text: str, 
         ),
         ("def check(self, case): return 7", r"its check\(\) returned 7; it must return why it cannot"),
         ("def check(self, case): return 1 / 0", r"its check\(\) failed: ZeroDivisionError: .* \(mine.py:"),
+        ("def check(self, case): raise SystemExit(3)", r"its check\(\) failed: SystemExit: 3 \(mine.py:"),
+        ("def check(self, case): import os; os._exit(3)", r"its check\(\) failed: SystemExit: 3 \(mine.py:"),
         ("def trainers(self, world_size): return 'all'", r"its trainers\(\) returned 'all'"),
         (
             "def period(self, options): return 0",
