@@ -156,10 +156,10 @@ class Function:
         except BaseException as error:
             from ddpbench.causes import text_of, users_line
 
-            told = f"{type(error).__name__}: {text_of(error)}{users_line(error)}"
+            words = f"{type(error).__name__}: {text_of(error)}{users_line(error)}"
             ends = "it ends the process, " if isinstance(error, SystemExit) else ""
             raise RequestError(
-                f"{self.name!r} of the package {self.package} failed: {ends}{on_one_line(told)}"
+                f"{self.name!r} of the package {self.package} failed: {ends}{on_one_line(words)}"
             ) from error
 
 

@@ -117,7 +117,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 _PATIENCE_S = 1.0
-"""How long Python may wait for threads that others' code has left running."""
+"""The longest wait for threads that others' code has left running."""
 
 
 def _end_without_threads(code: int) -> None:

@@ -33,7 +33,7 @@ _FILE_NAME = re.compile(r"\w[\w.-]*")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Taken:
-    """What the page has already: ids of its elements, and file names of its figures."""
+    """The ids and the figures' file names that the page has already."""
 
     ids: Collection[str]
     file_names: Collection[str]
@@ -84,9 +84,9 @@ def sections_of_packages(
         except DdpbenchError as error:
             made, why, whose = None, str(error), ""
         if why:
-            told = f"{whose} {why}".strip()
+            words = f"{whose} {why}".strip()
             anchor = _free(f"of-{make.package}-{number}", ids)
-            made = OfPackage(section=Section(anchor=anchor, title=make.name, absent=f"{told}."))
+            made = OfPackage(section=Section(anchor=anchor, title=make.name, absent=f"{words}."))
         if made is not None:
             ids |= ids_of([made.section])
             names |= {picture.file_name.lower() for picture in made.section.pictures}
@@ -99,7 +99,7 @@ def _made(
     environment: jinja2.Environment,
     draw: Callable[[Picture], Drawn],
 ) -> OfPackage | None:
-    """Return a section as it will be on the page; None where the package has none for this run.
+    """Return a section as it will be on the page; None where the package has no section for this run.
 
     Raises:
         RequestError: its function or its drawing fails, or it cannot be rendered.
@@ -132,7 +132,7 @@ def _problem(section: Section, ids: Collection[str], names: Collection[str]) -> 
             return f"has the id {shortened(one)}: give one without spaces"
         if one in ids or _NUMBERED.fullmatch(one) or own.count(one) > 1:
             what = "anchor" if one == section.anchor and one not in row_ids else "id"
-            return f"has the {what} {shortened(one)}, which another part of the page has: give one of its own"
+            return f"has the {what} {shortened(one)}, which another part of the page has: choose another"
     files = [picture.file_name.lower() for picture in section.pictures]
     for picture, name in zip(section.pictures, files, strict=True):
         if not _FILE_NAME.fullmatch(name):
@@ -140,7 +140,7 @@ def _problem(section: Section, ids: Collection[str], names: Collection[str]) -> 
                 f"has the file name {shortened(picture.file_name)}: give one of letters, digits, '-' and '_'"
             )
         if name in names or files.count(name) > 1:
-            return f"has the file name {shortened(picture.file_name)} of another figure: give one of its own"
+            return f"has the file name {shortened(picture.file_name)} of another figure: choose another"
     return ""
 
 

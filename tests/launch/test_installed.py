@@ -439,7 +439,7 @@ SAID = {
     "no_caption": "returned a section whose pictures[0].caption is None, where a str was expected",
     "number_in_notes": "returned a section whose notes[0] is 1, where a str was expected",
     "title": "returned a section whose title is 4, where a str was expected",
-    "figure": "has the file name 'Scaling' of another figure: give one of its own",
+    "figure": "has the file name 'Scaling' of another figure: choose another",
     "elsewhere": "has the file name '../elsewhere': give one of letters",
     "twice": "has the file name 'mine' of another figure",
     "summary": "has the anchor 'summary', which another part of the page has",
@@ -467,8 +467,8 @@ def test_whatever_a_section_of_a_package_does_the_page_is_made_and_has_the_reaso
     page = html.unescape(write_report(summarize(found), found).read_text(encoding="utf-8"))
     page = page.replace("\N{NO-BREAK SPACE}", " ")
     assert {*SAID} == {*names} - {"sound", "last"}
-    told = dict(re.findall(r"'\d\d-(\w+)' of the package ddp-topk ([^<]*)", page))
-    assert {name: words[: len(SAID[name])] for name, words in told.items()} == SAID
+    reasons = dict(re.findall(r"'\d\d-(\w+)' of the package ddp-topk ([^<]*)", page))
+    assert {name: words[: len(SAID[name])] for name, words in reasons.items()} == SAID
     assert (found.figures / "scaling.png").read_bytes() == before
     assert {path.stem for path in found.figures.iterdir()} >= {"mine", "last"}
     assert not list(found.path.glob("elsewhere*"))
