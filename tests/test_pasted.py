@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import ddpbench
-from ddpbench.cli.lines import show
+from ddpbench.cli.lines import show, wrapped
 from ddpbench.texts import clean, command, on_one_line, quoted
 
 NAMES = [
@@ -64,6 +64,15 @@ def test_a_shell_reads_back_what_is_shown_of_a_name_with_line_breaks(
     assert line == clean(line) == on_one_line(line)
     show(line)
     assert read_by_bash(capsys.readouterr().out) == ["ddpbench", "report", name, name]
+
+
+@pytest.mark.parametrize(
+    "name", ["two  words of a name", "it's  a 'name' of 5 words", "a\nname in  two 'lines' \\"]
+)
+def test_no_line_of_a_terminal_ends_within_a_name(name: str) -> None:
+    lines = wrapped(f"resume with: {command('ddpbench', 'sweep', name)}, or give another --out", 24)
+    assert len(lines) > 2
+    assert quoted(name) in "\n".join(lines)
 
 
 def test_no_path_is_taken_for_a_flag() -> None:

@@ -25,6 +25,8 @@ _PATIENCE_S = 1.0
 """What takes less is not told of."""
 _REDRAWN_S = 0.2
 _NO_BREAK = "\N{NO-BREAK SPACE}"
+_QUOTED_WORD = re.compile(r"""(?<![^\s(=])(?:\$'(?:[^'\\]|\\.)*+'|'[^']*+'(?:"'"'[^']*+')*+)""")
+"""A word of a command line that `texts.quoted` has put in quotes."""
 
 
 def columns_here(stream: TextIO | None = None) -> int:
@@ -180,4 +182,6 @@ def _least(label: str) -> int:
 
 
 def _held(text: str) -> str:
-    return re.sub(r"(?<=\d) (?=[^\s\d])", _NO_BREAK, text)
+    """Return a text with spaces that do not break between a number and its unit, and in a quoted word of a command."""
+    held = _QUOTED_WORD.sub(lambda word: word[0].replace(" ", _NO_BREAK), text)
+    return re.sub(r"(?<=\d) (?=[^\s\d])", _NO_BREAK, held)

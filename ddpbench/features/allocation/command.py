@@ -120,11 +120,12 @@ def _resolved(kind: str, name: str | None) -> str | None:
     """
     from ddpbench.errors import RequestError
     from ddpbench.launch.own_workloads import resolved
+    from ddpbench.texts import command
 
     try:
         return resolved(kind, name) if name is not None else None
     except ValueError as error:
-        raise RequestError(f"--{kind} {name}: {error}") from None
+        raise RequestError(f"{command(f'--{kind}', name)}: {error}") from None
 
 
 def _where(given: list[str]) -> dict[str, str]:
