@@ -18,7 +18,6 @@ import os
 import resource
 import secrets
 import select
-import shutil
 import signal
 import socket
 import tempfile
@@ -31,6 +30,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from ddpbench.last_words import explained, flush, tell
+from ddpbench.removal import TemporaryFolder, remove_files, remove_in
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -165,7 +165,7 @@ class Traces:
     def __init__(self, folder: Path) -> None:
         """`folder` is where to make the temporary one."""
         self._prefix = f"dp{secrets.token_hex(3)}"  # with more, shared memory's names would have no room
-        self._folder: Path | None = None
+        self._folder: TemporaryFolder | None = None
         self._descriptor: int | None = None
         self.path = ""
         self._cache = folder / ".torchinductor"
@@ -175,7 +175,7 @@ class Traces:
             self._parent = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         for parent in (folder, None):
             try:
-                self._folder = Path(tempfile.mkdtemp(prefix=".tmp-" if parent else "ddpbench-", dir=parent))
+                self._folder = TemporaryFolder(".tmp-" if parent else "ddpbench-", parent)
             except OSError:
                 continue
             for path in self._names():
@@ -187,9 +187,9 @@ class Traces:
     def _names(self) -> Iterator[str]:
         """The folder's name, and a short one: a socket's path has at most 107 bytes."""
         assert self._folder is not None
-        yield str(self._folder.absolute())
+        yield str(self._folder.path.absolute())
         with contextlib.suppress(OSError):
-            self._descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+            self._descriptor = os.open(self._folder.path, os.O_RDONLY | os.O_DIRECTORY)
             yield f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     def use(self) -> None:
@@ -212,20 +212,16 @@ class Traces:
 
     def clear(self, ended: Iterable[int]) -> None:
         """Removes what a launch left. `ended` are processes of it that are gone."""
-        for name in set(self._files()) - self._kept:
-            _remove(Path(self.path, name))
-        starts = (f"sem.{self._prefix}-", f"{self._prefix}_", *(f"torch_{pid}_" for pid in ended))
-        with contextlib.suppress(
-            OSError
-        ):  # where it is missing or not to be read, nothing was put there either
-            for path in _SHARED.iterdir():  # patterns would be compiled and kept, others for every launch
-                if path.name.startswith(starts):
-                    _remove(path)
+        if self.path:
+            remove_in(Path(self.path), None, lambda name: name not in self._kept)
+        remove_files(
+            _SHARED, (f"sem.{self._prefix}-", f"{self._prefix}_", *(f"torch_{pid}_" for pid in ended))
+        )
 
     def remove(self) -> None:
         """Removes the temporary folder itself, too."""
         if self._folder is not None:
-            shutil.rmtree(self._now_at(self._folder), ignore_errors=True)
+            self._folder.remove(self._now_at(self._folder.path))
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -248,14 +244,6 @@ class Traces:
             return os.listdir(self.path) if self.path else []  # noqa: PTH208
         except OSError:
             return []
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            path.unlink()
 
 
 def _holds_sockets(folder: str) -> bool:

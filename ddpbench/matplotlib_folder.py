@@ -6,15 +6,15 @@ import atexit
 import importlib.util
 import logging
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+
+from ddpbench.removal import TemporaryFolder
 
 _SETTINGS = "matplotlibrc"
 """The file of settings that matplotlib looks for in the working directory before any other place."""
@@ -38,8 +38,8 @@ def settle_matplotlib() -> None:
     if _writable("XDG_CONFIG_HOME", ".config") and _writable("XDG_CACHE_HOME", ".cache"):
         return
     with suppress(OSError):  # matplotlib says what is wrong
-        folder = tempfile.mkdtemp(prefix="ddpbench-matplotlib-")
-        os.environ["MPLCONFIGDIR"] = folder
+        folder = TemporaryFolder("ddpbench-matplotlib-")
+        os.environ["MPLCONFIGDIR"] = str(folder.path)
         atexit.register(_remove, folder, os.getpid())
 
 
@@ -58,9 +58,9 @@ def _writable(variable: str, in_home: str) -> bool:
     return os.access(folder, os.W_OK)
 
 
-def _remove(folder: str, owner: int) -> None:
+def _remove(folder: TemporaryFolder, owner: int) -> None:
     if os.getpid() == owner:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.remove()
 
 
 class _Finder(MetaPathFinder):

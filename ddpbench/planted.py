@@ -33,7 +33,7 @@ def is_planted_in(folder: int, owner: int) -> bool:
     """Return whether what belongs to this user (id) in an open folder is another's in one that everybody can write."""
     if owner in (os.geteuid(), 0):
         return False
-    return bool(os.fstat(folder).st_mode & stat.S_IWOTH) and owner != _shown_as(folder)
+    return bool(os.fstat(folder).st_mode & stat.S_IWOTH) and owner != shown_as(folder)
 
 
 def other_owner(folder: int) -> str:
@@ -48,7 +48,7 @@ def other_owner(folder: int) -> str:
         owner == 0 and os.access(f"/proc/self/fd/{folder}", os.W_OK, effective_ids=True)
     ):
         return ""
-    if owner == _shown_as(folder):
+    if owner == shown_as(folder):
         return ""
     try:
         return pwd.getpwuid(owner).pw_name
@@ -56,7 +56,7 @@ def other_owner(folder: int) -> str:
         return f"user {owner}"
 
 
-def _shown_as(folder: int) -> int | None:
+def shown_as(folder: int) -> int | None:
     """Return the owner that a file gets that this user makes in an open folder; None where none can be made."""
     import tempfile
 

@@ -250,17 +250,38 @@ def test_a_signal_has_its_name_or_its_number() -> None:
     assert [signal_name(number) for number in (9, 15, 40)] == ["SIGKILL", "SIGTERM", "signal 40"]
 
 
+def test_of_shared_memory_files_of_this_user_are_removed_and_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody can give a folder there a name that a launch uses, with a folder of this user's in it."""
+    shared = tmp_path / "shm"
+    shared.mkdir()
+    monkeypatch.setattr(guard, "_SHARED", shared)
+    traces = guard.Traces(tmp_path)
+    starts = ("torch_7_", f"{traces._prefix}_", f"sem.{traces._prefix}-")
+    for start in starts:
+        thesis = shared / f"{start}x" / "results" / "thesis.txt"
+        thesis.parent.mkdir(parents=True)
+        thesis.touch()
+        for name in ("own", "others", "y"):
+            (shared / f"{start}{name}").touch()
+        if os.geteuid() == 0:
+            os.chown(shared / f"{start}x", 65534, 65534)
+            os.chown(shared / f"{start}others", 65534, 65534)
+    (shared / "torch_8_own").touch()
+    traces.clear([7])
+    traces.remove()
+    kept = {
+        f"{start}{name}" for start in starts for name in ("x", *(["others"] if os.geteuid() == 0 else []))
+    }
+    assert {path.name for path in shared.iterdir()} == {*kept, "torch_8_own"}
+    assert all((shared / f"{start}x/results/thesis.txt").exists() for start in starts)
+
+
 def test_shared_memory_that_may_not_be_listed_ends_no_launch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Closed:
-        def is_dir(self) -> bool:
-            return True
-
-        def iterdir(self) -> Iterator[Path]:
-            raise PermissionError(13, "Permission denied", "/dev/shm")
-
-    monkeypatch.setattr(guard, "_SHARED", Closed())
+    monkeypatch.setattr(guard, "_SHARED", tmp_path / "missing")
     traces = guard.Traces(tmp_path)
     left = Path(traces.path, "left")
     left.touch()

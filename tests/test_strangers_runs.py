@@ -203,9 +203,9 @@ def test_where_a_disk_shows_other_owners_a_new_file_tells_who_one_is(
     folder = os.open(tmp_path, os.O_PATH)
     try:
         assert planted.other_owner(folder) == "nobody"
-        assert planted._shown_as(folder) == 0
+        assert planted.shown_as(folder) == 0
         assert not names(tmp_path)
-        monkeypatch.setattr(planted, "_shown_as", lambda _: NOBODY)
+        monkeypatch.setattr(planted, "shown_as", lambda _: NOBODY)
         assert planted.other_owner(folder) == ""
     finally:
         os.close(folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -279,11 +278,12 @@ def _make(path: Path) -> Made:
     from ddpbench.errors import OutputError
     from ddpbench.records.rundir import Made, check_own, explain_os_error, make_dir
     from ddpbench.records.submission_dir import SubmissionDir, check_free_for_submission, is_of_submission
+    from ddpbench.removal import Identity
 
     try:
         if SubmissionDir(path).is_there:
             check_own(path)
-            return Made(path, is_of_submission)
+            return Made(path, is_of_submission, made=Identity.of(path.stat()))
         check_free_for_submission(path)
         made = make_dir(path, is_of_submission)
         made.mark()
@@ -299,6 +299,7 @@ def _report(submission: Submission) -> int:
     from ddpbench.errors import IdentityError
     from ddpbench.launch.merge.merge import merge
     from ddpbench.records.submission_dir import SubmissionDir
+    from ddpbench.removal import remove_tree
 
     measured = [size.run.path for size in submission.sizes if size.launches()]
     if not measured:
@@ -312,14 +313,14 @@ def _report(submission: Submission) -> int:
         directory = SubmissionDir(submission.path)
         path, fresh, old = directory.merged.path, directory.merged_next, directory.merged_before
         for left in (fresh, old):  # of a call that was ended
-            shutil.rmtree(left, ignore_errors=True)
+            remove_tree(left)
         try:
             for sentence in merge(measured, fresh).left_out:
                 say(f"left out: {sentence}", sys.stderr)
             if path.exists():
                 path.rename(old)
             fresh.rename(path)
-            shutil.rmtree(old, ignore_errors=True)
+            remove_tree(old)
         except IdentityError as error:
             say(f"no report of all: {error}", sys.stderr)
             for own in measured:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -28,6 +26,7 @@ from ddpbench.machine.placement import early_env
 from ddpbench.machine.serving import ranks_for
 from ddpbench.machine.trial import inspect_own, within_own
 from ddpbench.records import Proof, RunDir, Status, read_launch, why_unproved
+from ddpbench.removal import TemporaryFolder
 from ddpbench.spec import Case, PlannedCase, expand, parse_experiment
 from ddpbench.spec.catalog import known_names
 from ddpbench.spec.grouping import option_words
@@ -326,7 +325,8 @@ _POINT_TO_LOGS: tuple[Status, ...] = ("failed", "hung", "oom")
 @contextmanager
 def _folder(verdicts: Sequence[Verdict], on_logs: Callable[[Path], None] | None) -> Iterator[Path]:
     """Yield a new folder for records and logs, kept where `on_logs` is to be told of it."""
-    folder = Path(tempfile.mkdtemp(prefix="ddpbench-verify-"))
+    made = TemporaryFolder("ddpbench-verify-")
+    folder = made.path
     named = False
     try:
         yield folder
@@ -337,7 +337,7 @@ def _folder(verdicts: Sequence[Verdict], on_logs: Callable[[Path], None] | None)
         if on_logs is not None and (named or any(each.status in _POINT_TO_LOGS for each in verdicts)):
             on_logs(folder)
         else:
-            shutil.rmtree(folder, ignore_errors=True)
+            made.remove()
 
 
 def verify(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from ddpbench.machine.serving import Ranks
 from ddpbench.machine.turnstile import TURN, Turn
 from ddpbench.records import LaunchDir, LaunchOutcome, LaunchRequest, RunDir
 from ddpbench.records.heartbeat import Pulse
+from ddpbench.removal import remove_tree
 from ddpbench.spec import Case, Links, TargetLoss
 from ddpbench.units import utc_now
 
@@ -234,4 +234,4 @@ def _remove_checkpoints(request: LaunchRequest, directory: LaunchDir) -> None:
     case = request.case
     if case.checkpoint or case.recovery != "off":
         with contextlib.suppress(OutputError):  # others can write there meanwhile
-            shutil.rmtree(directory.checkpoints(case.checkpoint_dir, request.run_id), ignore_errors=True)
+            remove_tree(directory.checkpoints(case.checkpoint_dir, request.run_id), private=True)

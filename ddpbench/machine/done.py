@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -14,6 +13,7 @@ from ddpbench.records import Address, LaunchDir, LaunchOutcome, RunDir
 from ddpbench.records.machine import read_machine
 from ddpbench.records.reader import read_outcome
 from ddpbench.records.rundir import Purpose
+from ddpbench.removal import remove_tree
 from ddpbench.spec import Budget, Case, PlannedCase
 from ddpbench.units import counted, format_seconds
 
@@ -142,7 +142,7 @@ class Done:
     def _copy_proof(self, case_id: str, proof: LaunchDir) -> None:
         target = self._run.launch(case_id, "proof").path
         copy = target.with_name(".proof")
-        shutil.rmtree(copy, ignore_errors=True)  # of a sweep that was killed right here
+        remove_tree(copy)  # of a sweep that was killed right here
         proof.copy_to(copy)
         if target.exists():
             self._run.set_aside(self._run.launch(case_id, "proof"))

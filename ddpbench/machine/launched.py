@@ -42,6 +42,7 @@ from ddpbench.records.heartbeat import (
 from ddpbench.records.reader import read_launch
 from ddpbench.records.request import LaunchRequest
 from ddpbench.records.schema import RankOutcome
+from ddpbench.removal import Identity, TemporaryFolder, remove_tree
 from ddpbench.spec import Case
 from ddpbench.strategies.frameworks.installed import missing
 
@@ -172,7 +173,8 @@ class LaunchedRanks:
         self._case, self._launcher, self._log = case, case.launcher, log
         _remove_stale_pages()
         # In one folder: another user who saw a page's name could take the names that go with it.
-        self._folder = Path(tempfile.mkdtemp(prefix=_PAGE, dir=_pages(self._launcher)))
+        self._made = TemporaryFolder(_PAGE, _pages(self._launcher))
+        self._folder = self._made.path
         self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         with contextlib.suppress(OSError):  # where folders cannot be locked, none is found to be stale
             fcntl.flock(self._lock, fcntl.LOCK_EX)  # the kernel releases it, however this process ends
@@ -344,7 +346,7 @@ class LaunchedRanks:
             self._forget()
 
     def _forget(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._made.remove()
         os.close(self._lock)
 
     def __enter__(self) -> LaunchedRanks:
@@ -367,7 +369,7 @@ def _remove_stale_pages() -> None:
                 found = os.fstat(held)
                 if time.time() - found.st_mtime > _STALE_S and found.st_uid == os.getuid():
                     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(path, ignore_errors=True)
+                    remove_tree(path, made=Identity.of(found), private=True)
             finally:
                 os.close(held)
 

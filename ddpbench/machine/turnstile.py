@@ -16,15 +16,15 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import shutil
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from ddpbench.removal import TemporaryFolder, remove_tree
 
 TURNSTILE = "DDPBENCH_TURNSTILE"
 """The variable that names the turnstile and the side to a side's process: `PATH SIDE`."""
@@ -61,8 +61,8 @@ class Turnstile:
         Raises:
             OSError: there can be no socket.
         """
-        self._folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
-        self.path = self._folder / "turnstile"
+        self._folder = TemporaryFolder(_FOLDER)
+        self.path = self._folder.path / "turnstile"
         self._lock = threading.Lock()
         self._holder = ""
         self._waiting: list[_Waiting] = []
@@ -82,7 +82,7 @@ class Turnstile:
             self._listening.close()
             self._stopping.close()
             self._stop.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()
             raise
         self._listening.listen(64)
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -96,7 +96,7 @@ class Turnstile:
         """Ends it; a side that waits hears that it is gone."""
         self._stop.close()
         self._thread.join()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()
 
     def begin(self, order: Sequence[str]) -> None:
         """Has sides take turns in this order, once each has asked for its first or is known not to (`leave`)."""
@@ -260,7 +260,7 @@ class Turn:
         """Removes what a turnstile leaves behind that was killed: its folder."""
         folder = Path(self.address.rpartition(" ")[0]).parent
         if folder.name.startswith(_FOLDER):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder, private=True)
 
     def close(self) -> None:
         """Leaves the turnstile."""

@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import io
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 from ddpbench.errors import OutputError, RequestError, UnreadableError
 from ddpbench.records.files import MIB, create_file, most_of, read_bytes, write_anew, write_atomically
 from ddpbench.records.rundir import CASE_ID, RunDir, explain_os_error, is_record
+from ddpbench.removal import remove_tree
 from ddpbench.texts import command, shortened
 from ddpbench.units import counted
 
@@ -159,7 +159,7 @@ def _rename(source: Path, target: Path) -> None:
     except OSError:
         if not target.is_dir():
             raise
-        shutil.rmtree(source)
+        remove_tree(source)
 
 
 @dataclass(slots=True)

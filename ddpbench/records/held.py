@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from ddpbench.errors import DdpbenchError, OutputError
 from ddpbench.planted import is_planted_in
+from ddpbench.removal import Identity, empty, make_folder, remove_folder
 
 _MOST_LINKS = 40
 """Symbolic links that are followed, as in the kernel."""
@@ -31,7 +31,7 @@ class HeldFolder:
         self._names: list[str] = []
         self._left: list[int] = []
         """Folders that `..` has led out of."""
-        self._made: list[tuple[int, str]] = []
+        self._made: list[tuple[int, str, Identity]] = []
 
     @property
     def path(self) -> Path:
@@ -58,7 +58,8 @@ class HeldFolder:
 
         Raises:
             OutputError: a link is another user's, in a folder like /tmp or below one of theirs there.
-            OSError: a part is missing, is no folder or cannot be reached; or links lead in a circle.
+            OSError: a part is missing, is no folder or cannot be reached; or links lead in a circle; or another
+                folder was put in the place of one that was made.
         """
         if path.parts[:4] == _OPEN.parts and len(path.parts) > 4:  # held already: where it leads is not read
             held = Path(*path.parts[:5])
@@ -92,10 +93,11 @@ class HeldFolder:
             except FileNotFoundError:
                 if not make:
                     raise
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, dir_fd=self.descriptor)
-                    self._made.append((self.descriptor, name))
-                folder = self._open(name)
+                try:
+                    folder = make_folder(name, self.descriptor)
+                    self._made.append((self.descriptor, name, Identity.of(os.fstat(folder))))
+                except FileExistsError:
+                    folder = self._open(name)
             except OSError as error:
                 if error.errno not in (errno.ENOTDIR, errno.ELOOP) or (target := self.target(name)) is None:
                     raise
@@ -147,9 +149,8 @@ class HeldFolder:
 
     def remove_made(self) -> None:
         """Removes the folders that were made on the way, as far as they are empty."""
-        for folder, name in reversed(self._made):
-            with contextlib.suppress(OSError):
-                os.rmdir(name, dir_fd=folder)
+        for folder, name, made in reversed(self._made):
+            remove_folder(name, folder, made)
 
     @contextlib.contextmanager
     def _named(self, name: str) -> Iterator[None]:
@@ -217,11 +218,15 @@ class MadeFolder:
         """Makes it.
 
         Raises:
-            OSError: it cannot be made, as where something of that name is there.
+            OSError: it cannot be made, as where something of that name is there, or another was put in its place.
         """
-        self._path = parent / name
-        self._path.mkdir()
-        self._descriptor = os.open(self._path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self._parent, self._name = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), name
+        try:
+            self._descriptor = make_folder(name, self._parent)
+        except OSError as error:
+            os.close(self._parent)
+            error.filename = str(parent / name)
+            raise
 
     @property
     def itself(self) -> Path:
@@ -231,12 +236,12 @@ class MadeFolder:
     def close(self) -> None:
         """Lets go of it."""
         os.close(self._descriptor)
+        os.close(self._parent)
 
     def remove(self) -> None:
         """Removes it with all that is in it, as far as that can be."""
-        shutil.rmtree(".", ignore_errors=True, dir_fd=self._descriptor)
-        with contextlib.suppress(OSError):
-            self._path.rmdir()
+        empty(self._descriptor, self.itself)
+        remove_folder(self._name, self._parent, Identity.of(os.fstat(self._descriptor)))
 
     def rename(self, name: str) -> None:
         """Gives it another name in the same folder.
@@ -245,8 +250,10 @@ class MadeFolder:
             OutputError: something else was put in its place.
             OSError: it cannot be renamed.
         """
-        self._path = self._path.rename(self._path.with_name(name))
-        if not os.path.samestat(os.fstat(self._descriptor), self._path.lstat()):
+        os.rename(self._name, name, src_dir_fd=self._parent, dst_dir_fd=self._parent)
+        self._name = name
+        found = os.stat(name, dir_fd=self._parent, follow_symlinks=False)
+        if not os.path.samestat(os.fstat(self._descriptor), found):
             raise OutputError(f"{name} was exchanged while it was written: give another name")
 
 

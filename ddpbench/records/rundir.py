@@ -13,7 +13,6 @@ import errno
 import fcntl
 import os
 import re
-import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -44,6 +43,7 @@ from ddpbench.records.files import (
     write_atomically,
 )
 from ddpbench.records.held import check_links, told_of
+from ddpbench.removal import Identity, make, remove_in, remove_tree
 from ddpbench.texts import command, on_one_line, shortened
 
 Purpose = Literal["proof", "measure"]
@@ -140,6 +140,8 @@ class Made:
     """The directory and those above it, the innermost first: those of them that were not there."""
     kept: set[str] = field(default_factory=set)
     """Names of what is not this call's."""
+    made: Identity | None = None
+    """Which folder it is, as it was when this call came to it."""
 
     @property
     def is_new(self) -> bool:
@@ -162,28 +164,17 @@ class Made:
     def remove(self) -> None:
         """Removes what this call has made, as far as it can."""
         if self.is_new:
-            shutil.rmtree(self.path, ignore_errors=True)
+            remove_tree(self.path, made=self.made)
         else:
-            with contextlib.suppress(OSError):
-                for name, kind in _entries(self.path):
-                    if name not in self.kept and self.own(name):
-                        self._remove(self.path / name, kind)
+            remove_in(self.path, self.made, lambda name: name not in self.kept and self.own(name))
         for folder in self.folders:
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
     def remove_files(self, *paths: Path) -> None:
         """Removes files of the directory that this call has written."""
-        for path in paths:
-            if path.name not in self.kept:
-                path.unlink(missing_ok=True)
-
-    def _remove(self, path: Path, kind: int) -> None:
-        if kind == stat.S_IFDIR:
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            with contextlib.suppress(OSError):
-                path.unlink()
+        names = {path.name for path in paths} - self.kept
+        remove_in(self.path, self.made, names.__contains__)
 
 
 def make_dir(path: Path, own: Callable[[str], bool]) -> Made:
@@ -199,17 +190,18 @@ def make_dir(path: Path, own: Callable[[str], bool]) -> Made:
     try:
         make_parents(path)
         try:
-            path.mkdir()
+            made = make(path)
         except FileExistsError:
             missing = [one for one in missing if one != path]
             check_own(path)
+            made = Identity.of(path.stat())
         check_free(path, own)
     except (OSError, OutputError):
         for one in missing:
             with contextlib.suppress(OSError):
                 one.rmdir()
         raise
-    return Made(path, own, tuple(missing), {name for name, _ in _entries(path)})
+    return Made(path, own, tuple(missing), {name for name, _ in _entries(path)}, made)
 
 
 def check_free(path: Path, own: Callable[[str], bool]) -> None:
@@ -673,6 +665,7 @@ class RunDir:
         try:
             if self.plan.exists():
                 check_own(self.path)
+                made.made = Identity.of(self.path.stat())
             else:
                 made = make_dir(self.path, is_before_plan)
                 made.mark()

@@ -90,7 +90,7 @@ def test_on_a_disk_that_shows_other_owners_ones_own_files_are_ones_own(
     (own / "quick.toml").write_text("", encoding="utf-8")
     tmp_path.chmod(0o777)
     monkeypatch.setattr("ddpbench.planted.os.geteuid", lambda: 4321)
-    monkeypatch.setattr("ddpbench.planted._shown_as", lambda folder: os.fstat(folder).st_uid)
+    monkeypatch.setattr("ddpbench.planted.shown_as", lambda folder: os.fstat(folder).st_uid)
     for path in (tmp_path, own, own / "quick.toml") if os.getuid() == 0 else ():
         os.chown(path, 1234, 1234)
     assert find_experiment("quick") == Path("experiments/quick.toml")

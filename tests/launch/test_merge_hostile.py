@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ddpbench.launch.merge.merge import merge
 from ddpbench.records import RankStart, RunDir, read_launch
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Case
+from tests.exchanges import Exchanging
 from tests.launch.test_merge import SINGLE, a_run
 from tests.synthetic import case_of
 
@@ -233,13 +235,32 @@ def test_a_merge_that_gets_no_report_removes_what_it_has_made_alone(
     assert list((tmp_path / "shared/away").iterdir()) == []
 
 
-def test_what_somebody_has_put_where_a_merge_writes_first_is_not_used(
-    runs: tuple[RunDir, RunDir], tmp_path: Path
+def test_a_folder_that_takes_a_new_ones_place_at_once_is_neither_written_nor_removed(
+    runs: tuple[RunDir, RunDir], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The name can be foreseen, in a folder like /tmp."""
+    """Where others can rename: as soon as a merge has made its folder, another of its user's has that one's name."""
+    shared = tmp_path / "shared"
+    (shared / "earlier/sub").mkdir(parents=True)
+    (shared / "earlier/sub/thesis.txt").write_text("mine", encoding="utf-8")
+    shared.chmod(0o777)
+    swap = Exchanging(shared, ".out.merging-", "earlier")
+    monkeypatch.setattr(os, "mkdir", swap)
+    with pytest.raises(OutputError, match="another folder was put in its place while it was made"):
+        merge([run.path for run in runs], shared / "out")
+    assert swap.done
+    (mine,) = shared.glob(".out.merging-*")
+    assert [path.name for path in mine.rglob("*")] == ["sub", "thesis.txt"]
+    assert list((shared / "earlier").iterdir()) == []
+
+
+def test_what_somebody_has_put_where_a_merge_writes_first_is_not_used(
+    runs: tuple[RunDir, RunDir], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever guesses the name has the merge refused, and no more."""
     mine = tmp_path / "mine"
     mine.mkdir()
-    first = tmp_path / f".out.merging-{os.getpid()}"
+    monkeypatch.setattr(secrets, "token_hex", lambda size: "0a" * size)
+    first = tmp_path / ".out.merging-0a0a0a0a"
     first.symlink_to(mine)
     with pytest.raises(OutputError, match="File exists"):
         merge([run.path for run in runs], tmp_path / "out")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,7 +45,7 @@ WRITERS = {
     "launch/interleave/sides.py:_exported:unfinished.rename": "the files of a commit, to their place",
     "launch/interleave/turn.py:_keep_messages_apart:os.fdopen": "standard output",
     "launch/merge/merge.py:_made:folder.rename": "a merged run, to a name that is free",
-    "records/held.py:MadeFolder.rename:self._path.rename": "a folder that it has made",
+    "records/held.py:MadeFolder.rename:os.rename": "a folder that it has made",
     "launch/own_class/trial.py:trial_of:(folder / 'source').write_bytes": "in a temporary folder",
     "launch/own_class/trial.py:trial_of:stub.write_text": "the same",
     "launch/slurm/disks.py:archive:tarfile.open": "in memory",
@@ -66,22 +66,15 @@ WRITERS = {
 directory through `records/files.py`; anything else needs a reason for which neither can be used."""
 
 REMOVERS = {
-    "records/rundir.py:Made.remove:shutil.rmtree": "the owner of what a call removes again: a directory it has made",
     "records/rundir.py:Made.remove:folder.rmdir": "the same: folders above it, if empty",
-    "records/rundir.py:Made._remove:shutil.rmtree": "the same: a folder it has made in one that was empty or marked",
-    "records/rundir.py:Made._remove:path.unlink": "the same: a file",
-    "records/rundir.py:Made.remove_files:path.unlink": "the same: a file that was not there",
     "records/rundir.py:RunDir.locked:path.unlink": "the file of a lock that it has made and holds",
     "records/rundir.py:RunDir.create:path.rmdir": "folders that it has just made, if empty",
     "records/rundir.py:make_dir:one.rmdir": "the same",
-    "records/held.py:HeldFolder.remove_made:os.rmdir": "folders that it has just made, if empty",
     "records/files.py:check_room:path.unlink": "the file that it has just written",
     "records/files.py:write_anew:path.unlink": "a file of a run directory that is written again",
     "records/files.py:replacing:new.unlink": "its own temporary name",
     "records/files.py:write_numbered:claim.unlink": "the same",
     "records/files.py:_remove_left:os.unlink": "such a name of a killed writer's, a day old and this user's",
-    "records/archive.py:_rename:shutil.rmtree": "records just unpacked, into a folder that it has made",
-    "machine/done.py:Done._copy_proof:shutil.rmtree": "a copy of a proof that was not finished, below cases/",
     "machine/probes.py:_tried:old.unlink": "probe.json and probe.log of a run directory, or temporary",
     "machine/probes.py:gradients_of:path.unlink": "the same",
     "machine/probes.py:stated_batch:path.unlink": "the same",
@@ -90,48 +83,52 @@ REMOVERS = {
     "launch/sweep/identification.py:identify:(run.path / 'probe.json').unlink": "the same",
     "launch/sweep/identification.py:identify:(run.path / 'probe.log').unlink": "the same",
     "launch/watch.py:LaunchRunner.run_launch:directory.rendezvous.unlink": "a launch's own, below cases/",
-    "launch/verify.py:_folder:shutil.rmtree": "a temporary folder that it has made",
-    "launch/watch.py:_remove_checkpoints:shutil.rmtree": "a folder named by the run's id, its case and launch",
-    "worker/rank/checkpoints.py:Saver.run:shutil.rmtree": "the same",
-    "worker/rank/checkpoints.py:Saver._clear:shutil.rmtree": "the same",
-    "worker/rank/checkpoints.py:Saver._timed:shutil.rmtree": "in such a folder",
     "worker/rank/checkpoints.py:Saver._timed:path.unlink": "the same",
-    "features/recovery/rank/recovering.py:_plan_the_failure:shutil.rmtree": "a folder named by the run's id",
     "features/recovery/rank/snapshots.py:Snapshots.write:stale.unlink": "in such a folder",
     "features/recovery/rank/snapshots.py:Snapshots.write:self._told(old).unlink": "the same",
     "features/recovery/rank/snapshots.py:Snapshots.write:self._data(old).unlink": "the same",
-    "worker/slot/own_rank.py:OwnRank._tell:shutil.rmtree": "a folder named by the run's id",
     "worker/slot/own_rank.py:OwnRank.__init__:stale.unlink": "records of an unfinished try of a launch, below cases/",
     "worker/slot/opening.py:open_run:nonce.unlink": "the file that it has just made, of a drawn name",
-    "worker/ray/__main__.py:_launch:shutil.rmtree": "a temporary folder that it has made",
     "worker/mpi/library.py:_forget_segments:Path(name).unlink": "shared memory that this rank's MPI has made",
     "worker/mpi/library.py:_forget_strays:Path(name).unlink": "that of this user's ranks that are gone",
     "report/__init__.py:write_report:path.unlink": "pictures of ddpbench's names in a run's figures/ and slides/",
     "features/allocation/report/__init__.py:_write_all:path.unlink": "files that it has just written",
     "cli/baseline.py:_remove:path.unlink": "the baseline that its user names, in .benchmarks",
     "cli/bisect.py:_removed_if_refused:out.rmdir": "a folder that it has made, if empty",
-    "cli/submit.py:_report:shutil.rmtree": "a submission's .merged-new and .merged-old",
-    "records/held.py:MadeFolder.remove:shutil.rmtree": "a folder that it has made, held open",
-    "records/held.py:MadeFolder.remove:self._path.rmdir": "the same, once it is empty",
     "launch/merge/launches.py:_copy_launch:copy.unlink": "a copy that it has just made",
-    "launch/interleave/sides.py:_exported:shutil.rmtree": "an unfinished export below .code/",
     "launch/interleave/sides.py:_exported:index.unlink": "the same: its index",
-    "machine/launched.py:LaunchedRanks._forget:shutil.rmtree": "a temporary folder that it has made",
-    "machine/launched.py:_remove_stale_pages:shutil.rmtree": "such a folder of this user's that nobody holds",
-    "machine/turnstile.py:Turnstile.__init__:shutil.rmtree": "a temporary folder that it has made",
-    "machine/turnstile.py:Turnstile.close:shutil.rmtree": "the same",
-    "machine/turnstile.py:Turn.remove:shutil.rmtree": "the same, of a parent that was killed",
-    "matplotlib_folder.py:_remove:shutil.rmtree": "a temporary folder that it has made",
-    "guard.py:Traces.remove:shutil.rmtree": "a launch's temporary folder, which a fork server has made",
     "guard.py:Traces.remove:folder.rmdir": "torch.compile's cache in a run directory, if empty",
-    "guard.py:_remove:shutil.rmtree": "what came into the temporary folder, or shared memory of a launch's names",
-    "guard.py:_remove:path.unlink": "the same",
     "guard.py:_holds_sockets:os.unlink": "a socket that it has just made",
     "cache.py:keep:os.unlink": "its own temporary name",
     "cache.py:_prune:os.unlink": "entries of the user's cache, in a folder that it has marked",
 }
-"""`module:function:call`, and what it removes: what this call has made, or what has one of ddpbench's names in a
-folder that ddpbench has made or marked. Nothing else is removed but what its user names to be removed."""
+"""`module:function:call`, and what it removes: a file, or an empty folder; whole folders are `removal.py`'s. It is what
+this call has made, or what has one of ddpbench's names in a folder that ddpbench has made or marked. Nothing else is
+removed but what its user names to be removed."""
+
+BY_NAME = {
+    "records/archive.py:_rename": "records just unpacked, in a new folder of the run directory",
+    "machine/done.py:Done._copy_proof": "a copy of a proof that was not finished, below cases/",
+    "cli/submit.py:_report": "a submission's .merged-new and .merged-old, in its directory",
+    "launch/interleave/sides.py:_exported": "an unfinished export below .code/ of the directory of a comparison",
+    "worker/rank/checkpoints.py:Saver._timed": "a checkpoint in the folder that the launch has made",
+}
+"""Calls of `remove_tree` with neither `made` nor `private`, all in folders in which only this user writes."""
+
+TEMPORARY = {
+    "records/archive.py:_unpack": "in the run directory",
+    "cli/noise.py:_run": "in the temporary directory",
+    "launch/devices.py:usable_devices": "the same",
+    "launch/own_batches.py:stated_batches": "the same",
+    "launch/own_class/trial.py:trial_of": "the same",
+    "launch/profiling.py:measure_profile": "the same",
+    "pytest_plugin.py:_bench": "the same",
+    "worker/slot/opening.py:settled_plan": "the same",
+    "worker/slot/own_card.py:_probe": "the same",
+}
+"""Uses of `TemporaryDirectory`, which removes by name what it has made: with mode 700 and a drawn name, in a folder in
+which nobody else can put another in its place."""
+
 
 ALWAYS = {"write_text", "write_bytes", "touch", "truncate", "hardlink_to", "symlink_to", "mkfifo", "mknod"}
 ALWAYS |= {"copyfile", "copyfileobj", "copytree", "copy2", "move", "rename", "renames", "link", "symlink"}
@@ -202,21 +199,70 @@ def test_every_place_that_writes_a_file_is_listed() -> None:
 def removes(call: ast.Call) -> bool:
     """Return whether a call removes a file or folder."""
     whole = ast.unparse(call.func)
-    return whole.rpartition(".")[2] in {"rmtree", "unlink", "rmdir", "removedirs"} or whole == "os.remove"
+    return whole.rpartition(".")[2] in {"unlink", "rmdir"} or whole == "os.remove" or removes_all(call)
+
+
+def removes_all(call: ast.Call) -> bool:
+    """Return whether a call removes a folder with what is in it, by its name."""
+    return ast.unparse(call.func).rpartition(".")[2] in {"rmtree", "removedirs"}
+
+
+def is_by_name(call: ast.Call) -> bool:
+    """Return whether a call of the owner tells neither which folder was made nor that nobody can have put it there."""
+    told = {word.arg for word in call.keywords}
+    return ast.unparse(call.func).rpartition(".")[2] == "remove_tree" and not told & {"made", "private"}
+
+
+def in_source(found: Callable[[ast.Call], bool], *, named: bool = True) -> set[str]:
+    """Return where there are such calls, but in the owner of removals."""
+    root = Path(ddpbench.__file__).parent
+    return {
+        f"{path.relative_to(root).as_posix()}:{scope}" + (f":{ast.unparse(call.func)}" if named else "")
+        for path in root.rglob("*.py")
+        if path != root / "removal.py"
+        for scope, call in calls(ast.parse(path.read_text(encoding="utf-8")))
+        if found(call)
+    }
 
 
 def test_every_place_that_removes_a_file_is_listed() -> None:
-    root = Path(ddpbench.__file__).parent
-    found = {
-        f"{path.relative_to(root).as_posix()}:{scope}:{ast.unparse(call.func)}"
-        for path in root.rglob("*.py")
-        for scope, call in calls(ast.parse(path.read_text(encoding="utf-8")))
-        if removes(call)
-    }
-    assert found - set(REMOVERS) == set(), (
-        "a call removes what it has made itself: see Made in records/rundir.py"
-    )
+    found = in_source(removes)
+    assert found - set(REMOVERS) == set(), "a call removes what it has made itself: see ddpbench/removal.py"
     assert set(REMOVERS) - found == set(), "no longer there"
+
+
+def test_folders_are_removed_by_their_owner_alone() -> None:
+    assert in_source(removes_all) == set(), "use remove_tree of ddpbench/removal.py"
+    assert in_source(is_by_name, named=False) == set(BY_NAME), "tell remove_tree which folder was made"
+
+
+def test_every_temporary_directory_is_listed() -> None:
+    found = in_source(
+        lambda call: ast.unparse(call.func).endswith(("TemporaryDirectory", "mkdtemp")), named=False
+    )
+    assert found == set(TEMPORARY), "see TemporaryFolder in ddpbench/removal.py"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "shutil.rmtree(folder)",
+        "rmtree('.', dir_fd=folder)",
+        "os.removedirs(folder)",
+        "os.remove(path)",
+        "path.unlink(missing_ok=True)",
+        "os.rmdir(name, dir_fd=folder)",
+    ],
+)
+def test_a_call_that_removes_is_found(code: str) -> None:
+    (found,) = [call for _, call in calls(ast.parse(code)) if removes(call)]
+    assert ast.unparse(found) == code
+
+
+def test_a_removal_by_name_alone_is_found() -> None:
+    code = "remove_tree(path)\nremove_tree(path, made=one)\nremoval.remove_tree(path, private=True)"
+    (found,) = [call for _, call in calls(ast.parse(code)) if is_by_name(call)]
+    assert ast.unparse(found) == "remove_tree(path)"
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,20 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import nn
 
-from ddpbench.features.recovery.rank.recovering import Marks, Plan
+from ddpbench.features.recovery.rank.recovering import Marks, Plan, _plan_the_failure
+from ddpbench.launch import watch
 from ddpbench.measure.blocks import AloneControl
 from ddpbench.measure.clock import HostClock
-from ddpbench.records import LaunchDir
+from ddpbench.records import LaunchDir, LaunchRequest, RunDir
 from ddpbench.worker.rank.checkpoints import REPETITIONS, CheckpointError, Saver
+from tests.synthetic import case_of
 
 
 class Seen:
@@ -55,7 +58,7 @@ def saver_of(folder: Path, on_checkpoint: Any) -> Saver:
 
 def test_a_checkpoint_is_whole_and_is_gone_afterwards(tmp_path: Path) -> None:
     folder = tmp_path / "snapshots"
-    folder.mkdir()
+    folder.mkdir(mode=0o700)
     (folder / "left-by-a-killed-launch").touch()
     seen = Seen(folder)
     saver = saver_of(folder, seen)
@@ -120,18 +123,88 @@ def test_a_runs_id_never_leads_a_folder_elsewhere(run_id: str) -> None:
         LaunchDir(Path("/r/a/cases/ddp-w2/launch-00")).checkpoints("/big", run_id)
 
 
-def test_a_folder_that_is_there_already_is_not_written_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another user's cannot be removed: it is refused."""
+def planted(folder: Path, owner: int) -> Path:
+    """Return this user's file in a folder of this user's in what `owner` has given a checkpoints' folder's name."""
+    thesis = folder / "results" / "thesis.txt"
+    thesis.parent.mkdir(parents=True)
+    thesis.write_text("mine", encoding="utf-8")
+    os.chown(folder, owner, owner)
+    folder.chmod(0o777)
+    return thesis
+
+
+OTHERS = [
+    pytest.param(
+        65534, marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
+    ),
+    pytest.param(-1, id="mine-which-others-may-write"),
+]
+"""Whose a planted folder is. One of this user's in which others may write can have been moved there."""
+
+
+@pytest.mark.parametrize("owner", OTHERS)
+def test_a_folder_that_is_there_already_is_neither_written_to_nor_removed(tmp_path: Path, owner: int) -> None:
     folder = tmp_path / "snapshots"
-    folder.mkdir()
-    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
-    with pytest.raises(CheckpointError, match="File exists"):
+    thesis = planted(folder, owner)
+    with pytest.raises(CheckpointError, match="File exists: snapshots is there and was not made by this run"):
         list(saver_of(folder, lambda: None).run())
+    with pytest.raises(CheckpointError, match="File exists"):
+        next(replace(saver_of(folder, lambda: None), rank=1).run())
     with pytest.raises(FileExistsError):
         Marks(folder).write(Plan(fails=1, joins=None, ends=2))
-    assert list(folder.iterdir()) == []
+    assert [path.name for path in folder.rglob("*")] == ["results", "thesis.txt"]
+    assert thesis.read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize("owner", OTHERS)
+def test_nobody_goes_on_from_the_snapshots_of_another_user(tmp_path: Path, owner: int) -> None:
+    marks = Marks(tmp_path / "snapshots")
+    marks.write(Plan(fails=1, joins=None, ends=2))
+    assert marks.planned
+    assert marks.read().ends == 2
+    marks.folder.chmod(0o777)
+    os.chown(marks.folder, owner, owner)
+    assert not marks.planned
+    with pytest.raises(CheckpointError, match="File exists: snapshots is there"):
+        marks.read()
+
+
+@pytest.mark.parametrize("owner", OTHERS)
+def test_a_failure_is_planned_in_no_planted_folder(tmp_path: Path, owner: int) -> None:
+    thesis = planted(tmp_path / "snapshots", owner)
+    training = cast(Any, SimpleNamespace(place=SimpleNamespace(rank=0)))
+    marks, plan = Marks(tmp_path / "snapshots"), Plan(fails=1, joins=None, ends=2)
+    with pytest.raises(CheckpointError, match="File exists: snapshots is there"):
+        _plan_the_failure(training, AloneControl(), marks, plan)
+    assert thesis.read_text(encoding="utf-8") == "mine"
+    shutil.rmtree(marks.folder)
+    marks.folder.mkdir(mode=0o700)
+    (marks.folder / "left-by-a-killed-launch").touch()
+    _plan_the_failure(training, AloneControl(), marks, plan)
+    assert [path.name for path in marks.folder.iterdir()] == ["plan.json"]
+
+
+@pytest.mark.parametrize("owner", OTHERS)
+def test_what_has_the_name_after_a_launch_is_left_unless_it_is_ones_own(
+    tmp_path: Path, owner: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The controlling side removes there what ranks could not that were killed."""
+    shared = tmp_path / "scratch"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    case = replace(case_of("single", 1), checkpoint=True, checkpoint_dir=str(shared))
+    request = LaunchRequest(case=case, purpose="measure", round=0, measured_s=1.0, run_id="0a")
+    launch = RunDir(tmp_path / "run").launch(case.case_id, "measure", 0)
+    folder = launch.checkpoints(str(shared), "0a")
+    thesis = planted(folder, owner)
+    watch._remove_checkpoints(request, launch)
+    assert thesis.read_text(encoding="utf-8") == "mine"
+    assert f"{folder} is left" in capfd.readouterr().err
+    shutil.rmtree(folder)
+    folder.mkdir(mode=0o700)
+    (folder / "plain-0").touch()
+    watch._remove_checkpoints(request, launch)
+    assert list(shared.iterdir()) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders to other users")

@@ -20,6 +20,7 @@ from ddpbench.planted import is_decoy
 from ddpbench.records import RunDir, write_atomically
 from ddpbench.records.outputs import without_own
 from ddpbench.records.rundir import explain_os_error
+from ddpbench.removal import remove_tree
 from ddpbench.spec import documents
 from ddpbench.spec.overrides import contradiction, sure_keys
 from ddpbench.texts import command, given_twice, shortened, toml_text
@@ -586,7 +587,7 @@ def _exported(top: Path, spec: SideSpec, out: Path) -> Path:
     unfinished = folder.with_name(f".{folder.name}.new")
     index = folder.with_name(f".{folder.name}.index")
     try:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        remove_tree(unfinished)
         unfinished.mkdir(parents=True)
         _hide(folder.parent)
         # An archive would leave out what .gitattributes marks export-ignore: often the tests and benchmarks.

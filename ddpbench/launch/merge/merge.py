@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,7 +63,7 @@ def merging(paths: Sequence[Path], out: Path) -> Iterator[Merged]:
         try:
             parent = held.enter_context(new_folder(out.parent))
             folder = held.enter_context(
-                contextlib.closing(MadeFolder(parent, f".{out.name}.merging-{os.getpid()}"))
+                contextlib.closing(MadeFolder(parent, f".{out.name}.merging-{secrets.token_hex(4)}"))
             )
             merged = _made(sources, folder, out)
         except OSError as error:

@@ -20,6 +20,7 @@ from ddpbench.causes import exception_words
 from ddpbench.measure.blocks import Control
 from ddpbench.measure.clock import Clock
 from ddpbench.records import Checkpoint, explain_os_error
+from ddpbench.removal import Identity, make, remove_tree
 
 REPETITIONS = 3
 """Checkpoints of each method in a launch."""
@@ -51,31 +52,38 @@ class Saver:
         """
         import torch.distributed.checkpoint  # noqa: F401 - before anything is timed
 
+        own: list[Identity] = []
         try:
-            self._agreed(self._clear)
-            self._join()
+            self._agreed(lambda: own.append(self._new_folder()))
+            own += self._join()
             for index in range(REPETITIONS):
                 yield self._timed("plain", index)
             for index in range(REPETITIONS):
                 yield self._timed("dcp", index)
         finally:
-            shutil.rmtree(
-                self.folder, ignore_errors=True
-            )  # by every rank: nodes may have folders of their own
+            for made in own:  # by every rank: nodes may have folders of their own
+                remove_tree(self.folder, made=made)
 
-    def _clear(self) -> None:
-        """An empty folder, whatever a killed launch has left."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(mode=0o700)  # which fails where another user has one of that name
+    def _new_folder(self) -> Identity:
+        """Make the folder anew, whatever a killed launch has left; returns which it is.
 
-    def _join(self) -> None:
+        Raises:
+            FileExistsError: another user has one of that name.
+            OSError: it cannot be made.
+        """
+        remove_tree(self.folder, private=True)
+        return make(self.folder, 0o700)
+
+    def _join(self) -> list[Identity]:
         """Make the folder where this node's is not rank 0's, and refuse one that another user has made there.
+
+        Returns which it is; nothing on rank 0, which has made it.
 
         Raises:
             CheckpointError: it cannot be made, or is another user's.
         """
         if self.rank == 0:
-            return
+            return []
         try:
             with suppress(FileExistsError):
                 self.folder.mkdir(mode=0o700)
@@ -83,6 +91,7 @@ class Saver:
                 found = self.folder.lstat()
                 if found.st_uid != os.fstat(own.fileno()).st_uid or found.st_mode & 0o022:
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+                return [Identity.of(found)]
         except OSError as error:
             raise CheckpointError(sentence(self.folder, error)) from error
 
@@ -97,7 +106,7 @@ class Saver:
         size = self._size(path)
         self.control.agree(0)  # all have looked at their files: they may go
         if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)  # ranks of one node do so at once
+            remove_tree(path)  # ranks of one node do so at once
         else:
             path.unlink(missing_ok=True)
         return Checkpoint(
@@ -180,7 +189,11 @@ def sentence(folder: Path, error: BaseException) -> str:
     cause = _cause(error)
     here = next(path for path in folder.parents if path.exists())
     free = shutil.disk_usage(here).free
-    if cause is not None:
+    if cause is not None and cause.errno == errno.EEXIST:
+        reason = (
+            f"{os.strerror(errno.EEXIST)}: {folder.name} is there and was not made by this run; it is left"
+        )
+    elif cause is not None:
         reason = explain_os_error(cause)
     elif free < 1 << 20:
         reason = "the disk is full"

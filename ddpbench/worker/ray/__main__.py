@@ -10,9 +10,7 @@ import logging
 import os
 import secrets
 import shlex
-import shutil
 import sys
-import tempfile
 import traceback
 from functools import partial
 from pathlib import Path
@@ -22,6 +20,7 @@ from ddpbench.guard import Traces, guarded
 from ddpbench.machine.launched import RANKS_VARIABLE
 from ddpbench.records import LaunchDir, RunDir
 from ddpbench.records.files import open_to_append
+from ddpbench.removal import TemporaryFolder
 from ddpbench.spec import Case
 from ddpbench.worker.starting import asked, table_of
 
@@ -56,7 +55,8 @@ def _launch(count: int, words: list[str], _: Traces) -> int:
     """Return 0 once all ranks have ended well, 1 where one has not or none could be started."""
     directory, request = asked(RunDir(Path(words[0])), words[1], words[2])
     table = table_of(os.environ.get(RANKS_VARIABLE, ""))
-    folder = Path(table["folder"] if table else tempfile.mkdtemp(prefix="ddpb-ray-", dir="/tmp"))
+    made = None if table else TemporaryFolder("ddpb-ray-", "/tmp")
+    folder = made.path if made else Path(table["folder"] if table else "")
     own = folder / "t"  # the ranks' temporary files go with it
     own.mkdir()
     os.environ["DDPBENCH_SOCKETS"] = str(own)
@@ -67,8 +67,8 @@ def _launch(count: int, words: list[str], _: Traces) -> int:
         _explain(directory, traceback.format_exc())
         return 1
     finally:
-        if not table:
-            shutil.rmtree(folder, ignore_errors=True)
+        if made is not None:
+            made.remove()
     return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import time
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from ddpbench.machine.seen import STACKS_S
 from ddpbench.records import LaunchRequest
 from ddpbench.records.files import MOST_RECORDS, read_bytes, read_end
 from ddpbench.records.heartbeat import Pulse
+from ddpbench.removal import remove_tree
 from ddpbench.worker.slot.roster import Seat, members_of, stands
 from ddpbench.worker.slot.slot import BEAT_S, Slot, processes_of
 
@@ -144,7 +144,7 @@ class OwnRank:
             if case.checkpoint:  # what a rank that was killed could not remove, on whichever node
                 with contextlib.suppress(OutputError):  # others can write there meanwhile
                     folder = self._directory.checkpoints(case.checkpoint_dir, run_id)
-                    shutil.rmtree(folder, ignore_errors=True)
+                    remove_tree(folder, private=True)
             state |= {
                 "code": self._code,
                 "gone": self._gone,

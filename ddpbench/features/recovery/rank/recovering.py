@@ -6,11 +6,11 @@ folder: the plan, the snapshots, and marks of what has happened.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
 import random
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +28,7 @@ from ddpbench.measure.recorder import NullRecorder
 from ddpbench.records import Failure, Gang, LaunchDir, LaunchRequest, RecordWriter, Snapshot, Trained
 from ddpbench.records.files import create_file, write_atomically
 from ddpbench.records.heartbeat import Heartbeat
+from ddpbench.removal import is_own_folder, remove_tree
 from ddpbench.spec import Case
 from ddpbench.spec.recoveries import KEPT_SNAPSHOTS, window_of
 from ddpbench.worker.rank.checkpoints import CheckpointError, sentence
@@ -89,7 +90,7 @@ class Marks:
     @property
     def planned(self) -> bool:
         """Whether a first gang has come as far as to plan a failure."""
-        return self._plan.is_file()
+        return is_own_folder(self.folder) and self._plan.is_file()
 
     def write(self, plan: Plan) -> None:
         """Writes the plan, into a folder that is made for it.
@@ -101,7 +102,15 @@ class Marks:
         write_atomically(self._plan, json.dumps(asdict(plan)))
 
     def read(self) -> Plan:
-        """Return the plan that a first gang has made."""
+        """Return the plan that a first gang has made.
+
+        Raises:
+            CheckpointError: the folder is another user's.
+        """
+        if not is_own_folder(self.folder):
+            raise CheckpointError(
+                sentence(self.folder, FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)))
+            )
         return Plan(**json.loads(self._plan.read_bytes()))
 
     def first(self, name: str) -> bool:
@@ -163,7 +172,7 @@ def _plan_the_failure(training: Training, control: Control, marks: Marks, plan: 
     problem: OSError | None = None
     if training.place.rank == 0:
         try:
-            shutil.rmtree(marks.folder, ignore_errors=True)
+            remove_tree(marks.folder, private=True)
             marks.write(plan)
         except OSError as error:
             problem = error
