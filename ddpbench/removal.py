@@ -36,7 +36,7 @@ class Identity:
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 """By others, also by a list of who may (ACL), which shows as the group's."""
 _APART_NS = 5_000_000_000
-"""A disk's clock for files and that for folders are no further apart."""
+"""The most by which a disk's times of files and of folders differ."""
 
 
 class ExchangedError(OSError):
@@ -177,7 +177,7 @@ def is_own_folder(path: Path) -> bool:
 
 
 class _Removal:
-    """What one call removes, and whose it is."""
+    """One call's removals, and the user whose they are."""
 
     def __init__(self, folder: int, path: Path) -> None:
         """`folder` is open, and tells as whom its disk shows this user; `path` is what the call was given."""
@@ -234,7 +234,7 @@ class _Removal:
 
 
 def _others_rename_in(folder: int) -> bool:
-    """Whether another user can put something in the place of what this one makes in an open folder.
+    """Return whether another user can exchange what this one makes in an open folder.
 
     Members of a folder's group are trusted, and root is.
     """

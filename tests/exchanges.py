@@ -1,4 +1,4 @@
-"""What a user does who can rename in a folder: exchanges a new folder with another, before its maker can open it."""
+"""A user who can rename in a folder: exchanges a new folder with another before its maker can open it."""
 
 from __future__ import annotations
 

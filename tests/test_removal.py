@@ -28,12 +28,12 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folde
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Return a folder with a file in a folder, a link to a folder beside it, and a pipe."""
+    """Return a folder with a file in a folder, a link to another folder, and a pipe."""
     (tmp_path / "tree/sub/deep").mkdir(parents=True)
     (tmp_path / "tree/sub/file").touch()
-    (tmp_path / "beside").mkdir()
-    (tmp_path / "beside/thesis.txt").touch()
-    (tmp_path / "tree/sub/link").symlink_to(tmp_path / "beside")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/thesis.txt").touch()
+    (tmp_path / "tree/sub/link").symlink_to(tmp_path / "elsewhere")
     os.mkfifo(tmp_path / "tree/pipe")
     return tmp_path / "tree"
 
@@ -47,7 +47,7 @@ def test_a_folder_of_ones_own_goes_with_all_that_is_in_it_and_no_link_is_followe
     tree: Path, tmp_path: Path
 ) -> None:
     assert remove_tree(tree)
-    assert names(tmp_path) == {"beside", "thesis.txt"}
+    assert names(tmp_path) == {"elsewhere", "thesis.txt"}
     assert remove_tree(tree)  # nothing has its name
 
 
@@ -69,9 +69,9 @@ def test_what_another_user_owns_is_left_with_all_that_is_in_it_and_said(
     os.chown(tree / "theirs", NOBODY, NOBODY)
     assert not remove_tree(tree)
     assert names(tree) == {"sub", "deep", "file", "link", "theirs"}
-    told = capfd.readouterr().err
-    assert f"ddpbench: {tree}/sub is left: another user may have put it there" in told
-    assert f"ddpbench: {tree}/theirs is left" in told
+    said = capfd.readouterr().err
+    assert f"ddpbench: {tree}/sub is left: another user may have put it there" in said
+    assert f"ddpbench: {tree}/theirs is left" in said
     os.chown(tree, NOBODY, NOBODY)
     assert not remove_tree(tree)
     assert f"ddpbench: {tree} is left" in capfd.readouterr().err
@@ -185,7 +185,7 @@ def test_what_takes_the_place_of_a_folder_made_on_the_way_is_not_removed(tmp_pat
 def test_a_run_directory_that_was_exchanged_keeps_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sweep that fails removes what it has made, wherever that is: not an earlier run that has the name now."""
+    """A sweep that fails removes what it has made: not an earlier run that has the name now."""
     earlier = tmp_path / "earlier"
     earlier.mkdir()
     for name in ("plan.json", "experiment.toml", "machine.json"):

@@ -238,7 +238,7 @@ def test_a_merge_that_gets_no_report_removes_what_it_has_made_alone(
 def test_a_folder_that_takes_a_new_ones_place_at_once_is_neither_written_nor_removed(
     runs: tuple[RunDir, RunDir], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where others can rename: as soon as a merge has made its folder, another of its user's has that one's name."""
+    """A user who can rename exchanges it with another folder of the merging user's as soon as it is made."""
     shared = tmp_path / "shared"
     (shared / "earlier/sub").mkdir(parents=True)
     (shared / "earlier/sub/thesis.txt").write_text("mine", encoding="utf-8")

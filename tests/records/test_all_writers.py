@@ -209,8 +209,8 @@ def removes_all(call: ast.Call) -> bool:
 
 def is_by_name(call: ast.Call) -> bool:
     """Return whether a call of the owner tells neither which folder was made nor that nobody can have put it there."""
-    told = {word.arg for word in call.keywords}
-    return ast.unparse(call.func).rpartition(".")[2] == "remove_tree" and not told & {"made", "private"}
+    given = {word.arg for word in call.keywords}
+    return ast.unparse(call.func).rpartition(".")[2] == "remove_tree" and not given & {"made", "private"}
 
 
 def in_source(found: Callable[[ast.Call], bool], *, named: bool = True) -> set[str]:

@@ -61,11 +61,11 @@ class Saver:
             for index in range(REPETITIONS):
                 yield self._timed("dcp", index)
         finally:
-            for made in own:  # by every rank: nodes may have folders of their own
+            for made in own:  # by every rank: each node may have its own folder
                 remove_tree(self.folder, made=made)
 
     def _new_folder(self) -> Identity:
-        """Make the folder anew, whatever a killed launch has left; returns which it is.
+        """Make the folder, after removing what a killed launch has left; returns which it is.
 
         Raises:
             FileExistsError: another user has one of that name.
