@@ -88,7 +88,10 @@ def _run(arguments: argparse.Namespace) -> int:
     request = AllocationRequest(
         strategy=_resolved("strategy", arguments.strategy),
         workload=_resolved("workload", arguments.workload),
-        where=_where(arguments.where),
+        where={
+            name: (_resolved(name, value) or value) if name == "algorithm" else value
+            for name, value in _where(arguments.where).items()
+        },
         efficiency_cut=arguments.efficiency_cut,
         samples_per_epoch=arguments.samples_per_epoch,
         epochs=arguments.epochs,
@@ -113,7 +116,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _resolved(kind: str, name: str | None) -> str | None:
-    """Return the name that a run has of a strategy or workload that an installed package has registered.
+    """Return the name that a run has of a strategy, workload or algorithm that an installed package has registered.
 
     Raises:
         RequestError: several packages have, or what is registered is not a class.
@@ -125,7 +128,8 @@ def _resolved(kind: str, name: str | None) -> str | None:
     try:
         return resolved(kind, name) if name is not None else None
     except ValueError as error:
-        raise RequestError(f"{command(f'--{kind}', name)}: {error}") from None
+        flags = ("--where", f"algorithm={name}") if kind == "algorithm" else (f"--{kind}", name)
+        raise RequestError(f"{command(*flags)}: {error}") from None
 
 
 def _where(given: list[str]) -> dict[str, str]:

@@ -349,14 +349,22 @@ def test_a_curve_that_is_not_finished_is_to_be_resumed(tmp_path: Path) -> None:
         of(run, strategy="fsdp2")
 
 
-def test_a_strategy_and_a_workload_go_by_the_names_of_their_packages(
+PACKAGES = {("strategy", "topk"): "pack:TopK", ("algorithm", "to_each"): "pack:ToEach"}
+
+
+def test_a_strategy_and_an_algorithm_go_by_the_names_of_their_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(own_workloads, "path_of", lambda kind, name: {"topk": "pack:TopK"}.get(name, ""))
+    monkeypatch.setattr(own_workloads, "path_of", lambda kind, name: PACKAGES.get((kind, name), ""))
     topk = case_of("pack:TopK", 2)
     run = a_run(tmp_path / "run", {**STEPS_MS, topk: 120.0})
     assert cli(["allocation", str(run.path), "--strategy", "topk"]) == 0
     assert "# Resources for TopK" in capsys.readouterr().out
+    theirs = a_run(tmp_path / "theirs", {**STEPS_MS, case_of("ddp", 2, algorithm="pack:ToEach"): 120.0})
+    words = ["allocation", str(theirs.path), "--where"]
+    assert cli([*words, "algorithm=to_each"]) == 0
+    assert cli([*words, "algorithm=pack:ToEach"]) == 0
+    assert cli([*words, "algorithm=to_none"]) == 2
 
 
 def test_emulated_runs_are_no_base_for_an_allocation(tmp_path: Path) -> None:
