@@ -668,7 +668,7 @@ def _gate_of(config: pytest.Config) -> _Gate:
     from ddpbench.units import parse_seconds, parse_share
 
     limit, drift = _read_option(config, "gate", parse_share), _read_option(config, "drift", parse_share)
-    total_s = _read_option(config, "total", limits.TOTAL_S.parsed)
+    total_s = _read_option(config, "total", limits.DECIDING_S.parsed)
     assert limit is not None
     gate = _Gate(limit=limit, drift=drift, total_s=parse_seconds(TOTAL) if total_s is None else total_s)
     words = config.getoption("--ddpbench-baseline")

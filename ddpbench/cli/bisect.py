@@ -33,7 +33,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("bad", metavar="BAD", help="a later one that is slow")
     parser.add_argument(
         "--total",
-        type=flags.number("--total", "TOTAL_S"),
+        type=flags.number("--total", "DECIDING_S"),
         metavar="TIME",
         default=300.0,
         help="for each step (default: '5 min')",

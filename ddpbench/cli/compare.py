@@ -59,7 +59,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--total",
-        type=flags.number("--total", "TOTAL_S"),
+        type=flags.number("--total", "DECIDING_S"),
         metavar="TIME",
         help="time for --interleave to decide (default: '10 min')",
     )
