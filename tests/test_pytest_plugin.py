@@ -423,7 +423,7 @@ def test_a_gate_that_could_not_fail_is_refused(suite: Path) -> None:
     refused: list[tuple[tuple[str, ...], str]] = [
         (
             ("--ddpbench-gate=3%", "--ddpbench-baseline=python=none"),
-            "--ddpbench-baseline python=none: there is no",
+            "--ddpbench-baseline python=none: not a program",
         ),
         (("--ddpbench-gate=3%", "--ddpbench-baseline=main", "-n", "2"), "beside pytest-xdist"),
         (("--ddpbench-gate=3%", "--ddpbench-baseline=main", "--benchmark-disable"), "leave one out"),
