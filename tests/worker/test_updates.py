@@ -215,6 +215,28 @@ def test_an_update_that_sums_what_is_averaged_already_is_unproved() -> None:
 
 
 @pytest.mark.ranks
+def test_state_outside_of_the_model_is_named_and_no_type_is_proved() -> None:
+    kept = {
+        "CountsForAll": "STEP in update_models.py",
+        "CountsUpdatesForAll": "CountsUpdatesForAll.made in update_models.py",
+    }
+    for found in run_ranks(each_reason, 2, list(kept), ["ddp"]):
+        for (name, _), (passed, why) in found.items():
+            assert passed, name
+            assert f"it keeps state outside of the model ({kept[name]}), so that a later call" in why, why
+    for found in run_ranks(each_reason, 2, ["StepsForAll"], ["ddp"]):
+        ((_, why),) = found.values()
+        assert "keeps state outside of the model (StepsForAll.made in update_models.py)" in why, why
+    for found in run_ranks(each_reason, 2, ["CountsForAll"], ["post_local_sgd"]):
+        ((passed, why),) = found.values()
+        assert passed
+        assert "outside of the model (STEP in update_models.py)" in why, why
+    for found in run_ranks(each_reason, 2, ["CountsAndDraws"], ["ddp"]):
+        ((_, why),) = found.values()
+        assert "it draws from a source that no seed" in why, why
+
+
+@pytest.mark.ranks
 def test_parts_of_an_update_that_draws_are_unproved() -> None:
     names = ["DrawsInOptimizer", "DrawsBeforeUpdate", "DrawsMildly", "DrawsAlike"]
     for found in run_ranks(each_reason, 2, names, ["zero1", "fsdp"]):

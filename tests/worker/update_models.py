@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -159,6 +160,50 @@ class KeepsAListOfAll(Sound):
                     each.copy_(slow.lerp_(each, 0.5))
 
         return Draws(parameters)
+
+
+STEP = [0]
+
+
+class CountsForAll(Sound):
+    """Its loss weighs more with each of the first ones, whichever model they are of."""
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        STEP[0] += 1
+        return super().loss(model, batch) * min(1.0, STEP[0] / 50)
+
+
+class CountsUpdatesForAll(Sound):
+    made = 0
+
+    def before_update(self, model: nn.Module) -> None:
+        CountsUpdatesForAll.made += 1
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0 / CountsUpdatesForAll.made)
+
+
+class StepsForAll(Sound):
+    loss: Any = None
+    made = 0
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        StepsForAll.made += 1
+
+        def change(given: Any) -> None:
+            for each in given.parameters():
+                each.grad.mul_(StepsForAll.made / 100)
+
+        return plain_step(model, batch, optimizer, change)
+
+
+HIDDEN = random.Random(1)
+
+
+class CountsAndDraws(Sound):
+    """The count, for a log, changes nothing: what it draws does."""
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        STEP[0] += 1
+        return super().loss(model, batch) * HIDDEN.random()
 
 
 class Langevin(torch.optim.Optimizer):

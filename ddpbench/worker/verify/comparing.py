@@ -230,6 +230,9 @@ class Comparer:
 
         What updates change may be wrong by more than rounding and still pass. All ranks call it together.
         """
+        decisive = proof.compared.startswith(("gradients", "sums", "update", "parameters"))
+        if proof.was_made and decisive and self.prover.unrepeatable:
+            return not_compared(proof.compared, self.name, self.prover.unrepeatable)
         changes = proof.was_made and proof.compared.startswith(("update", "parameters"))
         if not changes or proof.error <= _ROUNDING or not is_import_path(self.training.case.workload):
             return proof

@@ -14,8 +14,9 @@ from ddpbench.worker.training.training import all_equal, checksum
 from ddpbench.worker.verify.examination import Examination
 from ddpbench.worker.verify.one_process import OneProcess
 from ddpbench.worker.verify.optimizers import computed_together, draws
+from ddpbench.worker.verify.outside_state import OutsideState, outside_words, owner_of
 from ddpbench.worker.verify.tolerances import CHANGE_TOLERANCES, NARROW_CHANGE_TOLERANCE, Tolerances
-from ddpbench.worker.verify.values import norm, trained, trained_names
+from ddpbench.worker.verify.values import Tensors, norm, trained, trained_names
 from ddpbench.worker.verify.written import changed_since, same, writes_sentence
 from ddpbench.workloads import is_import_path
 
@@ -24,6 +25,8 @@ UNSEEDED = (
     "numpy.random.default_rng()"
 )
 """Reason why a model's results differ from one time to the next."""
+NOT_REPEATED = f"{UNSEEDED}, keeps state outside of the model, or some operation of it is not deterministic"
+"""The same where it is not known which."""
 DRAWS_IN_UPDATE = (
     "the update draws random numbers, others on each rank: to keep replicas equal, draw them from a generator that is "
     "seeded alike on all ranks"
@@ -93,16 +96,17 @@ class Faults:
         All ranks call it together; the answer is found once.
         """
         if self._of_gradients is None:
-            self._of_gradients = self._found_of_gradients()
+            # What was found in one type holds in the next: a count may have come to its end since.
+            self._of_gradients = self._prover.unrepeatable or self._found_of_gradients()
         return self._of_gradients
 
     def _found_of_gradients(self) -> str:
-        first, second = self._one.fresh(), self._one.fresh()
-        values = trained(first)
-        with torch.no_grad():
-            for mine, other in zip(first.parameters(), second.parameters(), strict=True):
-                other.copy_(mine)
+        first = self._one.fresh()
+        values = {name: each.detach().clone() for name, each in first.named_parameters()}
+        second, began = self._with_values(values), trained(first)
+        outside = OutsideState(owner_of(self._one.training, first))
         gradients = [self._one.seeded_gradient(model) for model in (first, second)]
+        changed = outside.changed()
         # State may follow the samples, as what quantisation observes: then the same ones once more leave it as it is.
         for number in range(1, len(self._one.shards)):
             self._one.gradient(first, number)
@@ -111,15 +115,24 @@ class Faults:
             self._prover.agreed(self._tolerances.error(gradients[0], other)) for other in gradients[1:]
         )
         if gap > self._tolerances.gradient:
-            return (
-                f"the model gives other gradients from the same state, batch and seeds: it {UNSEEDED}, or some "
-                "operation of it is not deterministic"
+            why = NOT_REPEATED
+            if self._prover.agreed(float(bool(changed))):
+                outside.restore()
+                again = self._one.seeded_gradient(self._with_values(values))
+                if (
+                    self._prover.agreed(self._tolerances.error(gradients[0], again))
+                    <= self._tolerances.gradient
+                ):
+                    why = outside_words(changed)
+            self._prover.unrepeatable = (
+                f"the model gives other gradients from the same state, batch and seeds: it {why}"
             )
+            return self._prover.unrepeatable
         if not self._prover.gathers and self._prover.processes > 1:
             others = self._prover.average(gradients[0])
             if self._prover.agreed(self._tolerances.error(gradients[0], others)) > self._tolerances.gradient:
                 return f"the loss {by_rank('gradients')}"
-        writes = self._examination.writes or changed_since(values, first)
+        writes = self._examination.writes or changed_since(began, first)
         if self._prover.agreed(float(bool(writes))):
             return writes_sentence(writes)
         if later > self._tolerances.gradient:
@@ -128,6 +141,14 @@ class Faults:
                 "other gradients"
             )
         return ""
+
+    def _with_values(self, values: Tensors) -> torch.nn.Module:
+        """Return a fresh model with these parameters."""
+        model = self._one.fresh()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(values[name])
+        return model
 
     def of_updates(self, *, exactly: bool = False) -> str:
         """Return what an update does that no strategy can be held to; empty where one process repeats it.
@@ -149,18 +170,24 @@ class Faults:
         """Return that updates differ from time to time, or by seed; note how far they do by rank."""
         gradient = self._prover.average(self._one.seeded_gradient(self._one.fresh()))
         before = trained(self._one.fresh())
+        outside = OutsideState(owner_of(self._one.training, self._one.fresh()))
         made, digests = [], []
         for rank in (0, 0, 1):
-            model = self._one.fresh()
-            optimizer = self._one.training.make_optimizer(model.parameters())
-            for _ in range(3):  # a schedule may begin at a learning rate of zero
-                self._one.update(model, gradient, optimizer, rank)
+            model = self._updated_by(rank, gradient)
             made.append(trained(model))
             digests.append(checksum(model))
         differs = [any(not same(each[name], made[0][name]) for name in each) for each in made[1:]]
         again, elsewhere = (bool(self._prover.agreed(float(each))) for each in differs)
         if again:
-            return f"the update gives other parameters from the same gradients and seeds: it {UNSEEDED}"
+            why, changed = UNSEEDED, outside.changed()
+            if self._prover.agreed(float(bool(changed))):
+                outside.restore()
+                fourth = trained(self._updated_by(0, gradient))
+                if not self._prover.agreed(
+                    float(any(not same(fourth[name], made[0][name]) for name in fourth))
+                ):
+                    why = outside_words(changed)
+            return f"the update gives other parameters from the same gradients and seeds: it {why}"
         if not all_equal(digests[0], self._prover.control, self._prover.processes):
             average = self._prover.average(made[0])
             gap, whole = (
@@ -170,6 +197,14 @@ class Faults:
         if self._updates_in_parts() and (elsewhere or self._draws_in_updates()):
             return DRAWS_IN_PARTS
         return DRAWS_IN_UPDATE if elsewhere else ""
+
+    def _updated_by(self, rank: int, gradient: Tensors) -> torch.nn.Module:
+        """Return a fresh model after updates from this gradient, seeded as this rank's."""
+        model = self._one.fresh()
+        optimizer = self._one.training.make_optimizer(model.parameters())
+        for _ in range(3):  # a schedule may begin at a learning rate of zero
+            self._one.update(model, gradient, optimizer, rank)
+        return model
 
     def _updates_in_parts(self) -> bool:
         """Return whether each rank updates a part of the parameters."""

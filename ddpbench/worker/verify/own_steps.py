@@ -30,8 +30,10 @@ from ddpbench.worker.training.randomness import have_drawn, random_state, seed_a
 from ddpbench.worker.training.training import Training, all_equal, checksum
 from ddpbench.worker.training.types import Numbers, compared_numbers, names_of
 from ddpbench.worker.verify.comparing import UNCHANGED, Comparer, check_trained, not_compared
-from ddpbench.worker.verify.faults import UNSEEDED, by_rank
+from ddpbench.worker.verify.faults import NOT_REPEATED, UNSEEDED, by_rank
 from ddpbench.worker.verify.one_process import Rank
+from ddpbench.worker.verify.optimizers import in_words
+from ddpbench.worker.verify.outside_state import OutsideState, outside_words, owner_of
 from ddpbench.worker.verify.refusals import waits_for
 from ddpbench.worker.verify.tolerances import CHANGE_TOLERANCES
 from ddpbench.worker.verify.values import Tensors, has_batch_statistics, norm, thaw, trained
@@ -76,20 +78,28 @@ def _unrepeatable(
     """
     if prover.unrepeatable:
         return prover.unrepeatable
+    outside = OutsideState(owner_of(prover.training, prover.training.fresh_model()))
     again = Lockstep(prover.training, numbers, shards, prover.on_step)
     again.run()
+    changed = outside.changed()
     names = expected.keys() & before.keys()
     moved = norm([expected[name] - before[name] for name in names])
 
-    def apart(other: Tensors) -> float:
-        return float(norm([other[name] - expected[name] for name in names]) / moved) if moved else 0.0
+    def apart(other: Tensors, one: Tensors = expected) -> float:
+        return float(norm([other[name] - one[name] for name in names]) / moved) if moved else 0.0
 
     gap = apart(again.parameters)
     allowed = CHANGE_TOLERANCES.get(numbers.narrowest, CHANGE_TOLERANCES[torch.float32])
     if prover.agreed(gap) > allowed:
+        why = NOT_REPEATED
+        if prover.agreed(float(bool(changed))):
+            outside.restore()
+            once_more = Lockstep(prover.training, numbers, shards, prover.on_step)
+            once_more.run()
+            if prover.agreed(apart(once_more.parameters, again.parameters)) <= allowed:
+                why = outside_words(changed)
         prover.unrepeatable = (
-            f"the step gives other parameters from the same state, batch and seeds: it {UNSEEDED}, or some operation "
-            "of it is not deterministic"
+            f"the step gives other parameters from the same state, batch and seeds: it {why}"
         )
     elif prover.agreed(apart(prover.average(expected))) > allowed:
         prover.unrepeatable = f"the step {by_rank('parameters')}"
@@ -255,7 +265,7 @@ def _of_counts(
     """
     if not all_equal(lockstep.counts, prover.control, prover.processes):
         fault = _unrepeatable(prover, numbers, shards, before, lockstep.parameters)
-        return fault if UNSEEDED in fault else _UNEQUAL_COUNTS
+        return fault if fault not in ("", f"the step {by_rank('parameters')}") else _UNEQUAL_COUNTS
     if prover.agreed(float(not lockstep.updates_alike)):
         return _apart(prover, numbers, shards, lockstep)
     return ""
@@ -269,11 +279,15 @@ def _apart(prover: Rank, numbers: Numbers, shards: Sequence[Any], lockstep: Lock
     if not prover.agreed(float(lockstep is not None and not lockstep.are_equal)):
         return ""
     same_samples = [shards[0]] * len(shards)
+    outside = OutsideState(owner_of(prover.training, prover.training.fresh_model()))
     for samples, fault in ((shards, _DRAWS_AFTER_BACKWARD), (same_samples, _OF_ITS_SAMPLES)):
         again = Lockstep(prover.training, numbers, samples, prover.on_step, alike=True)
         again.run()
         if not prover.agreed(float(not again.are_equal)):
             return fault
+    if changed := outside.changed():
+        where = in_words(changed)
+        return f"{_UNSEEDED_AFTER_BACKWARD}, or keeps state outside of the model ({where}): keep it in the object"
     return _UNSEEDED_AFTER_BACKWARD
 
 

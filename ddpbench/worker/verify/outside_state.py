@@ -1,0 +1,134 @@
+"""State that a user's class keeps outside of its model and object: in its module's variables and in its classes."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import random
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from ddpbench.causes import is_users
+from ddpbench.worker.training.training import Training
+from ddpbench.worker.verify.optimizers import in_words
+
+_MOST_DEEP, _MOST_PARTS, _MOST_NUMBERS = 4, 1000, 10_000
+"""Limits of what is looked at: containers within one another, items of each, and numbers of an array. What has more is
+data."""
+_NOT_STATE = (
+    ModuleType,
+    FunctionType,
+    type,
+    random.Random,
+    np.random.Generator,
+    np.random.RandomState,
+    torch.Generator,
+)
+"""Values that are not looked at: of a generator, that it draws is the better reason."""
+
+
+class OutsideState:
+    """Values of a user's variables at one moment, to see which change, and to bring them back."""
+
+    def __init__(self, owner: object) -> None:
+        """`owner` is the user's object."""
+        self._owner = owner
+        self._before = {name: (value, _copied(given)) for name, _, given, value in _values(owner)}
+
+    def changed(self) -> list[str]:
+        """Return the variables that have other values now, such as `STEP in train.py`."""
+        return [
+            name
+            for name, _, _, value in _values(self._owner)
+            if name in self._before and self._before[name][0] != value
+        ]
+
+    def restore(self) -> None:
+        """Give these variables the values that they had."""
+        changed = set(self.changed())
+        for name, holder, _, _ in list(_values(self._owner)):
+            if name in changed:
+                with suppress(Exception):  # a class may refuse it
+                    setattr(holder, name.partition(" in ")[0].rpartition(".")[2], self._before[name][1])
+
+
+def owner_of(training: Training, model: torch.nn.Module) -> object:
+    """Return the user's object that makes a model's steps: the workload where it is one of ddpbench's own kind."""
+    return getattr(model, "own", training.workload)
+
+
+def outside_words(names: Sequence[str]) -> str:
+    """Return in words that a class keeps state there, and what to do."""
+    which = f" ({in_words(names)})" if names else ""
+    return (
+        f"keeps state outside of the model{which}, so that a later call gives another value: keep it in the model or "
+        "in an attribute of the object, of which each model has a copy"
+    )
+
+
+def _values(owner: object) -> Iterator[tuple[str, Any, Any, str]]:
+    """Yield of each variable its name, the module or class that holds it, its value, and that as a text."""
+    seen: set[str] = set()
+    for each in type(owner).__mro__:
+        module = sys.modules.get(each.__module__)
+        path = getattr(module, "__file__", None)
+        if module is None or not path or not is_users(path):
+            continue
+        file = Path(path).name
+        for name, value, text in _frozen_of(vars(each)):
+            yield f"{each.__name__}.{name} in {file}", each, value, text
+        if path not in seen:
+            seen.add(path)
+            for name, value, text in _frozen_of(vars(module)):
+                yield f"{name} in {file}", module, value, text
+
+
+def _frozen_of(variables: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    for name, value in list(variables.items()):
+        if name.startswith("__"):
+            continue
+        try:
+            text = _frozen(value, 0)
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception:  # a user's own object may raise anything
+            continue
+        if text:
+            yield name, value, text
+
+
+def _copied(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception:  # as of a lock
+        return value
+
+
+def _frozen(value: Any, depth: int) -> str:
+    """Return a value's contents as a text; empty where it is not looked at."""
+    if isinstance(value, _NOT_STATE) or depth > _MOST_DEEP:
+        return ""
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | itertools.count):
+        return repr(value)
+    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
+        size = value.numel() if isinstance(value, torch.Tensor) else value.size
+        return repr(value.tolist()) if size <= _MOST_NUMBERS else ""
+    if isinstance(value, Mapping):
+        items: list[Any] = [part for pair in value.items() for part in pair]
+    elif isinstance(value, list | tuple | set | frozenset | deque):
+        items = list(value)
+    else:
+        items = [part for pair in getattr(value, "__dict__", {}).items() for part in pair]
+    if len(items) > _MOST_PARTS:
+        return f"{len(items)}"
+    return f"{type(value).__name__}({', '.join(_frozen(each, depth + 1) for each in items)})"
