@@ -17,9 +17,10 @@ from ddpbench.launch.verify import verification_cases, verify
 from ddpbench.machine.trial import _own_reason, summary_of
 from ddpbench.records import why_unproved
 from ddpbench.worker.verify.inspection import inspect_workload
+from ddpbench.worker.verify.optimizers import narrower_type
 from ddpbench.workloads import plain_state
 from tests.ranks import run_ranks
-from tests.worker import test_refusals
+from tests.worker import test_refusals, update_models
 from tests.worker.own_cases import own_case
 from tests.worker.test_odd_models import proved
 from tests.worker.test_refusals import ended
@@ -234,6 +235,34 @@ def test_state_outside_of_the_model_is_named_and_no_type_is_proved() -> None:
     for found in run_ranks(each_reason, 2, ["CountsAndDraws"], ["ddp"]):
         ((_, why),) = found.values()
         assert "it draws from a source that no seed" in why, why
+
+
+@pytest.mark.ranks
+def test_an_update_that_rounds_coarsely_is_not_compared_where_parameters_are_cut() -> None:
+    later = "parameters, same samples"
+    for found in run_ranks(each_noted, 2, ["Orthogonalises"], ["fsdp", "zero1"]):
+        assert all(not failed for _, failed, _ in found.values()), found
+        assert later in found["Orthogonalises", "zero1"][0]
+        assert later not in found["Orthogonalises", "fsdp"][0]
+
+
+def test_the_type_that_updates_compute_in_is_seen() -> None:
+    own = update_models.Orthogonalises()
+    for dtype in (torch.float64, torch.float32):
+        assert narrower_type(lambda dtype=dtype: own.model().to(dtype), own.optimizer) == "bfloat16"  # type: ignore[misc]
+        for usual in (torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad):
+            assert narrower_type(lambda dtype=dtype: own.model().to(dtype), usual) == ""  # type: ignore[misc]
+
+
+@pytest.mark.ranks
+def test_a_rate_that_is_estimated_from_all_parameters_is_found_after_several_updates() -> None:
+    for found in run_ranks(each_ended, 2, ["EstimatesRate"], ["zero1", "fsdp", "ddp"]):
+        assert found.pop(("EstimatesRate", "ddp")) == ("ok", "")
+        for (_, strategy), (status, reason) in found.items():
+            said = (
+                f"{strategy} divides the update among ranks, and DAdaptation computes one of all parameters"
+            )
+            assert (status, said in reason) == ("skipped", True), (strategy, reason)
 
 
 @pytest.mark.ranks

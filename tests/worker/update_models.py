@@ -206,6 +206,61 @@ class CountsAndDraws(Sound):
         return super().loss(model, batch) * HIDDEN.random()
 
 
+class InBfloat16(torch.optim.Optimizer):
+    """Makes matrices more orthogonal in bfloat16, as Muon does."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.02})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for each in self.param_groups[0]["params"]:
+            x = each.grad.bfloat16()
+            x = x / (x.norm() + 1e-7)
+            for _ in range(5):
+                a = x @ x.T
+                x = 3.4445 * x + (-4.775 * a + 2.0315 * a @ a) @ x
+            each.add_(x.to(each.dtype), alpha=-0.02)
+
+
+class Orthogonalises(Sound):
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(8, 16, bias=False), nn.Tanh(), nn.Linear(16, 4, bias=False))
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        return nn.functional.mse_loss(model(batch[0]).sum(1, keepdim=True), batch[1])
+
+    def optimizer(self, parameters: Any) -> Any:
+        return InBfloat16(parameters)
+
+
+class DAdaptation(torch.optim.Optimizer):
+    """Estimates its rate from all gradients so far, as D-Adaptation SGD does."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 1.0})
+        self.d, self.total = 1e-6, 0.0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        held = [each for group in self.param_groups for each in group["params"] if each.grad is not None]
+        square = along = 0.0
+        for each in held:
+            sums = self.state[each].setdefault("sums", torch.zeros_like(each))
+            along += float((each.grad * sums).sum())
+            sums.add_(each.grad, alpha=self.d)
+            square += float((sums**2).sum())
+        self.total += self.d * along
+        self.d = max(self.d, min(self.total / max(square**0.5, 1e-12), 2 * self.d))
+        for each in held:
+            each.sub_(self.d * each.grad)
+
+
+class EstimatesRate(Sound):
+    def optimizer(self, parameters: Any) -> Any:
+        return DAdaptation(parameters)
+
+
 class Langevin(torch.optim.Optimizer):
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"lr": 0.01})

@@ -21,6 +21,7 @@ from ddpbench.worker.verify.examination import Examination
 from ddpbench.worker.verify.faults import Faults
 from ddpbench.worker.verify.one_process import Drawn, OneProcess, Rank, seed_update
 from ddpbench.worker.verify.tolerances import NARROW_CHANGE_TOLERANCE, TOLERANCES, Tolerances
+from ddpbench.worker.verify.update_faults import UpdateFaults
 from ddpbench.worker.verify.values import Tensors, are_finite, dense, norm, trained_names
 from ddpbench.worker.verify.written import writes_sentence
 from ddpbench.workloads import is_import_path
@@ -83,6 +84,7 @@ class Comparer:
         self.tolerances = Tolerances(numbers, precision, own_autocast)
         self.model = Examination(self.one, later)
         self.faults = Faults(self.one, self.tolerances, self.model)
+        self.updates = UpdateFaults(self.one)
         self.takes_turns = False
         """True if the strategy's replicas in one process go forward in turn, each with the seed of its shard."""
         self.first_loss: Any = None
@@ -185,9 +187,9 @@ class Comparer:
         if not proof.passed and self.prover.agreed(float(bool(lost))):
             raise CannotTrainError(lost or "see the other ranks")
         strategy, changed = self.training.strategy, proof.compared.startswith(("update", "parameters"))
-        if proof.passed or not strategy.sends_parameters or not changed:
+        if proof.passed or not self.updates.divided or not changed:
             return
-        together = self.faults.computed_together()
+        together = self.updates.computed_together()
         if self.prover.agreed(float(bool(together))):
             raise CannotTrainError(parts_reason(strategy.name, together or "its optimizer"))
 
@@ -213,12 +215,12 @@ class Comparer:
         elif proof.compared == "final replicas":
             fault = writes_sentence(self.model.writes) if self.model.writes else ""
             fault = fault if self.prover.agreed(float(bool(fault))) else ""
-            fault = fault or self.faults.of_updates(exactly=True)
+            fault = fault or self.updates.found(exactly=True)
         else:
             fault = self.faults.of_gradients()
             if not fault and proof.compared.startswith(("update", "parameters")):
-                fault = self.faults.of_updates()
-            if fault and fault != self.faults.updates_by_rank():
+                fault = self.updates.found() or self.updates.of_rounding(proof.error)
+            if fault and fault != self.updates.by_rank():
                 return not_compared(proof.compared, self.name, fault)
         if not fault:
             return replace(proof, note=_OTHER_BITS) if proof.compared == "final replicas" else proof
@@ -236,8 +238,8 @@ class Comparer:
         changes = proof.was_made and proof.compared.startswith(("update", "parameters"))
         if not changes or proof.error <= _ROUNDING or not is_import_path(self.training.case.workload):
             return proof
-        fault = self.faults.of_gradients() or self.faults.of_updates()
-        if not fault or fault == self.faults.updates_by_rank():
+        fault = self.faults.of_gradients() or self.updates.found() or self.updates.of_rounding(proof.error)
+        if not fault or fault == self.updates.by_rank():
             return proof
         return not_compared(proof.compared, self.name, fault)
 
@@ -263,8 +265,8 @@ class Comparer:
             or all_equal(checksum(reference), self.prover.control, self.prover.processes)
         ):
             return proof
-        fault = self.faults.of_updates()
-        is_by_rank = bool(fault) and fault == self.faults.updates_by_rank()
+        fault = self.updates.found()
+        is_by_rank = bool(fault) and fault == self.updates.by_rank()
         return self.proof(proof.compared, math.inf, proof.tolerance) if is_by_rank else proof
 
     def own_gradients(self, replica: Replica) -> Tensors:

@@ -9,15 +9,12 @@ import traceback
 import torch
 
 from ddpbench.records import UPDATE_EXCHANGES
-from ddpbench.worker.training.randomness import random_state, set_random_state
-from ddpbench.worker.training.training import all_equal, checksum
 from ddpbench.worker.verify.examination import Examination
 from ddpbench.worker.verify.one_process import OneProcess
-from ddpbench.worker.verify.optimizers import computed_together, draws
 from ddpbench.worker.verify.outside_state import OutsideState, outside_words, owner_of
-from ddpbench.worker.verify.tolerances import CHANGE_TOLERANCES, NARROW_CHANGE_TOLERANCE, Tolerances
+from ddpbench.worker.verify.tolerances import CHANGE_TOLERANCES, Tolerances
 from ddpbench.worker.verify.values import Tensors, norm, trained, trained_names
-from ddpbench.worker.verify.written import changed_since, same, writes_sentence
+from ddpbench.worker.verify.written import changed_since, writes_sentence
 from ddpbench.workloads import is_import_path
 
 UNSEEDED = (
@@ -27,16 +24,6 @@ UNSEEDED = (
 """Reason why a model's results differ from one time to the next."""
 NOT_REPEATED = f"{UNSEEDED}, keeps state outside of the model, or some operation of it is not deterministic"
 """The same where it is not known which."""
-DRAWS_IN_UPDATE = (
-    "the update draws random numbers, others on each rank: to keep replicas equal, draw them from a generator that is "
-    "seeded alike on all ranks"
-)
-"""Reason why ranks that make the same update end otherwise."""
-DRAWS_IN_PARTS = (
-    "the update draws random numbers, and each rank draws its own for its part of the parameters: not comparable with "
-    "one process"
-)
-"""Reason why ranks that update a part each end otherwise than one process."""
 _BY_RANK = (
     "model() gives other parameters on each rank, though all are seeded alike before it: have it not seed by rank, or "
     "read a file that differs"
@@ -70,8 +57,6 @@ class Faults:
         self._watched: list[tuple[torch.nn.Module, set[str]]] = []
         """Models, and the names of what each trained at first."""
         self._of_gradients: str | None = None
-        self._of_updates: str | None = None
-        self._gap_of_updates = 0.0
         self._of_exchange: str | None = None
 
     def watch(self, model: torch.nn.Module) -> None:
@@ -150,79 +135,6 @@ class Faults:
                 parameter.copy_(values[name])
         return model
 
-    def of_updates(self, *, exactly: bool = False) -> str:
-        """Return what an update does that no strategy can be held to; empty where one process repeats it.
-
-        Updates of two ranks may differ by what a comparison allows, or not at all. All ranks call it together; the
-        answer is found once.
-        """
-        if self._of_updates is None:
-            self._of_updates = self._found_of_updates()
-        return self._of_updates or self.updates_by_rank(exactly=exactly)
-
-    def updates_by_rank(self, *, exactly: bool = False) -> str:
-        """Return that updates differ by rank; empty where none was found to."""
-        allowed = CHANGE_TOLERANCES.get(self._one.numbers.narrowest, NARROW_CHANGE_TOLERANCE)
-        differ = self._gap_of_updates > (0.0 if exactly else allowed)
-        return f"the update {by_rank('parameters')}" if differ else ""
-
-    def _found_of_updates(self) -> str:
-        """Return that updates differ from time to time, or by seed; note how far they do by rank."""
-        gradient = self._prover.average(self._one.seeded_gradient(self._one.fresh()))
-        before = trained(self._one.fresh())
-        outside = OutsideState(owner_of(self._one.training, self._one.fresh()))
-        made, digests = [], []
-        for rank in (0, 0, 1):
-            model = self._updated_by(rank, gradient)
-            made.append(trained(model))
-            digests.append(checksum(model))
-        differs = [any(not same(each[name], made[0][name]) for name in each) for each in made[1:]]
-        again, elsewhere = (bool(self._prover.agreed(float(each))) for each in differs)
-        if again:
-            why, changed = UNSEEDED, outside.changed()
-            if self._prover.agreed(float(bool(changed))):
-                outside.restore()
-                fourth = trained(self._updated_by(0, gradient))
-                if not self._prover.agreed(
-                    float(any(not same(fourth[name], made[0][name]) for name in fourth))
-                ):
-                    why = outside_words(changed)
-            return f"the update gives other parameters from the same gradients and seeds: it {why}"
-        if not all_equal(digests[0], self._prover.control, self._prover.processes):
-            average = self._prover.average(made[0])
-            gap, whole = (
-                float(norm([made[0][name] - other[name] for name in other])) for other in (average, before)
-            )
-            self._gap_of_updates = self._prover.agreed(gap / whole if whole else math.inf)
-        if self._updates_in_parts() and (elsewhere or self._draws_in_updates()):
-            return DRAWS_IN_PARTS
-        return DRAWS_IN_UPDATE if elsewhere else ""
-
-    def _updated_by(self, rank: int, gradient: Tensors) -> torch.nn.Module:
-        """Return a fresh model after updates from this gradient, seeded as this rank's."""
-        model = self._one.fresh()
-        optimizer = self._one.training.make_optimizer(model.parameters())
-        for _ in range(3):  # a schedule may begin at a learning rate of zero
-            self._one.update(model, gradient, optimizer, rank)
-        return model
-
-    def _updates_in_parts(self) -> bool:
-        """Return whether each rank updates a part of the parameters."""
-        strategy = self._one.training.strategy
-        divides = strategy.sends_parameters or not strategy.replicas_equal
-        return (
-            self._prover.processes > 1
-            and divides
-            and strategy.promise(self._one.training.options) == "gradients"
-        )
-
-    def _draws_in_updates(self) -> bool:
-        """Return whether an update draws on any rank, from whichever generator."""
-        kept = random_state()
-        found = draws(self._one.fresh, self._one.training.make_optimizer)
-        set_random_state(kept)
-        return bool(self._prover.agreed(float(found)))
-
     def update_exchanges(self) -> bool:
         """Return whether an update has exchanged values between ranks. All ranks call it together."""
         return bool(self._prover.agreed(float(self._one.update_has_exchanged)))
@@ -256,10 +168,3 @@ class Faults:
             if self._prover.agreed(gap if math.isfinite(gap) else math.inf) <= allowed:
                 return ""
         return _EXCHANGED
-
-    def computed_together(self) -> str:
-        """Return what of an update is computed over several parameters together; empty if nothing is."""
-        kept = random_state()
-        found = computed_together(self._one.fresh, self._one.training.make_optimizer)
-        set_random_state(kept)
-        return found

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from ddpbench.strategies.trees import tensors
 from ddpbench.worker.training.randomness import noticing_draws, seed_all
+from ddpbench.worker.training.types import name_of
 
 _APART = 0.01
 """A share of what updates change: below it they are equal but for rounding."""
+_SIZES = (1.0, 0.3, 3.0)
+"""Factors of a given gradient."""
+_SAME_UPDATES = 8
+"""Updates from one gradient: what they estimate of it shows after several."""
 UPDATES = 3
 """A schedule may begin with a learning rate of zero."""
 MOST_STEPS = 64
@@ -59,22 +66,39 @@ def closure_name(optimizers: Sequence[torch.optim.Optimizer]) -> str:
     return next(wanting, "")
 
 
-def computed_together(fresh: Callable[[], nn.Module], make: Callable[[Any], Any]) -> str:
+def computed_together(
+    fresh: Callable[[], nn.Module],
+    make: Callable[[Any], Any],
+    gradient: Mapping[str, torch.Tensor] | None = None,
+) -> str:
     """Return the class of an optimizer that updates some parameters otherwise where it has not all; empty for others.
 
     As one that divides by the norm of all gradients. `fresh` gives a model in its initial state, `make` what it is
     trained with. Where an update draws random numbers, which it does for one parameter after another, all stay, and
     those of the others are not to change with one's gradient. None is found where an update fails.
+
+    Gradients are random ones, others in each update, and `gradient` by name, the same in each and at several sizes: an
+    estimate of a rate grows only while gradients point one way, and up to a limit.
     """
+    given: list[Mapping[str, torch.Tensor] | None] = [None]
+    given += [{name: each * factor for name, each in (gradient or {}).items()} for factor in _SIZES]
+    found = (_computed_together(fresh, make, one) for one in (given if gradient else given[:1]))
+    return next(filter(None, found), "")
+
+
+def _computed_together(
+    fresh: Callable[[], nn.Module], make: Callable[[Any], Any], gradient: Mapping[str, torch.Tensor] | None
+) -> str:
+    updated = partial(_Updated, fresh, make, gradient=gradient)
     try:
-        whole = _Updated(fresh, make)
+        whole = updated()
         if whole.drew:
-            still = _Updated(fresh, make, factors=(0.0, 0.0)).ends
-            others = [_Updated(fresh, make, factors=(1.0, factor)) for factor in (0.0, 10.0)]
+            still = updated(factors=(0.0, 0.0)).ends
+            others = [updated(factors=(1.0, factor)) for factor in (0.0, 10.0)]
         else:
             began = dict(fresh().named_parameters())
             still = [{name: began[name].detach() for name in end} for end in whole.ends]
-            others = [_Updated(fresh, make, leaves_out=True)]
+            others = [updated(leaves_out=True)]
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception:  # as of an optimizer of sparse gradients alone
@@ -84,6 +108,41 @@ def computed_together(fresh: Callable[[], nn.Module], make: Callable[[Any], Any]
             if _square(end, changed) > _APART**2 * _square(end, before):
                 return kind
     return ""
+
+
+def narrower_type(fresh: Callable[[], nn.Module], make: Callable[[Any], Any]) -> str:
+    """Return the coarsest type in which updates compute, if it is coarser than the parameters; else empty.
+
+    `fresh` and `make` as above. Of single numbers, such as a count of steps, the type does not matter.
+    """
+    model = fresh()
+    finest = min((_eps(each.dtype) for each in model.parameters() if each.is_floating_point()), default=0.0)
+    seen = _TypesSeen()
+    try:
+        _Updated(lambda: model, make, within=seen)
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception:
+        return ""
+    coarsest = max(seen.found, key=_eps, default=None)
+    return name_of(coarsest) if coarsest is not None and _eps(coarsest) > finest else ""
+
+
+def _eps(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps
+
+
+class _TypesSeen(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the floating-point types of the tensors that operations give."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        self.found |= {each.dtype for each in tensors(made) if each.is_floating_point() and each.numel() > 1}
+        return made
 
 
 def draws(fresh: Callable[[], nn.Module], make: Callable[[Any], Any]) -> bool:
@@ -106,8 +165,13 @@ class _Updated:
         *,
         factors: tuple[float, float] = (1.0, 1.0),
         leaves_out: bool = False,
+        gradient: Mapping[str, torch.Tensor] | None = None,
+        within: AbstractContextManager[object] | None = None,
     ) -> None:
-        """`factors` scale the gradients of all parameters, and of the largest, which are left out if `leaves_out`."""
+        """`gradient` is that of every update, by name; random ones if None. Steps are made `within`.
+
+        `factors` scale the gradients of all parameters, and of the largest, which are left out if `leaves_out`.
+        """
         model = fresh()
         made = make(model.parameters())
         optimizers: list[torch.optim.Optimizer] = getattr(made, "all", [made])
@@ -117,13 +181,17 @@ class _Updated:
                 group["params"] = [each for each in group["params"] if id(each) not in largest]
         self.drew = False
         """True if an update has drawn random numbers."""
-        for number in range(UPDATES):
-            _set_gradients(model, number)
+        for number in range(UPDATES if gradient is None else _SAME_UPDATES):
+            if gradient is None:
+                _set_gradients(model, number)
+            else:
+                for name, each in model.named_parameters():
+                    each.grad = gradient[name].clone() if name in gradient else None
             for each in model.parameters():
                 if each.grad is not None:
                     each.grad.mul_(factors[id(each) in largest])
             seed_all(number)
-            with noticing_draws() as draws:
+            with noticing_draws() as draws, within or nullcontext():
                 for one in optimizers:
                     one.step()
             self.drew |= draws.found

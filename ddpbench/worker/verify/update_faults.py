@@ -1,0 +1,148 @@
+"""Faults of what updates a model: it draws, keeps state, follows the rank, rounds, or takes all parameters together."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from ddpbench.strategies import TABLE as SHIPPED
+from ddpbench.worker.training.randomness import random_state, set_random_state
+from ddpbench.worker.training.training import all_equal, checksum
+from ddpbench.worker.verify.faults import UNSEEDED, by_rank
+from ddpbench.worker.verify.one_process import OneProcess
+from ddpbench.worker.verify.optimizers import computed_together, draws, narrower_type
+from ddpbench.worker.verify.outside_state import OutsideState, outside_words, owner_of
+from ddpbench.worker.verify.tolerances import CHANGE_TOLERANCES, NARROW_CHANGE_TOLERANCE
+from ddpbench.worker.verify.values import Tensors, norm, trained
+from ddpbench.worker.verify.written import same
+
+DRAWS_IN_UPDATE = (
+    "the update draws random numbers, others on each rank: to keep replicas equal, draw them from a generator that is "
+    "seeded alike on all ranks"
+)
+"""Reason why ranks that make the same update end otherwise."""
+DRAWS_IN_PARTS = (
+    "the update draws random numbers, and each rank draws its own for its part of the parameters: not comparable with "
+    "one process"
+)
+"""Reason why ranks that update a part each end otherwise than one process."""
+
+
+class UpdateFaults:
+    """Faults of updates, each found once; all ranks ask for them together."""
+
+    def __init__(self, one: OneProcess) -> None:
+        self._one, self._prover = one, one.prover
+        self._found: str | None = None
+        self._gap = 0.0
+        self._rounds: str | None = None
+
+    def found(self, *, exactly: bool = False) -> str:
+        """Return what an update does that no strategy can be held to; empty where one process repeats it.
+
+        Updates of two ranks may differ by what a comparison allows, or not at all. All ranks call it together; the
+        answer is found once.
+        """
+        if self._found is None:
+            self._found = self._repeated()
+        return self._found or self.by_rank(exactly=exactly)
+
+    def by_rank(self, *, exactly: bool = False) -> str:
+        """Return that updates differ by rank; empty where none was found to."""
+        allowed = CHANGE_TOLERANCES.get(self._one.numbers.narrowest, NARROW_CHANGE_TOLERANCE)
+        differ = self._gap > (0.0 if exactly else allowed)
+        return f"the update {by_rank('parameters')}" if differ else ""
+
+    def _repeated(self) -> str:
+        """Return that updates differ from time to time, or by seed; note how far they do by rank."""
+        gradient = self._prover.average(self._one.seeded_gradient(self._one.fresh()))
+        before = trained(self._one.fresh())
+        outside = OutsideState(owner_of(self._one.training, self._one.fresh()))
+        made, digests = [], []
+        for rank in (0, 0, 1):
+            model = self._made_by(rank, gradient)
+            made.append(trained(model))
+            digests.append(checksum(model))
+        differs = [any(not same(each[name], made[0][name]) for name in each) for each in made[1:]]
+        again, elsewhere = (bool(self._prover.agreed(float(each))) for each in differs)
+        if again:
+            why, changed = UNSEEDED, outside.changed()
+            if self._prover.agreed(float(bool(changed))):
+                outside.restore()
+                fourth = trained(self._made_by(0, gradient))
+                if not self._prover.agreed(
+                    float(any(not same(fourth[name], made[0][name]) for name in fourth))
+                ):
+                    why = outside_words(changed)
+            return f"the update gives other parameters from the same gradients and seeds: it {why}"
+        if not all_equal(digests[0], self._prover.control, self._prover.processes):
+            average = self._prover.average(made[0])
+            gap, whole = (
+                float(norm([made[0][name] - other[name] for name in other])) for other in (average, before)
+            )
+            self._gap = self._prover.agreed(gap / whole if whole else math.inf)
+        if self.in_parts() and (elsewhere or self._draw()):
+            return DRAWS_IN_PARTS
+        return DRAWS_IN_UPDATE if elsewhere else ""
+
+    def _made_by(self, rank: int, gradient: Tensors) -> torch.nn.Module:
+        """Return a fresh model after updates from this gradient, seeded as this rank's."""
+        model = self._one.fresh()
+        optimizer = self._one.training.make_optimizer(model.parameters())
+        for _ in range(3):  # a schedule may begin at a learning rate of zero
+            self._one.update(model, gradient, optimizer, rank)
+        return model
+
+    def in_parts(self) -> bool:
+        """Return whether each rank updates a part of the parameters."""
+        strategy = self._one.training.strategy
+        divides = strategy.sends_parameters or not strategy.replicas_equal or not strategy.whole_state
+        return (
+            self._prover.processes > 1
+            and divides
+            and strategy.promise(self._one.training.options) == "gradients"
+        )
+
+    def _draw(self) -> bool:
+        """Return whether an update draws on any rank, from whichever generator."""
+        kept = random_state()
+        found = draws(self._one.fresh, self._one.training.make_optimizer)
+        set_random_state(kept)
+        return bool(self._prover.agreed(float(found)))
+
+    def of_rounding(self, error: float) -> str:
+        """Return that updates compute in a type that is narrower than the parameters; empty where they do not.
+
+        An `error` that rounding does not explain is no reason to look.
+        """
+        if error > NARROW_CHANGE_TOLERANCE:
+            return ""
+        if self._rounds is None:
+            kept = random_state()
+            found = narrower_type(self._one.fresh, self._one.training.make_optimizer)
+            set_random_state(kept)
+            self._rounds = found if self._prover.agreed(float(bool(found))) else ""
+        return (
+            f"the update computes in {self._rounds}, which is coarser than the parameters: where each rank has a part "
+            "of a parameter, its sums are rounded otherwise than one process's"
+            if self._rounds
+            else ""
+        )
+
+    @property
+    def divided(self) -> bool:
+        """Return whether the strategy has each rank update a part, so that what takes all together cannot be right."""
+        training = self._one.training
+        parts = training.case.strategy in SHIPPED and not training.strategy.whole_state and self.in_parts()
+        return training.strategy.sends_parameters or parts
+
+    def computed_together(self) -> str:
+        """Return what of an update is computed over several parameters together; empty if nothing is."""
+        # A class that makes its steps itself has no loss to compute one of.
+        owns_step = self._one.training.workload.owns_step
+        gradient = None if owns_step else self._one.average(self._one.fresh())
+        kept = random_state()
+        found = computed_together(self._one.fresh, self._one.training.make_optimizer, gradient)
+        set_random_state(kept)
+        return found
