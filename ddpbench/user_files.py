@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
 from typing import NoReturn
 
@@ -62,8 +63,10 @@ def load_class(name: str, able: Callable[[object, ModuleType], bool], *, first: 
         with contextlib.nullcontext() if first else _surroundings_kept(), _threads_noted(head):
             module = _module_of_file(head, first=first) if head.endswith(".py") else _module_named(head)
     except SystemExit as error:
-        advice = 'what a script does when it is started belongs under if __name__ == "__main__":'
-        raise ImportError(f"{head} cannot be imported: it ends the process; {advice}") from error
+        parses = any(Path(at.filename).stem == "argparse" for at in extract_tb(error.__traceback__))
+        empty = " (it reads the command line, which is empty here)" if parses else ""
+        advice = f'{empty}; what a script does when it is started belongs under if __name__ == "__main__":'
+        raise ImportError(f"{head} cannot be imported: it ends the process{advice}") from error
     except Exception as error:
         relative = head.endswith(".py") and "relative import" in str(error)
         package = ".".join(Path(head).resolve().with_suffix("").parts[-2:])

@@ -344,15 +344,15 @@ def _put_at(
     return True
 
 
-_OF_OWN_CLASS = re.compile(r"""options\.(?P<owner>[^"']*:\w+)\.(?P<option>[^"':]+)""")
+_OF_OWN_FILE = re.compile(r"""options\.(?P<owner>[^"']*?(:\w+|\.py))\.(?P<option>[^"':]+)""")
 
 
 def setting_keys(path: str) -> list[str]:
     """Return a setting's path in parts, quoted as in TOML where a part itself has a dot.
 
-    The class of a user's file in `options.mine.py:TopK.ratio` needs no quotes.
+    A user's file, as in `options.train.py.width` or `options.mine.py:TopK.ratio`, needs no quotes.
     """
-    if own := _OF_OWN_CLASS.fullmatch(path):
+    if own := _OF_OWN_FILE.fullmatch(path):
         return ["options", own["owner"], *own["option"].split(".")]
     if '"' not in path and "'" not in path:
         return path.split(".")

@@ -116,6 +116,20 @@ def test_a_file_that_cannot_be_imported(server: ServerProcess, tmp_path: Path, t
     assert re.search(said, problem), problem
 
 
+def test_a_file_that_reads_the_command_line_is_told_that_it_is_empty(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    path = tmp_path / "own_bad.py"
+    path.write_text(
+        "import argparse\nasked = argparse.ArgumentParser()\nasked.add_argument('--data', required=True)\n"
+        "asked.parse_args()\n",
+        encoding="utf-8",
+    )
+    problem = inspected(server, case_of(f"{path}:Mine"), tmp_path, 60)["problem"]
+    assert "it ends the process (it reads the command line, which is empty here); what a script" in problem
+    assert "your code ends the process" not in problem
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -15,7 +15,7 @@ import ddpbench
 from ddpbench.errors import ExperimentError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.spec import Devices, Experiment, expand, parse_experiment
-from ddpbench.spec.overrides import contradiction, whole_keys
+from ddpbench.spec.overrides import contradiction, setting_keys, whole_keys
 from ddpbench.texts import given_twice
 
 CATALOG = TableCatalog()
@@ -47,6 +47,19 @@ def value_of(experiment: Experiment, key: str) -> Any:
     for part in key.split("."):
         found = found[part]
     return found
+
+
+@pytest.mark.parametrize(
+    ("path", "keys"),
+    [
+        ("options.train.py.width", ["options", "train.py", "width"]),
+        ("options.a.b/train.py.width", ["options", "a.b/train.py", "width"]),
+        ("options.mine.py:TopK.ratio", ["options", "mine.py:TopK", "ratio"]),
+        ("options.ddp.accumulate", ["options", "ddp", "accumulate"]),
+    ],
+)
+def test_a_users_file_in_a_key_needs_no_quotes(path: str, keys: list[str]) -> None:
+    assert setting_keys(path) == keys
 
 
 @pytest.mark.parametrize(

@@ -266,6 +266,14 @@ def test_a_rate_that_is_estimated_from_all_parameters_is_found_after_several_upd
 
 
 @pytest.mark.ranks
+def test_a_forward_that_writes_only_after_an_update_is_named() -> None:
+    for found in run_ranks(each_noted, 2, ["FollowsItself"], ["post_local_sgd"]):
+        for passed, failed, fault in found.values():
+            assert "final replicas" in failed - passed
+            assert "the model's forward writes into its own parameters (second.weight, second.bias)" in fault
+
+
+@pytest.mark.ranks
 def test_parts_of_an_update_that_draws_are_unproved() -> None:
     names = ["DrawsInOptimizer", "DrawsBeforeUpdate", "DrawsMildly", "DrawsAlike"]
     for found in run_ranks(each_reason, 2, names, ["zero1", "fsdp"]):

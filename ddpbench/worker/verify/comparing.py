@@ -213,9 +213,7 @@ class Comparer:
         elif proof.compared == "initial state":
             fault = self.faults.of_initial_state()
         elif proof.compared == "final replicas":
-            fault = writes_sentence(self.model.writes) if self.model.writes else ""
-            fault = fault if self.prover.agreed(float(bool(fault))) else ""
-            fault = fault or self.updates.found(exactly=True)
+            fault = self.faults.of_writes() or self.updates.found(exactly=True)
         else:
             fault = self.faults.of_gradients()
             if not fault and proof.compared.startswith(("update", "parameters")):

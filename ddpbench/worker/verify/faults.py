@@ -75,6 +75,22 @@ class Faults:
             return _BY_RANK if is_import_path(self._one.training.case.workload) else ""
         return f"two calls of model() give other parameters under the same seeds: it {UNSEEDED}"
 
+    def of_writes(self) -> str:
+        """Return that forwards write into parameters; empty where they do not. All ranks call it together.
+
+        Also where that shows only after an update, as of an average that begins with what it averages.
+        """
+        found = self._examination.writes
+        if not found:
+            model = self._one.fresh()
+            optimizer = self._one.training.make_optimizer(model.parameters())
+            for _ in range(3):  # a schedule may begin at a learning rate of zero
+                self._one.update(model, self._one.seeded_gradient(model), optimizer)
+            before = {name: each.detach().clone() for name, each in model.named_parameters()}
+            self._one.seeded_gradient(model)
+            found = changed_since(before, model)
+        return writes_sentence(found) if self._prover.agreed(float(bool(found))) else ""
+
     def of_gradients(self) -> str:
         """Return what the model does that no strategy can be held to; empty where one process repeats its gradients.
 

@@ -517,7 +517,10 @@ def _import_sentence(error: ImportError) -> str:
     cause = error.__cause__
     if isinstance(cause, SyntaxError) and cause.filename:
         return f"{error} ({os.path.relpath(cause.filename)}:{cause.lineno})"
-    return f"{error}{environments_part(cause)}{users_line(cause)}" if cause is not None else str(error)
+    if cause is None:
+        return str(error)
+    part = "" if isinstance(cause, SystemExit) else environments_part(cause)  # which the sentence says
+    return f"{error}{part}{users_line(cause)}"
 
 
 def _check_options(workload: Workload[Any], given: Mapping[str, Any]) -> None:
