@@ -54,7 +54,7 @@ def make_folder(name: str, folder: int, mode: int = 0o777) -> int:
     """Makes a folder in an open one, and returns it open; it is proved to be the new one.
 
     Whoever can rename there could have put another in its place, even one of this user's. Such a one is older than
-    this call by the disk's own clock, or holds something, or is another user's: it is left as it is.
+    this call (by 5 s or more of the disk's own clock), or holds something, or is another user's: it is left as it is.
 
     Raises:
         FileExistsError: something has the name.
