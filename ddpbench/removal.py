@@ -22,7 +22,7 @@ from ddpbench.last_words import tell
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which folder it is, whatever its name."""
+    """Identity of a folder, independent of its name."""
 
     device: int
     inode: int
@@ -177,7 +177,7 @@ def is_own_folder(path: Path) -> bool:
 
 
 class _Removal:
-    """One call's removals, and the user whose they are."""
+    """Removals of one call, and the user who owns them."""
 
     def __init__(self, folder: int, path: Path) -> None:
         """`folder` is open, and tells as whom its disk shows this user; `path` is what the call was given."""

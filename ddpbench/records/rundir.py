@@ -141,7 +141,7 @@ class Made:
     kept: set[str] = field(default_factory=set)
     """Names of what is not this call's."""
     made: Identity | None = None
-    """Which folder it is, as it was when this call came to it."""
+    """Identity of the folder when this call came to it."""
 
     @property
     def is_new(self) -> bool:

@@ -1,4 +1,4 @@
-"""Values of a strategy's ranks held against one process's."""
+"""Compare the values of a strategy's ranks with those of one process."""
 
 from __future__ import annotations
 

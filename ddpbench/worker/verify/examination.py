@@ -1,4 +1,4 @@
-"""What of a model decides which comparisons mean something: what it draws, writes, reaches and cannot hold."""
+"""Find properties of a model that decide which comparisons mean something: what it draws, writes and reaches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model or its update does that no strategy can be held to."""
+"""Find what a model or its update does that makes a comparison with one process meaningless."""
 
 from __future__ import annotations
 

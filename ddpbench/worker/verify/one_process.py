@@ -1,4 +1,4 @@
-"""One process that computes what the ranks of a strategy do together: their reference."""
+"""The reference: a process that alone computes what the ranks of a strategy do together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ddpbench.worker.verify.values import Tensors, mean, share_memory, trained
 
 
 class Rank(Protocol):
-    """What a comparison needs of the rank it is made in (`ddpbench.worker.verify.proof.Prover`)."""
+    """The rank that makes a comparison (`ddpbench.worker.verify.proof.Prover`)."""
 
     training: Training
     control: Control
@@ -55,7 +55,7 @@ class Drawn:
     own: tuple[Any, Any]
     """This rank's inputs and targets."""
     shards: Sequence[Any]
-    """Those of all ranks that train."""
+    """Batches of all ranks that train."""
 
     def cast(self, dtype: torch.dtype | None) -> Drawn:
         """Return the same samples in this number type; as they are if it is None."""
@@ -113,7 +113,7 @@ class OneProcess:
         return max(self.prover.rank - (self.training.case.world_size - len(self.shards)), 0)
 
     def seed(self, shard: int) -> None:
-        """Seeds what a step draws, alike wherever this shard's is computed."""
+        """Seeds what a step of this shard draws, alike on ranks and in one process."""
         seed_all(self.training.case.seed + 1 + shard)
 
     def gradient(self, model: torch.nn.Module, shard: int, shards: Sequence[Any] | None = None) -> Tensors:

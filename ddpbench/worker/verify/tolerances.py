@@ -1,4 +1,4 @@
-"""What counts as equal: how far values may be from one process's in a number type and precision."""
+"""Allowed errors: tolerances by number type and precision."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def relative_error(
 
 
 class Tolerances:
-    """How far values of ranks may be from one process's, in one number type and precision."""
+    """Allowed errors in one number type and precision."""
 
     def __init__(self, numbers: Numbers, precision: Precision, own_autocast: str = "") -> None:
         """`own_autocast` is the type of one that the workload's loss enters itself: bf16, fp16, or none."""
