@@ -656,10 +656,7 @@ def _updates() -> dict[str, Model]:
         "PerSample": {**unaveraged, "data_parallel": _skipped("torch.func cannot differentiate")},
         "TossesCoin": {},
         "TossesCoinInStep": {},
-        "TiesMemory": {
-            "fsdp": _skipped("FSDP does not support non-contiguous parameters"),
-            "zero1": Promise(status="diverged", said=("does not train as one process does",)),
-        },
+        "TiesMemory": dict.fromkeys(("fsdp", "zero1"), _skipped("lie over one memory")),
         "ThawsInStep": dict.fromkeys(("ddp", "zero1", "master"), late),
         "ThawsLate": dict.fromkeys(("ddp", "master"), Promise(status="diverged", said=thawed)),
         "SparseGraph": unsent,
