@@ -58,7 +58,7 @@ class HeldFolder:
 
         Raises:
             OutputError: a link is another user's, in a folder like /tmp or below one of theirs there.
-            OSError: a part is missing, is no folder or cannot be reached; or links lead in a circle; or another
+            OSError: a part is missing, is not a folder or cannot be reached; or links lead in a circle; or another
                 folder was put in the place of one that was made.
         """
         if path.parts[:4] == _OPEN.parts and len(path.parts) > 4:  # held already: where it leads is not read

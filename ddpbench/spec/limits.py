@@ -281,7 +281,7 @@ EFFICIENCY = Range(low=0, high=1, above=True, reads=_fraction)
 JOB_LENGTH = _count(1, 10**15, "no job is as long")
 TIME_LIMIT_S = _duration(60, 365 * _DAY_S, "no queue takes as long a job", "Slurm counts minutes")
 MTBF_S = _duration(1, 3650 * _DAY_S, "it does not fail then", "nothing gets done between two failures")
-DECIDING_S = replace(TOTAL_S, high_why="no two sides take as long to tell apart")
+DECIDING_S = replace(TOTAL_S, high_why="no comparison takes as long")
 PLANNED_S = Range(
     low=0,
     high=365 * _DAY_S,

@@ -14,7 +14,7 @@ class FsdpOptions(BaseModel, extra="forbid", frozen=True):
     """The choices of torch.distributed.fsdp.fully_shard."""
 
     wrap: Literal["blocks", "whole"] = "blocks"
-    """What is sharded and gathered as a unit: each child of the outermost ModuleLists and Sequentials (`blocks`), or
+    """The unit that is sharded and gathered: each child of the outermost ModuleLists and Sequentials (`blocks`), or
     the whole model."""
     reshard_after_forward: bool = True
     """Free a block's parameters after its forward and gather them again for its backward (ZeRO-3); false keeps them,

@@ -11,7 +11,7 @@ from ddpbench.units import Unit
 
 
 class PipelineOptions(BaseModel, extra="forbid", frozen=True):
-    """How a batch goes through the stages."""
+    """The way of a batch through the stages."""
 
     order: Literal["gpipe", "1f1b"] = "gpipe"
     """Forward of all microbatches, then backward of all (`gpipe`, Huang et al., NeurIPS 2019); or forward and backward

@@ -97,7 +97,7 @@ class Faults:
         All ranks call it together; the answer is found once.
         """
         if self._of_gradients is None:
-            # What was found in one type holds in the next: a count may have come to its end since.
+            # A fault found in one type holds in the next: a count may have ended since.
             self._of_gradients = self._prover.unrepeatable or self._found_of_gradients()
         return self._of_gradients
 

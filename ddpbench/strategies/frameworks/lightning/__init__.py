@@ -8,9 +8,9 @@ from ddpbench.strategies.frameworks.over_ddp import OverDdpOptions
 
 
 class LightningOptions(OverDdpOptions, extra="forbid", frozen=True):
-    """What users of Lightning switch, with its defaults."""
+    """Choices of Lightning's users, with its defaults."""
 
     api: Literal["trainer", "fabric"] = "trainer"
-    """Train by `Trainer.fit`, whose loop is Lightning's, or by a loop of one's own with `Fabric`."""
+    """Train by `Trainer.fit`, whose loop is Lightning's, or by a hand-written loop with `Fabric`."""
     barebones: bool = False
-    """Tell the Trainer to leave out whatever may cost time (`Trainer(barebones=True)`): here that is off anyway."""
+    """Tell the Trainer to leave out all that may cost time (`Trainer(barebones=True)`): here that is off anyway."""

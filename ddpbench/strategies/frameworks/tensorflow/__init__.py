@@ -14,7 +14,7 @@ class TfMirroredOptions(BaseModel, extra="forbid", frozen=True):
     """The choices of tf.distribute.MirroredStrategy, with its defaults."""
 
     cross_device_ops: Literal["collective", "reduction_to_one_device"] = "collective"
-    """How gradients are summed: by TensorFlow's collective all-reduce over all devices, or on the first device, which
+    """The sum of gradients: by TensorFlow's collective all-reduce over all devices, or on the first device, which
     sends the sums back (`tf.distribute.ReductionToOneDevice`)."""
 
 
