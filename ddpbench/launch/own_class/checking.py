@@ -42,11 +42,25 @@ def problems_of(
     return [*dict.fromkeys(flow.problems), *(f"it never reads `{each}`" for each in unread)]
 
 
-def _reads(node: ast.AST, name: str) -> bool:
-    """Return whether a node reads a name of the method's; what a function within it calls so is another thing."""
+def _reads(node: ast.AST, name: str, *, also_outer: bool = False) -> bool:
+    """Return whether a node reads a name of the method's; what a function within it calls so is another thing.
+
+    With `also_outer`, one that is marked as a name of the script's module counts, too.
+    """
     if isinstance(node, ast.Name):
-        return node.id == name and isinstance(node.ctx, ast.Load) and not getattr(node, "outer", False)
-    return any(_reads(each, name) for each in _outside(node, name))
+        outer = getattr(node, "outer", False) and not also_outer
+        return node.id == name and isinstance(node.ctx, ast.Load) and not outer
+    return any(_reads(each, name, also_outer=also_outer) for each in _outside(node, name))
+
+
+def reads_of_module(body: list[ast.stmt], bound: Iterable[str], names: Iterable[str]) -> list[str]:
+    """Return those of the names of the module that a method reads; `bound` are its parameters and what they bind."""
+    own = {*bound, *_stored(body)}
+    return [
+        name
+        for name in names
+        if name not in own and any(_reads(each, name, also_outer=True) for each in body)
+    ]
 
 
 def _outside(node: ast.AST, name: str) -> Iterable[ast.AST]:

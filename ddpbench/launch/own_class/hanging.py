@@ -6,8 +6,10 @@ import ast
 from collections.abc import Collection, Iterator, Mapping
 
 from ddpbench.launch.own_class.bindings import Path
+from ddpbench.launch.own_class.checking import reads_of_module
 from ddpbench.launch.own_class.script import Script
 from ddpbench.launch.own_class.tracing import Tracer
+from ddpbench.launch.own_class.variables import Variables
 
 _FACTS = frozenset(
     {"shape", "device", "dtype", "ndim", "is_cuda", "config", "in_features", "out_features", "num_features"}
@@ -17,11 +19,14 @@ _FACTS = frozenset(
 """Attributes and methods that are equal for two models that are made alike."""
 _ALIKE = frozenset({"len", "isinstance", "type", "print", "hasattr"})
 """Functions that are."""
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
 
-def hanging(tracer: Tracer, keys: Collection[tuple[int, Path]], ends: Collection[ast.stmt]) -> dict[str, str]:
+def hanging(
+    tracer: Tracer,
+    variables: Variables,
+    keys: Collection[tuple[int, Path]],
+    ends: Collection[ast.stmt],
+) -> dict[str, str]:
     """Return the names of the top level that hold what has one of these keys, or are made of it, each with that one.
 
     What a function reads when it is called counts, and what a class does in its methods. `ends` are the statements
@@ -33,35 +38,26 @@ def hanging(tracer: Tracer, keys: Collection[tuple[int, Path]], ends: Collection
         for name, bindings in tracer.bindings(top).items()
         if any(tracer.trace(each.value, top).key in keys for each in bindings if each.kind == "value")
     }
-    statements = list(_bindings(script, ends))
+    statements = [(names, list(_reads(node, variables))) for names, node in _bindings(script, ends)]
     while True:
         more = {
             name: root
-            for names, node in statements
+            for names, reads in statements
             for name in names
-            if name not in found
-            and (root := next((found[each] for each in reads(node) if each in found), ""))
+            if name not in found and (root := next((found[each] for each in reads if each in found), ""))
         }
         if not more:
             return found
         found |= more
 
 
-def read_by(nodes: Collection[ast.stmt], bound: Collection[str], of: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each of these names that statements read and do not bind."""
-    stored = {
-        each.id
-        for node in nodes
-        for each in ast.walk(node)
-        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
-    }
-    names = dict.fromkeys(name for node in nodes for name in reads(node))
+def read_by(body: list[ast.stmt], bound: Collection[str], of: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each of these names that the statements of a method read, and it does not bind."""
     return [
         f"`{name}` is made of the script's own `{of[name]}`, and the class has another"
         if name != of[name]
         else f"`{name}` is the script's own, and the class has another"
-        for name in names
-        if name in of and name not in stored and name not in bound
+        for name in reads_of_module(body, bound, of)
     ]
 
 
@@ -92,60 +88,30 @@ def _bindings(script: Script, ends: Collection[ast.stmt]) -> Iterator[tuple[list
                 yield names, head
 
 
-def reads(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a node reads, but for those of which it takes what is alike for every model."""
-    match node:
-        case ast.Name(id=name, ctx=ast.Load()):
-            yield name
-        case ast.Attribute(attr=attribute) if attribute in _FACTS:
-            return
-        case ast.Call(func=ast.Name(id=name)) if name in _ALIKE:
-            return
-        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
-            yield from _reads_of(node)
-        case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
-            yield from _reads_of_comprehension(node)
-        case _:
-            for each in ast.iter_child_nodes(node):
-                yield from reads(each)
+def _reads(node: ast.AST, variables: Variables) -> Iterator[str]:
+    """Yield the names of the module of which a node of the script takes more than facts."""
+    module = id(variables.script.tree)
+    for each in ast.walk(node):
+        if not isinstance(each, ast.Name) or not isinstance(each.ctx, ast.Load):
+            continue
+        if variables.of(each).scope == module and _is_used(each, variables):
+            yield each.id
 
 
-def _reads_of(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> Iterator[str]:
-    """Yield the names that a function reads of those around it."""
-    parts = [node.body] if isinstance(node, ast.Lambda) else node.body
-    given = node.args
-    several = [each for each in (given.vararg, given.kwarg) if each is not None]
-    own = {each.arg for each in [*given.posonlyargs, *given.args, *given.kwonlyargs, *several]}
-    elsewhere = {
-        name
-        for part in parts
-        for each in ast.walk(part)
-        if isinstance(each, ast.Global | ast.Nonlocal)
-        for name in each.names
-    }
-    own |= {
-        each.id
-        for part in parts
-        for each in ast.walk(part)
-        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
-    } - elsewhere
-    yield from reads(given)
-    yield from (name for part in parts for name in reads(part) if name not in own)
-
-
-def _reads_of_comprehension(node: ast.expr) -> Iterator[str]:
-    """Yield the names that a comprehension reads of those around it; none of what it takes but facts of."""
-    assert isinstance(node, _COMPREHENSIONS)
-    own = {
-        each.id for made in node.generators for each in ast.walk(made.target) if isinstance(each, ast.Name)
-    }
-    values = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-    inner = {
-        name
-        for each in [*values, *(test for made in node.generators for test in made.ifs)]
-        for name in reads(each)
-    }
-    yield from inner - own
-    for made in node.generators:
-        if inner & own:
-            yield from (name for name in reads(made.iter) if name not in own)
+def _is_used(name: ast.Name, variables: Variables) -> bool:
+    """Return whether more is taken of what a name holds than what is alike for every such model."""
+    inside: ast.AST = name
+    for outer in variables.around(name):
+        if isinstance(outer, ast.stmt):
+            break
+        if isinstance(outer, ast.Attribute) and outer.attr in _FACTS:
+            return False
+        if isinstance(outer, ast.Call) and isinstance(outer.func, ast.Name) and outer.func.id in _ALIKE:
+            return False
+        if isinstance(outer, ast.comprehension) and inside is outer.iter:
+            items = [variables.of(each) for each in ast.walk(outer.target) if isinstance(each, ast.Name)]
+            uses = [use for item in items for use in variables.uses[item] if isinstance(use.ctx, ast.Load)]
+            if not any(_is_used(use, variables) for use in uses):
+                return False
+        inside = outer
+    return True

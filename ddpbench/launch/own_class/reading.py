@@ -20,6 +20,7 @@ from ddpbench.launch.own_class.source import Method, in_order, name_of, source_o
 from ddpbench.launch.own_class.steps import settled, with_methods
 from ddpbench.launch.own_class.tracing import Origin, Tracer, returned_by
 from ddpbench.launch.own_class.updates import Updates, pieces_of, updates_of
+from ddpbench.launch.own_class.variables import Variables
 
 WANTED = {
     "model": "return the module that trains, a new one on each call",
@@ -89,7 +90,8 @@ class Reading:
         }
         self.known = script.importable - (bound - stays)
         """The names that the module has once it is imported, with its training below a guard."""
-        self.hanging = hanging(self.tracer, self._keys_of_class(), self.ends)
+        self.variables = Variables(script)
+        self.hanging = hanging(self.tracer, self.variables, self._keys_of_class(), self.ends)
         """The names of it that hold the script's own model or optimizer, or are made of one."""
 
     def _take_pieces(self) -> None:

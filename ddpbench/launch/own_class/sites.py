@@ -23,6 +23,7 @@ class Sites:
     def __init__(
         self,
         tracer: Tracer,
+        variables: Variables,
         loop: TrainingLoop,
         *,
         trunk: Collection[int],
@@ -37,7 +38,7 @@ class Sites:
         """
         self.tracer, self.loop, self.trunk, self.places, self.ends = tracer, loop, trunk, places, ends
         self.script: Script = tracer.script
-        self.variables = Variables(self.script)
+        self.variables = variables
         self.values = Values(self.script, self.variables)
         self.uses = Uses(self.variables, self.values)
         self.names = names & self.script.importable

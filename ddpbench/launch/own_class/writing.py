@@ -273,7 +273,13 @@ class _Writer(LoopMethods, UpdateMethods):
             *map(free_names, [*trees, ast.parse("\n".join([f"class {NAME}:", *batch, "    pass"]))])
         )
         unchanged = ModuleNames(
-            self.tracer, self.loop, trunk=trunk, places=self.places, names=free, ends=self._not_imported()
+            self.tracer,
+            self.variables,
+            self.loop,
+            trunk=trunk,
+            places=self.places,
+            names=free,
+            ends=self._not_imported(),
         )
         found = [(name, each) for name, claim in self.claims for each in unchanged.of(claim)]
         found += [
