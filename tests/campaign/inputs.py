@@ -273,7 +273,7 @@ def _flag_input(rest: str) -> Input:
         argv,
         _prepare_for_flags,
         codes=(0, 1, 2),
-        made=("run", "given", *((text.split("/")[0],) if flag == "--out" else ())),
+        made=("run", "given", *((text.lstrip("/").split("/")[0],) if flag == "--out" else ())),
     )
 
 
