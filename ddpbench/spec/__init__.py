@@ -1,4 +1,4 @@
-"""What to run: experiments and the cases they expand to. Values only; nothing here starts anything."""
+"""Experiments, and the cases they expand to. Values only; nothing here starts a process."""
 
 from ddpbench.spec.auto import left_out, resolve, without_all_threads
 from ddpbench.spec.case import OF_FRAMEWORKS, OWN_TYPES, BucketCap, Case, PlannedCase

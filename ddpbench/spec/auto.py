@@ -1,4 +1,4 @@
-"""Resolves `auto` and `all` on the devices at hand, `auto` also on a fabric that says how many ranks there are."""
+"""Resolve `auto` and `all` on the machine's devices; `auto` also on a fabric that fixes the number of ranks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _THREADS, _ALL = "threads_per_rank", "all"
 
 
 def resolve(experiment: Experiment, devices: Devices) -> Experiment:
-    """Return the experiment with `auto` replaced by what the machine has, so that it says what is run.
+    """Return the experiment with `auto` replaced by this machine's values, which are those that run.
 
-    World sizes become 1, 2, 4 ... up to the devices at hand. On a fabric whose nodes and ranks per node are given they
-    become 1 and what these make; `left_out` names those that do not fit. Device and backend become those the machine
-    has, and `all` threads as many as there are cores.
+    World sizes become 1, 2, 4 ... up to the number of devices. On a fabric with nodes and ranks per node
+    given, they become 1 and the product of the two; `left_out` names world sizes that do not fit. Device and
+    backend become those of the machine, and `all` threads the number of cores.
     """
     base, axes, exclude = experiment.base, dict(experiment.axes), experiment.exclude
-    automatic = "cpu" if experiment.emulates else devices.kind  # emulated links end in no GPU
+    automatic = "cpu" if experiment.emulates else devices.kind  # emulated links do not connect GPUs
     device = automatic if base.device == "auto" else base.device
     if "device" not in axes:
         base = base.model_copy(update={"device": device})
@@ -44,10 +44,11 @@ def without_all_threads(experiment: Experiment) -> Experiment:
 
 
 def _with_all_threads(experiment: Experiment, cores: int | None) -> Experiment:
-    """Return the experiment with `cores` threads for `all`, in `single` alone: other ranks would share its cores.
+    """Return the experiment with `cores` threads for `all`, in `single` alone: other ranks would share its
+    cores.
 
-    It has no such case where `cores` is None, where the experiment has that number of threads already, without
-    `single`, and where nothing but replays is trained, whose ranks sleep.
+    No such case is added if `cores` is None, if the experiment already has that number of threads, if it
+    lacks `single`, or if it trains only replays, whose ranks sleep.
     """
     given = experiment.axes.get(_THREADS, [])
     if _ALL not in given:
@@ -70,16 +71,16 @@ def _with_all_threads(experiment: Experiment, cores: int | None) -> Experiment:
 
 
 def _counted(values: Sequence[Any], count: int | None) -> list[Any]:
-    """Return numbers of threads with `count` in the place of `all`, or without it."""
+    """Return numbers of threads with `all` replaced by `count`, or left out if `count` is None."""
     if count is None:
         return [value for value in values if value != _ALL]
     return [count if value == _ALL else value for value in values]
 
 
 def left_out(experiment: Experiment) -> str:
-    """Return a sentence on the world sizes of `auto` that do not fit the fabric's layout; empty where all do.
+    """Return a sentence on the world sizes of `auto` that do not fit the fabric's layout; empty if all fit.
 
-    Beside an axis of nodes `auto` is one rank on each, and the sentence says so.
+    With an axis of nodes, `auto` means one rank per node, and the sentence says so.
     """
     fitting = _fitting(experiment)
     if not fitting or "auto" not in experiment.axes.get("world_size", []):
@@ -99,9 +100,11 @@ def left_out(experiment: Experiment) -> str:
 
 
 def _layouts(experiment: Experiment) -> list[tuple[int, int]]:
-    """Return the fabric's (nodes, ranks per node) where both are given; empty where one follows from the world size.
+    """Return the fabric's (nodes, ranks per node) if both are given; empty if one follows from the world
+    size.
 
-    `auto` beside an axis of nodes is one rank on each: every other world size has a layout that nobody asked for.
+    With an axis of nodes, `auto` means one rank per node: any other world size has a layout that nobody asked
+    for.
     """
     nodes, a_node = (_of_fabric(experiment, name) for name in ("nodes", "ranks_per_node"))
     if crossed_axis(experiment) == "fabric.nodes":
@@ -112,7 +115,7 @@ def _layouts(experiment: Experiment) -> list[tuple[int, int]]:
 
 
 def _of_fabric(experiment: Experiment, name: str) -> Sequence[Any]:
-    """Return the values that a setting of the fabric takes."""
+    """Return the values of one of the fabric's settings."""
     fabric = experiment.fabric
     values: Sequence[Any] = experiment.axes.get(
         f"fabric.{name}", [getattr(fabric, name) if fabric is not None else None]
@@ -121,13 +124,17 @@ def _of_fabric(experiment: Experiment, name: str) -> Sequence[Any]:
 
 
 def _fitting(experiment: Experiment) -> list[int]:
-    """Return the world sizes that some layout of the fabric has, and 1, the base case's; empty where none is given."""
+    """Return 1 (the base case) and the world sizes that fit a layout of the fabric; empty if no layout is
+    given.
+    """
     layouts = _layouts(experiment)
     return sorted({1, *(nodes * a_node for nodes, a_node in layouts)}) if layouts else []
 
 
 def _unfit_pairs(experiment: Experiment, sizes: Sequence[int]) -> list[dict[str, list[Any]]]:
-    """Rules that exclude each of these sizes from layouts that others have, where the fabric has several."""
+    """Return rules that exclude each of these sizes from the layouts it does not fit, if the fabric has
+    several.
+    """
     given = experiment.axes["world_size"]
     rules: list[dict[str, list[Any]]] = []
     if crossed_axis(experiment) == "nodes":
@@ -143,7 +150,7 @@ def _unfit_pairs(experiment: Experiment, sizes: Sequence[int]) -> list[dict[str,
 
 
 def _most_ranks(experiment: Experiment) -> int | None:
-    """Up to how many ranks `auto` goes on a fabric: as many as its largest layout has. None without one."""
+    """Return the largest world size of `auto` on a fabric: that of its largest layout. None without a layout."""
     nodes, a_node = (_of_fabric(experiment, name) for name in ("nodes", "ranks_per_node"))
     return max((n * (m or 1) for n in nodes for m in a_node if n is not None), default=None)
 

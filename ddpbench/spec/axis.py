@@ -1,4 +1,4 @@
-"""Declare with a field of `Case` its part in comparisons, its words and its column in `cases.csv`."""
+"""Declare, with a field of `Case`, its role in comparisons, its words and its column in `cases.csv`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KEY = "axis"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axis:
-    """A field's declaration; `word` and `always_shown` get its value."""
+    """Declaration of a field; `word` and `always_shown` are called with its value."""
 
     role: Role
     title: str
@@ -23,12 +23,13 @@ class Axis:
     meaning: str
     """Description of its column in `cases.csv`."""
     word: Callable[[Any], str]
-    """Words for the value in sentences and names of figures; empty where it goes without saying."""
+    """Words for the value in sentences and figure names; empty for the usual value, which needs no words."""
     decides: Collection[Decided]
-    """Quantities that are equal only at equal values: the course of the `loss`, the bytes of a model's `state`, a
-    rank's own `compute` time."""
+    """Quantities that are equal only at equal values: the course of the `loss`, the bytes of a model's
+    `state`, the `compute` time of one rank.
+    """
     always_shown: Callable[[Any], bool]
-    """Says of a value whether each number is shown with it, even where all cases share it."""
+    """Return True for values that accompany every number, even if all cases share them."""
 
 
 def axis(
@@ -41,7 +42,7 @@ def axis(
     decides: Collection[Decided] = (),
     always_shown: Callable[[Value], bool] = lambda value: False,
 ) -> Value:
-    """Return a field of a dataclass with this default, which has its `Axis`."""
+    """Return a dataclass field with this default and an `Axis` declared from the other arguments."""
     declared = Axis(
         role=role, title=title, meaning=meaning, word=word, decides=decides, always_shown=always_shown
     )
@@ -50,6 +51,6 @@ def axis(
 
 
 def axis_of(one: Any) -> Axis | None:
-    """Return what a field of a dataclass was declared with; None if that is only its type and default."""
+    """Return the `Axis` that a dataclass field was declared with; None if it has only a type and a default."""
     found: Axis | None = one.metadata.get(_KEY)
     return found

@@ -1,4 +1,6 @@
-"""Which buckets DDP makes of gradients: its own rule, so that equal bucket caps are found before anything is timed."""
+"""The buckets that DDP makes of gradients, computed by its rule: equal bucket caps are found before any
+timing.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,18 @@ from ddpbench.units import series_of
 
 MIB = 2**20
 FIRST_DEFAULT_MB, DEFAULT_MB = 1, 25
-"""DDP's own caps: of the first bucket, and of the others."""
+"""DDP's default caps: of the first bucket, and of the others."""
 _PARTS = (2, 4, 8, 16)
-"""Into about so many buckets caps that are worth trying cut the gradients."""
+"""Numbers of buckets to aim for: `caps_worth` suggests caps that cut the gradients into about that many."""
 _MOST_WORTH = 3
 
 
 def bucket_bytes(sizes: Sequence[int], cap: BucketCap, shrink: int = 1) -> tuple[int, ...]:
-    """Return the bytes of each bucket, of gradients of these bytes in the order in which they become ready.
+    """Return the bytes of each bucket for gradients of these sizes, given in the order in which they become
+    ready.
 
-    A bucket is closed by the gradient with which it reaches its cap (`compute_bucket_assignment_by_size` in torch's
-    reducer); `default` has a smaller cap for the first one. Caps are divided by `shrink`.
+    A bucket is closed by the gradient with which it reaches its cap (`compute_bucket_assignment_by_size` in
+    torch's reducer); `default` has a smaller cap for the first one. Caps are divided by `shrink`.
     """
     if cap == "default":
         caps = [FIRST_DEFAULT_MB * MIB // shrink, DEFAULT_MB * MIB // shrink]
@@ -39,7 +42,9 @@ def bucket_bytes(sizes: Sequence[int], cap: BucketCap, shrink: int = 1) -> tuple
 
 
 def caps_worth(sizes: Sequence[int], taken: Sequence[BucketCap], shrink: int = 1) -> tuple[float, ...]:
-    """Return caps in MiB that cut these gradients into other buckets than those taken do, the largest first."""
+    """Return caps in MiB that cut these gradients into buckets other than those of `taken`, the largest
+    first.
+    """
     known = {bucket_bytes(sizes, cap, shrink) for cap in taken}
     found: list[float] = []
     for parts in _PARTS:
@@ -59,7 +64,13 @@ def _rounded(value: float) -> float:
 def equal_words(
     workload: str, cap: BucketCap, stands_for: Sequence[BucketCap], worth: Sequence[float]
 ) -> str:
-    """`gpt:nano: bucket caps default and 1 MiB make the same buckets and are run once; caps that make others: ...`."""
+    """Return `gpt:nano: bucket caps default and 1 MiB make the same buckets and are run once; caps that make
+    others: ...`.
+    """
     caps = series_of([cap_words(one) for one in (cap, *stands_for)])
-    told = f"{workload}: bucket caps {caps} make the same buckets and are run once"
-    return f"{told}; caps that make others: {series_of([f'{one:g}' for one in worth])} MiB" if worth else told
+    sentence = f"{workload}: bucket caps {caps} make the same buckets and are run once"
+    return (
+        f"{sentence}; caps that make others: {series_of([f'{one:g}' for one in worth])} MiB"
+        if worth
+        else sentence
+    )

@@ -1,4 +1,4 @@
-"""One point of an experiment's matrix, with an id made from its contents; nothing of how it is run."""
+"""One point of an experiment's matrix, with an id made from its contents; nothing about how it is run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BucketSetting = Literal["default"] | Annotated[float, limits.BUCKET_CAP_MB, Unit
 BucketCap = BucketSetting | None
 Recovery = Literal["off", "uninterrupted", "exception", "SIGKILL", "SIGSTOP", "snapshot", "agent", "leave"]
 Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
-"""At most as long as in an experiment: figures and tables name a case at each of its numbers."""
+"""No longer than in an experiment: figures and tables repeat it with each of the case's numbers."""
 Precision = Literal["full", "bf16", "fp16"]
 DataSource = Literal["loader", "memory"]
 OWN_TYPES = "own"
@@ -30,12 +30,12 @@ OWN_TYPES = "own"
 BASE = "single"
 """The strategy of every base case."""
 ON_THIS_MACHINE = ("local", "spawn", "torchrun")
-"""Launchers of ranks on one machine. A strategy that insists on its own has that in their place."""
+"""Launchers of ranks on one machine. A strategy that requires its own launcher uses that instead."""
 OF_FRAMEWORKS = ("ray",)
-"""Launchers that a framework brings."""
+"""Launchers that come with a framework."""
 _NOTHING = object()
 _NOT_IN_ID = ("experiment", "strategy_traits")
-"""Fields that change nothing of what is trained: of what experiment it is, and what its strategy says of itself."""
+"""Fields that do not change what is trained: the experiment's name, and the traits that a strategy states."""
 _FOR_FILES = re.compile(r"[^A-Za-z0-9_]")
 _SWITCHES = {"static_graph": False, "find_unused_parameters": False}
 _OPTIONS_ADDED_LATER: dict[str, dict[str, Any]] = {
@@ -50,40 +50,41 @@ _OPTIONS_ADDED_LATER: dict[str, dict[str, Any]] = {
     "zero1": _SWITCHES,
     "post_local_sgd": _SWITCHES,
 }
-"""Likewise a strategy's options."""
+"""Options of strategies that were added later; at their defaults they are left out of the id as well."""
 _USUAL = {"ddp": ("all_reduce", "overlapped")}
-"""Of strategies that leave a choice of algorithm and schedule what they do unasked: it goes without saying."""
+"""Default algorithm and schedule of strategies that offer a choice: the words leave them out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """One configuration of a training job. Types and limits hold for plans on disk (`ddpbench.records.plan`).
+    """One configuration of a training job. Types and limits also hold for plans on disk
+    (`ddpbench.records.plan`).
 
-    `bucket_cap_mb` is in MiB as in DDP; `"default"` is DDP's own None (25 MiB after a first bucket of
-    1 MiB), None means that the strategy has no buckets. `local_batch` is samples per rank,
-    `global_batch` samples per step of the whole job. `options_json` holds the strategy's and
-    `workload_options_json` the workload's options, sorted, with defaults filled in. `replicate` tells
-    apart otherwise equal cases that are compared with each other on purpose (`ddpbench noise`).
+    `bucket_cap_mb` is in MiB as in DDP; `"default"` is DDP's own None (25 MiB after a first bucket of 1 MiB),
+    None means that the strategy has no buckets. `local_batch` is samples per rank, `global_batch` samples per
+    step of the whole job. `options_json` holds the strategy's and `workload_options_json` the workload's
+    options, sorted, with defaults filled in. `replicate` distinguishes otherwise equal cases that are
+    compared with each other on purpose (`ddpbench noise`).
 
-    `dtype` is that of parameters and gradients, `own` where a class's model keeps its types; `precision` other than
-    `full` runs forward and loss under
-    autocast to it. `data` says whether batches come through a DataLoader or lie ready on the device.
-    `evaluation` and `checkpoint` have a launch time them too, after its timed steps; checkpoints go to a
-    folder in `checkpoint_dir`, or in the launch's own where that is empty.
+    `dtype` is the type of parameters and gradients, `own` if a class's model keeps its types; a `precision`
+    other than `full` runs forward and loss under autocast to it. `data` says whether batches come through a
+    DataLoader or are in the device's memory. `evaluation` and `checkpoint` make a launch time these too,
+    after its timed steps; checkpoints go to a folder in `checkpoint_dir`, or, if that is empty, in the
+    launch's folder.
 
-    `fabric` names the emulated links its ranks talk over (`ddpbench.spec.fabric.Links`), nominal rates; empty:
-    the machine's own. `compute` says whether it trains (`real`), replays a measured profile or a `synthetic`
-    one. With `dilation` k computation and links are k times slower, and what is reported is divided by k;
-    with `shrink` m gradient bytes, bucket caps and links are all divided by m.
+    `fabric` names the emulated links between its ranks (`ddpbench.spec.fabric.Links`), with nominal rates;
+    empty for the machine's own links. `compute` says whether it trains (`real`), replays a measured profile
+    or a `synthetic` one. With `dilation` k, computation and links are k times slower, and reported times are
+    divided by k; with `shrink` m, gradient bytes, bucket caps and links are all divided by m.
 
-    `env_json` holds the environment variables that were asked for, sorted; an empty text is one that is not set.
+    `env_json` holds the requested environment variables, sorted; an empty text stands for one that is unset.
 
-    `recovery` says what fails in the training with snapshots that a launch makes too, one every `snapshot_every`
-    steps; `off`: it makes none. Its ranks are shared by so many `agents` of torchrun, and wait `collective_timeout`
-    seconds for each other.
+    `recovery` names what fails in a training with snapshots that each launch runs in addition, with a
+    snapshot every `snapshot_every` steps; `off` for no such training. Its ranks are divided among `agents`
+    agents of torchrun, and wait `collective_timeout` seconds for each other.
 
-    `strategy` may be an import path such as `mine.py:TopK`; what that class says of itself is in `strategy_traits`
-    (`ddpbench.spec.stated.StatedTraits`), empty for strategies of ddpbench.
+    `strategy` may be an import path such as `mine.py:TopK`; `strategy_traits` holds the traits that this
+    class states (`ddpbench.spec.stated.StatedTraits`), and is empty for strategies of ddpbench.
     """
 
     experiment: Text = ""
@@ -231,7 +232,7 @@ class Case:
 
     @property
     def case_id(self) -> str:
-        """A short readable name with a digest of every field that tells what is trained and how."""
+        """Return a short readable name with a digest of every field that determines what is trained and how."""
         contents = self._contents()
         for name in _NOT_IN_ID:
             del contents[name]
@@ -251,7 +252,7 @@ class Case:
         return "-".join([*parts, digest])
 
     def too_few(self, samples: int) -> str:
-        """Return why a dataset of so many samples is not enough for a step; empty where it is."""
+        """Return why a dataset of that many samples is too small for a step; empty if it is not."""
         if samples >= self.global_batch:
             return ""
         return (
@@ -260,17 +261,19 @@ class Case:
         )
 
     def _contents(self) -> dict[str, Any]:
-        """Return its fields, all of them plain values; `asdict` copies them deeply, which a thousand cases feel."""
+        """Return the fields, all of them plain values. `asdict` would copy them deeply: too slow for a
+        thousand cases.
+        """
         return {name: getattr(self, name) for name in self.__slots__}
 
     @property
     def strategy_name(self) -> str:
-        """The strategy's name; of one from a user's own file the class alone."""
+        """Return the strategy's name; for one from a user's file, only the class name."""
         return short_name(self.strategy)
 
     @property
     def label(self) -> str:
-        """A few words for a progress line: strategy, world size, bucket cap."""
+        """Return a few words for a progress line: strategy, world size, bucket cap."""
         words = [self.strategy_name, f"{self.world_size} rank{'s' if self.world_size != 1 else ''}"]
         words[1:1] = self.chosen
         if self.bucket_cap_mb is not None:
@@ -298,59 +301,62 @@ class Case:
 
     @property
     def times_transfers(self) -> bool:
-        """Whether the backend lets the end of a transfer be timed.
+        """Return whether the backend lets the end of a transfer be timed.
 
-        gloo takes GPU memory through the host's, by threads and streams of its own, and tells neither.
+        gloo moves GPU memory through the host's, with its own threads and streams, and reports the end of
+        neither.
         """
         return not (self.backend == "gloo" and self.device == "cuda")
 
     @property
     def known_algorithm(self) -> str:
-        """The algorithm by which bytes and times are foretold; empty for a user's own, and where the backend chooses.
+        """Return the algorithm by which bytes and times are predicted; empty for a user's own, or if the
+        backend chooses.
 
-        gloo's all-reduce is a ring at every size; MPI, NCCL and UCC choose by size and by how ranks stand.
+        gloo's all-reduce is a ring at every size; MPI, NCCL and UCC choose by message size and by the layout
+        of ranks.
         """
         chooses = self.algorithm == "all_reduce" and self.backend != "gloo"
         return "" if chooses or is_import_path(self.algorithm) else self.algorithm
 
     @property
     def chosen(self) -> list[str]:
-        """What was chosen of algorithm and schedule, in words, where it is not what the strategy does unasked."""
+        """Return words for the algorithm and schedule if they differ from the strategy's defaults."""
         usual = _USUAL.get(self.strategy)
         asked = zip((short_name(self.algorithm), self.schedule), usual, strict=True) if usual else ()
         return [word.replace("_", " ") for word, own in asked if word not in ("", own)]
 
     @property
     def options(self) -> dict[str, Any]:
-        """The strategy's options as a dictionary."""
+        """Return the strategy's options as a dictionary."""
         loaded: dict[str, Any] = json.loads(self.options_json)
         return loaded
 
     @property
     def workload_with_options(self) -> str:
-        """The workload's name, with its options where it has some: two with others are two models."""
+        """Return the workload's name, with its options if it has any: other options make another model."""
         given = self.workload_options_json
         return self.workload if given == "{}" else f"{self.workload} {given}"
 
     @property
     def workload_options(self) -> dict[str, Any]:
-        """The workload's options as a dictionary."""
+        """Return the workload's options as a dictionary."""
         loaded: dict[str, Any] = json.loads(self.workload_options_json)
         return loaded
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment variables as a dictionary."""
+        """Return the environment variables as a dictionary."""
         loaded: dict[str, str] = json.loads(self.env_json)
         return loaded
 
     def baseline(self) -> Case:
         """Return the base case of this case's speed-up: `single` at world size 1.
 
-        The same workload, dtype, threads per rank, device, launcher, and variables but those of transports; the same
-        local batch under weak scaling and the same global batch under strong scaling (Hoefler & Belli, SC'15, rule 1:
-        state the base case). The launcher too because the same step takes a few percent longer or shorter by how its
-        process was started.
+        It has the same workload, dtype, threads per rank, device, launcher, and variables except those of
+        transports; the same local batch under weak scaling and the same global batch under strong scaling
+        (Hoefler & Belli, SC'15, rule 1: state the base case). The launcher is the same because the way a
+        process was started changes its step time by a few percent.
         """
         batch = self.local_batch if self.scaling == "weak" else self.global_batch
         return replace(
@@ -376,39 +382,47 @@ class Case:
 
     @property
     def proof_key(self) -> str:
-        """Cases of one key train alike: how fast their links are, and by how much time is dilated, is no part of it."""
+        """Return a key that is equal for cases that train alike; link rates and time dilation are not part of
+        it.
+        """
         alike = replace(self, recovery="off", **UNUSED_RECOVERY) if self.recovery != "off" else self
         return replace(alike, fabric="links", dilation=1.0).case_id if self.fabric else alike.case_id
 
     def to_json(self) -> dict[str, Any]:
-        """Return the case as a JSON object, its id included for the reader's convenience."""
+        """Return the case as a JSON object, with its id for the reader's convenience."""
         return {"case_id": self.case_id, **self._contents()}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Case:
-        """Return the case back from `to_json`; unknown keys are ignored, so that old code reads new plans."""
+        """Return the case from `to_json`'s object; unknown keys are ignored, so that old code can read new
+        plans.
+        """
         return cls(**{name: data[name] for name in cls.__slots__ if name in data})
 
 
 _DEFAULTS: dict[str, Any] = {one.name: one.default for one in fields(Case)}
 UNUSED_RECOVERY = {name: _DEFAULTS[name] for name in ("snapshot_every", "agents", "collective_timeout")}
-"""Settings of a case without recovery, which override requested ones: it has neither snapshots nor failures."""
+"""Settings of a case without recovery, which replace requested ones: it has no snapshots and no failures."""
 _COMPARED = [one.name for one in fields(Case) if one.compare]
 _ADDED_LATER = _COMPARED[_COMPARED.index("replicate") + 1 :]
-"""Fields that cases once lacked: at their defaults they are left out of the id, so that old runs keep theirs."""
+"""Fields that early versions lacked: at their defaults they are left out of the id, so that old runs keep
+theirs.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedCase:
-    """A case of the matrix, and why it will not run if it will not."""
+    """A case of the matrix, with the reason if it will not run."""
 
     case: Case
     skip_reason: str | None = None
     added_as_baseline: bool = False
     oversubscribed: bool = False
     stands_for: tuple[BucketCap, ...] = ()
-    """Other bucket caps that were asked for and make the same buckets, MiB: they are not run."""
+    """Other requested bucket caps that make the same buckets, MiB: they are not run."""
     caps_worth: tuple[float, ...] = ()
-    """Where it stands for others: caps that make other buckets of its gradients, MiB."""
+    """If it stands for others: caps that cut its gradients into other buckets, MiB."""
     combinations: Sequence[Mapping[str, Any]] = field(default=(), compare=False, repr=False)
-    """The combinations of settings that it was made of, where claims select by them; a plan on disk has them not."""
+    """Combinations of settings that it was made from, by which claims select cases; a plan on disk lacks
+    them.
+    """

@@ -1,8 +1,8 @@
-"""Claims that an experiment is to decide: what the file says, and the pairs of cases that each is decided by.
+"""Claims that an experiment is to decide: the file's wording, and the pairs of cases that decide each claim.
 
-A claim holds two selections against each other. Two cases are a pair if they are of one combination of the axes but
-for the keys that both selections name; a key that only one of them names holds for both. Verdicts are given by
-`ddpbench.analysis.findings.claims`.
+A claim compares two selections of cases. Two cases are a pair if their combinations of the axes are equal
+except for the keys that both selections name; a key that only one of them names applies to both. Verdicts are
+given by `ddpbench.analysis.findings.claims`.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from ddpbench.spec.case import PlannedCase
 
 MOST_WORDS = 12
-"""Of a claim: its finding is one sentence with the verdict and the numbers."""
+"""Most words of a claim: its finding is one sentence with the verdict and the numbers."""
 SIDES = ("faster", "than", "cases", "as_fast_as")
 Of = Literal["throughput", "step time"]
 Kind = Literal["faster", "as fast"]
 _CLOSEST = 60
-"""Combinations of either side that are looked at to say what keeps them from being pairs."""
+"""Combinations of either side that are searched for what keeps them from being pairs."""
 
 
 def _few_words(text: str) -> str:
     bare = text.strip().rstrip(".")
     if not 0 < len(bare.split()) <= MOST_WORDS or "\n" in bare:
         raise ValueError(f"must be one line of 1 to {MOST_WORDS} words")
-    if ";" in bare or bare.endswith("?"):  # sentences say that it holds, and join it with others
+    if ";" in bare or bare.endswith("?"):  # sentences state that it holds, and join it with others
         raise ValueError("must be one statement, without a semicolon or a question mark")
     return bare
 
@@ -60,7 +60,7 @@ _PER_CENT = Unit("1", type="number or percentage")
 _Selection = dict[str, list[Any]]
 _Number = Annotated[int, limits.CLAIM_NUMBER, Unit("1")]
 VERDICTS = ("holds in part", "holds", "does not hold", "cannot tell", "no run kept")
-"""Starts of the verdict of an earlier run; the longer of two that begin alike comes first."""
+"""Beginnings of an earlier run's verdict; of two that begin alike, the longer comes first."""
 
 
 class Earlier(BaseModel, extra="forbid", frozen=True):
@@ -118,20 +118,22 @@ class Claim(BaseModel, extra="forbid", frozen=True):
 
     @property
     def sides(self) -> tuple[tuple[str, _Selection], tuple[str, _Selection]]:
-        """The two selections by their keys: what the claim is about, and what that is held against."""
+        """Return the two selections by their keys: the side that the claim is about, and the side it is
+        compared with.
+        """
         if self.faster is not None:
             return ("faster", self.faster), ("than", self.than or {})
         return ("cases", self.cases or {}), ("as_fast_as", self.as_fast_as or {})
 
 
 def misformed(claim: Mapping[str, Any], path: str) -> list[Problem]:
-    """Return what of a claim's keys is missing, or does not go together with the others."""
-    told: list[tuple[str, str]] = []
+    """Return problems for a claim's keys that are missing, or that do not go together with the others."""
+    problems: list[tuple[str, str]] = []
     if "says" not in claim:
-        told.append(("says", f"is missing: say in {MOST_WORDS} words or fewer what is claimed"))
+        problems.append(("says", f"is missing: say in {MOST_WORDS} words or fewer what is claimed"))
     ordered, equal = [key for key in ("faster", "than") if key in claim], ["cases", "as_fast_as"]
     if ordered:
-        told += [
+        problems += [
             (
                 key,
                 "belongs to a claim of equality, with cases and as_fast_as: leave it out, or faster and than",
@@ -139,27 +141,32 @@ def misformed(claim: Mapping[str, Any], path: str) -> list[Problem]:
             for key in (*equal, "within")
             if key in claim
         ]
-        told += [(key, "is missing: which cases it is held against") for key in ("than",) if key not in claim]
-        told += [(key, "is missing: which cases are faster") for key in ("faster",) if key not in claim]
+        problems += [
+            (key, "is missing: which cases it is compared with") for key in ("than",) if key not in claim
+        ]
+        problems += [(key, "is missing: which cases are faster") for key in ("faster",) if key not in claim]
     elif any(key in claim for key in equal):
-        told += [
+        problems += [
             (key, "is missing: a claim of equality needs cases, as_fast_as and within")
             for key in equal
             if key not in claim
         ]
         if "within" not in claim:
-            told.append(("within", 'is missing: up to which difference they are as fast, such as "3 %"'))
+            problems.append(("within", 'is missing: up to which difference they are as fast, such as "3 %"'))
         if "by" in claim:
-            told.append(("by", "belongs to faster and than; a claim of equality has within"))
+            problems.append(("by", "belongs to faster and than; a claim of equality has within"))
     else:
-        told.append(
-            ("", "needs faster and than, or cases, as_fast_as and within: which cases are held against which")
+        problems.append(
+            (
+                "",
+                "needs faster and than, or cases, as_fast_as and within: which cases are compared with which",
+            )
         )
-    return [Problem(path=f"{path}.{key}" if key else path, message=message) for key, message in told]
+    return [Problem(path=f"{path}.{key}" if key else path, message=message) for key, message in problems]
 
 
 def numbered_twice(claims: Sequence[Any]) -> Iterator[Problem]:
-    """Yield a problem for each claim whose number an earlier one of the file has."""
+    """Yield a problem for each claim whose number an earlier claim of the file has."""
     first: dict[int, int] = {}
     for index, claim in enumerate(claims):
         number = claim.get("number") if isinstance(claim, Mapping) else None
@@ -186,18 +193,18 @@ class Past:
 
     @property
     def head(self) -> str:
-        """The verdict without its numbers."""
+        """Return the verdict without its numbers."""
         return self.verdict.partition(":")[0]
 
     @property
     def numbers(self) -> str:
-        """The numbers of the verdict; empty for a verdict without numbers."""
+        """Return the numbers of the verdict; empty for a verdict without numbers."""
         return self.verdict.partition(": ")[2]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgedAgain(Past):
-    """The verdict that a run's own records had by earlier rules."""
+    """The verdict that earlier rules gave on a run's own records."""
 
 
 def past(history: Sequence[Earlier]) -> tuple[Past, ...]:
@@ -216,27 +223,27 @@ class PlannedClaim:
     source: str = ""
     kind: Kind
     margin: float = 0.0
-    """Of `faster` how much at least, of `as fast` how much at most, as a fraction of a step's time."""
+    """Least lead for `faster`, largest difference for `as fast`, as a fraction of a step's time."""
     of: Of = "throughput"
     pairs: tuple[tuple[str, str], ...]
-    """Ids of cases: the one that the claim is about first, then the one that it is held against."""
+    """Ids of cases: first the one that the claim is about, then the one that it is compared with."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Matched:
-    """The pairs of a claim, and how the two sides came to them."""
+    """The pairs of a claim, and the combinations that each side selected."""
 
     pairs: tuple[tuple[str, str], ...]
     sides: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]
-    """The combinations that each side selects."""
+    """Combinations that each side selects."""
     same: bool
-    """Some combinations are partners, and are one case."""
+    """True if partners among the combinations are one and the same case."""
 
 
 def planned_claims(
     claims: Sequence[Claim], axes: Collection[str], entries: Sequence[PlannedCase]
 ) -> tuple[PlannedClaim, ...]:
-    """Return the claims with their pairs among these cases, of which there may be none."""
+    """Return the claims with their pairs among these cases; a claim may have no pairs."""
     return tuple(
         PlannedClaim(
             says=claim.says,
@@ -255,7 +262,7 @@ def planned_claims(
 def undecidable(
     claims: Sequence[Claim], axes: Collection[str], entries: Sequence[PlannedCase]
 ) -> Iterator[Problem]:
-    """Yield what keeps claims from being decided by these cases, whatever is measured."""
+    """Yield a problem for each claim that no measurement of these cases can decide."""
     batches = {entry.case.case_id: entry.case.global_batch for entry in entries}
     every = [setting for entry in entries for setting in entry.combinations]
     for index, claim in enumerate(claims):
@@ -285,7 +292,7 @@ def undecidable(
 
 
 def selects(selection: Mapping[str, Sequence[Any]], setting: Mapping[str, Any]) -> bool:
-    """Return whether a combination of settings has one of the listed values of each key."""
+    """Return whether a combination of settings has one of the listed values for each key."""
     return all(key in setting and setting[key] in values for key, values in selection.items())
 
 
@@ -312,7 +319,7 @@ def _matched(claim: Claim, axes: Collection[str], entries: Sequence[PlannedCase]
 
 
 def _rest(setting: Mapping[str, Any], axes: Collection[str], free: Collection[str]) -> str:
-    """Return what two combinations must have in common: all axes but the free ones. Values may be lists."""
+    """Return what two combinations must have in common: all axes except the free ones. Values may be lists."""
     return repr([setting.get(axis) for axis in axes if axis not in free])
 
 

@@ -1,4 +1,4 @@
-"""World sizes beside numbers of nodes, where both are axes: the one rule on which of their pairs may be cases."""
+"""World sizes crossed with numbers of nodes, if both are axes: the one rule on which pairs may be cases."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ddpbench.spec.settings import Experiment
 from ddpbench.units import counted
 
 Pair = tuple[int, int]
-"""Ranks, and the nodes to lay them on."""
+"""World size, and the number of nodes it is laid out on."""
 
 
 def crossed_axis(experiment: Experiment) -> str:
-    """Return the axis of nodes that an axis of world sizes is multiplied with; empty where there are not both.
+    """Return the axis of nodes that an axis of world sizes is multiplied with; empty unless there are both.
 
     On a fabric whose ranks per node are given, nodes decide the world size: nothing is multiplied.
     """
@@ -28,14 +28,14 @@ def crossed_axis(experiment: Experiment) -> str:
 
 
 def fits(ranks: int, nodes: int) -> bool:
-    """Return whether each node gets as many ranks; one rank, the base case's, is on one of them."""
+    """Return whether each node gets equally many ranks; a single rank, the base case's, always fits."""
     return ranks == 1 or ranks % nodes == 0
 
 
 def misfits(experiment: Experiment, pairs: Iterable[Pair]) -> Iterable[Problem]:
-    """Yield why these pairs of a crossing cannot be meant, if some do not fit.
+    """Yield a problem for pairs of a crossing that do not fit.
 
-    A fabric would put ranks that are fewer than its nodes on as many nodes as there are ranks: cases that are there
+    A fabric would reduce its nodes to the number of ranks if ranks are fewer: that gives cases that exist
     already, or that nobody asked for.
     """
     axis = crossed_axis(experiment)
@@ -55,7 +55,7 @@ def misfits(experiment: Experiment, pairs: Iterable[Pair]) -> Iterable[Problem]:
 
 
 def crossed_words(experiment: Experiment, pairs: Collection[Pair]) -> str:
-    """Return a sentence on the layouts that two axes make of some world sizes; empty where each has one."""
+    """Return a sentence on world sizes that two axes give several layouts; empty if each has one layout."""
     axis = crossed_axis(experiment)
     nodes_of: dict[int, list[int]] = {}
     for ranks, nodes in dict.fromkeys(pairs):
@@ -63,10 +63,10 @@ def crossed_words(experiment: Experiment, pairs: Collection[Pair]) -> str:
             nodes_of.setdefault(ranks, []).append(nodes)
     if not axis or all(len(nodes) == 1 for nodes in nodes_of.values()):
         return ""
-    told = "; ".join(f"{ranks} ranks on {_listed(nodes)}" for ranks, nodes in nodes_of.items())
+    layouts = "; ".join(f"{ranks} ranks on {_listed(nodes)}" for ranks, nodes in nodes_of.items())
     count = sum(map(len, nodes_of.values()))
     one_each = "; without axes.world_size each node has one rank" if "." in axis else ""
-    return f"axes.world_size and axes.{_quoted(axis)} are multiplied, {count} layouts: {told}{one_each}"
+    return f"axes.world_size and axes.{_quoted(axis)} are multiplied, {count} layouts: {layouts}{one_each}"
 
 
 def _quoted(axis: str) -> str:

@@ -1,4 +1,4 @@
-"""In which settings two experiments differ."""
+"""The settings in which two experiments differ."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from ddpbench.texts import shortened
 from ddpbench.units import counted
 
 _MOST_SETTINGS = 3
-"""That are named; more are counted."""
+"""Number of settings that are named; further ones are counted."""
 
 
 SEED = "budget.seed"
-"""The seed of the order of launches, which each run draws unless it is given."""
+"""Seed of the order of launches, which each run draws unless it is given."""
 
 
 def settings_apart(
     before: str, now: str, *, words: tuple[str, str] = ("there", "here"), ignored: Container[str] = ()
 ) -> str:
-    """Return the settings in which two experiments differ, each a text of TOML: `budget.total: 60.0 there, 90.0 here`.
+    """Return the settings in which two experiments differ, each as TOML: `budget.total: 60.0 there, 90.0
+    here`.
 
-    Of many settings the first ones are named. Empty where they differ in nothing, or in `ignored` settings alone, and
-    where one of the texts is missing or cannot be read.
+    Of many settings only the first are named. Empty if they do not differ, if they differ only in `ignored`
+    settings, or if one of the texts is missing or cannot be read.
     """
     if not before or not now:
         return ""
@@ -35,7 +36,7 @@ def settings_apart(
     names = [
         name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name) and name not in ignored
     ]
-    names.sort(key=lambda name: name == "name")  # which follows from the file's
+    names.sort(key=lambda name: name == "name")  # it follows from the file's name
     found = [
         f"{name}: {_value_in(old, name)} {words[0]}, {_value_in(new, name)} {words[1]}"
         for name in names[:_MOST_SETTINGS]

@@ -1,4 +1,4 @@
-"""TOML that others wrote: how large, how deep and of what texts it may be. Nothing here knows what its keys mean."""
+"""Limits of TOML from users: its size, its depth and its texts. Nothing here knows what its keys mean."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ddpbench.errors import Problem
 from ddpbench.texts import MOST_TOML_BYTES, TOO_LARGE_TOML, shortened, unprintable, whole_number, why_not_read
 
 MAX_BYTES = MOST_TOML_BYTES
-"""Of an experiment's file."""
+"""Largest size of an experiment's file."""
 MAX_DEPTH = 12
-"""Tables and arrays in one another; an experiment needs four."""
+"""Deepest nesting of tables and arrays; an experiment needs four levels."""
 MAX_KEYS = 1_000
-"""Of one table, and tables of one array."""
+"""Most keys of one table, and most tables of one array."""
 MAX_CHARACTERS = 4_096
-"""Of one text, as many as a path may have."""
+"""Most characters of one text: as many as a path may have."""
 _LONG_NUMBER = re.compile(r"(?<![\w.+-])[+-]?[0-9][0-9_]{400,}(?![\w.])")
 _BITS = 64
-"""Of a whole number in TOML."""
+"""Bits of a whole number in TOML."""
 
 
 class TooMuchError(ValueError):
-    """A document that is not read whole; the sentence says why."""
+    """A document that is too large to be read; the message says why."""
 
 
 def read_text(path: Path) -> str:
@@ -34,7 +34,7 @@ def read_text(path: Path) -> str:
 
     Raises:
         OSError: it cannot be read.
-        UnicodeDecodeError: it is no UTF-8 text.
+        UnicodeDecodeError: it is not UTF-8 text.
         TooMuchError: it is too large.
     """
     with path.open("rb") as file:
@@ -47,8 +47,8 @@ def read_text(path: Path) -> str:
 def parse(text: str) -> dict[str, Any]:
     """Return the tables of a TOML text, which may be nested deeper than `odd_parts` allows.
 
-    Whole numbers of more digits than Python converts become others of about as many, so that whoever knows the key can
-    say what it may be.
+    Whole numbers with more digits than Python converts are replaced by others of about that many digits: the
+    caller that knows the key reports its limits.
 
     Raises:
         tomllib.TOMLDecodeError: it is not valid TOML.
@@ -57,7 +57,7 @@ def parse(text: str) -> dict[str, Any]:
     if why := why_not_read(text):
         raise TooMuchError(why)
     try:
-        return _loads(text.removeprefix("\ufeff"))  # as some editors begin a file
+        return _loads(text.removeprefix("\ufeff"))  # a byte order mark, written by some editors
     except RecursionError:
         raise TooMuchError(_too_deep()) from None
 
@@ -84,7 +84,7 @@ def _too_deep() -> str:
 
 
 def too_deep(data: object) -> bool:
-    """Return whether more tables and arrays are nested in one another than an experiment may have."""
+    """Return whether tables and arrays are nested more deeply than an experiment allows."""
     depth, level = 0, [data]
     while level := [value for value in level if isinstance(value, dict | list)]:
         depth += 1
@@ -95,7 +95,9 @@ def too_deep(data: object) -> bool:
 
 
 def odd_parts(data: dict[str, Any]) -> list[Problem]:
-    """Return what no experiment has, whatever its keys mean: too much nesting, too many keys, texts not to be shown."""
+    """Return problems that are wrong under any key: too much nesting, too many keys, texts that cannot be
+    shown.
+    """
     if too_deep(data):
         return [Problem(path="", message=_too_deep())]
     return list(_odd_parts(data, ""))
@@ -129,7 +131,7 @@ def _odd_text(text: str) -> str:
 
 
 def huge_numbers(data: object, path: str = "") -> Iterator[Problem]:
-    """Yield the whole numbers that TOML has no room for, for keys whose limits nobody knows."""
+    """Yield problems for whole numbers beyond TOML's range, under keys whose limits are not known."""
     if isinstance(data, dict):
         for key, value in data.items():
             yield from huge_numbers(value, f"{path}.{key}" if path else key)
@@ -143,7 +145,7 @@ def huge_numbers(data: object, path: str = "") -> Iterator[Problem]:
 
 
 def stated_scope(text: str) -> str:
-    """Return the `scope` of an experiment's text; empty where it is not set, or the text cannot be read."""
+    """Return the `scope` of an experiment's text; empty if it is not set, or if the text cannot be read."""
     try:
         found = parse(text).get("scope")
     except ValueError:

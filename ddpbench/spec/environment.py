@@ -1,7 +1,8 @@
-"""Environment variables of ranks as settings: which an experiment may set, and which names were probably misspelt.
+"""Environment variables of ranks as settings: those an experiment may set, and names that are probably
+misspelt.
 
-`[env]` sets them for all cases, an axis `env.NAME` varies one. They are set before a rank imports anything. An empty
-text stands for a variable that is not set, whatever the shell has.
+`[env]` sets them for all cases, an axis `env.NAME` varies one. They are set before a rank imports anything.
+An empty text leaves a variable unset, regardless of its value in the shell.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 
 UNSET = ""
 NONE = "{}"
-"""No variables, as a case holds them."""
+"""No variables, in the form that a case holds."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _WHOSE = {
     **dict.fromkeys(
@@ -40,22 +41,22 @@ _WHOSE_PREFIXES = {
     "PMI_": "it tells an MPI who its ranks are, which ddpbench does: leave it out",
 }
 OF_FABRICS = ("GLOO_SOCKET_IFNAME", "UCX_NET_DEVICES", "UCX_TLS")
-"""What decides which interfaces are used: a fabric sets it itself."""
+"""Variables that decide which network interfaces are used: a fabric sets them itself."""
 _TRANSPORT = (
     *("NCCL_", "TORCH_NCCL_", "RCCL_", "GLOO_", "TORCH_GLOO_", "UCC_", "UCX_", "FI_"),
     *("OMPI_", "PRTE_", "PMIX_", "MPICH_", "MPIR_", "I_MPI_", "MV2_"),
 )
-"""What begins so is read by libraries that move data, and means nothing where none is moved."""
+"""Prefixes of variables that only data-moving libraries read: without data to move they have no effect."""
 _READ = ("NCCL_", "GLOO_", "TORCH_")
-"""Whose names are known well enough to tell a misspelt one."""
+"""Prefixes of which all names are known, so that a misspelt one is recognized."""
 _CLOSE = 0.87
-"""From this likeness on a name is taken for another one misspelt."""
+"""Similarity from which a name is considered a misspelling of another one."""
 
 
 def refused(name: str) -> str:
-    """Return why an experiment cannot set this variable; empty where it can."""
+    """Return why an experiment cannot set this variable; empty if it can."""
     if not _NAME.fullmatch(name):
-        return "is no name of a variable: letters, digits and _, no digit first, 100 at most"
+        return "is not a valid name of a variable: use at most 100 letters, digits and _, and no digit first"
     why = _WHOSE.get(name) or next(
         (reason for prefix, reason in _WHOSE_PREFIXES.items() if name.startswith(prefix)), ""
     )
@@ -63,34 +64,34 @@ def refused(name: str) -> str:
 
 
 def moves_data(name: str) -> bool:
-    """Return whether a variable is read by what moves data between ranks, and by nothing else."""
+    """Return whether a variable is read only by libraries that move data between ranks."""
     return name.startswith(_TRANSPORT)
 
 
 def meant(name: str) -> str:
-    """Return the variable that was probably meant by one that no library is known to read; empty where it is none."""
+    """Return the variable that was probably meant by a name that no library reads; empty if there is none."""
     if not name.startswith(_READ) or name in KNOWN:
         return ""
     return next(iter(difflib.get_close_matches(name, KNOWN, n=1, cutoff=_CLOSE)), "")
 
 
 def to_json(variables: Mapping[str, str]) -> str:
-    """Return variables as a case holds them: sorted, `{}` without any."""
+    """Return variables as a case holds them: sorted, `{}` if there are none."""
     return json.dumps(dict(variables), sort_keys=True)
 
 
 def words(name: str, value: str) -> str:
-    """Return one as a person reads it: `NCCL_ALGO=Ring`, or `NCCL_ALGO unset`."""
+    """Return a variable in words: `NCCL_ALGO=Ring`, or `NCCL_ALGO unset`."""
     return f"{name}={value}" if value != UNSET else f"{name} unset"
 
 
 def without_transport(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return those that may change more than how data are moved."""
+    """Return the variables that affect more than how data are moved."""
     return {name: value for name, value in variables.items() if not moves_data(name)}
 
 
 def own_json(text: str) -> str:
-    """Return the same of variables as a case holds them."""
+    """Return `without_transport` for variables as a case holds them."""
     return text if text == NONE else to_json(without_transport(json.loads(text)))
 
 
@@ -100,7 +101,8 @@ def _names(prefix: str, text: str) -> list[str]:
 
 KNOWN = frozenset(
     [
-        # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html, and those that older releases read
+        # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html, and variables that older
+        # releases read
         *_names(
             "NCCL_",
             """
@@ -126,7 +128,7 @@ KNOWN = frozenset(
             WORK_FIFO_BYTES WORK_FIFO_DEPTH
             """,
         ),
-        # what torch 2.13 reads, by its libraries and sources
+        # variables that torch 2.13 reads, by its libraries and sources
         *_names(
             "GLOO_",
             """
@@ -170,4 +172,4 @@ KNOWN = frozenset(
         ),
     ]
 )
-"""Variables that libraries read, of those whose names are looked at."""
+"""Names that libraries read, under the prefixes that are checked for misspellings."""

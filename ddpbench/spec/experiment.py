@@ -1,6 +1,6 @@
-"""An experiment from its TOML text: the question, the matrix of cases and the budget.
+"""Build an experiment from its TOML text: the question, the matrix of cases and the budget.
 
-Every problem is reported at once, each with its path, the value given and the nearest known name. Names of
+All problems are reported at once, each with its path, the value given and the nearest known name. Names of
 strategies and workloads are checked against a catalog that is passed in; nothing here starts or reads
 anything but the TOML file.
 """
@@ -39,14 +39,14 @@ from ddpbench.units import series_of
 
 _TOP_LEVEL = tuple(Experiment.model_fields)
 _ABOUT_THE_SWEEP = {"name", "question", "budget", "claims"}
-"""Sections that change no case."""
+"""Sections that do not change the cases."""
 _NAMED = (
     "must be letters, digits, and . _ - after the first, 100 at most: files and folders are named after it"
 )
 _WITH_AXES = ("base", "fabric", "options.")
-"""Beginnings of the paths of sections whose settings may be axes."""
+"""Prefixes of the paths of sections whose settings may be axes."""
 _MOST_NAMED = 3
-"""Names that a problem of several lists."""
+"""Most names that one problem lists."""
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -56,13 +56,14 @@ def load_experiment(
     overrides: Sequence[str] = (),
     on_note: Callable[[str], None] = lambda _: None,
 ) -> Experiment:
-    """Reads and validates an experiment file, after applying `--set` style overrides (`base.local_batch=16`).
+    """Read and validate an experiment file, after applying `--set` style overrides (`base.local_batch=16`).
 
-    `on_note` hears of every axis that an override replaces, and of variables that look misspelt, a sentence each.
+    `on_note` is called with one sentence for each axis that an override replaces, and for each variable that
+    looks misspelt.
 
     Raises:
-        ExperimentError: the file cannot be read, is not TOML, or asks for something unknown; all problems
-            at once.
+        ExperimentError: the file cannot be read, is not TOML, or asks for something unknown; all problems at
+        once.
     """
     try:
         text = documents.read_text(path)
@@ -88,9 +89,9 @@ def parse_experiment(
     overrides: Sequence[str] = (),
     on_note: Callable[[str], None] = lambda _: None,
 ) -> Experiment:
-    """Validates an experiment's TOML text. `name` is used where the text has no `name` of its own.
+    """Validate an experiment's TOML text. `name` is used if the text does not set `name`.
 
-    An override of `base.X` replaces an axis X of the text: `on_note` hears of it in a sentence.
+    An override of `base.X` replaces an axis X of the text: `on_note` is called with a sentence that says so.
 
     Raises:
         ExperimentError: with every problem found.
@@ -98,11 +99,11 @@ def parse_experiment(
     data, problems = _parsed(text, source), list[Problem]()
     before = sets.owner_names(data)
     settings = sets.apply(data, overrides, catalog, problems)
-    if odd := documents.odd_parts(data):  # before anything is made of them
+    if odd := documents.odd_parts(data):  # before the document is used at all
         raise ExperimentError(source, [*problems, *odd])
     changed = {keys[0] for keys in settings if keys}
     if "scope" not in changed and changed - _ABOUT_THE_SWEEP:
-        data.pop("scope", None)  # it was said of other cases
+        data.pop("scope", None)  # it was written for other cases
     for sentence in sets.reconcile(data, settings, before):
         on_note(sentence)
     data.setdefault("name", re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip("._-") or "experiment")
@@ -170,7 +171,7 @@ def _check_rounds(experiment: Experiment, source: str) -> None:
 
 
 def _with_dtype(experiment: Experiment, catalog: Catalog) -> Experiment:
-    """Return the experiment with float32 for the default type where no workload is a user's own class."""
+    """Return the experiment with float32 as the default type if no workload is a user's own class."""
     names = experiment.axes.get("workload", [experiment.base.workload])
     if experiment.base.dtype != "default" or any(catalog.workload(name).own for name in names):
         return experiment
@@ -215,7 +216,9 @@ def _section(model: type[_Model], data: object, path: str, problems: list[Proble
 def explain(
     error: ValidationError, path: str, known: Sequence[str], *, of_one: bool = False
 ) -> list[Problem]:
-    """Return what a model found wrong, a problem for each place, below `path`; `of_one` value all are one place."""
+    """Return a model's validation errors as problems below `path`, one per place; with `of_one` all are one
+    place.
+    """
     problems: dict[str, Problem] = {}
     axes: dict[str, str] = {}
     for item in error.errors():
@@ -242,7 +245,9 @@ def explain(
 
 
 def _choice_meant(item: ErrorDetails) -> str:
-    """Return the question whether the nearest of a setting's values was meant; empty if it has no list of values."""
+    """Return the question whether the nearest allowed value was meant; empty if the setting has no list of
+    values.
+    """
     if item["type"] != "literal_error" or not isinstance(item["input"], str):
         return ""
     return meant(item["input"], re.findall("'([^']*)'", str(item.get("ctx", {}).get("expected", ""))))
@@ -312,7 +317,9 @@ def _own_excludes(
     models: Mapping[str, type[BaseModel]],
     problems: list[Problem],
 ) -> None:
-    """Names excludes by an option of a user's own class that no case has: no model knows its options."""
+    """Add a problem for excludes by an option of a user's own class that no case has: no model knows its
+    options.
+    """
     rules = data.get("exclude", [])
     options = data.get("options", {})
     for index, rule in enumerate(rules if isinstance(rules, list) else []):
@@ -355,7 +362,7 @@ def _claims(
             problems.append(Problem(path=path, message=f"must be a table, not {shortened(claim)}"))
             continue
         problems += misformed(claim, path)
-        sound = {"says": "-", **claim}  # what is missing is told above
+        sound = {"says": "-", **claim}  # missing keys are reported above
         for side in SIDES:
             if side not in claim:
                 continue
@@ -390,7 +397,7 @@ def _names(
     catalog: Catalog,
     problems: list[Problem],
 ) -> list[str]:
-    """Add a problem for each name of no strategy or workload, one for all names of a setting that lack the same.
+    """Add a problem for each unknown strategy or workload, one for all names of a setting that lack the same.
 
     Return these names.
     """
@@ -409,7 +416,7 @@ def _names(
             message = f"unknown strategy {shortened(name)}; {nearest(name, known_names('strategy', catalog))}"
             problems.append(Problem(path=path, message=message))
             unusable.append(name)
-        except ValueError as error:  # a user's own that cannot be used
+        except ValueError as error:  # a user's strategy that cannot be used
             lacking.setdefault((path, str(error)), []).append(name)
     for path, name in values("workload"):
         try:
@@ -437,7 +444,7 @@ def _options(
     unusable: Sequence[str],
     problems: list[Problem],
 ) -> None:
-    """Add what is wrong with tables of options, but for those whose strategy or workload is among the `unusable`."""
+    """Add problems with tables of options, except tables of the `unusable` strategies and workloads."""
     unknown = {
         one for name in unusable for one in (name, name.partition(":")[0], catalog.options_table(name))
     }

@@ -1,4 +1,4 @@
-"""An emulated network: what an experiment's `[fabric]` may say, and the links of one case as a text and back."""
+"""An emulated network: the contents of an experiment's `[fabric]`, and one case's links as a text and back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ddpbench.texts import shortened
 from ddpbench.units import Unit, format_bit_rate, parse_bit_rate, parse_seconds
 
 BURST_S = 2e-3
-"""A link's token bucket holds at most this much of its rate."""
+"""A link's token bucket holds at most this many seconds of its rate."""
 
 
 def _rates(value: object) -> object:
@@ -70,10 +70,10 @@ class FabricSettings(BaseModel, extra="forbid", frozen=True):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Links:
-    """The links of one case's fabric: what `Case.fabric` says. Rates in bit/s, nominal: before dilation."""
+    """The links of one case's fabric, as in `Case.fabric`. Rates in bit/s, nominal: before dilation."""
 
     bandwidth: tuple[float, ...]
-    """One for all nodes, or one for each."""
+    """One rate for all nodes, or one for each."""
     local_bandwidth: float | None = None
     racks: int = 1
     uplink: float | None = None
@@ -99,34 +99,37 @@ class Links:
 
     @property
     def rates_alone(self) -> bool:
-        """Whether nothing but their rates slows gradients down: no latency, no losses, no samples on the same link."""
+        """Return whether gradients are slowed by rates alone: no latency, no losses, no samples on the same
+        link.
+        """
         return not self.latency_s and not self.loss and self.storage != "shared"
 
     def of_node(self, node: int) -> float:
-        """Return a node's rate."""
+        """Return a node's rate, bit/s."""
         return self.bandwidth[node] if len(self.bandwidth) > 1 else self.bandwidth[0]
 
     def slowest(self, nodes: int) -> float:
-        """Return the rate of the slowest link, uplinks included."""
+        """Return the rate of the slowest link, uplinks included, bit/s."""
         rate = min(self.of_node(node) for node in range(nodes))
         return rate if self.uplink is None else min(rate, self.uplink)
 
     def limiting(self, algorithm: str, nodes: int) -> float:
-        """Return the rate of the link that limits a way to aggregate, for ranks that have a node each.
+        """Return the rate of the link that limits an algorithm, for ranks that have a node each.
 
-        A ring goes at its slowest link; between racks each uplink carries what one node's link does. To a master, all
-        others' gradients pass its own link, those of the other racks its rack's uplink, and one of them each other.
+        A ring runs at the rate of its slowest link; between racks each uplink carries as much as one node's
+        link. With a master, the gradients of all others pass its link, those of the other racks its rack's
+        uplink, and those of one node each other link.
         """
         if algorithm != "master" or nodes == 1:
             return self.slowest(nodes)
         rate = min(self.of_node(0), *((nodes - 1) * self.of_node(node) for node in range(1, nodes)))
         if self.uplink is not None and self.racks > 1:
-            beyond = (nodes - nodes / self.racks) / (nodes - 1)  # of what its own link carries
+            beyond = (nodes - nodes / self.racks) / (nodes - 1)  # relative to what its own link carries
             rate = min(rate, self.uplink / beyond)
         return rate
 
     def slowed(self, *, dilation: float = 1.0, shrink: float = 1.0) -> Links:
-        """The links as they are made for time dilated and gradients shrunk: a delay is time, and is dilated alone."""
+        """Return the links as they are emulated under dilation and shrink: a delay is time, and only dilated."""
         by = dilation * shrink
         return Links(
             bandwidth=tuple(rate / by for rate in self.bandwidth),
@@ -156,10 +159,10 @@ class Links:
 
     @classmethod
     def parse(cls, text: str) -> Links:
-        """Return the links back from `text()`.
+        """Return the links from `text()`.
 
         Raises:
-            ValueError: it does not parse.
+            ValueError: the text cannot be parsed.
         """
         first, *rest = text.split("; ")
         found: dict[str, Any] = {"bandwidth": tuple(parse_bit_rate(part) for part in first.split(", "))}
@@ -181,10 +184,10 @@ class Links:
 
 
 def fabric_overrides(text: str) -> list[str]:
-    """Settings for a short text: `8 x 1gbit` is 8 nodes, `2 x 4 x 10gbit` 2 nodes of 4 ranks.
+    """Return settings for a short text: `8 x 1gbit` is 8 nodes, `2 x 4 x 10gbit` 2 nodes of 4 ranks.
 
     Raises:
-        RequestError: it does not parse.
+        RequestError: the text cannot be parsed.
     """
     *counts, rate = (part.strip() for part in re.split(r"\s*[x×]\s*", text.strip()))
     try:
@@ -213,7 +216,7 @@ def fabric_overrides(text: str) -> list[str]:
 
 @contextlib.contextmanager
 def _named(what: str) -> Iterator[None]:
-    """Have what is wrong with a number begin with what it is."""
+    """Prefix errors about a number with what the number is."""
     try:
         yield
     except ValueError as error:

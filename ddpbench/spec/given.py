@@ -1,4 +1,4 @@
-"""Settings that a program gives as Python's values, made what an experiment's file can hold."""
+"""Convert settings given as Python values to values that an experiment's file can hold."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _KINDS = "a text, a path, a number, True or False, or a list or dict of these"
 
 
 def as_toml(name: str, value: Any, depth: int = 0) -> Any:
-    """Return a value as TOML has it: a path as a text, NumPy's scalar as Python's, a dict without what is None.
+    """Return a value as TOML has it: a path as a text, NumPy's scalar as Python's, a dict without its None
+    values.
 
     Raises:
-        RequestError: TOML has no such value; the sentence names the setting.
+        RequestError: TOML has no such value; the message names the setting.
     """
     if depth > MAX_DEPTH:
         raise RequestError(f"{name}: at most {MAX_DEPTH} lists and dicts may be in one another")
@@ -33,7 +34,7 @@ def as_toml(name: str, value: Any, depth: int = 0) -> Any:
         case float():
             return float(value)
         case str():
-            text = str.__str__(value)  # of a member of an enumeration its value
+            text = str.__str__(value)  # the value of an enumeration's member
             if any("\ud800" <= one <= "\udfff" for one in text):
                 raise RequestError(f"{name}: {shortened(text)} is not Unicode text")
             return text

@@ -1,8 +1,9 @@
-"""What makes cases comparable: each field of a case has its role, what it decides, and its words. The one owner.
+"""Rules that make cases comparable: each field of a case has its role, what it decides, and its words.
 
-A **panel** holds cases that may be compared; within it they differ in **variant** (the strategy, and what tells two of
-one strategy apart) and in **scale** (ranks, nodes, bucket cap: what a curve runs over). A series is one variant of one
-panel. Analysis, reports and names (`ddpbench.naming`) ask here; a new field of `Case` without an entry fails at import.
+A **panel** holds cases that may be compared; within it they differ in **variant** (the strategy, and what
+distinguishes two uses of one strategy) and in **scale** (ranks, nodes, bucket cap: the x axis of a curve). A
+series is one variant of one panel. Analysis, reports and names (`ddpbench.naming`) all use this module; a new
+field of `Case` without an entry fails at import.
 """
 
 from __future__ import annotations
@@ -22,61 +23,63 @@ from ddpbench.units import counted, series_of
 from ddpbench.user_files import short_name
 
 Key = tuple[Hashable, ...]
-"""Of cases that are alike the same. Its parts have no place of their own: leave fields out with `but`."""
+"""Equal for cases that are alike. Don't index into it: leave fields out with `but`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facet:
-    """A field of `Case`: what it is for, and how a person reads it."""
+    """A field of `Case`: its role, and its words."""
 
     role: Role
     title: str
-    """Of its column, where a table has one."""
+    """Heading of its column, in tables that have one."""
     word: Callable[[Case], str]
-    """Its value as a sentence or a figure's name tells it; empty where it goes without saying."""
+    """Return its value as a sentence or a figure's name states it; empty for the usual value."""
     decides: Collection[Decided] = ()
-    """What two cases cannot have in common unless they share it: the course of the `loss`, the bytes of a model's
-    `state`, a rank's own `compute` time."""
+    """Quantities that two cases have in common only if they share it: the course of the `loss`, the bytes of
+    a model's `state`, the `compute` time of one rank.
+    """
     value: Callable[[Case], Hashable] | None = field(default=None, kw_only=True)
-    """What of it must be equal, where that is not the field itself."""
+    """Return the value that must be equal, if that is not the field itself."""
     always_shown: Callable[[Case], bool] = field(default=lambda case: False, kw_only=True)
-    """Return whether numbers are never to be shown without it, even where all cases share it."""
+    """Return True if numbers must always be shown with it, even if all cases share it."""
     cell: Callable[[Case], str] | None = field(default=None, kw_only=True)
-    """What its column holds, where that is not the value as it is."""
+    """Return the content of its column, if that is not the plain value."""
 
     def in_column(self, name: str) -> Callable[[Case], str]:
-        """Return what a case's column of this field, called `name`, holds."""
+        """Return a function from a case to its cell in the column of the field `name`."""
         return self.cell or partial(_as_it_is, name)
 
 
 def cap_words(cap: float | str | None) -> str:
-    """Return a bucket cap: `default`, `25 MiB`; empty without buckets."""
+    """Return words for a bucket cap: `default`, `25 MiB`; empty without buckets."""
     if cap is None:
         return ""
     return cap if isinstance(cap, str) else f"{cap:g} MiB"
 
 
 def loading(case: Case) -> str:
-    """Return where batches come from: `data in memory`, `no loader workers`, `2 loader workers`."""
+    """Return words for the source of batches: `data in memory`, `no loader workers`, `2 loader workers`."""
     if case.data == "memory":
         return "data in memory"
     return counted(case.loader_workers, "loader worker") if case.loader_workers else "no loader workers"
 
 
 def batch(case: Case) -> int:
-    """Return the batch that scaling holds fixed, samples: a rank's or the whole job's."""
+    """Return the batch that scaling holds fixed, in samples: a rank's or the whole job's."""
     return case.local_batch if case.scaling == "weak" else case.global_batch
 
 
 def batch_words(case: Case) -> str:
-    """`local batch of 8`, `global batch of 64`."""
+    """Return `local batch of 8` or `global batch of 64`."""
     return f"{'local' if case.scaling == 'weak' else 'global'} batch of {batch(case):,}"
 
 
 def number_words(case: Case, machine: Mapping[str, Any]) -> str:
-    """The type that parameters have, and what autocast computes in: the case's, or one that the workload enters itself.
+    """Return words for the parameters' type and the autocast type: the case's, or one that the workload
+    enters itself.
 
-    `machine` is the run's `machine.json`, where what own workloads do is noted.
+    `machine` is the run's `machine.json`, which records facts on users' own workloads.
     """
     entered = _own_facts(case, machine).get("autocast", "")
     kind = case.dtype
@@ -88,17 +91,19 @@ def number_words(case: Case, machine: Mapping[str, Any]) -> str:
 
 
 def own_types(case: Case, machine: Mapping[str, Any]) -> str:
-    """Return the types of a user's own model, `bfloat16 and float32`; empty where `machine.json` does not say."""
+    """Return the types of a user's own model, `bfloat16 and float32`; empty if `machine.json` does not have
+    them.
+    """
     types = _own_facts(case, machine).get("types", ())
     return series_of([str(each) for each in types]) if isinstance(types, list | tuple) else ""
 
 
 def _own_facts(case: Case, machine: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what trying a case's workload has shown, by `machine.json`."""
+    """Return the facts that `machine.json` has from trying a case's workload."""
     context = machine.get("context")
     own = context.get("own_workloads", {}) if isinstance(context, Mapping) else {}
     facts: object = None
-    if isinstance(own, Mapping):  # older runs have one name, whatever the options
+    if isinstance(own, Mapping):  # older runs have one entry per name, regardless of the options
         facts = own.get(case.workload_with_options, own.get(case.workload))
     return facts if isinstance(facts, Mapping) else {}
 
@@ -130,7 +135,7 @@ def _options(name: str) -> Callable[[Case], str]:
 
 
 def launcher_name(case: Case) -> str:
-    """Return what starts a case's ranks, as a sentence names it: `a fork server`, `torchrun`, `Ray Train`."""
+    """Return the launcher of a case's ranks for use in a sentence: `a fork server`, `torchrun`, `Ray Train`."""
     return _LAUNCHERS.get(case.launcher, case.launcher)
 
 
@@ -230,7 +235,7 @@ _FACETS: dict[str, Facet] = {
     ),
     "strategy_traits": Facet("bookkeeping", "Strategy says", lambda case: ""),
 }
-"""Fields whose words need others of the case; the other fields are declared in `Case`."""
+"""Fields whose words need other fields of the case; the remaining fields are declared in `Case`."""
 
 
 def _declared(name: str, axis: Axis) -> Facet:
@@ -244,14 +249,14 @@ def _declared(name: str, axis: Axis) -> Facet:
 
 
 AXES: dict[str, Axis] = {one.name: axis for one in fields(Case) if (axis := axis_of(one)) is not None}
-"""Declarations of fields that have more than type and default."""
+"""Declarations of fields that have more than a type and a default."""
 
 
 def check_complete(names: Iterable[str], known: Collection[str], where: str) -> None:
-    """Sees that every field has an entry, and every entry a field.
+    """Check that every field has an entry, and that every entry is for a field.
 
     Raises:
-        TypeError: one has not.
+        TypeError: a field has no entry, or an entry has no field.
     """
     names = list(names)
     lacking = [name for name in names if name not in known] + [name for name in known if name not in names]
@@ -262,7 +267,7 @@ def check_complete(names: Iterable[str], known: Collection[str], where: str) -> 
 _KNOWN = _FACETS | {name: _declared(name, axis) for name, axis in AXES.items()}
 check_complete((one.name for one in fields(Case)), _KNOWN, "Case and its axes in ddpbench/spec/grouping.py")
 FACETS: dict[str, Facet] = {one.name: _KNOWN[one.name] for one in fields(Case)}
-"""By field, in the order in which words stand."""
+"""Facets by field, in the order in which their words appear."""
 
 
 def of_role(*roles: Role) -> tuple[str, ...]:
@@ -274,7 +279,7 @@ _VALUES: dict[str, Callable[[Case], Hashable]] = {
     name: facet.value or attrgetter(name) for name, facet in FACETS.items()
 }
 VIRTUAL = ("fabric", "compute", "dilation", "shrink")
-"""The fields by which a case may differ from training on the machine's own links."""
+"""Fields by which a case may differ from training on the machine's own links."""
 PANEL, VARIANT, SCALE = of_role("panel"), of_role("variant"), of_role("scale")
 _ALIKE = (*PANEL, *VARIANT, *SCALE)
 _DECIDING: dict[Decided, tuple[str, ...]] = {
@@ -288,46 +293,51 @@ def _key(case: Case, names: tuple[str, ...], but: Collection[str]) -> Key:
 
 @cache
 def _readers(names: tuple[str, ...], but: tuple[str, ...]) -> list[Callable[[Case], Hashable]]:
-    """Return what reads a case's values of these fields; a report asks for tens of thousands of keys."""
+    """Return functions that read a case's values of these fields; a report asks for tens of thousands of
+    keys.
+    """
     return [_VALUES[name] for name in names if name not in but]
 
 
 def panel(case: Case, *, but: Collection[str] = ()) -> Key:
-    """Return what two cases must share to be compared; the fields `but` left out."""
+    """Return the key that two cases must share to be compared, without the fields `but`."""
     return _key(case, PANEL, but)
 
 
 def panel_value(case: Case, name: str) -> Hashable:
-    """Return what a case has of one field, as comparing cases looks at it."""
+    """Return a case's value of one field, as comparisons look at it."""
     return _VALUES[name](case)
 
 
 def variant(case: Case, *, but: Collection[str] = ()) -> Key:
-    """Return what sets apart two cases of one panel at one scale: strategy, algorithm, schedule, backend, options."""
+    """Return the key that separates cases of one panel at one scale: strategy, algorithm, schedule, backend,
+    options.
+    """
     return _key(case, VARIANT, but)
 
 
 def alike(case: Case, *, but: Collection[str] = ()) -> Key:
-    """Return all of a case but its bookkeeping and the fields `but`: equal for cases that differ in those alone."""
+    """Return a key of all fields except bookkeeping and `but`: equal for cases that differ in those alone."""
     return _key(case, _ALIKE, but)
 
 
 def deciding(what: Decided, case: Case) -> Key:
-    """Return what two cases must share to have the same course of the loss, bytes of state, or computation of a rank.
+    """Return the key that two cases must share to have the same course of the loss, bytes of state, or rank's
+    computation.
 
-    Of the loss the samples of a step are not in it: who compares knows whose they are.
+    For the loss, the samples of a step are not part of the key: the caller knows which samples it compares.
     """
     names = _DECIDING[what]
-    if what == "compute":  # of a rank: its own batch, whatever is held fixed, and no transport's variables
+    if what == "compute":  # per rank: its own batch under either scaling, and no transport variables
         own = environment.own_json(case.env_json)
         return (*_key(case, names, ("local_batch",)), case.local_batch, own)
     return _key(case, names, ())
 
 
 def base_of_none(cases: Iterable[Case]) -> set[Case]:
-    """Return the base cases that are of no other case and have more threads than one that is.
+    """Return base cases that no other case is compared with and that have more threads than one that is.
 
-    A speed-up over itself would read as if it trained no faster than the base case that the others have.
+    A speed-up over itself would read as if it trained no faster than the base case of the others.
     """
     every = list(cases)
     if len({case.threads_per_rank for case in every}) < 2:
@@ -352,7 +362,7 @@ def _but_threads(case: Case) -> Key:
 
 
 def differing(cases: Iterable[Case], names: Iterable[str] = tuple(FACETS)) -> list[str]:
-    """Return those of these fields that not all cases share, in the order in which words stand."""
+    """Return those of these fields that not all cases share, in the order in which their words appear."""
     every = list(cases)
     return [name for name in names if len(set(map(_VALUES[name], every))) > 1]
 
@@ -367,7 +377,9 @@ def told(case: Case) -> list[str]:
 
 
 _MOST_VARIABLES = 2
-"""More would hide what else stands beside a number: they are counted, and the experiment's file has them."""
+"""More would hide the other words next to a number: further ones are counted, and the experiment's file has
+them.
+"""
 
 
 def _env_word(case: Case) -> str:
@@ -383,21 +395,23 @@ def is_virtual(case: Case) -> bool:
 
 
 def virtual_words(case: Case, *, but: Collection[str] = ()) -> list[str]:
-    """Return what a case's times are of that is not the machine's own; none where it trained on its own links."""
+    """Return words for what in a case's times is not the machine's own; empty if it trained on the machine's
+    links.
+    """
     return [
         FACETS[name].word(case) for name in VIRTUAL if name not in but and FACETS[name].always_shown(case)
     ]
 
 
 def cap_order(cap: float | str | None) -> tuple[int, float]:
-    """Sorts bucket caps: none, `default`, then by size."""
+    """Return a sort key for bucket caps: none, `default`, then by size."""
     if cap is None:
         return (0, 0.0)
     return (1, 0.0) if isinstance(cap, str) else (2, cap)
 
 
 def varied(cases: Iterable[Case], name: str) -> list[str]:
-    """Return those of the options `name` that not all cases of one strategy or workload share; or variables."""
+    """Return those of the options `name` (or variables) that not all cases of one strategy or workload share."""
     groups: dict[Hashable, list[dict[str, Any]]] = {}
     for case in cases:
         groups.setdefault(_WHOSE[name](case), []).append(OPTIONS[name](case))
@@ -410,7 +424,9 @@ def varied(cases: Iterable[Case], name: str) -> list[str]:
 
 
 def option_word(name: str, key: str, case: Case) -> str:
-    """Return what a case has of one of its options `name` (`options_json`, ...); empty where it has not this one."""
+    """Return a case's value of one of its options `name` (`options_json`, ...) in words; empty if it lacks
+    the option.
+    """
     return _told(name, key, OPTIONS[name](case))
 
 
@@ -422,7 +438,7 @@ def _told(name: str, key: str, options: Mapping[str, Any]) -> str:
 
 
 def option_words(name: str, only: Collection[str] | None, case: Case) -> list[str]:
-    """Return a case's options `name` as `key=value`, or variables; those of `only`, where it is given."""
+    """Return a case's options `name` as `key=value`, or its variables; only those in `only`, if given."""
     return [
         environment.words(key, value)
         if name == "env_json"

@@ -1,7 +1,8 @@
-"""The one table of what numbers may be, and why: for experiment files, `--set`, flags and `docs/settings.md` alike.
+"""The one table of limits of numbers, and why: for experiment files, `--set`, flags and `docs/settings.md`
+alike.
 
-A limit is what no sensible request goes beyond, not what this machine can carry: that is told by `doctor`, by a skipped
-case's reason or by the ranks.
+A limit excludes requests that make no sense on any machine. What this machine can run is reported by
+`doctor`, by a skipped case's reason or by the ranks.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from ddpbench.units import format_bit_rate, parse_bit_rate, parse_seconds
 MAX_RANKS = 4096
 MAX_NODES = 128
 MIN_RATE = 8e6
-"""Bit/s: a burst of 2 ms of less than this would not hold one Ethernet frame."""
+"""Bit/s: at a lower rate, a burst of 2 ms is smaller than one Ethernet frame."""
 MAX_RATE = 4e12
 MAX_VALUES = 1_000
-"""Values of one axis."""
+"""Most values of one axis."""
 MAX_COMBINATIONS = 5_000
-"""Of all axes, before excludes."""
+"""Most combinations of all axes, before excludes."""
 MAX_LAUNCHES = 100_000
-"""Cases times rounds: at three seconds each they take days."""
+"""Most launches, cases times rounds: at three seconds each they take days."""
 MAX_PROCESSES = 8_192
-"""Ranks and their loader workers that ddpbench starts on one machine."""
+"""Most processes, ranks and their loader workers, that ddpbench starts on one machine."""
 _DAY_S = 86_400.0
 _WHOLE = re.compile(r"[+-]?[0-9][0-9_]*")
 _SPANS = (("days", _DAY_S), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3))
@@ -51,7 +52,7 @@ def _fraction(text: str) -> float:
     """Return a fraction from a text such as `1 %`.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a percentage.
     """
     number = text.strip().removesuffix("%")
     try:
@@ -62,9 +63,11 @@ def _fraction(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Range:
-    """What a number may be. As metadata of a type, `Annotated[int, RANKS]`, it is the whole of its validation.
+    """Limits of a number. As metadata of a type, `Annotated[int, RANKS]`, it is all of the number's
+    validation.
 
-    `above` and `below` leave the limits themselves out. `low_why` and `high_why` say why there is nothing beyond.
+    `above` and `below` exclude the limits themselves. `low_why` and `high_why` give the reason for each
+    limit.
     """
 
     low: float
@@ -75,12 +78,12 @@ class Range:
     low_why: str = ""
     high_why: str = ""
     reads: Callable[[str], float] | None = None
-    """Reads a text such as `10 min`."""
+    """Read a text such as `10 min`."""
     shows: Callable[[float], str] = _number
 
     @property
     def words(self) -> str:
-        """`1 to 128`, or `above 0 and below 1`."""
+        """Return `1 to 128`, or `above 0 and below 1`."""
         low, high = self.shows(self.low), self.shows(self.high)
         if not self.above and not self.below:
             return f"{low} to {high}"
@@ -89,7 +92,7 @@ class Range:
 
     @property
     def why(self) -> str:
-        """Why it ends where it does; empty where that needs no words."""
+        """Return the reasons for the limits; empty for limits that need none."""
         return "; ".join(
             f"{where}: {why}" for where, why in (("less", self.low_why), ("more", self.high_why)) if why
         )
@@ -98,7 +101,7 @@ class Range:
         """Return the value as a whole number or a float.
 
         Raises:
-            ValueError: it is no number, or not within the limits; the sentence says which.
+            ValueError: it is not a number, or not within the limits; the message says which.
         """
         if isinstance(value, str) and self.reads is not None:
             value = self.reads(value)
@@ -114,10 +117,10 @@ class Range:
         return value if self.whole else float(value)
 
     def parsed(self, text: str) -> float:
-        """Return the number that a flag's text says.
+        """Return the number in a flag's text.
 
         Raises:
-            ValueError: it says none, or not one within the limits; the sentence has the text, too.
+            ValueError: the text is not a number, or not one within the limits; the message quotes the text.
         """
         bare = text.strip()
         value: object = bare
@@ -132,7 +135,7 @@ class Range:
             raise ValueError(f"{shortened(value)} given; {error}") from None
 
     def check_flag(self, flag: str, value: float) -> None:
-        """Refuses what a flag was given as a number.
+        """Check a number given to a flag.
 
         Raises:
             RequestError: it is not within the limits.
@@ -143,10 +146,10 @@ class Range:
             raise RequestError(f"{flag}: {shortened(value)} given; {error}") from None
 
     def read_flag(self, flag: str, text: str) -> float:
-        """Return the number that a flag's text says.
+        """Return the number in a flag's text.
 
         Raises:
-            RequestError: it says none, or not one within the limits.
+            RequestError: the text is not a number, or not one within the limits.
         """
         try:
             return self.parsed(text)
@@ -242,9 +245,9 @@ CLAIMED_MARGIN = Range(
 MAX_CLAIMS = 50
 CLAIM_NUMBER = _count(1, 1_000)
 MAX_HISTORY = 100
-"""Entries of one claim's history."""
+"""Most entries of one claim's history."""
 MAX_PAIRS = 1_000
-"""Of cases that decide one claim."""
+"""Most pairs of cases that decide one claim."""
 
 # Options of strategies and workloads.
 PARTS = _count(1, 4096, "a batch has no more parts than samples")
@@ -273,7 +276,7 @@ DIMENSION = _count(1, 10**12, "no model has as many parameters")
 SAMPLE_BYTES = _count(0, 2**40, "no sample has a TiB")
 STEPS = _count(0, 10**9)
 
-# Flags that no setting has.
+# Flags without a setting.
 AA_ROUNDS = _count(3, 1_000, "intervals narrow with the root of their number", "fewer give no interval")
 PROFILED_STEPS = _count(2, 1_000_000, "its interval is narrow long before", "fewer give no interval")
 PORT = _count(1, 65_535, "a port has 16 bits")
@@ -292,7 +295,7 @@ PLANNED_S = Range(
 )
 WAIT_S = _duration(0, 3650 * _DAY_S, "no queue is as long")
 SAMPLES = Range(low=1, high=GLOBAL_BATCH.high * MAX_RANKS, whole=True)
-"""Of a step of the whole job: more than `GLOBAL_BATCH` where each rank's are set, and ranks are many."""
+"""Samples per step of the whole job: above `GLOBAL_BATCH` if each rank's batch is set and ranks are many."""
 SECONDS_OF_COLLECTIVES = replace(COLLECTIVE_TIMEOUT_S, reads=None)
 MOST_SHRINK = 10**6
-"""Times the largest transfer that a record may have, it is still a number of 64 bits."""
+"""Largest shrink: times the largest transfer of a record, it still fits in 64 bits."""

@@ -10,11 +10,11 @@ from ddpbench.spec.fabric import Links
 from ddpbench.units import format_bit_rate
 
 MOST_ODD = 3
-"""Nodes of another rate that are told one by one."""
+"""Most nodes of another rate that are named one by one."""
 
 
 def links_of(fabric: str) -> Links | None:
-    """Return a case's links; None for the machine's own, and for a text that this version cannot read."""
+    """Return a case's links; None for the machine's own, or if this version cannot read the text."""
     try:
         return Links.parse(fabric) if fabric else None
     except ValueError:
@@ -22,23 +22,23 @@ def links_of(fabric: str) -> Links | None:
 
 
 def local_rate(fabric: str, ranks_per_node: int) -> float | None:
-    """Return the rate of the links that the ranks of a node have of their own, bit/s; None where they share its link.
+    """Return the rate of the ranks' separate links, bit/s; None if the ranks of a node share its link.
 
-    A rank's own link carries what stays within the node, too.
+    A rank's own link also carries traffic that stays within the node.
     """
     links = links_of(fabric)
     return links.local_bandwidth if links is not None and ranks_per_node > 1 else None
 
 
 def without_latency(fabrics: Iterable[str]) -> bool:
-    """Return whether there are emulated links, and none of them adds latency."""
+    """Return whether there are emulated links, none of which adds latency."""
     found = [links_of(fabric) for fabric in fabrics if fabric]
     return bool(found) and all(links is not None and not links.latency_s for links in found)
 
 
 @cache
 def short_links(fabric: str) -> str:
-    """Return the links in few words: of nodes with rates of their own the usual one first.
+    """Return the links in a few words; if nodes have different rates, the usual rate comes first.
 
     `1 Gbit/s, 1 Gbit/s, 1 Gbit/s, 100 Mbit/s` becomes `1 Gbit/s, node 3 at 100 Mbit/s`; nodes count from 0.
     """
@@ -47,7 +47,7 @@ def short_links(fabric: str) -> str:
 
 
 def links_apart(fabric: str, other: str) -> str:
-    """Return the links in few words, without what the other ones have too beside their rate."""
+    """Return the links in a few words: the rate, and what else differs from the `other` links."""
     rate, rest = _parts(fabric)
     return rate if rest == _parts(other)[1] and rate != _parts(other)[0] else short_links(fabric)
 
@@ -62,7 +62,7 @@ def link_words(fabric: str) -> str:
 
 
 def _parts(fabric: str) -> tuple[str, str]:
-    """Return the usual rate, and whatever else there is to say of the links."""
+    """Return the usual rate, and the remaining words for the links."""
     links = links_of(fabric)
     if links is None:
         return fabric, ""
@@ -78,5 +78,5 @@ def _parts(fabric: str) -> tuple[str, str]:
 
 
 def but_rate(fabric: str) -> str:
-    """Return what else a fabric's words say of its links than their rates; empty where that is all."""
+    """Return the words of a fabric other than its rates; empty if there are none."""
     return fabric.partition("; ")[2]

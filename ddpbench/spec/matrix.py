@@ -1,4 +1,6 @@
-"""The cases of an experiment: its axes multiplied out, each combination laid on ranks, nodes and links, or skipped."""
+"""The cases of an experiment: its axes multiplied out, each combination laid on ranks, nodes and links, or
+skipped.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,11 @@ from ddpbench.user_files import is_import_path, process_kept
 def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[PlannedCase]:
     """Return the experiment's cases in the order of its axes, with the base cases of their speed-ups added.
 
-    `auto` becomes 1, 2, 4 ... up to the devices at hand; device and backend become what the machine has.
-    Combinations that differ only in a setting their strategy does not have are one case.
+    `auto` becomes 1, 2, 4 ... up to the number of devices; device and backend become those of the machine.
+    Combinations that differ only in a setting that their strategy lacks are one case.
 
     Raises:
-        ExperimentError: a case's batch does not divide, or the excludes leave nothing.
+        ExperimentError: a case's batch cannot be divided evenly, or the excludes leave nothing.
     """
     problems: list[Problem] = []
     planned: dict[str, PlannedCase] = {}
@@ -76,7 +78,7 @@ def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[P
 
 
 def _add_base_cases(planned: dict[str, PlannedCase], devices: Devices) -> None:
-    """Adds to the cases, by their ids, those that their speed-ups are over."""
+    """Add the base cases of these cases' speed-ups to `planned`, by id."""
     runnable = [entry for entry in planned.values() if entry.skip_reason is None]
     for entry in runnable:
         baseline = entry.case.baseline()
@@ -86,7 +88,7 @@ def _add_base_cases(planned: dict[str, PlannedCase], devices: Devices) -> None:
 
 
 def _check_count(experiment: Experiment) -> None:
-    """Refuses a matrix that is too large, before it is built.
+    """Refuse a matrix that is too large, before it is built.
 
     Raises:
         ExperimentError: its axes make too many combinations.
@@ -103,7 +105,9 @@ def _check_count(experiment: Experiment) -> None:
 
 
 def _setting(experiment: Experiment, axes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one combination, whole: `Base`'s fields, the fabric's as `fabric.X`, variables as `env.X`, options."""
+    """Return all settings of a combination: `Base`'s fields, the fabric's as `fabric.X`, variables as
+    `env.X`, options.
+    """
     fabric = experiment.fabric or FabricSettings()
     linked = {f"fabric.{name}": getattr(fabric, name) for name in FabricSettings.model_fields}
     variables = {f"env.{name}": value for name, value in experiment.env.items()}
@@ -117,14 +121,16 @@ def _plan_case(
     devices: Devices,
     problems: list[Problem],
 ) -> PlannedCase | None:
-    """Return one combination as a case, and why it will not run; None, and a problem, where it cannot be one."""
+    """Return a combination as a case, with the reason if it will not run; None, and a problem, if it cannot
+    be a case.
+    """
     strategy = catalog.strategy(setting["strategy"])
     workload = catalog.workload(setting["workload"])
     layout = _layout(experiment, setting, problems)
     if layout is None:
         return None
     world_size, nodes = layout
-    trainers = max(1, strategy.trainers(world_size))  # at world size 1 a server has none: its check says so
+    trainers = max(1, strategy.trainers(world_size))  # a server at world size 1 has none: its check says so
     batch = _batch(experiment, setting, workload, world_size=world_size, trainers=trainers, problems=problems)
     options = None if batch is None else _options_json(experiment, setting, strategy, workload, problems)
     fabric = None if options is None else _links(setting, strategy, world_size, nodes, problems)
@@ -155,14 +161,14 @@ def _plan_case(
 
 
 def _against_fabric(setting: Mapping[str, Any], backend: str) -> Iterator[Problem]:
-    """Yield what of a combination cannot be had over emulated links."""
+    """Yield a problem for each setting of a combination that emulated links do not allow."""
     if backend == "nccl":
         message = (
             "nccl does not talk over emulated links: they are the kernel's, between namespaces; use gloo"
         )
         yield Problem(path="fabric", message=message)
         return
-    message = "an emulated network has interfaces of its own, which ranks are told: leave it out"
+    message = "an emulated network sets its own interfaces: leave it out"
     for name in environment.OF_FABRICS:
         if f"env.{name}" in setting:
             yield Problem(path=f"env.{name}", message=message)
@@ -170,7 +176,7 @@ def _against_fabric(setting: Mapping[str, Any], backend: str) -> Iterator[Proble
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Laid:
-    """A combination laid on ranks, nodes, devices and links, and the samples of a step."""
+    """A combination laid on ranks, nodes, devices and links, with the samples of a step."""
 
     world_size: int
     nodes: int
@@ -182,7 +188,7 @@ class _Laid:
 
     @property
     def ranks_per_node(self) -> int:
-        """The same on each node; of ranks that do not divide evenly, which will not run, all of them."""
+        """Return the ranks of each node; all ranks if they do not divide evenly, a case that will not run."""
         return self.world_size // self.nodes if self.world_size % self.nodes == 0 else self.world_size
 
 
@@ -230,7 +236,7 @@ def _case(
 
 
 _AS_SET = tuple(one.name for one in fields(Case) if one.name in Base.model_fields)
-"""Fields of a case that are settings of the same name; what is decided for a combination takes precedence."""
+"""Fields of a case that are settings of the same name; values decided for a combination take precedence."""
 
 
 def _batch(
@@ -242,10 +248,10 @@ def _batch(
     trainers: int,
     problems: list[Problem],
 ) -> tuple[int, int] | None:
-    """Return the samples of a rank and of the whole job; None, and a problem, where scaling cannot fix one of them."""
+    """Return samples per rank and of the whole job; None, and a problem, if scaling cannot fix one of them."""
     local_batch: int | None = setting["local_batch"]
     global_batch: int | None = setting["global_batch"]
-    if "scaling" in experiment.axes:  # each kind takes the batch that it fixes
+    if "scaling" in experiment.axes:  # each kind of scaling uses the batch that it fixes
         local_batch = local_batch if setting["scaling"] == "weak" else None
         global_batch = global_batch if setting["scaling"] == "strong" else None
     message = ""
@@ -271,7 +277,9 @@ def _options_json(
     workload: WorkloadInfo,
     problems: list[Problem],
 ) -> tuple[str, str] | None:
-    """Return the strategy's and the workload's options; None, and a problem, where an axis does not go with them."""
+    """Return the strategy's and the workload's options; None, and a problem, if an axis does not go with
+    them.
+    """
     owners = (
         (setting["strategy"], strategy.options),
         (setting["workload"].partition(":")[0], workload.options),
@@ -287,14 +295,14 @@ def _options_json(
 def _as_json(
     model: type[BaseModel], given: Mapping[str, Any], path: str, problems: list[Problem]
 ) -> str | None:
-    """Return one's options as JSON, from which a rank reads them again; None, and a problem, where they cannot be."""
+    """Return options as JSON, from which a rank reads them back; None, and a problem, if they cannot be."""
     try:
         with process_kept():
             options = model.model_validate(given)
     except ValidationError as error:
         problems.extend(explain(error, path, list(model.model_fields)))
         return None
-    except (Exception, SystemExit) as error:  # a validator of a user's own
+    except (Exception, SystemExit) as error:  # a validator of a user's class
         problems.append(Problem(path=path, message=f"cannot be checked: {exception_words(error)}"))
         return None
     try:
@@ -302,7 +310,7 @@ def _as_json(
     except (
         Exception,
         SystemExit,
-    ) as error:  # of a type that JSON does not know, or a serializer of a user's own
+    ) as error:  # of a type that JSON does not know, or a user's serializer failed
         failing = [name for name in model.model_fields if not _has_json(options, name)]
         where = f"{path}.{failing[0]}" if failing else path
         value = f"{shortened(getattr(options, failing[0]))} " if failing else ""
@@ -321,7 +329,7 @@ def _has_json(options: BaseModel, name: str) -> bool:
 
 
 def _device_and_backend(setting: Mapping[str, Any], devices: Devices) -> tuple[str, str]:
-    """Return what `auto` stands for on these devices, or what was asked for."""
+    """Return the device and backend that `auto` stands for on these devices, or those requested."""
     device = devices.kind if setting["device"] == "auto" else setting["device"]
     backend = setting["backend"]
     if backend == "auto":
@@ -330,28 +338,29 @@ def _device_and_backend(setting: Mapping[str, Any], devices: Devices) -> tuple[s
 
 
 def _env_json(setting: Mapping[str, Any], *, uses_backend: bool) -> str:
-    """Return a combination's variables as JSON; of transports only where something is moved."""
+    """Return a combination's variables as JSON; those of transports only if data are moved."""
     found = {name.removeprefix("env."): value for name, value in setting.items() if name.startswith("env.")}
     return environment.to_json(found if uses_backend else environment.without_transport(found))
 
 
 def _chosen(asked: str, usual: str, choice: Sequence[str], *, own: bool = False) -> str:
-    """Return what a case does: what was asked for where its strategy leaves the choice, else what that does unasked.
+    """Return a case's choice: the requested one if its strategy offers the choice, else the strategy's
+    default.
 
-    With `own` a user's own class may be asked for too.
+    With `own` a user's own class may be requested too.
     """
     return asked if asked in choice or (own and is_import_path(asked)) else usual
 
 
 def _dtype(asked: str, workload: WorkloadInfo) -> str:
-    """Return a case's type: what was asked for, or float32; of a user's own class the types that it has."""
+    """Return a case's type: the requested one, or float32; for a user's own class, its own types."""
     if asked != "default":
         return asked
     return OWN_TYPES if workload.own else "float32"
 
 
 def _unknown_choices(experiment: Experiment, catalog: Catalog) -> Iterable[Problem]:
-    """Algorithms and schedules that no strategy of the experiment can be asked for."""
+    """Yield a problem for algorithms and schedules that no strategy of the experiment offers."""
     names = experiment.axes.get("strategy", [experiment.base.strategy])
     infos = [catalog.strategy(name) for name in names]
     for setting in ("algorithm", "schedule"):
@@ -385,7 +394,7 @@ def _missing_algorithms(names: Iterable[str], catalog: Catalog, where: str) -> I
 
 
 def _options(experiment: Experiment, setting: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """Return a strategy's or workload's options, those that are axes included."""
+    """Return a strategy's or workload's options, including those that are axes."""
     start = f"options.{owner}."
     axes = {key.removeprefix(start): value for key, value in setting.items() if key.startswith(start)}
     return {**experiment.options.get(owner, {}), **axes}
@@ -394,8 +403,11 @@ def _options(experiment: Experiment, setting: Mapping[str, Any], owner: str) -> 
 def _layout(
     experiment: Experiment, setting: Mapping[str, Any], problems: list[Problem]
 ) -> tuple[int, int] | None:
-    """Return a combination's world size and nodes. On a fabric any two of nodes, ranks per node and world size give
-    the third; there are never more nodes than ranks."""
+    """Return a combination's world size and nodes.
+
+    On a fabric any two of nodes, ranks per node and world size give the third; there are never more nodes
+    than ranks.
+    """
     world_size: int = setting["world_size"]
     nodes: int | None = setting["fabric.nodes"]
     a_node: int | None = setting["fabric.ranks_per_node"]
@@ -405,13 +417,13 @@ def _layout(
         return None
     if not emulated:
         return world_size, setting["nodes"]
-    told = "world_size" in experiment.axes or "world_size" in experiment.base.model_fields_set
+    is_given = "world_size" in experiment.axes or "world_size" in experiment.base.model_fields_set
     if nodes is not None and a_node is not None:
-        return (1, 1) if told and world_size == 1 else (nodes * a_node, nodes)
+        return (1, 1) if is_given and world_size == 1 else (nodes * a_node, nodes)
     if nodes is None:
         a_node = min(a_node or 1, world_size)
         return world_size, max(1, world_size // a_node)
-    return (world_size, min(nodes, world_size)) if told else (nodes, nodes)
+    return (world_size, min(nodes, world_size)) if is_given else (nodes, nodes)
 
 
 def _layout_problem(experiment: Experiment, setting: Mapping[str, Any]) -> Problem | None:
@@ -428,9 +440,9 @@ def _layout_problem(experiment: Experiment, setting: Mapping[str, Any]) -> Probl
     nodes, a_node = setting["fabric.nodes"], setting["fabric.ranks_per_node"]
     if nodes is None or a_node is None:
         return None
-    told = "world_size" in experiment.axes or "world_size" in experiment.base.model_fields_set
+    is_given = "world_size" in experiment.axes or "world_size" in experiment.base.model_fields_set
     ranks = nodes * a_node
-    if told and world_size not in (1, ranks):
+    if is_given and world_size not in (1, ranks):
         message = f"{nodes} nodes of {a_node} ranks are {ranks} ranks, not {world_size}"
         return Problem(path="fabric", message=f"{message}: leave one of the three out")
     if ranks > MAX_RANKS:
@@ -442,7 +454,9 @@ def _layout_problem(experiment: Experiment, setting: Mapping[str, Any]) -> Probl
 def _links(
     setting: Mapping[str, Any], strategy: StrategyInfo, world_size: int, nodes: int, problems: list[Problem]
 ) -> str | None:
-    """The case's fabric in words; empty where nothing of it would be used. None, and a problem, if it is none."""
+    """Return the case's fabric in words, empty if none of it would be used; None, and a problem, if it is
+    invalid.
+    """
     if setting["fabric.bandwidth"] is None:
         return ""
     fields = {name: setting[f"fabric.{name}"] for name in FabricSettings.model_fields}
@@ -480,7 +494,7 @@ def _links(
 
 
 def _oversubscribed(case: Case, devices: Devices) -> bool:
-    """More threads than cores: the ranks share them. A replay's ranks sleep instead of computing."""
+    """Return whether ranks share cores: more threads than cores. A replay's ranks sleep instead of computing."""
     return (
         case.device == "cpu"
         and case.compute == "real"

@@ -1,7 +1,7 @@
-"""`--set`: which setting an override means, and what an overridden experiment can then no longer have.
+"""`--set`: which setting an override means, and which settings an overridden experiment must then drop.
 
 A bare name stands for the one setting that it can mean: `precision` for `base.precision`, `until_s` for
-`budget.until_s`, `accumulate` for `options.ddp.accumulate` where ddp alone has it. Nothing here validates values.
+`budget.until_s`, `accumulate` for `options.ddp.accumulate` if only ddp has it. Nothing here validates values.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ _Setting = tuple[list[str], Any, str]
 
 
 def places(name: str, models: Models, *, emulated: bool = True) -> list[str]:
-    """Return the whole keys that a setting's bare name may stand for.
+    """Return the full keys that a setting's bare name may stand for.
 
     Args:
         name: the bare name, such as `precision`.
         models: options of the experiment's strategies and workloads.
-        emulated: whether there is a fabric: without one, what another section has too is not meant of it.
+        emulated: whether there is a fabric: without one, a name that another section also has does not mean
+        the fabric's.
     """
     found = [f"{section}.{name}" for section, model in _SECTIONS.items() if name in model.model_fields]
     found += [f"options.{owner}.{name}" for owner, model in models.items() if name in model.model_fields]
@@ -48,51 +49,52 @@ def places(name: str, models: Models, *, emulated: bool = True) -> list[str]:
 
 
 def whole_keys(override: str) -> list[str]:
-    """Return the keys that an override may mean, without `axes.`; an option's bare name stays as it is.
+    """Return the keys that an override may mean, without `axes.`; an option's bare name is returned
+    unchanged.
 
-    A table means each key in it.
+    For a table these are the keys of all of its settings.
     """
     return [key for meant_by_one in _meanings(override) for key in meant_by_one]
 
 
 def sure_keys(override: str) -> list[str]:
-    """Return those of the whole keys that an override surely means: not a bare name that may be one of several."""
+    """Return the keys that an override certainly means: no bare names that may stand for several settings."""
     return [keys[0] for keys in _meanings(override) if len(keys) == 1]
 
 
 def _meanings(override: str) -> list[list[str]]:
-    """Return of each value that an override sets the keys that may be meant."""
+    """Return, for each value that an override sets, the keys that may be meant."""
     given, value, _ = _read(override, []) or (setting_keys(override.partition("=")[0].strip()), None, "")
     names = [".".join(keys[1:] if keys[0] == "axes" else keys) for keys, _ in _leaves(tuple(given), value)]
     return [([] if "." in name else places(name, {})) or [name] for name in names]
 
 
 def contradiction(overrides: Iterable[str]) -> tuple[str, str] | None:
-    """Return two overrides of which the later replaces a value of the earlier; None where no value is lost.
+    """Return two overrides of which the later replaces a value of the earlier; None if no value is lost.
 
-    Bare names of options are compared as they are: which strategy's or workload's they are takes an experiment.
+    Bare names of options are compared as they are: finding their strategy or workload takes an experiment.
     """
     given = GivenSettings()
     return next((twice for text in overrides if (twice := given.add(text))), None)
 
 
 class GivenSettings:
-    """Overrides that are given one after the other, each read once, to find one that replaces another's value."""
+    """Overrides given one after the other, each parsed once, to find one that replaces another's value."""
 
     def __init__(self) -> None:
-        """Nothing is given yet."""
+        """Start without overrides."""
         self._leaves: dict[tuple[str, ...], tuple[Any, str]] = {}
         self._tables: dict[tuple[str, ...], str] = {}
 
     def add(self, override: str) -> tuple[str, str] | None:
-        """Add an override; return it after an earlier one of which it replaces a value, as `contradiction`."""
+        """Add an override; return it with an earlier one whose value it replaces, as `contradiction` does."""
         if not (found := _read(override, [])):
             return None
         keys = found[0]
         return self.put(keys if _is_whole(keys) else _whole(keys, {}, [], emulated=True) or keys, *found[1:])
 
     def put(self, keys: Sequence[str], value: Any, text: str) -> tuple[str, str] | None:
-        """Add one that is read, as `add`."""
+        """Add a parsed override, as `add` does."""
         path, new = _path(keys), _leaves(tuple(keys), value)
         if path in self._tables and not _is_below_axes(path):  # it replaces the whole table
             still = {leaf for leaf, _ in new}
@@ -114,17 +116,17 @@ class GivenSettings:
 
 
 def _is_below_axes(path: Sequence[str]) -> bool:
-    """Return whether a key is an axis, or a table of axes, which is joined with those that there are."""
+    """Return whether a key is an axis, or a table of axes, which is joined with existing ones."""
     return path[0] == "axes" and len(path) > 1
 
 
 def _path(keys: Sequence[str]) -> tuple[str, ...]:
-    """Return a key in parts; an axis has the same ones whether its dots are quoted or not."""
+    """Return a key in parts; an axis has the same parts whether its dots are quoted or not."""
     return ("axes", *".".join(keys[1:]).split(".")) if keys[0] == "axes" and len(keys) > 1 else tuple(keys)
 
 
 def _leaves(path: tuple[str, ...], value: Any) -> list[tuple[tuple[str, ...], Any]]:
-    """Return the values that an override sets, each with its path; a table sets what is in it."""
+    """Return the values that an override sets, each with its path; a table sets each of its entries."""
     if not isinstance(value, dict) or not value:
         return [(_path(path), value)]
     return [leaf for key, inner in value.items() for leaf in _leaves((*path, key), inner)]
@@ -147,12 +149,14 @@ def with_whole_options(overrides: Iterable[str], models: Models, problems: list[
 
 
 def _lacks_owner(keys: Sequence[str]) -> bool:
-    """Return whether a key such as `options.ratio`, or the axis of it, may be an option's without its owner."""
+    """Return whether a key such as `options.ratio`, or its axis, may be an option without its owner."""
     return keys[-2:-1] == ["options"] and list(keys[:-2]) in ([], ["axes"])
 
 
 def _owned(keys: list[str], models: Models, problems: list[Problem]) -> list[str]:
-    """Return the key in parts of an option that is given without its owner; empty if it is none, or of several."""
+    """Return the parts of the full key of an option given without its owner; empty if it is not one, or of
+    several owners.
+    """
     if not _lacks_owner(keys) or keys[-1] in models:
         return []
     found = [key for key in places(keys[-1], models) if key.startswith("options.")]
@@ -168,7 +172,7 @@ def quoted(part: str) -> str:
 
 
 def _meant(name: str, found: Sequence[str], problems: list[Problem]) -> str:
-    """Return the only one of the keys that a bare name may stand for; empty where there are none or several."""
+    """Return the only key that a bare name may stand for; empty if there is no such key or several."""
     if len(found) > 1:
         message = f"{name} may be {' or '.join(found)}: write the one that is meant"
         problems.append(Problem(path="--set", message=message))
@@ -184,7 +188,9 @@ class Owner(NamedTuple):
 
     @property
     def table(self) -> str:
-        """What its table of options is called: a strategy's name, or a workload's without its size or class."""
+        """Return the name of its table of options: a strategy's name, or a workload's without its size or
+        class.
+        """
         return self.name if self.kind == "strategy" else self.name.partition(":")[0]
 
 
@@ -203,10 +209,12 @@ def owner_names(data: Mapping[str, Any], settings: Sequence[list[str]] = ()) -> 
 
 
 def option_models(owners: Iterable[Owner], catalog: Catalog) -> dict[str, type[BaseModel]]:
-    """Return the options' models of strategies and workloads, by their tables' names; unknown ones are left out."""
+    """Return the options' models of strategies and workloads, by their tables' names; unknown ones are left
+    out.
+    """
     models: dict[str, type[BaseModel]] = {}
     for owner in owners:
-        with suppress(KeyError, ValueError):  # said elsewhere
+        with suppress(KeyError, ValueError):  # reported elsewhere
             look_up = catalog.strategy if owner.kind == "strategy" else catalog.workload
             models[owner.table] = look_up(owner.name).options
     return models
@@ -223,16 +231,16 @@ def is_emulated(data: Mapping[str, Any]) -> bool:
 def apply(
     data: dict[str, Any], overrides: Sequence[str], catalog: Catalog, problems: list[Problem]
 ) -> list[list[str]]:
-    """Set the overrides' values; return the key in parts of each that is a setting, of a table each that is in it."""
+    """Set the overrides' values; return the key in parts of each setting, and of each setting in a table."""
     if not isinstance(overrides, list | tuple) or not all(isinstance(one, str) for one in overrides):
         message = f'{shortened(overrides)}: give a list of texts, such as ["base.local_batch=16"]'
-        problems.append(Problem(path="overrides", message=message))  # of a program: --set gives nothing else
+        problems.append(Problem(path="overrides", message=message))  # from Python: --set gives nothing else
         return []
     if isinstance(data.get("axes"), dict) and not documents.too_deep(data["axes"]):
         problems += written_twice(data["axes"], "axes")
         data["axes"] = dotted(data["axes"])
     read = [found for text in overrides if (found := _read(text, problems))]
-    # what the options' names mean depends on strategies and workloads, which another override may give
+    # the meaning of options' names depends on strategies and workloads, which another override may give
     whole = [(keys, value, text) for keys, value, text in read if _is_whole(keys) and not _lacks_owner(keys)]
     for one in whole:
         _put(data, *one, [])
@@ -250,18 +258,18 @@ def apply(
 
 
 def _parts(settings: Iterable[_Setting]) -> list[list[str]]:
-    """Return the keys in parts of what these settings set, of a table those in it."""
+    """Return the keys, in parts, that these settings set; for a table the keys in it."""
     return [list(leaf) for keys, value, _ in settings for leaf, _ in _leaves(tuple(keys), value)]
 
 
 def _whole(keys: list[str], models: Models, problems: list[Problem], *, emulated: bool) -> list[str]:
-    """Return the key in parts that a bare name stands for; empty where there are none or several."""
+    """Return the parts of the key that a bare name stands for; empty if there is no such key or several."""
     axis, name = keys[0] == "axes", keys[-1]
     found = places(name, models, emulated=emulated)
     if axis:
         found = [key for key in found if not key.startswith("budget.")]
         if not found:
-            return keys  # an unknown axis, which is said with those that there are
+            return keys  # an unknown axis, which is reported with the known ones
     elif not found:
         problems.append(Problem(path=name, message=f"unknown setting; {_near(name, models)}"))
     key = _meant(name, found, problems)
@@ -271,21 +279,21 @@ def _whole(keys: list[str], models: Models, problems: list[Problem], *, emulated
 
 
 def _is_whole(keys: Sequence[str]) -> bool:
-    """Return whether a key says in which section it is, or needs no other override to tell."""
+    """Return whether a key names its section, or is clear without looking at other overrides."""
     if keys[0] == "axes" and len(keys) == 2:
         return "." in keys[1] or keys[1] in Base.model_fields
     return len(keys) > 1 or keys[0] in _TOP_LEVEL
 
 
 def _split(key: str) -> list[str]:
-    """Return a whole key in parts: the owner of an option may have a dot, as `train.py`."""
+    """Return a full key in parts: the owner of an option may contain a dot, as `train.py` does."""
     section, _, rest = key.partition(".")
     owner, _, name = rest.rpartition(".")
     return [section, owner, name] if owner else [section, name]
 
 
 def _near(name: str, models: Models) -> str:
-    """Return a clause with the nearest setting, or else the sections that there are."""
+    """Return a clause with the nearest setting, or else the existing sections."""
     known = {field for model in (*_SECTIONS.values(), *models.values()) for field in model.model_fields}
     return meant(name, known, 0.7) or nearest(name, _TOP_LEVEL)
 
@@ -299,7 +307,7 @@ def misplaced(name: str, models: Models) -> str:
 
 
 def _read(override: str, problems: list[Problem]) -> _Setting | None:
-    """Return an override's key in parts, its value and its text; None where it is not a setting."""
+    """Return an override's key in parts, its value and its text; None if it is not a setting."""
     path, equals, raw = override.partition("=")
     keys = setting_keys(path.strip())
     if not equals or not all(keys):
@@ -323,8 +331,8 @@ def _read(override: str, problems: list[Problem]) -> _Setting | None:
 
 
 def _put(data: dict[str, Any], keys: Sequence[str], value: Any, text: str, problems: list[Problem]) -> bool:
-    """Set one value; return whether there is room for it."""
-    if _is_below_axes(keys):  # as `dotted` has it
+    """Set one value; return whether it could be set."""
+    if _is_below_axes(keys):  # the form that `dotted` makes
         written = [(["axes", ".".join(leaf[1:])], inner) for leaf, inner in _leaves(tuple(keys), value)]
     else:
         written = [(list(keys), value)]
@@ -348,7 +356,7 @@ _OF_OWN_FILE = re.compile(r"""options\.(?P<owner>[^"']*?(:\w+|\.py))\.(?P<option
 
 
 def setting_keys(path: str) -> list[str]:
-    """Return a setting's path in parts, quoted as in TOML where a part itself has a dot.
+    """Return a setting's path in parts, quoted as in TOML if a part contains a dot.
 
     A user's file, as in `options.train.py.width` or `options.mine.py:TopK.ratio`, needs no quotes.
     """
@@ -368,11 +376,12 @@ def setting_keys(path: str) -> list[str]:
 
 
 def reconcile(data: dict[str, Any], settings: Sequence[list[str]], before: Iterable[Owner]) -> list[str]:
-    """Remove what cannot stand with the overrides; return a sentence on each thing.
+    """Remove what contradicts the overrides; return one sentence per removal.
 
     Args:
         data: the experiment with its overrides, which is changed.
-        settings: the keys that were overridden. What contradicts another of them stays, and is refused.
+        settings: the keys that were overridden. A contradiction between two of them stays, and is refused
+        later.
         before: the strategies and workloads that it had without them.
     """
     return [
@@ -383,7 +392,7 @@ def reconcile(data: dict[str, Any], settings: Sequence[list[str]], before: Itera
 
 
 def _replace_axes(data: dict[str, Any], settings: Sequence[list[str]]) -> list[str]:
-    """Remove the axes whose one value overrides give; return a sentence on each."""
+    """Remove the axes for which overrides give one value; return one sentence per axis."""
     if not isinstance(data.get("axes"), dict):
         return []
     axes = data["axes"] = dotted(data["axes"])
@@ -399,13 +408,13 @@ def _replace_axes(data: dict[str, Any], settings: Sequence[list[str]]) -> list[s
         replaced.append(f"{'.'.join(keys)} = {value} replaces the axis {name} = [{listed}]")
         if name == "scaling" and isinstance(
             data["base"], dict
-        ):  # of the two batches that such an axis needs, the one that this scaling fixes stays
+        ):  # the axis needs two batches; the one that this scaling fixes stays
             data["base"].pop("global_batch" if value == "weak" else "local_batch", None)
     return replaced
 
 
 def _replace_values(data: dict[str, Any], settings: Sequence[list[str]]) -> list[str]:
-    """Remove the settings that overrides make axes, or that have no use under an overridden scaling."""
+    """Remove settings that overrides turn into axes, or that an overridden scaling does not use."""
     given = {".".join(keys) for keys in settings}
     replaced = []
     for name in _axes_asked(settings):
@@ -422,7 +431,7 @@ def _replace_values(data: dict[str, Any], settings: Sequence[list[str]]) -> list
 
 
 def _leave_out(data: dict[str, Any], settings: Sequence[list[str]], before: Iterable[Owner]) -> list[str]:
-    """Remove what an experiment says of a strategy or workload that overrides replaced; return a sentence on each."""
+    """Remove settings of strategies and workloads that overrides replaced; return one sentence per removal."""
     still = {owner.table for owner in owner_names(data)}
     asked = _axes_asked(settings)
     left_out = []
@@ -456,7 +465,7 @@ def _leave_out(data: dict[str, Any], settings: Sequence[list[str]], before: Iter
 
 
 def _names_option(rule: object, prefix: str) -> bool:
-    """Return whether an exclude, or a side of a claim, selects cases by an option that begins so."""
+    """Return whether an exclude, or a side of a claim, selects cases by an option with this prefix."""
     if not isinstance(rule, dict):
         return False
     tables = [rule, *(rule[side] for side in SIDES if isinstance(rule.get(side), dict))]
@@ -476,7 +485,7 @@ def _value_at(data: Mapping[str, Any], keys: Sequence[str]) -> Any:
 
 
 def place_of(table: dict[str, Any], name: str) -> tuple[dict[str, Any], str] | None:
-    """Return the table that holds a setting and its key there, of a name with dots; None if it is not given."""
+    """Return the table that holds a setting (a name with dots), and its key there; None if it is not given."""
     if name in table:
         return table, name
     for key, inner in table.items():

@@ -1,4 +1,4 @@
-"""Why a case of the matrix will not run, in a sentence that says what to do."""
+"""Reasons why a case of the matrix will not run, as sentences that say what to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def skip_reason(
     catalog: Catalog,
     trainers: int,
 ) -> str | None:
-    """Return the first reason that there is, or None; `trainers` is how many of the case's ranks train."""
+    """Return the first reason why a case will not run, or None; `trainers` is how many of its ranks train."""
     return (
         _launcher_reason(case, strategy)
         or _layout_reason(case)
@@ -37,9 +37,10 @@ def skip_reason(
 
 
 def _launcher_reason(case: Case, strategy: StrategyInfo) -> str | None:
-    """Return why this case's launcher cannot start its ranks as it asks, or None.
+    """Return why this case's launcher cannot start its ranks as requested, or None.
 
-    A framework's launcher may be the strategy's own, which nobody has set: its sentence does not say to set another.
+    A framework's launcher may belong to the strategy, without anyone having set it: then the sentence does
+    not suggest another.
     """
     if strategy.launcher and case.launcher != strategy.launcher:
         return (
@@ -65,7 +66,7 @@ def _launcher_reason(case: Case, strategy: StrategyInfo) -> str | None:
 
 
 def _trainers_reason(case: Case, trainers: int) -> str | None:
-    """Return why the ranks that train, where others only serve, cannot share the batch evenly, or None."""
+    """Return why the training ranks, if others only serve, cannot share the batch evenly, or None."""
     if case.local_batch * trainers == case.global_batch:
         return None
     return (
@@ -89,14 +90,14 @@ def _pieces_reason(
     if strategy.pieces == "branches" and found != wanted:
         return f"{case.workload} has {found} branches, a rank each: set world_size = {found}"
     if found < wanted:
-        most = found * (case.world_size // wanted)  # as many replicas, of a piece a layer
+        most = found * (case.world_size // wanted)  # as many replicas, with one layer per piece
         few = f"too few for {wanted} stages: use a world size of {most} or less"
         return f"{case.workload} has {found} layers to cut at, {few}"
     return None
 
 
 def _virtual_reason(case: Case) -> str | None:
-    """Return why this case cannot be slowed down or shrunk, or be on a fabric, or None."""
+    """Return why this case cannot be slowed down or shrunk, or run on a fabric, or None."""
     if case.compute == "real" and (case.dilation != 1 or case.shrink != 1):
         what = "dilation" if case.dilation != 1 else "shrink"
         return f'{what} needs replayed computation: workload = "replay:PROFILE" (ddpbench profile makes one)'
@@ -110,7 +111,7 @@ def _virtual_reason(case: Case) -> str | None:
 
 
 def _loss_reason(case: Case, experiment: Experiment) -> str | None:
-    """Return why this case cannot be trained down to a loss that was asked for, or None."""
+    """Return why this case cannot train to the requested loss, or None."""
     if experiment.budget.until_loss is None or case.compute == "real":
         return None
     return "a replay has no loss to bring down: leave budget.until_loss out, or train the workload itself"
@@ -163,7 +164,7 @@ def _recovery_reason(case: Case, trainers: int, *, one_process: bool) -> str | N
 
 
 def _layout_reason(case: Case) -> str | None:
-    """Return why these ranks cannot stand on that many nodes, or None."""
+    """Return why these ranks cannot be placed on that many nodes, or None."""
     nodes = case.nodes
     if nodes > 1 and case.launcher not in ("torchrun", "slurm") and not case.fabric:
         return (
@@ -175,7 +176,7 @@ def _layout_reason(case: Case) -> str | None:
 
 
 def _processes_reason(case: Case) -> str | None:
-    """Return why one machine cannot start as many processes, or None."""
+    """Return why one machine cannot start that many processes, or None."""
     count = case.world_size * (1 + case.loader_workers)
     if case.launcher != "local" or count <= MAX_PROCESSES:
         return None
@@ -186,7 +187,9 @@ def _processes_reason(case: Case) -> str | None:
 
 
 def _backend_reason(case: Case) -> str | None:
-    """Return why this backend cannot move data of this device, or None; of a strategy without one there is none."""
+    """Return why this backend cannot move data of this device, or None; None also for a strategy without a
+    backend.
+    """
     if case.backend == "nccl" and case.device != "cuda":
         return "nccl moves data between GPUs only; use gloo or mpi on CPU"
     if case.backend == "mpi" and case.device != "cpu":

@@ -1,6 +1,7 @@
-"""Tables that select combinations of an experiment's axes by their settings: excludes, and the sides of claims.
+"""Tables that select combinations of an experiment's axes by their settings: excludes, and the sides of
+claims.
 
-The one owner of what such a table may name, which is what an axis may be, and of the values that it may give.
+Only this module decides which names such a table, or an axis, may use, and which values it may give.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Models = Mapping[str, type[BaseModel]]
 
 
 def _json_value(value: Any) -> Any:
-    """Return what a class is given as it stands in a file: JSON has no dates, and no number that is none.
+    """Return a class's argument as a file can hold it: JSON has no dates, and no NaN or infinity.
 
     Raises:
         ValueError: JSON cannot hold it.
@@ -41,18 +42,19 @@ OwnValue = Annotated[Any, AfterValidator(_json_value)]
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Return whether two values are one and the same: to a class 1 and true are not."""
+    """Return whether two values are identical: a class distinguishes 1 from true."""
     return type(one) is type(other) and one == other
 
 
 def variable_of(axis: str) -> str:
-    """Return the environment variable that an axis sets, or nothing."""
+    """Return the environment variable that an axis sets, or an empty text."""
     return axis.removeprefix("env.") if axis.startswith("env.") else ""
 
 
 def axis_field(name: str, models: Models) -> FieldInfo | None:
-    """Return the setting of an axis: of `Base`, of the fabric (`fabric.bandwidth`), a variable of the environment
-    (`env.NCCL_ALGO`), or an option (`options.ddp.X`, `options.train.py.X`)."""
+    """Return the setting of an axis: of `Base`, of the fabric (`fabric.bandwidth`), a variable of the
+    environment (`env.NCCL_ALGO`), or an option (`options.ddp.X`, `options.train.py.X`).
+    """
     if name.startswith("fabric."):
         return FabricSettings.model_fields.get(name.removeprefix("fabric."))
     if variable_of(name):
@@ -65,7 +67,7 @@ def axis_field(name: str, models: Models) -> FieldInfo | None:
 
 
 def _option_field(model: type[BaseModel] | None, key: str) -> FieldInfo | None:
-    """Return an option; of a user's own class any keyword may be one, which only a rank can tell."""
+    """Return an option; of a user's own class any keyword may be one, which only a rank can check."""
     if model is None:
         return None
     found = model.model_fields.get(key)
@@ -75,20 +77,20 @@ def _option_field(model: type[BaseModel] | None, key: str) -> FieldInfo | None:
 
 
 def is_own_option(name: str, models: Models) -> bool:
-    """Return whether an axis is an option of a user's own class, which no model here has."""
+    """Return whether an axis is an option of a user's own class, which no model here describes."""
     owner, _, key = name.removeprefix("options.").rpartition(".")
     model = models.get(owner) if name.startswith("options.") else None
     return model is not None and key not in model.model_fields and axis_field(name, models) is not None
 
 
 def axis_names(models: Models) -> list[str]:
-    """Return all that an axis may be called, but variables of the environment, which anyone may name."""
+    """Return all names that an axis may have, except variables of the environment, whose names are free."""
     options = [f"options.{owner}.{key}" for owner, model in models.items() for key in model.model_fields]
     return [*Base.model_fields, *(f"fabric.{key}" for key in FabricSettings.model_fields), *options]
 
 
 def axis_adapter(field: FieldInfo) -> TypeAdapter[Any]:
-    """Return what validates one value of an axis."""
+    """Return the validator of one value of an axis."""
     annotation: Any = field.annotation
     for metadata in field.metadata:
         annotation = Annotated[annotation, metadata]
@@ -96,7 +98,9 @@ def axis_adapter(field: FieldInfo) -> TypeAdapter[Any]:
 
 
 def dotted(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The axes, those in tables of their own under dotted names: `[axes.fabric]` is `"fabric.bandwidth" = ...`."""
+    """Return the axes with those in nested tables under dotted names: `[axes.fabric]` is `"fabric.bandwidth"
+    = ...`.
+    """
     return dict(_dotted(data))
 
 
@@ -123,14 +127,14 @@ def _dotted(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def check_selection(
     rule: dict[str, Any], path: str, models: Models, catalog: Catalog, *, would: str
 ) -> list[Problem]:
-    """Return what is wrong with a table, and make its values lists of what the settings are, under dotted names.
+    """Return a table's problems, and convert its values to lists of the settings' types, under dotted names.
 
     Args:
-        rule: the table, which is changed; what is wrong is left out of it.
-        path: where it stands.
+        rule: the table, which is changed; invalid entries are removed from it.
+        path: its path in the experiment.
         models: the options of the experiment's strategies and workloads.
         catalog: knows the names of strategies and workloads.
-        would: what a table with a value that no setting has would do.
+        would: the effect of a table with a value that no setting has.
     """
     problems = written_twice(rule, path)
     flat = dotted(rule)
@@ -156,7 +160,9 @@ def check_selection(
 
 
 def _unknown_names(rule: Mapping[str, list[Any]], path: str, catalog: Catalog) -> list[Problem]:
-    """Return the strategies and workloads that nobody knows, and give workloads their whole names."""
+    """Return problems for unknown strategies and workloads, and replace names of workloads by their full
+    names.
+    """
     problems: list[Problem] = []
     for key, look_up in (("strategy", catalog.strategy), ("workload", catalog.workload)):
         values = rule.get(key, [])

@@ -24,10 +24,11 @@ class _Experiment(BaseModel):
 def with_known_history(
     claims: Sequence[PlannedClaim], experiment: str, run_id: str, folder: Path | None = None
 ) -> tuple[PlannedClaim, ...]:
-    """Return the claims of a run whose plan has no history with that which the shipped experiment knows of this run.
+    """Return a run's claims; those whose plan has no history get the shipped experiment's history of this
+    run.
 
-    A run is known by its id alone. What is before it in a claim's history came before it; its own entry is the verdict
-    that it had when the history was written.
+    A run is recognized by its id alone. Entries before its own in a claim's history are earlier; its own
+    entry is the verdict that it had when the history was written.
     """
     if not run_id or not claims or any(claim.number is not None or claim.history for claim in claims):
         return tuple(claims)

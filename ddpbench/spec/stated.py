@@ -11,7 +11,7 @@ from ddpbench.spec.catalog import Promise
 from ddpbench.texts import unprintable
 
 NAME = r"^\w[\w .,:+()/'-]*$"
-"""Pattern of a name in figures and sentences: no character that acts in a page, a table or a shell."""
+"""Pattern of a name in figures and sentences: no character with a meaning in a page, a table or a shell."""
 
 
 def _one_line(text: str) -> str:
@@ -25,7 +25,7 @@ Marker = Literal["", "o", "s", "D", "d", "^", "v", "<", ">", "p", "P", "*", "h",
 
 
 class StatedTraits(BaseModel, strict=True, frozen=True):
-    """A strategy's traits that travel as data, each as `ddpbench.strategies.traits.Traits` has it."""
+    """A strategy's traits that are stored as data, each as in `ddpbench.strategies.traits.Traits`."""
 
     display: _Name
     spoken: _Name
@@ -39,5 +39,5 @@ class StatedTraits(BaseModel, strict=True, frozen=True):
     marker: Marker
 
     def to_text(self) -> str:
-        """Return it as `Case.strategy_traits` holds it."""
+        """Return the text that `Case.strategy_traits` holds."""
         return json.dumps(self.model_dump(), sort_keys=True)

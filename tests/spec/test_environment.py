@@ -95,9 +95,9 @@ def test_an_empty_text_is_a_variable_that_is_not_set() -> None:
         ("PYTHONPATH", "set it in the shell"),
         ("DDPBENCH_CORES", "ddpbench's own"),
         ("TORCHELASTIC_RUN_ID", "leave it out"),
-        ("A B", "is no name of a variable"),
-        ("7UP", "is no name of a variable"),
-        ("A" * 101, "is no name of a variable"),
+        ("A B", "is not a valid name of a variable"),
+        ("7UP", "is not a valid name of a variable"),
+        ("A" * 101, "is not a valid name of a variable"),
     ],
 )
 def test_variables_that_are_not_the_experiments(name: str, why: str) -> None:
@@ -122,7 +122,7 @@ def test_a_fabric_has_interfaces_of_its_own() -> None:
     (message,) = problems_of(
         '[base]\nworld_size = 2\n[env]\nGLOO_SOCKET_IFNAME = "lo"\n[fabric]\nbandwidth = "1 Gbit/s"'
     )
-    assert message.startswith("env.GLOO_SOCKET_IFNAME: an emulated network has interfaces of its own")
+    assert message.startswith("env.GLOO_SOCKET_IFNAME: an emulated network sets its own interfaces")
 
 
 def test_a_misspelt_variable_is_told_and_not_refused() -> None:
