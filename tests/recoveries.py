@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddpbench.analysis.recovery import RankTold
+from ddpbench.analysis.recovery import RankRecovery
 from ddpbench.records import Failure, Gang, RunDir, Snapshot, Trained
 from ddpbench.spec import Budget, Case
 from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan, write_sessions
@@ -41,17 +41,17 @@ class Told:
     repeated: int = 0
 
 
-def ranks_of(told: Told, case: Case = KILLED, *, start_ns: int = 100 * S) -> list[RankTold]:
+def ranks_of(told: Told, case: Case = KILLED, *, start_ns: int = 100 * S) -> list[RankRecovery]:
     """What its ranks recorded."""
     return [_rank(rank, told, case, start_ns) for rank in range(case.world_size)]
 
 
-def records_of(told: RankTold) -> list[Gang | Snapshot | Trained | Failure]:
+def records_of(told: RankRecovery) -> list[Gang | Snapshot | Trained | Failure]:
     """The same as one list."""
     return [*told.gangs, *told.snapshots, *told.trained, *told.failures]
 
 
-def _rank(rank: int, told: Told, case: Case, start_ns: int) -> RankTold:
+def _rank(rank: int, told: Told, case: Case, start_ns: int) -> RankRecovery:
     every, size = case.snapshot_every, case.local_batch
     uninterrupted = case.recovery == "uninterrupted"
     trained: list[Trained] = []
@@ -115,7 +115,7 @@ def _rank(rank: int, told: Told, case: Case, start_ns: int) -> RankTold:
             )
         )
         train(1, step, told.last, told.again_ms, after(told.ready_s))
-    return RankTold(gangs, snapshots, trained, failures)
+    return RankRecovery(gangs, snapshots, trained, failures)
 
 
 def _gang(number: int, step: int, at_ns: int, case: Case) -> Gang:
@@ -140,7 +140,7 @@ def ended(told: Told, case: Case = KILLED) -> list[RankLaunch]:
     return [
         RankLaunch(
             more=records_of(
-                RankTold(
+                RankRecovery(
                     [one.gangs[0]],
                     one.snapshots,
                     [each for each in one.trained if not each.gang],

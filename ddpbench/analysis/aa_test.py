@@ -1,4 +1,4 @@
-"""A machine's own noise: one case against itself, the smallest change told from it in a time, and the time for one."""
+"""A/A test: measure a machine's noise with one case run twice, and derive the minimum detectable difference."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from ddpbench.spec.settings import MIN_ROUNDS, MOST_ROUNDS, MOST_ROUNDS_IN_TURN
 from ddpbench.units import format_about, format_at_most, format_seconds, format_two_digits
 
 TIMES_S = (60.0, 180.0, 480.0, 1800.0)
-"""For which the smallest resolvable change is told, where none is asked for."""
+"""Measuring times for which the minimum detectable difference is given, unless the caller names others."""
 CHANGES = (0.10, 0.05, 0.03, 0.02, 0.01)
-"""For which the time that resolves them is told, where none is asked for."""
+"""Changes for which the required measuring time is given, unless the caller names others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResolvedIn:
-    """The smallest changes, as fractions, that are resolved within a time; None where too few rounds fit.
+    """Smallest changes, as fractions, that a given measuring time resolves; None where too few rounds fit.
 
-    `two_runs` has the drift between two sessions in it: each is measured for half of the time.
+    `two_runs` includes the drift between two sessions: each is measured for half of the time.
     """
 
     seconds: float
@@ -51,7 +51,7 @@ class ResolvedIn:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimeFor:
-    """How long a change, as a fraction, takes to be resolved, seconds; None where no time does."""
+    """Measuring time that resolves a change (a fraction), seconds; None where no time does."""
 
     change: float
     in_turn_s: float | None
@@ -61,15 +61,15 @@ class TimeFor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoiseResult:
-    """A against A. Changes are fractions of the step time.
+    """Result of an A/A test. Changes are fractions of the step time.
 
     `difference` is A's step time over its twin's minus 1, with its 95 % interval over rounds: it should
     include 0. Both intervals have ends. `deviation_pairs` is the standard deviation of the log ratio within a round and
-    `deviation_launches` that of a launch's log step time over rounds: pairs gain what drift cancels.
-    The interval of `deviation_pairs`, at 95 %, takes ratios to be normal. `round_s` is a round's wall time for the two
-    launches of a sweep, `round_in_turn_s` that of two sides with fork servers of their own, and `begin_s` what a sweep
-    takes before its first round. `within` and `resolve` tell what a time
-    resolves, and which time resolves a change, at 95 % confidence and 80 % power.
+    `deviation_launches` that of a launch's log step time over rounds: pairing gains what drift cancels.
+    The 95 % interval of `deviation_pairs` assumes that log ratios are normal. `round_s` is a round's wall time for the
+    two launches of a sweep, `round_in_turn_s` that of two sides with separate fork servers, and `begin_s` the time of a
+    sweep before its first round. `within` gives the change that each time resolves and `resolve` the time that each
+    change needs, at 95 % confidence and 80 % power.
     """
 
     case: str
@@ -86,7 +86,7 @@ class NoiseResult:
     disturbed: str
 
     def describe(self) -> str:
-        """Return a few lines for a terminal."""
+        """Return the result as a few lines for a terminal."""
         gap, (low, high) = 100 * self.difference.value, (100 * end for end in _ends(self.difference))
         sure = (
             "includes 0, as it should" if low <= 0 <= high else "excludes 0: pairs do not cancel this noise"
@@ -118,7 +118,7 @@ class NoiseResult:
         return lines
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain values; an interval's ends follow its value: `difference_low`, `difference_high`."""
+        """Return the result as plain values; `difference` is followed by `difference_low` and `difference_high`."""
         found: dict[str, Any] = {}
         for name, value in asdict(self).items():
             if name in ("difference", "deviation_pairs"):
@@ -128,7 +128,7 @@ class NoiseResult:
         return found
 
     def _limits(self) -> list[str]:
-        """Return what the tables are of, and how well their numbers are known."""
+        """Return lines that describe the tables' contents and how precise their numbers are."""
         pairs, (low, high) = self.deviation_pairs.value, _ends(self.deviation_pairs)
         drift = format_two_digits(100 * drift_of(self.deviation_launches))
         shortest, longest = ((end / pairs) ** 2 if pairs else 1 for end in (low, high))
@@ -167,17 +167,17 @@ def _change(value: float | None) -> str:
 def noise_of(
     run: RunDir, *, within_s: Sequence[float] = TIMES_S, changes: Sequence[float] = CHANGES
 ) -> NoiseResult:
-    """Return the noise of a run that has a case and its replicate, with what these times resolve.
+    """Return the noise of a run that has a case and its replicate.
 
     Args:
-        run: its directory.
-        within_s: times for which the smallest resolvable change is told.
-        changes: fractions for which the time that resolves them is told.
+        run: the run directory.
+        within_s: times for which the smallest resolvable change is given.
+        changes: fractions for which the time that resolves them is given.
 
     Raises:
-        IdentityError: it is not a run directory, or one of another schema.
-        RecordError: it has no two cases that differ in nothing but `replicate`, too few rounds of them, or
-            launches that do not differ at all.
+        IdentityError: `run` is not a run directory, or has another schema.
+        RecordError: no two cases differ only in `replicate`, they share too few rounds, or their launches do not
+            differ at all.
     """
     cases = read_cases(run, read_plan(run))
     first, second = _twins(cases, run)
@@ -185,8 +185,8 @@ def noise_of(
     both = pairs(first.timings, second.timings)
     if comparison is None or comparison.standard_error is None or not comparison.paired:
         reason = next((case.error for case in (first, second) if case.error), "")
-        told = f": {reason}" if reason else "; run more rounds"
-        raise RecordError(f"{run.path}: both launches of {len(both)} of 2 rounds needed are there{told}")
+        hint = f": {reason}" if reason else "; run more rounds"
+        raise RecordError(f"{run.path}: both launches of {len(both)} of 2 rounds needed are there{hint}")
     ratio = comparison.time_ratio()
     low, high = _ends(ratio)
     spread, shared = _spread(both), {mine.pair for mine, _ in both}
@@ -230,7 +230,7 @@ def _spread(both: Sequence[tuple[Timing, Timing]]) -> float:
 
 
 def _launches_s(twins: Sequence[CaseRun], shared: Collection[Pair]) -> float:
-    """Return what both launches of a round take, seconds, over those rounds."""
+    """Return the mean time of a round's two launches, seconds, over those rounds."""
     walls = [
         launch.wall_s
         for case in twins
@@ -242,7 +242,7 @@ def _launches_s(twins: Sequence[CaseRun], shared: Collection[Pair]) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Plan:
-    """What is known of a machine's noise, and what follows for the three ways to compare."""
+    """A machine's noise, and what the three ways to compare resolve with it."""
 
     pairs: float
     launches: float
@@ -250,10 +250,10 @@ class _Plan:
     round_in_turn_s: float
     begin_s: float
     correlation: float
-    """The lag-1 correlation that rounds show; the margin that intervals have is in what a comparison resolves."""
+    """Lag-1 correlation of rounds; the margin of intervals is already in what a comparison resolves."""
 
     def within(self, seconds: float) -> ResolvedIn:
-        """Return what is resolved in this time."""
+        """Return the changes that this measuring time resolves."""
         return ResolvedIn(
             seconds=seconds,
             in_turn=self._in_turn().resolved_in(seconds),
@@ -262,7 +262,7 @@ class _Plan:
         )
 
     def time_for(self, change: float) -> TimeFor:
-        """Return which time resolves this change."""
+        """Return the measuring time that resolves this change."""
         sweep, runs = (
             rounds if rounds is not None and rounds <= MOST_ROUNDS else None
             for rounds in (rounds_to_resolve(change, way) for way in (self._in_one_sweep, self._by_two_runs))
@@ -275,7 +275,7 @@ class _Plan:
         )
 
     def _in_turn(self) -> InTurn:
-        """Either side is a sweep, which begins for itself."""
+        """Return the plan for two sides in turn: each side is a sweep with a start of its own."""
         return InTurn(
             deviation=self.pairs,
             round_s=self.round_in_turn_s,
@@ -291,7 +291,7 @@ class _Plan:
 
 
 def _rounds_of_a_sweep(seconds: float, round_s: float) -> int:
-    """Return how many rounds fit, of those that a sweep may have."""
+    """Return the number of rounds that fit into the time, within the limits of a sweep."""
     return min(rounds_in(seconds, round_s), MOST_ROUNDS)
 
 

@@ -1,7 +1,7 @@
-"""The upper bound: independent ranks, which exchange nothing; of which cases it is one, and whether it is established.
+"""Upper bound: independent ranks, which exchange nothing; the cases that they bound, and the check of the bound.
 
-A bound that lies below what it bounds is none: its own launches were disturbed, or too few. Whoever tells how far a
-case is from its bound, or what part of its time the bound explains, asks here first.
+A bound that is slower than a case it bounds is refuted: its launches were disturbed, or too few. All code that reports
+a case's distance from its bound, or the part of its time that the bound explains, checks here first.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ddpbench.strategies.traits import traits_of
 
 
 def is_bounded(case: Case) -> bool:
-    """Return whether independent ranks bound this case: its ranks do all that they do, and exchange something too.
+    """Return whether independent ranks bound this case: its ranks do all of their work, and also communicate.
 
-    Ranks that share out the model or its update do less each than independent ones, and may be faster; so may those
+    Ranks that share the model or its update each do less than independent ranks, and may be faster; so may ranks
     whose model another framework computes.
     """
     traits = traits_of(case)
@@ -35,21 +35,23 @@ _T = TypeVar("_T", bound=_OfCase)
 
 
 def bounds_of(runs: Iterable[_T]) -> dict[Hashable, _T]:
-    """Return the independent ranks by what decides how long ranks compute: `grouping.deciding("compute", case)`."""
+    """Return the cases of independent ranks, keyed by all that decides compute time: `grouping.deciding("compute",
+    case)`.
+    """
     return {
         grouping.deciding("compute", run.case): run for run in runs if traits_of(run.case).role == "bound"
     }
 
 
 def outruns(case: Case, rate: float, bound_rate: float) -> bool:
-    """Return whether a case's throughput is more than 2 % above its bound, which then is refuted.
+    """Return whether a case's throughput is more than 2 % above its bound, which refutes the bound.
 
-    Both rates in samples per second of the whole job. Values decide, and not intervals: a bound so uncertain that it
-    may be lower is not shown with a higher number.
+    Both rates are in samples per second of the whole job. Values are compared, not intervals: a bound whose interval
+    includes lower rates is still not shown with a case above it.
     """
     return is_bounded(case) and rate > bound_rate * (1 + MARGIN)
 
 
 def outrun(run: CaseRun, bound: CaseRun) -> bool:
-    """Return the same for two cases with timed launches."""
+    """Return `outruns` for two cases with timed launches."""
     return outruns(run.case, samples_rate(run.timings).value, samples_rate(bound.timings).value)

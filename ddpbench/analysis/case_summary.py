@@ -1,4 +1,4 @@
-"""Results of each case as plain values, which the report reads."""
+"""Case results as plain values, for the report."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from ddpbench.analysis.time_to_loss import Cost
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseSummary:
-    """A case of a run. None is what was not measured; times are seconds, sizes bytes, rates samples per second.
+    """A case of a run. Values that were not measured are None; times are seconds, sizes bytes, rates samples per
+    second.
 
-    Intervals are of 95 % over launches or rounds. `docs/columns.md` has what each number is.
+    Intervals are 95 % intervals over launches or rounds. `docs/columns.md` defines each number.
     """
 
     case_id: str
@@ -24,9 +25,9 @@ class CaseSummary:
     """`ok`, `failed`, `hung`, `oom`, `diverged`, `skipped` or `unfinished`."""
     error: str = ""
     unproved: str = ""
-    """Why nothing shows what it trained, where its proof could not compare that."""
+    """Reason why nothing shows what the case trained, where its proof could not compare that."""
     launches: int = 0
-    """Number of launches that ended well."""
+    """Number of successful launches."""
     baseline_case_id: str = ""
     step_time_s: Interval | None = None
     samples_per_s: Interval | None = None
@@ -40,9 +41,9 @@ class CaseSummary:
     noise_flag: str = ""
     """Disturbances of its launches, in words."""
     ci_reached: bool | None = None
-    """True if its interval became as narrow as was asked for."""
+    """True if the case's interval became as narrow as requested."""
     same_caps: tuple[str, ...] = ()
-    """Other bucket caps, MiB or `default`, that make the same buckets, which it stands for."""
+    """Other bucket caps, MiB or `default`, that give the same buckets; this case stands for them."""
     flops_per_sample: float | None = None
     mfu: float | None = None
     """A fraction."""
@@ -54,20 +55,22 @@ class CaseSummary:
     server_share_s: float | None = None
     traffic: LinkTraffic | None = None
     expected_node_bytes: float | None = None
-    """Bytes a step of the busiest link, by the algorithm's formula."""
+    """Bytes per step over the busiest link, by the algorithm's formula."""
     traffic_ratio: float | None = None
-    """Bytes sent over `expected_node_bytes`."""
+    """Bytes sent divided by `expected_node_bytes`."""
     to_loss: Cost | None = None
     speedup_to_loss: Interval | None = None
     failed: RecoveryCost | None = None
-    """Costs of failures; None where none was planned."""
+    """Costs of failures; None where no failure was planned."""
     loss_difference: tuple[float, int] | None = None
-    """Largest relative difference of a step's loss from the uninterrupted training's, and over how many steps."""
+    """Largest relative difference of a step's loss from that of uninterrupted training, and the number of steps
+    compared.
+    """
 
 
-def case_summary(found: CaseResult) -> CaseSummary:
-    """Return a case's results as values, without the records that they were made from."""
-    run = found.run
+def case_summary(result: CaseResult) -> CaseSummary:
+    """Return a case's results as values, without the records from which they were computed."""
+    run = result.run
     return CaseSummary(
         case_id=run.case_id,
         status=run.status,
@@ -75,29 +78,29 @@ def case_summary(found: CaseResult) -> CaseSummary:
         unproved=run.unproved,
         launches=len(run.good),
         baseline_case_id=run.baseline_id,
-        step_time_s=found.step_time,
-        samples_per_s=found.samples_per_s,
-        speedup=found.speedup,
-        speedup_rounds=found.speedup_rounds or 0,
-        efficiency=found.efficiency,
-        exposed_comm_s=found.communication("exposed"),
-        evaluation_samples_per_s=found.evaluation_samples_per_s,
+        step_time_s=result.step_time,
+        samples_per_s=result.samples_per_s,
+        speedup=result.speedup,
+        speedup_rounds=result.speedup_rounds or 0,
+        efficiency=result.efficiency,
+        exposed_comm_s=result.communication("exposed"),
+        evaluation_samples_per_s=result.evaluation_samples_per_s,
         oversubscribed=run.oversubscribed,
-        noise_flag=found.noise,
-        ci_reached=found.ci_reached,
-        same_caps=found.same_caps,
-        flops_per_sample=found.flops_per_sample,
-        mfu=found.mfu,
-        gradient_bytes=found.gradient_bytes,
-        held_bytes=found.held_bytes,
-        peak_memory_bytes=found.peak_memory_bytes,
-        start=found.start,
-        server_share_s=found.server_share_s,
-        traffic=found.traffic,
-        expected_node_bytes=found.expected_node_bytes,
-        traffic_ratio=found.traffic_ratio,
-        to_loss=found.to_loss,
-        speedup_to_loss=found.speedup_to_loss,
-        failed=found.failed,
-        loss_difference=found.loss_difference,
+        noise_flag=result.noise,
+        ci_reached=result.ci_reached,
+        same_caps=result.same_caps,
+        flops_per_sample=result.flops_per_sample,
+        mfu=result.mfu,
+        gradient_bytes=result.gradient_bytes,
+        held_bytes=result.held_bytes,
+        peak_memory_bytes=result.peak_memory_bytes,
+        start=result.start,
+        server_share_s=result.server_share_s,
+        traffic=result.traffic,
+        expected_node_bytes=result.expected_node_bytes,
+        traffic_ratio=result.traffic_ratio,
+        to_loss=result.to_loss,
+        speedup_to_loss=result.speedup_to_loss,
+        failed=result.failed,
+        loss_difference=result.loss_difference,
     )

@@ -1,9 +1,9 @@
-"""What checkpoints cost: a launch's checkpoints of one method, and their share of training at an interval.
+"""Checkpoint cost: a launch's checkpoints of one method, and their share of training time at an interval.
 
-A checkpoint lasts from the earliest rank's start to the latest one's end, barriers included. It happens once, so its
+A checkpoint lasts from the earliest rank's start to the latest rank's end, barriers included. It happens once, so its
 time is a duration, unlike a training step's period (`steptime.py`). A launch gives one number per method: total time
-over checkpoints, the first one included; a case's number is that of the median launch. Shares of time are of means over
-launches: time adds up, so that slow launches count in it by what they take.
+divided by the number of checkpoints, the first included; a case's number is that of the median launch. Shares of time
+use means over launches: time adds up, so slow launches count in proportion to their time.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ddpbench.records import Checkpoint
 
 METHODS = ("plain", "dcp")
 INTERVALS = (100, 1_000, 10_000)
-"""Steps between two checkpoints for which the share is told."""
+"""Steps between two checkpoints for which the share is reported."""
 SMALL_SHARE = 0.01
-"""The share for which the interval is told."""
+"""The share for which the interval is reported."""
 
 
 def share(checkpoint_s: float, step_s: float, steps: int) -> float:
-    """Return the share of time spent on checkpoints with one after every `steps` steps: s / (s + k t)."""
+    """Return the share of time spent on checkpoints with one every `steps` steps: s / (s + k t)."""
     return checkpoint_s / (checkpoint_s + steps * step_s)
 
 
@@ -41,22 +41,22 @@ class CheckpointRun:
     """A launch's checkpoints of one method. Times are seconds, sizes bytes."""
 
     timing: Timing
-    """Time and number of all of them; a checkpoint counts as a step."""
+    """Total time and number of the checkpoints; a checkpoint counts as a step."""
     first_s: float
     write_s: float
-    """The longest that a rank was itself at work on one, mean over checkpoints."""
+    """Longest time that a rank itself worked on a checkpoint, mean over checkpoints."""
     bytes: int
-    """What all ranks together wrote for one."""
+    """Bytes that all ranks together wrote per checkpoint."""
     writers: int
-    """How many ranks wrote anything."""
+    """Number of ranks that wrote anything."""
 
 
 def checkpoint_runs(
     number: int, ranks: Sequence[Sequence[Checkpoint]], *, one_host: bool
 ) -> dict[str, CheckpointRun]:
-    """Return a launch's checkpoints by method, from every rank's records; those that a rank lacks are left out.
+    """Return a launch's checkpoints by method, from all ranks' records, without those that any rank lacks.
 
-    Hosts do not share a clock: across them a checkpoint takes as long as its slowest rank's.
+    Hosts share no clock: across hosts a checkpoint takes as long as its slowest rank.
     """
     found: dict[str, CheckpointRun] = {}
     for method in METHODS:
@@ -104,12 +104,12 @@ class CheckpointCost:
     step_mean_s: float
 
     def share(self, steps: int) -> float:
-        """Return the share of time at one checkpoint every `steps` steps."""
+        """Return the share of time with one checkpoint every `steps` steps."""
         return share(self.mean_s, self.step_mean_s, steps)
 
     @property
     def steps_for_small_share(self) -> int:
-        """The interval in steps at which the share is `SMALL_SHARE`."""
+        """Return the interval in steps at which the share is `SMALL_SHARE`."""
         return steps_for_share(self.mean_s, self.step_mean_s)
 
     @classmethod
@@ -119,7 +119,7 @@ class CheckpointCost:
         return list(cls(**none).columns())  # type: ignore[arg-type]
 
     def columns(self) -> dict[str, Any]:
-        """Return it as plain columns."""
+        """Return the cost as plain columns."""
         return {
             "case_id": self.case_id,
             "method": self.method,
@@ -143,12 +143,12 @@ class CheckpointCost:
 def checkpoint_costs(
     case_id: str, launches: Sequence[Mapping[str, CheckpointRun]], training: Sequence[Timing]
 ) -> list[CheckpointCost]:
-    """Return what a case's launches say of each method; none for a method that none of them has.
+    """Return a case's checkpoint cost for each method that its launches used.
 
     Args:
-        case_id: the case's.
-        launches: checkpoints of each, by method.
-        training: timings of the same case's steps.
+        case_id: the case's id.
+        launches: checkpoints of each launch, by method.
+        training: step timings of the same case.
     """
     costs: list[CheckpointCost] = []
     for method in METHODS:

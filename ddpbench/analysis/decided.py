@@ -1,4 +1,4 @@
-"""A run's cases and their table once its claims are decided, whose pairs have the claims' intervals in both."""
+"""Cases and table of a run whose claims are decided: both have the claims' intervals for the claims' pairs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def decide(
     fabrics: Sequence[FabricRun],
     claims: Sequence[PlannedClaim],
 ) -> DecidedRun:
-    """Return the cases with what the claims say of their pairs, and the table of that."""
+    """Return the cases with the claims' judgements of their pairs, and the resulting table."""
     targets = plan.target_half_widths()
     results = case_results(cases, targets, machine)
     checks = check_cases(results, fabrics)
@@ -55,10 +55,10 @@ def decide(
 
 
 def load(run: RunDir | Path | str) -> pd.DataFrame:
-    """Return the table of a run directory, regenerated from its records: one row per case, in the plan's order.
+    """Return the table of a run directory, computed from its records: one row per case, in the plan's order.
 
     Raises:
-        IdentityError: it is not a run directory, or one of another schema.
+        IdentityError: `run` is not a run directory, or has another schema.
     """
     found = run if isinstance(run, RunDir) else RunDir(Path(run))
     plan = read_plan(found)

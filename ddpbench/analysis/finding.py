@@ -49,28 +49,28 @@ FindingVerdict = Literal[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """A sentence that the data support, its sources, and the section or figure that shows it."""
+    """A sentence that the data support, its sources, and the section or figure that shows them."""
 
     kind: FindingKind
     text: Sentence
     """The sentence, of 30 words at most. No code parses it."""
     tags: tuple[str, ...] = ()
-    """Its qualifications: links, computation, size, launches."""
+    """Qualifications of the sentence: links, computation, size, launches."""
     evidence: str
     """The anchor of the section that shows it: `scaling`, `breakdown`, `strategies`, `buckets`, ..."""
     verdict: FindingVerdict
     cases: tuple[str, ...] = ()
-    """Ids of its cases: first the one that is judged, last the one that it is compared with."""
+    """Ids of its cases: the judged case first, the case that it is compared with last."""
     ratio: Interval | None = None
-    """The first case's step time over the last one's, where the sentence compares two by that."""
+    """The first case's step time over the last one's, where the sentence compares their step times."""
     ratios: tuple[Interval, ...] = ()
     """Ratios of one kind, of each of several cases to the last one, in the order of `cases`."""
 
     def __post_init__(self) -> None:
-        """Refuse a finding whose interval does not leave out what it denies.
+        """Check that the interval supports the verdict.
 
         Raises:
-            ValueError: it says faster, slower or equivalent, and its interval does not.
+            ValueError: the verdict is faster, slower or equivalent, and the interval does not show it.
         """
         if self.ratio is None or self.verdict not in ("faster", "slower", "equivalent"):
             return
@@ -83,7 +83,7 @@ class Finding:
 
     @property
     def badge(self) -> str:
-        """The verdict in a word or two; empty where there is none. To be behind an upper bound is not `slower`."""
+        """Return the verdict in a word or two; empty without one. A case below its bound is not called `slower`."""
         if self.kind == "bound" and self.verdict == "slower":
             return "cost"
         if self.kind == "claim":
@@ -92,5 +92,5 @@ class Finding:
 
     @property
     def line(self) -> str:
-        """The sentence with what qualifies it in brackets, for plain text."""
+        """Return the sentence with its qualifications in brackets, for plain text."""
         return self.text.qualified(self.tags)

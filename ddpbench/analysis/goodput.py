@@ -1,10 +1,10 @@
-"""How often to save: the share of time that trains, of a job that fails at random, by the period of its snapshots.
+"""Snapshot period: the share of time that trains, for a job that fails at random, by the period of its snapshots.
 
-C is what a snapshot costs, R what passes from a failure until training goes on, M the mean time between failures, and
-tau the training between two snapshots; all in the same unit. C and R are means over launches, for lost time adds up.
-Failures are a Poisson process, which also strikes while a snapshot is written and while the job recovers; what was
-trained since the last snapshot is lost. A segment of training and its snapshot are done after
-M exp(R/M) (exp((tau + C)/M) - 1) on average (Daly 2006, "A higher order estimate of the optimum checkpoint interval for
+C is the cost of a snapshot, R the time from a failure until training continues, M the mean time between failures, and
+tau the training between two snapshots; all in the same unit. C and R are means over launches, since lost time adds up.
+Failures are a Poisson process, which also strikes while a snapshot is written and while the job recovers; all training
+since the last snapshot is lost. A segment of training and its snapshot take on average
+M exp(R/M) (exp((tau + C)/M) - 1) (Daly 2006, "A higher order estimate of the optimum checkpoint interval for
 restart dumps", eq. 13 for one segment).
 """
 
@@ -18,10 +18,10 @@ from ddpbench.units import format_seconds, format_two_digits
 
 
 def ettr(period: float, snapshot: float, recovery: float, mtbf: float) -> float:
-    """Return the effective training time ratio: training that is kept, over wall time; 0 where it never gets on.
+    """Return the effective training time ratio: kept training over wall time; 0 where no segment is ever completed.
 
     Raises:
-        ValueError: a time is not positive (a recovery may be 0).
+        ValueError: a time is not positive (only `recovery` may be 0).
     """
     _check(snapshot, recovery, mtbf)
     if not period > 0:
@@ -33,13 +33,13 @@ def ettr(period: float, snapshot: float, recovery: float, mtbf: float) -> float:
 
 
 def young(snapshot: float, mtbf: float) -> float:
-    """Return Young's period, sqrt(2 C M) (CACM 17, 1974): for snapshots that are short beside M."""
+    """Return Young's period, sqrt(2 C M) (CACM 17, 1974), for snapshots that are short compared with M."""
     _check(snapshot, 0.0, mtbf)
     return math.sqrt(2 * snapshot * mtbf)
 
 
 def daly(snapshot: float, mtbf: float) -> float:
-    """Return Daly's period (2006, eq. 37); of M where a snapshot takes 2 M or longer."""
+    """Return Daly's period (2006, eq. 37); M where a snapshot takes 2 M or longer."""
     _check(snapshot, 0.0, mtbf)
     if snapshot >= 2 * mtbf:
         return mtbf
@@ -48,16 +48,16 @@ def daly(snapshot: float, mtbf: float) -> float:
 
 
 def best(snapshot: float, mtbf: float) -> float:
-    """Return the period at which `ettr` is largest, exactly: M (1 + W(-exp(-1 - C/M))), W Lambert's.
+    """Return the period that maximizes `ettr`, exactly: M (1 + W(-exp(-1 - C/M))), W being Lambert's function.
 
-    A recovery's length does not move it: it is paid once a failure, whatever the period.
+    The recovery time does not change it: each failure costs it once, at any period.
     """
     _check(snapshot, 0.0, mtbf)
     return mtbf * (1 + float(special.lambertw(-math.exp(-1 - snapshot / mtbf)).real))
 
 
 def words(snapshot_s: float, recovery_s: float, mtbf_s: float) -> tuple[str, str]:
-    """Return the best period and the share of time that is then lost, as sentences have them: `57 s`, `0.069 %`."""
+    """Return the best period and the share of time then lost, formatted for sentences: `57 s`, `0.069 %`."""
     period_s = best(snapshot_s, mtbf_s)
     lost = 1 - ettr(period_s, snapshot_s, recovery_s, mtbf_s)
     return format_seconds(float(f"{period_s:.2g}")), f"{format_two_digits(100 * lost)} %"

@@ -1,17 +1,17 @@
-"""Whether training waits for its input: the one place that defines "input-bound".
+"""Input-bound training: the only definition of when training waits for its input.
 
-A case that gets its batches through a loader is held against its twin: the same case with its batches
+A case that gets its batches through a loader is compared with its twin: the same case with its batches
 in memory, where no step loads anything. It is
 
-    input-bound       if its step takes longer than the twin's, paired by round, with the whole corrected
+    input-bound       if its step takes longer than the twin's, paired by round, with the entire corrected
                       interval beyond the margin of 2 %;
     not input-bound   if the interval shows it to be faster, or within the margin;
-    unresolved        if the interval can tell neither;
-    too few           under five rounds that both have.
+    unresolved        if the interval shows neither;
+    too few           if the two share fewer than five rounds.
 
-Without a twin only the share of a step spent in waiting for a batch is known, from instrumented steps: where its whole
-interval is above `WAITED_LIMIT` the case "looks input-bound". That is weaker: a step also waits where loading is short
-but cannot be hidden, and workers that share the ranks' cores slow computation without any waiting.
+Without a twin only the share of a step spent waiting for a batch is known, from instrumented steps: where its entire
+interval is above `WAITED_LIMIT` the case "looks input-bound". That is weaker evidence: a step also waits where loading
+is short but cannot be hidden, and workers that share the ranks' cores slow computation without any waiting.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import Key
 
 WAITED_LIMIT = 0.05
-"""Share of a step spent in waiting for data above which a case without a twin looks input-bound."""
+"""Share of a step spent waiting for data above which a case without a twin looks input-bound."""
 
 InputVerdict = Literal[
     "memory",
@@ -46,9 +46,9 @@ InputVerdict = Literal[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputCase:
-    """One data setting of a group, and what it costs.
+    """One data setting of a group, and its cost.
 
-    `ratio` is its step time over the twin's, with the interval that the verdict was taken from.
+    `ratio` is its step time over the twin's, with the interval that decided the verdict.
     """
 
     run: CaseRun
@@ -62,28 +62,28 @@ class InputCase:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputGroup:
-    """Cases that differ in nothing but where their batches come from: memory first, then by workers."""
+    """Cases that differ only in where their batches come from: memory first, then by number of workers."""
 
     members: tuple[InputCase, ...]
 
     @property
     def loaded(self) -> list[InputCase]:
-        """The members that have a loader, by number of workers."""
+        """Return the members that have a loader, by number of workers."""
         return [member for member in self.members if member.run.case.data == "loader"]
 
     @property
     def memory(self) -> InputCase | None:
-        """The member without one."""
+        """Return the member without a loader."""
         return next((member for member in self.members if member.run.case.data == "memory"), None)
 
     @property
     def bound(self) -> list[InputCase]:
-        """The members that are input-bound."""
+        """Return the members that are input-bound."""
         return [member for member in self.loaded if member.verdict == "input-bound"]
 
     @property
     def fixed_by(self) -> InputCase | None:
-        """The fewest workers, more than an input-bound case has, at which training is not input-bound."""
+        """Return the member with the fewest workers, more than an input-bound case has, that is not input-bound."""
         if not self.bound:
             return None
         fewest = self.bound[0].run.case.loader_workers
@@ -94,7 +94,7 @@ class InputGroup:
 
 
 def input_key(case: Case) -> Key:
-    """Return what two cases must share to differ only in where their batches come from."""
+    """Return the key that two cases share if they differ only in where their batches come from."""
     return grouping.alike(case, but=("data", "loader_workers"))
 
 

@@ -1,4 +1,4 @@
-"""Names of a run's cases in sentences, and how many they are."""
+"""Names and counts of a run's cases, for sentences."""
 
 from __future__ import annotations
 
@@ -17,31 +17,33 @@ class Names:
     """Names of a run's cases, as sentences use them."""
 
     def __init__(self, among: Sequence[CaseRun]) -> None:
-        """`among` are all that could be meant."""
+        """Store `among`, all cases that a name could mean."""
         self._count = len(among)
         self.names = Namer(run.case for run in among)
 
     def of(self, run: CaseRun) -> str:
-        """Return one case's."""
+        """Return the name of one case."""
         return self.names.spoken(run.case)
 
     def count(self, cases: Sequence[CaseRun]) -> str:
-        """Return how many, to begin a sentence: `1 case`, `3 cases`, `All 24 cases`."""
+        """Return the number of cases, to begin a sentence: `1 case`, `3 cases`, `All 24 cases`."""
         return capital(self.within(cases))
 
     def within(self, cases: Sequence[CaseRun]) -> str:
-        """Return the same within a sentence: `all 24 cases`."""
+        """Return the number of cases, within a sentence: `all 24 cases`."""
         every = "all " if len(cases) == self._count > 1 else ""
         return f"{every}{counted(len(cases), 'case')}"
 
     def not_reached(self, cases: Sequence[CaseRun]) -> str:
-        """Return that so many did not reach something: `None of the 24 cases reached`, `3 cases did not reach`."""
+        """Return that this number of cases did not reach something: `None of the 24 cases reached`, `3 cases did not
+        reach`.
+        """
         if len(cases) == self._count > 1:
             return f"None of the {len(cases)} cases reached"
         return f"{self.count(cases)} did not reach"
 
     def listed(self, cases: Sequence[CaseRun]) -> str:
-        """Return the first few of them, in brackets; empty where all are meant."""
+        """Return the first few names, in brackets; empty where all cases are meant."""
         if len(cases) == self._count > 1:
             return ""
         words = [self.of(run) for run in cases[:4]]

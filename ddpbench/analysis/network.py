@@ -1,9 +1,9 @@
-"""Communication over emulated links, case by case, and what the algorithm's formula says of it.
+"""Communication over emulated links, per case, and its time by the algorithm's formula.
 
-A case's network time is how long a step's transfers were under way on any rank (`Breakdown.network_s`): one mean a
-round, and of these the median and its interval. The formula is given the gradients' bytes, the rate of the link that
-limits it times the share that payload gets (`formulas.PAYLOAD`), and no latency: α = 0. It holds for ranks that have a
-node each.
+A case's network time is how long a step's transfers were under way on any rank (`Breakdown.network_s`): one mean per
+round, summarized by the median of these and its interval. The formula uses the gradients' bytes, the rate of the
+limiting link times the payload's share of it (`formulas.PAYLOAD`), and no latency: α = 0. It holds for one rank per
+node.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from ddpbench.spec.links import links_of, local_rate
 from ddpbench.strategies.traits import traits_of
 
 _KNOWN_OVER_UPLINKS = ("all_reduce", "ring", "naive_ring", "hierarchical", "master")
-"""How much of what these send passes the uplink between racks, `Links.limiting` knows."""
+"""Algorithms whose share of traffic over the uplink between racks `Links.limiting` knows."""
 PAYLOAD_MOST = 1448 / 1514
-"""Of the frame that a shaped link counts, as no preamble and gap are, this is TCP's payload: see `formulas.PAYLOAD`."""
+"""Largest payload share of the frame that a shaped link counts (without preamble and gap): see `formulas.PAYLOAD`."""
 _BURSTS = {"master": 2, "tree": 2, "halving_doubling": 4}
-"""How many times the busiest link restarts, in one direction after the other, for one transfer."""
+"""Number of times that the busiest link restarts, in one direction after the other, per transfer."""
 NUMBER_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
-"""Of a gradient's number, by the case's type."""
+"""Bytes of a gradient's number, by the case's type."""
 
 
 def network_results(cases: Sequence[CaseRun]) -> Iterator[NetworkResult]:
-    """Yield every case that exchanges gradients over emulated links and was instrumented.
+    """Yield a result for every case that exchanges gradients over emulated links and was instrumented.
 
-    `bound_s` is at the links' whole rate, less a burst a transfer; `sent_bytes` is counted.
+    `bound_s` is at the links' full rate, less one burst per transfer; `sent_bytes` is counted.
     """
     for run in cases:
         if (
@@ -76,7 +76,9 @@ def network_results(cases: Sequence[CaseRun]) -> Iterator[NetworkResult]:
 
 
 def formula_of(case: Case, size: float | None) -> tuple[str, float | None]:
-    """The textbook's name and time of a case's algorithm for gradients of `size` bytes; none across shared nodes."""
+    """Return the textbook's name and time of a case's algorithm for gradients of `size` bytes; none across shared
+    nodes.
+    """
     links = links_of(case.fabric)
     if links is None or not size or case.known_algorithm not in TIMES or case.nodes != case.world_size:
         return "", None
@@ -87,21 +89,21 @@ def formula_of(case: Case, size: float | None) -> tuple[str, float | None]:
 
 
 def burst_s(case: Case, nominal: float) -> float:
-    """Return seconds of a link's rate, bit/s, that it lets pass at once after a pause, of the job's time.
+    """Return the size of a link's burst after a pause, in seconds of its rate (bit/s), in the job's time.
 
-    It is a token bucket, which holds one frame at the least.
+    A link is a token bucket, which holds at least one frame.
     """
     frame_s = 1514 * 8 * case.shrink / nominal
     return max(BURST_S / case.dilation, frame_s)
 
 
 def bursts_s(run: CaseRun, nominal: float) -> float:
-    """Return the same for all transfers of a step, each of which begins after a pause, or as often as its algorithm."""
+    """Return `burst_s` for all restarts in a step: one per transfer, or as many as the algorithm causes."""
     return pieces_of(run) * _BURSTS.get(run.case.algorithm, 1) * burst_s(run.case, nominal)
 
 
 def pieces_of(run: CaseRun) -> int:
-    """Return how many transfers share a step's gradients, at most."""
+    """Return the largest number of transfers that share a step's gradients."""
     found = [len(launch.bucket_bytes) for launch in run.good if launch.bucket_bytes]
     if found:
         return max(found)
@@ -110,10 +112,10 @@ def pieces_of(run: CaseRun) -> int:
 
 
 def beyond_formula_s(run: CaseRun) -> float:
-    """Return how much of a step's exposed communication its links do not explain, even if they hid nothing, seconds.
+    """Return the exposed communication of a step that its links do not explain even if nothing is hidden, seconds.
 
-    It is the work of the library that sends, or of the machine that emulates the links. 0 where there is no formula,
-    and where links have more than a rate: latency, losses, storage that shares them.
+    The remaining time is spent in the library that sends, or in the machine that emulates the links. It is 0 where
+    there is no formula, and where links have more than a rate: latency, losses, storage that shares them.
     """
     links = links_of(run.case.fabric)
     if links is None or run.parts is None or not links.rates_alone:
@@ -123,7 +125,7 @@ def beyond_formula_s(run: CaseRun) -> float:
 
 
 def network_timings(run: CaseRun) -> list[Timing]:
-    """Return how long a step's transfers were under way in each launch, seconds: to be paired as step times are."""
+    """Return how long a step's transfers were under way in each launch, seconds, for pairing like step times."""
     network_s = run.parts.network_s if run.parts is not None else {}
     return [
         replace(timing, time_s=seconds, steps=1, samples=1)
@@ -138,22 +140,23 @@ def network_time(times: Sequence[Timing]) -> Interval:
 
 
 def busiest_link_bytes(case: Case, algorithm: str, size: float) -> float | None:
-    """Return what an algorithm sends a step over the busiest of the links whose bytes are counted; None: not known.
+    """Return the bytes that an algorithm sends per step over the busiest of the links whose bytes are counted.
 
-    They are nodes', or where ranks have links of their own ranks': those carry what stays within the node as well.
+    These links are the nodes', or the ranks' where ranks have separate links, which also carry traffic within the node.
+    None where the bytes are not known.
     """
     if local_rate(case.fabric, case.ranks_per_node) is None:
         return busiest_node_bytes(algorithm, case.nodes, case.ranks_per_node, size)
     if algorithm == "hierarchical":
-        return None  # its formula is for ranks that have a node each
+        return None  # its formula is for one rank per node
     return busiest_rank_bytes(algorithm, case.world_size, size)
 
 
 def bytes_to_aggregate(run: CaseRun) -> float | None:
-    """Return the gradient as a step sends it: two bytes a number where it is compressed to fp16 or bf16.
+    """Return the gradient bytes that a step sends: two per number where it is compressed to fp16 or bf16.
 
-    None where something else is sent, or not once in every step: products of low rank, parameters now and then, what
-    a workload's own step makes of it; and where it is not known.
+    None where something else is sent, or not exactly once per step (low-rank products, parameters every few steps, a
+    workload's own step), and where the size is not known.
     """
     case = run.case
     known = next((launch for launch in run.good if launch.gradient_bytes), None)

@@ -1,4 +1,4 @@
-"""What autocast buys: the same case in several precisions, each held against full precision, paired by round."""
+"""Autocast: the same case in several precisions, each compared with full precision, paired by round."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ ORDER = ("full", "bf16", "fp16")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrecisionGroup:
-    """Cases that differ in nothing but precision: full precision, and the others with their verdicts against it."""
+    """Cases that differ only in precision: full precision, and the others with their verdicts against it."""
 
     full: CaseRun
     others: tuple[tuple[CaseRun, Judgement], ...]
 
 
 def precision_groups(cases: Sequence[CaseRun]) -> list[PrecisionGroup]:
-    """Return every group of measured cases that has full precision and others; all are judged as one family."""
+    """Return every group of measured cases that includes full precision and others; all are judged as one family."""
     groups: dict[Key, list[CaseRun]] = {}
     for run in cases:
         if run.status == "ok" and run.timings:

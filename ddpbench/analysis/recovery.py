@@ -1,9 +1,8 @@
-"""What a failure costs: a launch's training with snapshots, from the moment at which it fails until it has recovered.
+"""Cost of a failure: a launch's training with snapshots, from the moment of the failure until it has recovered.
 
-All moments are on one host's clock. A part ends when the last rank, or agent, has come as far, so that the parts follow
-one another and add up; an agent that was killed itself has nothing to notice or to stop. What counts as trained is the
-history that the final parameters come from: of each gang the steps up to the snapshot that the next one has gone on
-from.
+All moments are on one host's clock. A part ends when the last rank, or agent, has reached its end, so that the parts
+follow one another and add up; an agent that was itself killed has nothing to notice or to stop. The trained steps are
+the history that led to the final parameters: each gang's steps up to the snapshot from which the next gang continued.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ PARTS = (
     "recomputing_s",
 )
 AT_PACE = 1.02
-"""A pace is the steady one again where steps take at most so many times as long."""
+"""Steps that take at most this multiple of the steady time are back at the steady pace."""
 
 
 @dataclass(frozen=True, slots=True)
-class RankTold:
-    """What one rank recorded of it, over all its starts."""
+class RankRecovery:
+    """One rank's records of the recovery, over all its starts."""
 
     gangs: Sequence[Gang]
     snapshots: Sequence[Snapshot]
@@ -46,7 +45,7 @@ class RankTold:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:
-    """What a gang made of time: samples a second of the job, and how many ranks it had. Snapshots are not in it."""
+    """A gang's samples per second (of the job), and its number of ranks. Time spent on snapshots is left out."""
 
     ranks: int
     step_s: float
@@ -55,49 +54,52 @@ class Pace:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recovered:
-    """One launch's training with snapshots. Without a planned failure, or before one, the parts are None."""
+    """Training with snapshots of one launch. Without a planned failure, or before one, the parts are None."""
 
     round: int
     failed: bool
     parts: Mapping[str, float] | None
-    """Seconds from the failure until the step is made again before which it came, by `PARTS`."""
+    """Seconds from the failure until the step that it interrupted is made again, by `PARTS`."""
     built_s: float | None
-    """Making the model and the replica, the part of restoring before what was saved is loaded; None: older records."""
+    """Time to make the model and the replica: the part of restoring before the snapshot is loaded; None:
+    older records.
+    """
     recomputed_steps: int | None
     regained_s: float | None
-    """Seconds from the failure until steps take at most `AT_PACE` of what they took before, from there to the end on
-    average; None: they never did."""
+    """Seconds from the failure until steps, averaged from there to the end, take at most `AT_PACE` of their time before
+    the failure; None: they never did.
+    """
     joined_s: float | None
-    """Seconds that training paused for a node that came back: from the last step without it to the first with it."""
+    """Seconds that training paused for a returning node: from the last step without it to the first with it."""
     joined_recomputed_steps: int | None
     snapshot_s: float | None
-    """A snapshot, mean of those that let go of an old one as all later ones do, seconds."""
+    """Mean time of a snapshot, over those that delete an old one as all later ones do, seconds."""
     snapshot_bytes: int
     lost: int
-    """Samples that the job's order has, up to the last that was trained on, and no step that counts was made with."""
+    """Samples in the job's order, up to the last trained one, with which no step that counts was made."""
     repeated: int
-    """Samples that more than one such step was made with."""
+    """Samples with which more than one such step was made."""
     unreadable: tuple[str, ...]
     paces: tuple[Pace, ...]
-    """Of each gang, in their order."""
+    """Paces of the gangs, in their order."""
     losses: tuple[float, ...]
-    """The job's, of each step that counts."""
+    """The job's loss in each step that counts."""
 
     @property
     def total_s(self) -> float | None:
-        """All parts together, seconds."""
+        """Return all parts together, seconds."""
         return None if self.parts is None else math.fsum(self.parts.values())
 
     @property
     def restored_s(self) -> float | None:
-        """Seconds from the failure until training goes on; what is computed again is not in it."""
+        """Return the seconds from the failure until training continues; steps that are computed again are left out."""
         if self.parts is None:
             return None
         return math.fsum(value for name, value in self.parts.items() if name != "recomputing_s")
 
 
-def recovered_of(number: int, ranks: Sequence[RankTold], case: Case) -> Recovered | None:
-    """Return what the ranks of launch `number` tell, rank 0 first; None where there was no such training."""
+def recovered_of(number: int, ranks: Sequence[RankRecovery], case: Case) -> Recovered | None:
+    """Return launch `number`'s recovery from its ranks' records, rank 0 first; None without such a training."""
     if case.recovery == "off" or not ranks or not ranks[0].gangs:
         return None
     gangs = _gangs(ranks)
@@ -157,17 +159,17 @@ def recovered_of(number: int, ranks: Sequence[RankTold], case: Case) -> Recovere
 
 
 def _again_ns(step: int, group: Sequence[Gang], ends: Mapping[int, int]) -> int | None:
-    """Return when a gang had made again what there was before the failure; None where it never came so far.
+    """Return when a gang had repeated the steps lost in the failure; None where it never did.
 
-    With a snapshot at the failure itself there is nothing to make again: it is ready to go on then.
+    With a snapshot at the failure itself no step is lost: this is when the gang is ready to continue.
     """
     if group[0].step == step:
         return max(each.ready_ns for each in group) if ends else None
     return ends.get(step - 1)
 
 
-def _gangs(ranks: Sequence[RankTold]) -> dict[int, list[Gang]]:
-    """Return the gangs by number, each as its ranks told of it."""
+def _gangs(ranks: Sequence[RankRecovery]) -> dict[int, list[Gang]]:
+    """Return the gangs by number, each as a list of its ranks' records."""
     found: dict[int, list[Gang]] = {}
     for gang in sorted((gang for rank in ranks for gang in rank.gangs), key=lambda gang: gang.number):
         found.setdefault(gang.number, []).append(gang)
@@ -175,13 +177,13 @@ def _gangs(ranks: Sequence[RankTold]) -> dict[int, list[Gang]]:
 
 
 def _kept(gangs: Mapping[int, Sequence[Gang]]) -> dict[int, tuple[int, float]]:
-    """Return from which step on and up to which the steps of each gang count."""
+    """Return the range of steps that count, from and until, for each gang."""
     firsts = [(number, group[0].step) for number, group in gangs.items()]
     nexts = [step for _, step in firsts[1:]] + [math.inf]
     return {number: (step, until) for (number, step), until in zip(firsts, nexts, strict=True)}
 
 
-def _ends(rank: RankTold, gangs: Iterable[int]) -> dict[int, dict[int, int]]:
+def _ends(rank: RankRecovery, gangs: Iterable[int]) -> dict[int, dict[int, int]]:
     """Return the end of each step of each gang, ns, by the step's number."""
     found: dict[int, dict[int, int]] = {number: {} for number in gangs}
     for each in rank.trained:
@@ -191,9 +193,9 @@ def _ends(rank: RankTold, gangs: Iterable[int]) -> dict[int, dict[int, int]]:
 
 
 def _places(
-    ranks: Sequence[RankTold], kept: Mapping[int, tuple[int, float]], local_batch: int
+    ranks: Sequence[RankRecovery], kept: Mapping[int, tuple[int, float]], local_batch: int
 ) -> tuple[int, int, int]:
-    """Return how many samples the steps that count were made with, how many different ones, and the last's place."""
+    """Return the number of samples of the steps that count, that of different ones, and the last sample's place."""
     places = distinct = end = 0
     for first, until in sorted(_runs(ranks, kept, local_batch)):
         places += until - first
@@ -203,9 +205,9 @@ def _places(
 
 
 def _runs(
-    ranks: Sequence[RankTold], kept: Mapping[int, tuple[int, float]], local_batch: int
+    ranks: Sequence[RankRecovery], kept: Mapping[int, tuple[int, float]], local_batch: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the runs of samples, from the first to before the last, that the steps that count were made with."""
+    """Yield the ranges of samples, [first, end), with which the steps that count were made."""
     for each in (each for rank in ranks for each in rank.trained):
         _, until = kept.get(each.gang, (0, 0))
         left = int(min(len(each.ends_ns), max(0, until - each.first))) * local_batch
@@ -216,8 +218,8 @@ def _runs(
             left -= taken
 
 
-def _snapshots(ranks: Sequence[RankTold]) -> list[list[Snapshot]]:
-    """Return the snapshots, each as its ranks told of it, in the order of gangs and steps."""
+def _snapshots(ranks: Sequence[RankRecovery]) -> list[list[Snapshot]]:
+    """Return the snapshots, each as a list of its ranks' records, in the order of gangs and steps."""
     groups: dict[tuple[int, int], list[Snapshot]] = {}
     for each in (each for rank in ranks for each in rank.snapshots):
         groups.setdefault((each.gang, each.step), []).append(each)
@@ -228,8 +230,8 @@ def _length_s(group: Sequence[Snapshot]) -> float:
     return (max(each.end_ns for each in group) - min(each.start_ns for each in group)) / 1e9
 
 
-def _durations(rank: RankTold, gang: int) -> list[tuple[int, int, float]]:
-    """Return number, begin (ns) and length (s) of each step of a gang; what is between them is no step's."""
+def _durations(rank: RankRecovery, gang: int) -> list[tuple[int, int, float]]:
+    """Return number, begin (ns) and length (s) of each step of a gang; time between steps is not counted."""
     found: list[tuple[int, int, float]] = []
     for each in rank.trained:
         if each.gang != gang:
@@ -242,8 +244,8 @@ def _durations(rank: RankTold, gang: int) -> list[tuple[int, int, float]]:
     return found
 
 
-def _pace(rank: RankTold, gang: Gang, case: Case) -> Pace:
-    """Return a gang's pace, from its first snapshot on where it made enough steps after that."""
+def _pace(rank: RankRecovery, gang: Gang, case: Case) -> Pace:
+    """Return a gang's pace, measured after its first snapshot where enough steps followed it."""
     steps = [length for _, _, length in _durations(rank, gang.number)]
     counted = steps[case.snapshot_every :] if len(steps) >= case.snapshot_every + WINDOW_STEPS[0] else steps
     step_s = math.fsum(counted) / len(counted) if counted else math.nan
@@ -254,7 +256,7 @@ def _pace(rank: RankTold, gang: Gang, case: Case) -> Pace:
     )
 
 
-def _losses(ranks: Sequence[RankTold], kept: Mapping[int, tuple[int, float]]) -> list[float]:
+def _losses(ranks: Sequence[RankRecovery], kept: Mapping[int, tuple[int, float]]) -> list[float]:
     """Return the job's loss of each step that counts."""
     found: list[float] = []
     for number, (first, until) in kept.items():
@@ -272,7 +274,7 @@ def _losses(ranks: Sequence[RankTold], kept: Mapping[int, tuple[int, float]]) ->
 def _parts(
     failure: Failure, gangs: Mapping[int, Sequence[Gang]], final: int, again_ns: int
 ) -> dict[str, float]:
-    """Return what passed between the moments at which the last has come as far."""
+    """Return the time between the moments at which the last rank or agent reached the end of each part."""
     group = gangs[final]
     first = gangs[min(number for number in gangs if number > failure.gang)]
     noticed = [
@@ -300,8 +302,8 @@ def _built_s(group: Sequence[Gang]) -> float | None:
     return max(known) / 1e9 if len(known) == len(group) else None
 
 
-def _regained_s(failure: Failure, rank: RankTold, gang: int, before: Pace, case: Case) -> float | None:
-    """Return when steps began to take as long as before again, seconds after the failure."""
+def _regained_s(failure: Failure, rank: RankRecovery, gang: int, before: Pace, case: Case) -> float | None:
+    """Return how many seconds after the failure steps began to take as long as before it."""
     steps = _durations(rank, gang)
     rest = list(itertools.accumulate(length for _, _, length in reversed(steps)))[::-1]
     for index in range(len(steps) - window_of(before.step_s) + 1):
@@ -310,9 +312,12 @@ def _regained_s(failure: Failure, rank: RankTold, gang: int, before: Pace, case:
     return None
 
 
-def loss_difference(found: Sequence[float], wanted: Sequence[float]) -> tuple[float, int] | None:
-    """Return the largest relative difference of two curves as far as both go, and over how many steps; None of none."""
-    pairs = list(zip(found, wanted, strict=False))
+def loss_difference(curve: Sequence[float], reference: Sequence[float]) -> tuple[float, int] | None:
+    """Return the largest relative difference of two loss curves over the steps of both, and the number of steps.
+
+    None where they share no step.
+    """
+    pairs = list(zip(curve, reference, strict=False))
     if not pairs:
         return None
     return max(abs(a - b) / max(abs(b), 1e-12) for a, b in pairs), len(pairs)
@@ -323,56 +328,58 @@ class Rates:
     """Samples per second of a job's steps."""
 
     before: Interval | None = None
-    """The failure."""
+    """Rate before the failure."""
     away: Interval | None = None
-    """While a node is."""
+    """Rate while a node is away."""
     after: Interval | None = None
-    """The last restart."""
+    """Rate after the last restart."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecoveryCost:
-    """A case's failures over its launches."""
+    """Costs of a case's failures over its launches."""
 
     failures: int
     recoveries: int
     total: Interval | None
-    """From the failure until the step that it came before is made again, seconds."""
+    """Time from the failure until the step that it interrupted is made again, seconds."""
     restored: Interval | None
-    """Until training goes on, seconds."""
+    """Time from the failure until training continues, seconds."""
     restored_mean_s: float | None
-    """Mean over launches of `restored`: what failures cost in the long run, as `goodput.ettr` has it."""
+    """Mean over launches of `restored`: the long-run cost of a failure, as `goodput.ettr` takes it."""
     parts: Mapping[str, float]
-    """Their medians, seconds."""
+    """Medians of the parts, seconds."""
     built_s: float | None
-    """Median time of restoring that makes model and replica, seconds; None where a launch does not tell it."""
+    """Median time of restoring that makes model and replica, seconds; None where a launch did not record it."""
     recomputed_steps: float | None
     regained: Interval | None
-    """Median of all recoveries; None where one never came to its pace again, which that of the others would hide."""
+    """Median over all recoveries; None where one never returned to its pace, which the median of the others
+    would hide.
+    """
     regained_launches: int
     snapshot: Interval | None
     snapshot_mean_s: float | None
-    """Mean over launches, likewise."""
+    """Mean time of a snapshot over launches."""
     snapshot_bytes: int
     lost: int
     repeated: int
     joined: Interval | None
     unreadable: tuple[str, ...]
-    """Snapshots that could not be used, and why; the one before was."""
+    """Snapshots that could not be used, and why; the previous one was used instead."""
     rates: Rates
 
 
-def recovery_cost(found: Sequence[Recovered], failed: Sequence[Recovered] = ()) -> RecoveryCost | None:
-    """Return what launches' trainings with snapshots tell together; None without any.
+def recovery_cost(recovered: Sequence[Recovered], failed: Sequence[Recovered] = ()) -> RecoveryCost | None:
+    """Return the cost over launches' trainings with snapshots; None without any.
 
-    `found` are of launches that ended well. `failed` are of others, in which something failed and nothing came of it.
+    `recovered` are those of successful launches. `failed` are those of other launches in which something failed.
     """
-    if not found and not failed:
+    if not recovered and not failed:
         return None
-    done = [each for each in found if each.parts is not None]
+    done = [each for each in recovered if each.parts is not None]
     steps = [each.recomputed_steps for each in done if each.recomputed_steps is not None]
     return RecoveryCost(
-        failures=sum(each.failed for each in (*found, *failed)),
+        failures=sum(each.failed for each in (*recovered, *failed)),
         recoveries=len(done),
         total=_median(each.total_s for each in done),
         restored=_median(each.restored_s for each in done),
@@ -386,25 +393,25 @@ def recovery_cost(found: Sequence[Recovered], failed: Sequence[Recovered] = ()) 
         if all(each.regained_s is not None for each in done)
         else None,
         regained_launches=sum(each.regained_s is not None for each in done),
-        snapshot=_median(each.snapshot_s for each in found),
-        snapshot_mean_s=_mean(each.snapshot_s for each in found),
-        snapshot_bytes=max(each.snapshot_bytes for each in (*found, *failed)),
-        lost=sum(each.lost for each in found),
-        repeated=sum(each.repeated for each in found),
+        snapshot=_median(each.snapshot_s for each in recovered),
+        snapshot_mean_s=_mean(each.snapshot_s for each in recovered),
+        snapshot_bytes=max(each.snapshot_bytes for each in (*recovered, *failed)),
+        lost=sum(each.lost for each in recovered),
+        repeated=sum(each.repeated for each in recovered),
         joined=_median(each.joined_s for each in done),
-        unreadable=tuple(dict.fromkeys(words for each in found for words in each.unreadable)),
+        unreadable=tuple(dict.fromkeys(words for each in recovered for words in each.unreadable)),
         rates=_rates(done),
     )
 
 
-def _rates(found: Sequence[Recovered]) -> Rates:
+def _rates(recovered: Sequence[Recovered]) -> Rates:
     rates: dict[str, list[float]] = {}
-    for each in found:
+    for each in recovered:
         first, *later = each.paces
-        told = {"before": first, "after": later[-1]} if later else {"before": first}
+        paces = {"before": first, "after": later[-1]} if later else {"before": first}
         if each.joined_s is not None:
-            told["away"] = [pace for pace in later if pace.ranks < first.ranks][-1]
-        for name, pace in told.items():
+            paces["away"] = [pace for pace in later if pace.ranks < first.ranks][-1]
+        for name, pace in paces.items():
             if math.isfinite(pace.samples_per_s):
                 rates.setdefault(name, []).append(pace.samples_per_s)
     return Rates(**{name: median_launch(values) for name, values in rates.items()})

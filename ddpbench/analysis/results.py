@@ -1,7 +1,7 @@
 """Results of cases and launches, as values.
 
-Times are seconds, sizes bytes, rates bytes or samples per second. A case is named by its id. `columns_of` makes plain
-columns of them, for JSON: the one encoder.
+Times are seconds, sizes bytes, rates bytes or samples per second. A case is named by its id. `columns_of` is the one
+encoder: it turns them into plain columns for JSON.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class LaunchResult:
     round: int
     status: str
     step_time_s: float | None
-    """None where it did not end well, as the rate."""
+    """Step time; None, as the rate, where the launch did not end well."""
     samples_per_s: float | None
     wall_s: float
     measured_s: float
     server_s: float
-    """Start of its fork server."""
+    """Start-up time of its fork server."""
     steal_fraction: float
     foreign_fraction: float
     steady: bool | None
@@ -40,7 +40,7 @@ class LaunchResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts(Generic[Value]):
-    """Values of each part of a step, such as its time or its text."""
+    """One value for each part of a step, such as its time or its text."""
 
     forward: Value
     backward: Value
@@ -53,7 +53,7 @@ class Parts(Generic[Value]):
 
     @property
     def by_name(self) -> dict[str, Value]:
-        """Values by the names in `PARTS`, for what goes through all of them."""
+        """Return the values by the names in `PARTS`, for code that loops over all of them."""
         return {name: getattr(self, name) for name in PARTS}
 
 
@@ -64,13 +64,13 @@ assert tuple(one.name for one in fields(Parts)) == PARTS
 class StepParts:
     """A case's instrumented step by its parts: means over ranks and steps, medians over launches.
 
-    Only in each launch do the parts add up to its step.
+    The parts add up to the step within each launch only.
     """
 
     case_id: str
     parts: Parts[Interval]
     overlapped_comm: Interval
-    """Behind computation, and so no part of the step."""
+    """Communication hidden behind computation, and so not a part of the step."""
     step_time_s: float
     launches: int
     instrumentation_overhead: float | None
@@ -79,27 +79,27 @@ class StepParts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Phase:
-    """A span of a case that has others than every strategy has, such as those of data_parallel."""
+    """A span of a case that has other spans than every strategy has, such as those of data_parallel."""
 
     case_id: str
     span: str
     mean_s: float
-    """Over ranks, steps and launches."""
+    """Mean over ranks, steps and launches."""
     order: int
-    """Its place within the step."""
+    """Position within the step."""
     median_s: float
-    """Over launches."""
+    """Median over launches."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proved:
-    """A comparison that a case's proof made. `tolerance` is of `records.was_made`, too."""
+    """A comparison made by a case's proof. `tolerance` is set for `records.was_made`, too."""
 
     case_id: str
     compared: str
     dtype: str
     error: float
-    """Relative."""
+    """Relative error."""
     tolerance: float
     passed: bool
     note: str
@@ -111,24 +111,26 @@ class Compared:
 
     topic: str
     """`buckets`, `layouts`, `strategies` or `ranks`: with the fastest of the others of its group. `data`: with the same
-    whose batches are in memory; `precision`: with the same in full precision."""
+    case whose batches are in memory; `precision`: with the same case in full precision.
+    """
     case_id: str
     best_case_id: str
-    """The other one."""
+    """Id of the other case."""
     ratio: Interval
-    """Its step time over the other's; ends hold for the whole group."""
+    """Its step time over the other's; the ends hold for the group as a whole."""
     verdict: str
-    """`best`, `as good`, `slower`, `cannot tell`, `too few` (`statistics/best.py`); of `data` and `precision` a
-    `Finding`'s."""
+    """`best`, `as good`, `slower`, `cannot tell`, `too few` (`statistics/best.py`); for `data` and `precision` a
+    `Finding`'s verdict.
+    """
 
     @property
     def standing(self) -> Standing:
-        """The comparison of the case with the others of its group."""
+        """Return the comparison of the case with the others of its group."""
         return Standing(verdict=cast(BestVerdict, self.verdict), against=self.best_case_id, ratio=self.ratio)
 
     @property
     def judgement(self) -> Judgement:
-        """Conclusion of a comparison of `data` or `precision`."""
+        """Return the conclusion of a comparison of `data` or `precision`."""
         bound = judged(self.ratio, 0).bound
         return Judgement(verdict=cast(Verdict, self.verdict), ratio=self.ratio, bound=bound)
 
@@ -138,21 +140,21 @@ class InputResult:
     """Time that a measured case waits for data (`analysis/inputs.py`)."""
 
     group: int
-    """Its members differ only in where batches come from."""
+    """Group whose members differ only in where batches come from."""
     case_id: str
     data: str
     loader_workers: int
     waited_s: float | None
-    """In an instrumented step; the next is its share of it."""
+    """Waiting time in an instrumented step; the next field is its share of the step."""
     waited_share: float | None
     ratio: Interval | None
-    """Step time over that from memory."""
+    """Step time over that of the case with batches in memory."""
     verdict: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loss:
-    """A part of where a case's efficiency went (`steps/waterfall.py`): all losses and the efficiency add up to 1."""
+    """A part of a case's lost efficiency (`steps/waterfall.py`): all losses and the efficiency add up to 1."""
 
     case_id: str
     item: str
@@ -160,7 +162,7 @@ class Loss:
     share: Interval
     rounds: int
     split: bool
-    """True if contention is a loss by itself."""
+    """True if contention is a separate loss."""
     outrun: bool
     """True if independent ranks were slower than the case."""
 
@@ -170,17 +172,17 @@ class TransferResult:
     """Transfers of one operation, number of ranks and size (`steps/communication.py`)."""
 
     group: int
-    """The strategy, by how many sizes it has."""
+    """Group of the strategy, by how many sizes it has."""
     case_id: str
-    """The first case with such a transfer."""
+    """Id of the first case with such a transfer."""
     op: str
     world_size: int
     bytes: int
     time_s: Interval
     busbw: Interval | None
-    """None where no factor is known."""
+    """Bus bandwidth; None where no factor is known."""
     call_time_s: Interval
-    """By nccl-tests' clock, as the next."""
+    """Time of the call by nccl-tests' clock, as the next field."""
     call_busbw: Interval | None
     factor: float | None
     rounds: int
@@ -200,19 +202,19 @@ class NetworkResult:
     network_s: Interval
     rounds: int
     formula: str
-    """The textbook's name of the algorithm; empty where there is none, and its time None."""
+    """The textbook's name of the algorithm; where there is none, it is empty and its time None."""
     formula_s: float | None
     bound_s: float | None
-    """The least that any algorithm needs, where all links are alike."""
+    """Lower bound for any algorithm, where all links are alike."""
     gradient_bytes: float | None
     sent_bytes: float | None
-    """Bytes that the busiest rank handed to the network; None where the library sent."""
+    """Bytes that the busiest rank passed to the network; None where the library sent them."""
     formula_bytes: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossPoint:
-    """A point of a training to a loss, mean over launches; the loss is that over the window's steps."""
+    """A point of a training to a loss, mean over launches; the loss is the mean over the window's steps."""
 
     case_id: str
     step: int
@@ -231,20 +233,20 @@ class TrainedToLoss:
     batch: int
     launches: int
     reached: int
-    """Launches that reached it."""
+    """Number of launches that reached the loss."""
     lowest_loss: float | None
     steps_trained: int
     one_device_case_id: str | None
-    """The case `single` with the same batch."""
+    """Id of the case `single` with the same batch."""
     apart: float | None
     """Largest relative distance of its losses from that case's, over the first steps."""
 
 
 def columns_of(kind: Any, results: Iterable[Any]) -> dict[str, list[Any]]:
-    """Return dataclasses of a kind as `columns` (their names) and `data` (a row each).
+    """Return dataclasses of a kind as `columns` (their names) and `data` (one row each).
 
-    A kind that has `columns` and `column_names` says them itself. An interval `x_s` becomes `x_s`, `x_ci_low_s` and
-    `x_ci_high_s`; parts of a step the same for each.
+    A kind that has `columns` and `column_names` supplies them itself. An interval `x_s` becomes `x_s`, `x_ci_low_s` and
+    `x_ci_high_s`; parts of a step become such columns for each part.
     """
     own = hasattr(kind, "columns")
     names = [*(kind.column_names() if own else _names(kind))]

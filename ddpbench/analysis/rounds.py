@@ -1,4 +1,4 @@
-"""What the stopping rule looks at between rounds, from timed blocks alone: how narrow intervals are, what pairs."""
+"""Input of the stopping rule between rounds, from timed blocks alone: widths of intervals, and shared rounds."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ddpbench.records.sessions import UNKNOWN, Sessions
 
 
 def width_of(timings: Sequence[Timing], baseline: Sequence[Timing] | None) -> float | None:
-    """Return the 95 % half-width that the stopping rule looks at; None without an interval.
+    """Return the 95 % half-width for the stopping rule; None without an interval.
 
-    It is that of the log ratio to the base case within rounds, and None where they are not paired in three. A base
-    case, and a case whose base case has no numbers (`baseline` None or empty), has that of the log of its step time:
-    of the median launch, and None under five.
+    It is the half-width of the log ratio to the base case within rounds, None under three paired rounds. For a base
+    case, and a case whose base case has no numbers (`baseline` None or empty), it is that of the log of the median
+    launch's step time, None under five launches.
     """
     if not baseline:
         step = step_time(timings) if timings else Interval(value=math.nan)
@@ -37,16 +37,16 @@ def width_of(timings: Sequence[Timing], baseline: Sequence[Timing] | None) -> fl
 
 @dataclass(frozen=True, slots=True)
 class SoFar:
-    """What the stopping rule knows between rounds, by case id: half-widths, and which rounds have the case."""
+    """State of the stopping rule between rounds, by case id: half-widths, and the rounds that have the case."""
 
     widths: dict[str, float | None]
-    """None while a case has too few rounds."""
+    """Half-widths; None while a case has too few rounds."""
     rounds: dict[str, frozenset[Pair]]
 
     def apart(self, case_ids: Iterable[str], rounds_min: int) -> list[str]:
-        """Of these cases those that have fewer than `rounds_min` rounds together with some other of them.
+        """Return the cases that share fewer than `rounds_min` rounds with some other of these cases.
 
-        That is so after a round that two sessions shared, or in which one of the cases failed.
+        This occurs after a round that was split between two sessions, or in which one of the cases failed.
         """
         members: dict[frozenset[Pair], list[str]] = {}
         for case_id in case_ids:
@@ -60,7 +60,7 @@ class SoFar:
 
 
 def so_far(run: RunDir) -> SoFar:
-    """Return what a run's finished launches tell the stopping rule of each runnable case.
+    """Return the stopping rule's state for each runnable case, from a run's finished launches.
 
     Raises:
         IdentityError: the run's plan cannot be read.
@@ -101,9 +101,10 @@ def cases_without_target(widths: Mapping[str, float | None], target: float) -> l
 
 
 def quick_timing(directory: LaunchDir, address: Address, sessions: Sessions = UNKNOWN) -> Timing | None:
-    """Return a launch's timing from its timed blocks alone; None where it is unfinished, not ok, damaged or another's.
+    """Return a launch's timing from its timed blocks alone.
 
-    Only the lines of a rank's start and of timed blocks are parsed, and nothing but their times is looked at.
+    None where the launch is unfinished, not ok or damaged, or where the folder holds another launch. Only the lines of
+    a rank's start and of timed blocks are parsed, and only their times are read.
     """
     try:
         outcome = read_outcome(directory)
@@ -122,7 +123,7 @@ def quick_timing(directory: LaunchDir, address: Address, sessions: Sessions = UN
 
 
 def _quick_blocks(path: Path, address: Address, outcome: LaunchOutcome) -> dict[int, BlockTimes] | None:
-    """Return a rank's timed blocks by index; None where they are of another launch.
+    """Return a rank's timed blocks by index; None where they belong to another launch.
 
     Raises:
         ValueError: one of them is damaged.

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 
 def capital(text: str) -> str:
-    """Return a text with a capital."""
+    """Return a text with its first letter capitalized."""
     return text[:1].upper() + text[1:]
 
 
 def headline(text: str) -> str:
-    """Return a text with a capital, unless it begins with a name such as `gpt:nano`."""
+    """Return a text capitalized, unless it begins with a name such as `gpt:nano`."""
     return capital(text) if re.match(r"[^\W\d_]+[:,]*( |$)", text) else text
 
 
@@ -39,7 +39,7 @@ class _Parts:
 class Sentence(str):
     """A start, conditions such as the workload, and an end, as in `DDP at 2 ranks, gpt:nano: speed-up 1.6`.
 
-    As a string it has all conditions. `but` leaves out those that the page shows nearby.
+    As a string it has all conditions. `but` leaves out those that the page already shows nearby.
     """
 
     __slots__ = ("_parts",)
@@ -54,15 +54,15 @@ class Sentence(str):
         joint: str = ", ",
         raised: bool = False,
     ) -> Sentence:
-        """Put it together.
+        """Assemble the sentence.
 
         Args:
-            start: stays in any case; may be empty.
-            conditions: each a few words; commas divide them.
-            end: follows start and conditions, without its full stop. Where nothing is left of them it is left out.
+            start: is always kept; may be empty.
+            conditions: each a few words; joined with commas.
+            end: follows start and conditions, without its full stop; left out where neither is left.
             after: further sentences.
-            joint: between the start and the conditions.
-            raised: whether it begins with a capital.
+            joint: text between the start and the conditions.
+            raised: whether the sentence begins with a capital.
         """
         return cls._of(_Parts(start, tuple(conditions), end, after, joint, raised))
 
@@ -73,35 +73,35 @@ class Sentence(str):
         return sentence
 
     def __reduce__(self) -> tuple[Callable[[_Parts], Sentence], tuple[_Parts]]:
-        """Return what a copy is made of."""
+        """Return the arguments from which a copy is made."""
         return Sentence._of, (self._parts,)
 
     @property
     def clause(self) -> str:
-        """The sentence without its capital, full stop and further sentences."""
+        """Return the sentence without its capital, full stop and further sentences."""
         return self._parts.clause
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """All its conditions."""
+        """Return all its conditions."""
         return self._parts.conditions
 
     def but(self, shown: Collection[str]) -> Sentence:
-        """Return it without the conditions that are shown nearby."""
+        """Return the sentence without the conditions that are shown nearby."""
         kept = tuple(word for word in self.conditions if word not in shown)
         return self._of(replace(self._parts, conditions=kept))
 
     def qualified(self, tags: Collection[str]) -> Sentence:
-        """Return it with these in brackets before its full stop."""
+        """Return the sentence with these tags in brackets before its full stop."""
         end = f"{self._parts.end} ({'; '.join(tags)})" if tags else self._parts.end
         return self._of(replace(self._parts, end=end))
 
 
 def sentence(start: str, conditions: Iterable[str] = (), end: str = "") -> Sentence:
-    """Return one with a capital."""
+    """Return a sentence that begins with a capital."""
     return Sentence(start, conditions, end, raised=True)
 
 
 def but(text: str, shown: Collection[str]) -> str:
-    """Return a text without the conditions that are shown nearby, if it knows any."""
+    """Return a text without the conditions that are shown nearby; a plain string is unchanged."""
     return text.but(shown) if isinstance(text, Sentence) else text

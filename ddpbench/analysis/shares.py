@@ -1,4 +1,6 @@
-"""Shares of an instrumented step, and of communication, with intervals over launches; and how sentences write them."""
+"""Shares of an instrumented step, and of communication, with intervals over launches, and their wording in
+sentences.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What starting a launch takes: from its being asked for to the end of its last rank's first step."""
+"""Start-up time of a launch: from the request until the end of its last rank's first step."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from ddpbench.records import Met, RankStart, Warmup
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartUp:
-    """The start of one launch, seconds: that of the rank whose first step ended last, and its parts in their order."""
+    """Start of one launch, seconds: that of the rank whose first step ended last, in its parts in order."""
 
     process_s: float
-    """Until its process works for it: the launcher's own work, and that of the processes between."""
+    """Until the rank's process starts working: the launcher's own work, and that of the processes in between."""
     imports_s: float
-    """Until torch and all else is imported. A forked rank has it from its server."""
+    """Until torch and all else is imported. A forked rank gets the imports from its server."""
     model_s: float
-    """Data and model."""
+    """Loading data and model."""
     meeting_s: float
     """Until the ranks have met and have process groups."""
     first_step_s: float
-    """The replica (DDP, sharding) and the first step."""
+    """Making the replica (DDP, sharding) and the first step."""
 
     @property
     def total_s(self) -> float:
-        """All of it."""
+        """Return the sum of all parts."""
         return math.fsum(getattr(self, part.name) for part in fields(self))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TypicalStart:
-    """The start of a case's launches, seconds: of the median launch, and the median of each part."""
+    """Start of a case's launches, seconds: that of the median launch, and the median of each part."""
 
     total: Interval
     parts: StartUp
@@ -46,7 +46,7 @@ PARTS = tuple(part.name for part in fields(StartUp))
 
 
 def start_up_of(ranks: Sequence[tuple[RankStart | None, Met | None, Warmup | None]]) -> StartUp | None:
-    """Return a launch's start from its ranks' records; None where a rank's do not tell it, or are of other hosts."""
+    """Return a launch's start from its ranks' records; None where a rank did not record it, or hosts differ."""
     found: list[tuple[int, StartUp]] = []
     hosts: set[str] = set()
     for start, met, warmup in ranks:
@@ -73,7 +73,7 @@ def start_up_of(ranks: Sequence[tuple[RankStart | None, Met | None, Warmup | Non
 
 
 def typical_start(starts: Sequence[StartUp]) -> TypicalStart | None:
-    """Return the start of the median launch with its 95 % interval, and the median of each part; None of none."""
+    """Return the start of the median launch with its 95 % interval, and the median of each part; None without any."""
     if not starts:
         return None
     parts = {part: statistics.median(getattr(start, part) for start in starts) for part in PARTS}

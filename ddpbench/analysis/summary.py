@@ -1,4 +1,4 @@
-"""What analysis hands to the report and to the command line: a run, whole, as values. It draws nothing."""
+"""Results of analysis for the report and the command line: an entire run as values. It draws nothing."""
 
 from __future__ import annotations
 
@@ -42,40 +42,40 @@ ClaimVerdict = Literal["holds", "does not hold", "holds in part", "cannot tell"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeldPair:
-    """Two cases of a claim held against each other."""
+    """Two cases that a claim compares."""
 
     a: str
     """Id of the case that the claim is about."""
     b: str
-    """Id of the case that it is held against."""
+    """Id of the case that it is compared with."""
     a_name: str
     b_name: str
     place: str
-    """What tells this pair from the claim's others, in words."""
+    """Words that distinguish this pair from the claim's others."""
     verdict: PairVerdict
     reason: str = ""
-    """Why the two were not compared; empty where they were."""
+    """Reason why the two were not compared; empty where they were."""
     briefly: str = ""
     """`reason` without details."""
     ratio: Interval | None = None
-    """A's time over B's, of a sample or of a step; all intervals of all claims hold at once."""
+    """A's time over B's, per sample or per step; all intervals of all claims hold simultaneously."""
     rounds: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decided:
-    """A claim of the experiment, and what the run says of it (`findings/claims.py`)."""
+    """A claim of the experiment, and the run's verdict on it (`findings/claims.py`)."""
 
     says: str
     source: str
     kind: Kind
     margin: float
-    """Of `faster` how much at least, of `as fast` how much at most, as a fraction."""
+    """For `faster` the least difference, for `as fast` the largest, as a fraction."""
     of: Of
     verdict: ClaimVerdict
     pairs: tuple[HeldPair, ...]
     comparisons: int
-    """Pairs of all claims that were compared, for whose number the intervals are corrected."""
+    """Number of compared pairs over all claims, for which the intervals are corrected."""
     number: int | None = None
     history: tuple[Past, ...] = ()
     """Earlier wordings and runs, oldest first."""
@@ -96,7 +96,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counts:
-    """Launches, computed once for every place that tells them."""
+    """Counts of launches, computed once for all places that report them."""
 
     planned: int
     succeeded: int
@@ -113,13 +113,13 @@ class RunFacts:
     name: str
     question: str = ""
     scope: str = ""
-    """Why the experiment has just these cases, in its words; those of all runs that it was merged from."""
+    """Reason for the experiment's choice of cases, in its words; those of all runs from which it was merged."""
     machine: dict[str, object]
     """`machine.json`: `identity` and `context`."""
     experiment_toml: str
     run_path: str
     merged_from: tuple[str, ...] = ()
-    """The run directories this one was merged from; empty where a sweep made it."""
+    """Run directories from which this one was merged; empty where a sweep made it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,11 +139,11 @@ class Course:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conclusions:
-    """Findings of the run in sentences, and what limits them."""
+    """Findings of the run in sentences, and their limits."""
 
     findings: tuple[Finding, ...] = ()
     answer: tuple[Finding, ...] = ()
-    """One or two lines that answer the experiment's question, from what was decided (`findings/answer.py`)."""
+    """One or two lines that answer the experiment's question, from decided claims (`findings/answer.py`)."""
     claims: tuple[Decided, ...] = ()
     """Verdicts on the experiment's claims, in its order."""
     warnings: tuple[str, ...] = ()
@@ -151,14 +151,14 @@ class Conclusions:
     validity: tuple[str, ...] = ()
     """Sentences on what limits the numbers: oversubscribed, noisy, too few rounds, not steady, damaged."""
     left_out: tuple[str, ...] = ()
-    """Those of them that tell of records which do not belong where they lie."""
+    """Those of them about records that do not belong where they are."""
     checks: Checked = field(default_factory=Checked)
     """Findings of the report's checks of itself (`analysis/invariants`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepResults:
-    """The times of steps: measured, compared between cases, and split into parts."""
+    """Step times: measured, compared between cases, and split into parts."""
 
     launches: tuple[LaunchResult, ...] = ()
     comparisons: tuple[Compared, ...] = ()
@@ -169,7 +169,7 @@ class StepResults:
     """Scaling laws fitted to each curve: one strategy over world sizes (`analysis/scaling/curves.py`)."""
     one_step: OneStep | None = None
     one_step_absent: str = ""
-    """Why no step is drawn; empty where one is."""
+    """Reason why no step is drawn; empty where one is."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,7 +179,7 @@ class Communication:
     transfers: tuple[TransferResult, ...] = ()
     network: tuple[NetworkResult, ...] = ()
     fabrics: tuple[FabricRun, ...] = ()
-    """The emulated networks as they were made and proved, where the run tells."""
+    """The emulated networks as made and proved, where the run recorded them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,9 +193,9 @@ class TrainingResults:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSummary:
-    """A run directory, understood: the results of its parts. A section of the page gets the part that it draws.
+    """An analysed run directory: the results of its parts. A section of the page gets the part that it draws.
 
-    `cases` is a frame: one row per case, exactly `columns.COLUMNS`. What else was found is in `analysis.results`.
+    `cases` is a frame: one row per case, exactly `columns.COLUMNS`. All other results are in `analysis.results`.
     """
 
     about: RunFacts
@@ -203,12 +203,12 @@ class RunSummary:
     conclusions: Conclusions = field(default_factory=Conclusions)
     cases: pd.DataFrame
     by_case: tuple[CaseSummary, ...] = ()
-    """The rows of `cases` as values, in the same order."""
+    """Rows of `cases` as values, in the same order."""
     planned: Mapping[str, Case]
-    """Every case of `cases` as it was planned, by its id."""
+    """Every case of `cases` as planned, by its id."""
     steps: StepResults = field(default_factory=StepResults)
     communication: Communication = field(default_factory=Communication)
     training: TrainingResults = field(default_factory=TrainingResults)
     inputs: tuple[InputResult, ...] = ()
-    """Time that cases waited for data, compared within groups that differ only in where batches come from."""
+    """Waiting times for data, compared within groups of cases that differ only in where batches come from."""
     checkpoints: tuple[CheckpointCost, ...] = ()

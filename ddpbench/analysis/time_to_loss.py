@@ -1,9 +1,10 @@
-"""Trainings to a loss: the job's curve in each launch, when it was low enough, and how far it follows one device's.
+"""Training to a loss: each launch's loss curve, the time to the target, and the distance from one device's curve.
 
 A launch trains on the same data in the same order as every other, so that a synchronous strategy's curve is the same
-in all rounds: intervals are of the time that it takes, not of the path. Times are the job's, from the earliest rank's
-start of a group of steps to the latest one's end of each step; what ranks take to agree between groups is left out.
-That is a duration, phases between ranks included: the loss is reached when the last rank is done (cf. `steptime.py`).
+in all rounds: intervals concern the time that it takes, not the path. Times are the job's, from the earliest rank's
+start of a group of steps to the latest one's end of each step; the time in which ranks agree between groups is left
+out. This is a duration, phases between ranks included: the loss is reached when the last rank is done (cf.
+`steptime.py`).
 """
 
 from __future__ import annotations
@@ -29,26 +30,26 @@ if TYPE_CHECKING:
     from ddpbench.analysis.read.launches import CaseRun
 
 FIRST_STEPS = 20
-"""Over so many steps a curve is held against one device's: rounding grows into another path later on."""
+"""Number of steps over which a curve is compared with one device's: later, rounding grows into another path."""
 MOST_POINTS = 200
-"""Of a curve so many points are kept for drawing."""
+"""Number of points of a curve kept for drawing."""
 
 
 def loss_curves_of(run: CaseRun) -> list[LossCurveRun]:
-    """Return a case's, those of its first launch's target: a merge may have brought others."""
+    """Return a case's loss curves that have its first launch's target: a merge may have added others."""
     found = [launch.loss_curve for launch in run.good if launch.loss_curve is not None]
     return [curve for curve in found if curve.target == found[0].target]
 
 
 def to_loss(run: CaseRun) -> list[Timing]:
-    """The time to the loss of every launch; empty unless all of them reached it: the others would have taken longer."""
+    """Return the time to the loss of every launch; empty unless all reached it: the others would have taken longer."""
     timings = [curve.timing for curve in loss_curves_of(run)]
     known = [timing for timing in timings if timing is not None]
     return known if len(known) == len(timings) else []
 
 
 def against_base(run: CaseRun, baseline: CaseRun) -> Comparison | None:
-    """Return the time to the loss against the base case's, paired by round; None where one of them has none."""
+    """Return the time to the loss over the base case's, paired by round; None where either did not reach it."""
     mine, theirs = loss_curves_of(run), loss_curves_of(baseline)
     if not mine or not theirs or mine[0].target != theirs[0].target:
         return None
@@ -58,14 +59,16 @@ def against_base(run: CaseRun, baseline: CaseRun) -> Comparison | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """Needs of a case to reach the loss: the median time, means of the rest; None where not all reached it."""
+    """Cost of reaching the loss for a case: the median time, means of the rest; None where not all launches
+    reached it.
+    """
 
     target: float
     time_s: Interval | None
     steps: float | None
     samples: float | None
     lowest: float | None
-    """The lowest smoothed loss that any launch came to."""
+    """Lowest smoothed loss of any launch."""
 
 
 def cost_of(run: CaseRun) -> Cost | None:
@@ -93,9 +96,9 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def loss_points(cases: Sequence[CaseRun]) -> Iterator[LossPoint]:
-    """Yield the points of each case's curve, in their order.
+    """Yield the points of each case's curve, in order.
 
-    A curve ends where its first launch ended, and where all reached the loss, with the step after which they had.
+    A curve ends where its first launch ended; where all reached the loss, at the step after which they had.
     """
     for run in cases:
         curves = loss_curves_of(run)
@@ -123,7 +126,7 @@ def loss_points(cases: Sequence[CaseRun]) -> Iterator[LossPoint]:
 
 
 def trained_to_loss(cases: Sequence[CaseRun]) -> Iterator[TrainedToLoss]:
-    """Yield each case that was trained to a loss; `apart` is of the first `FIRST_STEPS` steps."""
+    """Yield each case that was trained to a loss; `apart` covers the first `FIRST_STEPS` steps."""
     for run in cases:
         curves, cost = loss_curves_of(run), cost_of(run)
         if not curves or cost is None:
@@ -144,7 +147,9 @@ def trained_to_loss(cases: Sequence[CaseRun]) -> Iterator[TrainedToLoss]:
 
 
 def one_device(run: CaseRun, cases: Sequence[CaseRun]) -> CaseRun | None:
-    """The case that takes the same samples in each step, on one device; None where there is none, or it is that."""
+    """Return the case with the same samples in each step on one device; None where there is none, or it is `run`
+    itself.
+    """
 
     def data(other: CaseRun) -> Key:
         return (*grouping.deciding("loss", other.case), other.case.global_batch)
@@ -162,7 +167,7 @@ def one_device(run: CaseRun, cases: Sequence[CaseRun]) -> CaseRun | None:
 
 
 def apart(own: Sequence[LossCurveRun], other: Sequence[LossCurveRun]) -> float | None:
-    """The largest relative difference of two cases' losses over the first steps; None where there are no such steps."""
+    """Return the largest relative difference of two cases' losses over the first steps; None without such steps."""
     steps = min([FIRST_STEPS, *(len(curve.losses) for curve in (*own, *other))])
     if not own or not other or not steps:
         return None

@@ -12,7 +12,14 @@ import pandas as pd
 import pytest
 
 from ddpbench.analysis import load
-from ddpbench.analysis.recovery import PARTS, RankTold, _places, loss_difference, recovered_of, recovery_cost
+from ddpbench.analysis.recovery import (
+    PARTS,
+    RankRecovery,
+    _places,
+    loss_difference,
+    recovered_of,
+    recovery_cost,
+)
 from ddpbench.records import Trained
 from ddpbench.records.schema import as_json, record_from_json
 from tests.recoveries import KILLED, UNINTERRUPTED, Told, ended, ranks_of, write
@@ -100,7 +107,9 @@ def test_samples_that_are_lost_or_come_twice_are_seen(told: Told, expected: tupl
 def test_samples_of_a_rank_whose_records_are_gone_are_lost() -> None:
     first, second = ranks_of(Told())
     kept = [each for each in second.trained if each.gang == 0 or each.first >= 60]
-    found = recovered_of(0, [first, RankTold(second.gangs, second.snapshots, kept, second.failures)], KILLED)
+    found = recovered_of(
+        0, [first, RankRecovery(second.gangs, second.snapshots, kept, second.failures)], KILLED
+    )
     assert found is not None
     assert found.lost == 20 * 4  # of steps 40 to 60
 
@@ -132,7 +141,7 @@ def test_one_window_that_happens_to_be_quick_is_no_pace_regained() -> None:
         quick = trained[first]
         ends = tuple(quick.start_ns + 95 * MS * (number + 1) for number in range(len(quick.ends_ns)))
         trained[first] = replace(quick, ends_ns=ends)
-        ranks.append(RankTold(told.gangs, told.snapshots, trained, told.failures))
+        ranks.append(RankRecovery(told.gangs, told.snapshots, trained, told.failures))
     found = recovered_of(0, ranks, KILLED)
     assert found is not None
     assert found.regained_s is None
@@ -170,7 +179,7 @@ def test_an_uninterrupted_training_has_no_parts_and_its_samples() -> None:
 
 def test_a_failure_without_a_later_gang_is_none_recovered_from() -> None:
     ranks = [
-        RankTold(
+        RankRecovery(
             [told.gangs[0]], told.snapshots, [each for each in told.trained if not each.gang], told.failures
         )
         for told in ranks_of(Told())
@@ -233,10 +242,10 @@ def test_samples_are_counted_by_their_runs_as_one_by_one() -> None:
                 places += [place for start, count in runs for place in range(start, start + count)][
                     : int(counted) * 3
                 ]
-            ranks.append(RankTold((), (), trained, ()))
+            ranks.append(RankRecovery((), (), trained, ()))
         expected = (len(places), len(set(places)), max(places, default=-1))
         assert _places(ranks, kept, 3) == expected
-    vast = RankTold((), (), [_trained(1, 4, 1, [(0, 2**53)])], ())
+    vast = RankRecovery((), (), [_trained(1, 4, 1, [(0, 2**53)])], ())
     assert _places([vast], kept, 8) == (8, 8, 7)
     assert _places([vast], kept, 10**6) == (10**6, 10**6, 10**6 - 1)
 

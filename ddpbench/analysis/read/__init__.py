@@ -1,1 +1,1 @@
-"""What records say of a case: launches, step times, transfers, overlap."""
+"""Records read into cases: launches, step times, transfers, overlap."""

@@ -1,4 +1,4 @@
-"""Settings as a launch's ranks recorded them, compared with what the case asks for: the one place that does."""
+"""Comparison of the settings that a launch's ranks recorded with those of the case; nothing else compares them."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from ddpbench.strategies.traits import traits_of
 _COMPLEX = {"float32": "complex64", "float64": "complex128", "bfloat16": "complex64"}
 """Types that complex parameters are cast to, by `dtype`."""
 _FIRST_CAP_MB = 25
-"""DDP's cap where none is given, MiB."""
+"""DDP's bucket cap where none is given, MiB."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """A setting that a launch's ranks recorded."""
+    """A setting as a launch's ranks recorded it."""
 
     setting: str
     asked: str
     others: tuple[str, ...]
-    """Values that are not what was asked for, each once; empty where all are."""
+    """Values other than the requested ones, each once; empty where there are none."""
     ranks: int
-    """Number of records that hold one of them."""
+    """Number of records with one of these values."""
 
     @property
     def words(self) -> str:
-        """Such as `threads_per_rank 2, not 1`."""
+        """Return the difference in words, such as `threads_per_rank 2, not 1`."""
         return f"{self.setting} {' and '.join(self.others)}, not {self.asked}"
 
 
 def found_settings(launch: Launch, case: Case) -> Iterator[Found]:
-    """Yield each setting of the case that the launch's records hold."""
+    """Yield each setting of the case that the launch's records contain."""
     for setting, allowed in _asked(case).items():
         values = [str(each) for each in launch.found.get(setting, ())]
         if values:
@@ -47,12 +47,12 @@ def found_settings(launch: Launch, case: Case) -> Iterator[Found]:
 
 
 def _asked(case: Case) -> dict[str, Sequence[str]]:
-    """Return what each setting may be recorded as, by its name in `Case`: first what was asked for."""
+    """Return the accepted records of each setting, by its name in `Case`; the requested value comes first."""
     asked: dict[str, Sequence[str]] = {
         "threads_per_rank": [str(case.threads_per_rank)],
         "device": [case.device],
     }
-    if case.recovery == "off":  # else ranks may come and go
+    if case.recovery == "off":  # else the number of ranks may change
         asked["world_size"] = ["1" if traits_of(case).one_process else str(case.world_size)]
     if case.dtype != OWN_TYPES:
         asked["dtype"] = [case.dtype, _COMPLEX.get(case.dtype, case.dtype)]
@@ -64,9 +64,9 @@ def _asked(case: Case) -> dict[str, Sequence[str]]:
 
 
 def largest_bucket_bytes(launch: Launch, case: Case) -> tuple[int, float] | None:
-    """Return a launch's largest bucket and the most that its cap allows, bytes; None where either is not known.
+    """Return the size of a launch's largest bucket and the limit by its cap, bytes; None where either is unknown.
 
-    DDP closes a bucket once it has the cap's bytes: it holds less than the cap and the largest gradient together.
+    DDP closes a bucket once it has reached the cap: it holds less than the cap and the largest gradient together.
     """
     largest = launch.largest_gradient_bytes
     if not launch.bucket_bytes or largest is None or case.bucket_cap_mb is None:
@@ -76,6 +76,6 @@ def largest_bucket_bytes(launch: Launch, case: Case) -> tuple[int, float] | None
 
 
 def other_settings(run: CaseRun) -> str:
-    """Return what the good launches ran with that is not what the case asks for: `threads_per_rank 2, not 1 5/5`."""
+    """Return the settings of good launches that differ from the case's: `threads_per_rank 2, not 1 5/5`."""
     words = [one.words for launch in run.good for one in found_settings(launch, run.case) if one.others]
     return "; ".join(f"{each} {words.count(each)}/{len(run.good)}" for each in dict.fromkeys(words))

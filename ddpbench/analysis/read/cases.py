@@ -1,4 +1,4 @@
-"""A run directory read into cases and their launches. No table, no statistics."""
+"""Read a run directory into cases and their launches. No table, no statistics."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from ddpbench.telling import Told, to_nobody
 def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
     """Return every planned case with its launches, in the plan's order.
 
-    Unfinished launches are not among them; nor is what does not belong where it lies, which `left_out` names.
+    Unfinished launches are left out, and so are misplaced files, which `left_out` names.
     """
     return judged(read_unjudged(run, plan))
 
 
-def read_unjudged(run: RunDir, plan: StoredPlan, told: Told = to_nobody) -> list[CaseRun]:
-    """Return the same before `judged`, which takes all cases of a run together."""
-    found: list[CaseRun] = []
+def read_unjudged(run: RunDir, plan: StoredPlan, on_progress: Told = to_nobody) -> list[CaseRun]:
+    """Return every planned case with its launches, before `judged`, which needs all cases of a run together."""
+    cases: list[CaseRun] = []
     instrumented: list[Instrumented] = []
     sessions = Sessions.of(run)
     spent = stop_reason_of(run) == "budget"
     order = frozenset(plan.order)
     for planned, case_id in zip(plan.cases, plan.ids, strict=True):
-        told("reading cases", len(found), len(plan.cases))
+        on_progress("reading cases", len(cases), len(plan.cases))
         launches: list[Launch] = []
         steps: dict[int, dict[int, RankSteps]] = {}
         folders, misnamed = run.folders(case_id)
@@ -78,7 +78,7 @@ def read_unjudged(run: RunDir, plan: StoredPlan, told: Told = to_nobody) -> list
                 backend=planned.case.backend,
             )
         )
-        found.append(
+        cases.append(
             CaseRun(
                 planned=planned,
                 launches=tuple(launches),
@@ -91,21 +91,21 @@ def read_unjudged(run: RunDir, plan: StoredPlan, told: Told = to_nobody) -> list
                 left_out=tuple(left_out),
             )
         )
-    return [replace(case, parts=parts) for case, parts in zip(found, breakdowns(instrumented), strict=True)]
+    return [replace(case, parts=parts) for case, parts in zip(cases, breakdowns(instrumented), strict=True)]
 
 
 def of_no_case(run: RunDir, plan: StoredPlan) -> list[LeftOut]:
-    """Return the folders that lie among those of cases and are of none in the plan."""
+    """Return the case folders that belong to no case of the plan."""
     known = frozenset(plan.ids)
     return [LeftOut("unknown case", run.case(name), "") for name in run.case_folders() if name not in known]
 
 
 def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
-    """Return all cases of a run, with launches that were not steady flagged, and users' own strategies told apart.
+    """Return all cases of a run, with launches that were not steady flagged, and users' own strategies distinguished.
 
-    A base case that no other case uses has no base case itself: it may be of a run that had one for all launchers.
+    A base case that no other case uses has no base case itself: it may come from a run that had one for all launchers.
 
-    Their timings carry what correlates the run's rounds.
+    The timings get the correlation of the run's rounds.
     """
     apart = told_apart([run.case for run in cases])
     cases = [
@@ -136,7 +136,7 @@ def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
 
 
 def _judged(launch: Launch, changing: bool) -> Launch:
-    """A launch that was steady or not by its timed steps; one whose one-time work was not done stays as it is."""
+    """Return a launch with `steady` set by its timed steps, unchanged where its one-time work was not done."""
     if not launch.ready or (launch.steady is (not changing) and changing == (NOT_STEADY in launch.flags)):
         return launch
     others = tuple(flag for flag in launch.flags if flag != NOT_STEADY)
@@ -144,7 +144,7 @@ def _judged(launch: Launch, changing: bool) -> Launch:
 
 
 def _read_proof(directory: LaunchDir, address: Address) -> tuple[ProofRun | None, Sequence[LeftOut]]:
-    """Return a case's proof, and what its folder holds of others."""
+    """Return a case's proof, and the files in its folder that belong elsewhere."""
     records: LaunchRecords = read_launch(directory, address)
     return _proof_of(records) if records.finished else None, records.left_out
 

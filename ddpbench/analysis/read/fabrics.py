@@ -1,4 +1,4 @@
-"""The emulated networks of a run as they were made and proved: `fabric.json`, read with tolerance."""
+"""Emulated networks of a run as they were made and proved: `fabric.json`, read tolerantly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpbench.units import with_minus
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FabricRun:
-    """One fabric. Rates are bit/s as they were made, that is slowed; empty or None where the file does not tell."""
+    """One fabric. Rates are bit/s as made, that is slowed; fields that the file lacks are empty or None."""
 
     links: str
     nodes: int | None
@@ -22,7 +22,7 @@ class FabricRun:
     dilation: float | None
     shrink: float | None
     privileged: bool | None
-    """Made as root; False: in an unprivileged user namespace."""
+    """True: made as root; False: in an unprivileged user namespace."""
     kernel: str
     asked_bit_per_s: tuple[float, ...]
     reached_bit_per_s: tuple[float, ...]
@@ -30,7 +30,9 @@ class FabricRun:
 
     @property
     def widest_gap(self) -> float | None:
-        """The largest difference of a link's reached rate from the asked one, signed, as a fraction of the latter."""
+        """Return the largest difference of a link's reached rate from the requested one, signed, as a
+        fraction of it.
+        """
         gaps = [
             reached / asked - 1
             for asked, reached in zip(self.asked_bit_per_s, self.reached_bit_per_s, strict=False)
@@ -40,7 +42,9 @@ class FabricRun:
 
 
 def fabrics_of(run: RunDir) -> tuple[FabricRun, ...]:
-    """The run's fabrics, in the order in which they were first made; none where it has no such file, or a torn one."""
+    """Return the run's fabrics, in the order in which they were first made; none where the file is missing
+    or damaged.
+    """
     try:
         data: Any = parse_json(read_bytes(run.fabrics, MOST_NOTES))
     except (OSError, ValueError, UnreadableError):
@@ -76,7 +80,7 @@ def _reals(values: object) -> Iterable[float]:
 
 
 def fabric_sentences(fabrics: Iterable[FabricRun]) -> Iterable[str]:
-    """Yield how the fabrics were made, and how far from what was asked the worst of their links was."""
+    """Yield how the fabrics were made, and how far the worst of their links was from the requested rate."""
     found = list(fabrics)
     if not found:
         return

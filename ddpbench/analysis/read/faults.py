@@ -1,8 +1,8 @@
-"""Page faults: launches of a case in which the allocator kept its memory from step to step, and others in which not.
+"""Page faults: launches of one case that differ in whether the allocator kept its memory from step to step.
 
-glibc's malloc gives the top of its heap back to the kernel whenever enough of it is free. Whether a training loop
-meets that in each of its steps, and then pays for as many page faults, is chance of a process's start. Ranks leave
-the allocator as the user's own training has it, so it is measured and reported, not fixed.
+glibc's malloc returns the top of its heap to the kernel whenever enough of it is free. Whether this happens in every
+step of a training loop, which then pays for as many page faults, is decided by chance when a process starts. Ranks
+leave the allocator as the user's own training has it, so the effect is measured and reported, not fixed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from ddpbench.analysis.read.launches import CaseRun
 
 FAULT_S = 1e-6
-"""About what a fault takes, seconds: the kernel's way in and out, and a page of zeros. Half of it on a bare machine,
-several times as much in some guests."""
+"""Approximate cost of a fault, seconds: entering and leaving the kernel, and zeroing a page. Half of it on a bare
+machine, several times as much in some guests.
+"""
 MOST = 0.02
-"""Differences between launches of one case are told from this share of its step time on."""
+"""Share of the step time from which on differences between launches of one case are reported."""
 
 
 def faults_per_step(ranks: Sequence[Mapping[int, Block]]) -> float | None:
-    """Minor faults a step of the rank that had most, given each rank's timed blocks; None where not counted."""
+    """Return minor faults per step of the rank with most, given each rank's timed blocks; None where not counted."""
     counted: list[float] = []
     for blocks in ranks:
         known = [block for block in blocks.values() if block.minor_faults is not None]
@@ -34,7 +35,7 @@ def faults_per_step(ranks: Sequence[Mapping[int, Block]]) -> float | None:
 
 
 def fault_sentences(cases: Iterable[CaseRun], names: Names) -> Iterable[str]:
-    """Yield a sentence on the cases whose launches differ in it by enough to show in their times; none without any."""
+    """Yield a sentence on the cases whose launches differ enough in faults to show in their times; none without any."""
     unlike: list[tuple[float, float, CaseRun]] = []
     for case in cases:
         found = [

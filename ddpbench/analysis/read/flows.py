@@ -1,8 +1,8 @@
-"""When data flow in a transfer's parts, by how they flow: to a root, from it, along a tree, between two.
+"""Times at which data flow in a transfer's parts, by kind of flow: to a root, from it, along a tree, between two.
 
-Hosts share no clock. Across them what every rank's result needs of every rank (`together`) takes as long as the
-shortest rank's part in it, that of the rank that turned to it last, and ends for each rank when that rank has its
-result. Of other transfers nothing tells waiting from communication: all is the latter.
+Hosts share no clock. Across hosts, a transfer in which every rank's result needs every rank (`together`) takes as long
+as its shortest part, that of the rank that turned to it last, and ends for each rank when that rank has its
+result. In other transfers across hosts waiting cannot be separated from communication: all counts as communication.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROOTED = (TO_ROOT, FROM_ROOT, THROUGH_ROOT)
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Of each part when data begin to flow and until when; of each transfer when they first do, and its end."""
+    """Begin and end of data flow in each part; first flow and end of each transfer."""
 
     begin: Ints
     until: Ints
@@ -34,7 +34,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Parts in order of their transfers, which begin at `starts`; `flow` and `roots` are the transfers' own."""
+    """Parts in order of their transfers, which begin at `starts`; `flow` and `roots` have one value per transfer."""
 
     starts: NDArray[np.intp]
     transfer: NDArray[np.intp]
@@ -47,7 +47,7 @@ class Group:
 
     @classmethod
     def of(cls, parts: Parts, whole: Whole, served: Ints) -> Group:
-        """Return the parts of whole transfers; `served` is when each part of all left its queue."""
+        """Return the parts of whole transfers; `served` is when each of all parts left its queue."""
         row, head = whole.row, whole.head
         base = np.where(np.array(parts.ops)[parts.op[head]] == "broadcast", parts.bucket[head], 0)
         roots = np.maximum.reduceat(parts.root[row], whole.starts)
@@ -63,14 +63,14 @@ class Group:
         )
 
     def times(self, one_clock: NDArray[np.bool_]) -> Times:
-        """Return when data flow; `one_clock` says of each transfer whether its ranks share a clock."""
+        """Return when data flow; `one_clock` holds for each transfer whether its ranks share a clock."""
         here = self._on_one_clock()
         return here if one_clock.all() else self._across_hosts(here, one_clock)
 
     def lanes(self) -> tuple[NDArray[Any], ...]:
-        """Return of each transfer what it has in common with those that use the same links: flow, sender, place.
+        """Return the keys that transfers over the same links share: flow, sender, place.
 
-        Groups of ranks that have none in common use links of their own.
+        Groups of ranks without a common rank use different links.
         """
         flow = self.flow
         sender = np.maximum.reduceat(np.where(self.sends, self.rank, NONE), self.starts)
@@ -104,7 +104,7 @@ class Group:
         return Times(begin, until, begins, ends)
 
     def _across_hosts(self, here: Times, one_clock: NDArray[np.bool_]) -> Times:
-        """Return them where some transfers' ranks share no clock; `here` are those on one clock."""
+        """Return the times where some transfers' ranks share no clock; `here` are the times as if on one clock."""
         took = np.minimum.reduceat(self.end - self.served, self.starts)[self.transfer]
         together = (self.flow == TOGETHER)[self.transfer]
         afar = np.where(together, self.end - took, self.served)
@@ -115,7 +115,7 @@ class Group:
         return Times(begin, until, begins, ends)
 
     def _of(self, values: Ints, where: NDArray[np.bool_], extreme: Any, without: int) -> Ints:
-        """Of the chosen parts of each transfer the largest or least, for each of its parts."""
+        """Return, for each part, the extreme (largest or least) of its transfer's chosen parts."""
         found: Ints = extreme.reduceat(np.where(where, values, without), self.starts)[self.transfer]
         return found
 
@@ -123,7 +123,10 @@ class Group:
         return int(self.starts[number + 1]) if number + 1 < len(self.starts) else len(self.rank)
 
     def _along_a_tree(self, parts: slice, begin: Ints, until: Ints) -> None:
-        """A rank's part lasts from when it and one of its neighbours have started until its last child has its data."""
+        """Fill in the times of a tree's parts.
+
+        A rank's part lasts from when it and one of its neighbours have started until its last child has its data.
+        """
         served = dict(zip(self.rank[parts].tolist(), self.served[parts].tolist(), strict=True))
         ends = dict(zip(self.rank[parts].tolist(), self.end[parts].tolist(), strict=True))
         near: dict[int, list[int]] = {rank: [] for rank in served}

@@ -1,4 +1,4 @@
-"""What is known of a case once it was read: its launches, with times, noise and damage, and its proof."""
+"""Cases as read: their launches, with times, noise and damage, and their proofs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from ddpbench.spec import Case, PlannedCase
 from ddpbench.trend import Change
 
 NOT_STEADY = "not steady"
-"""The flag of a launch whose steps still changed while they were timed."""
+"""Flag of a launch whose steps still changed while they were timed."""
 
 IDLE_ENOUGH = 0.02
-"""Ranks that share cores, and keep any of them busy for at most this part of the time, hardly wait for them."""
+"""Busy share of the time up to which ranks that share cores are taken to hardly wait for them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,75 +43,75 @@ class Launch:
     last_log_line: str = ""
     timing: Timing | None = None
     step_ns: NDArray[np.int64] | None = None
-    """Times of single steps, all ranks' together; ranks that take no samples have none."""
+    """Times of single steps over all ranks together; ranks without samples have none."""
     wall_s: float = 0.0
     measured_s: float = 0.0
     server_s: float = 0.0
     noise: Noise = field(default_factory=Noise)
     steady: bool | None = None
-    """Whether one-time work was done before the timed steps, and these did not change (`statistics/steady.py`)."""
+    """True if one-time work was done before the timed steps, and these did not change (`statistics/steady.py`)."""
     change: Change | None = None
-    """From the first to the last of its timed steps; None where there are too few."""
+    """Change from the first to the last of its timed steps; None where there are too few."""
     ready: bool = True
-    """Whether every rank's one-time work, such as rebuilding buckets, was done before the timed steps."""
+    """True if every rank's one-time work, such as rebuilding buckets, was done before the timed steps."""
     flags: tuple[str, ...] = ()
     processes: int = 1
     parameters: int | None = None
     gradient_bytes: int | None = None
     largest_gradient_bytes: int | None = None
-    """Gradient bytes of the largest parameter; None where it is not recorded, as in older launches."""
+    """Gradient bytes of the largest parameter; None where not recorded, as in older launches."""
     types: tuple[str, ...] = ()
     """The number types of the parameters."""
     found: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
-    """Settings as its ranks had them, by the name in `Case`, each rank's in turn; older launches lack some."""
+    """Settings as its ranks recorded them, by the name in `Case`, in the order of ranks; older launches lack some."""
     changes: tuple[str, ...] = ()
-    """Sentences on types and settings of a user's class that ddpbench changed in it."""
+    """Sentences on types and settings of a user's class that ddpbench changed."""
     own_step: bool = False
-    """Its steps are the workload's own, which may send gradients in other amounts than once each."""
+    """True if its steps are the workload's own, which may send each gradient more than once or not at all."""
     bucket_bytes: tuple[int, ...] | None = None
     peak_memory_bytes: int | None = None
     held_bytes: tuple[int, int, int] | None = None
-    """Parameters, gradients and optimizer state of the rank that holds most of them together."""
+    """Parameters, gradients and optimizer state of the rank that holds most in total."""
     params_equal: bool | None = None
     shares_cores: bool = False
-    """Its loader workers run on the ranks' cores."""
+    """True if its loader workers run on the ranks' cores."""
     evaluation: Timing | None = None
-    """Evaluation steps, where it was asked for."""
+    """Evaluation steps, where requested."""
     checkpoints: Mapping[str, CheckpointRun] = field(default_factory=dict)
-    """By method."""
+    """Checkpoints, by method."""
     loss_curve: LossCurveRun | None = None
-    """Its training to a loss, where it was asked for."""
+    """Its training to a loss, where requested."""
     own_step_s: tuple[float, ...] = ()
-    """Each rank's own mean time of a timed step, in the order of ranks; of ranks in step they are all the step time."""
+    """Each rank's mean time of a timed step, in the order of ranks; for ranks in step all equal the step time."""
     hosts: int = 1
-    """On how many hosts its ranks ran; more than one share no clock, which step times need not."""
+    """Number of hosts of its ranks; several hosts share no clock, which step times do not need."""
     slow_interfaces: tuple[tuple[str, str, str], ...] = ()
-    """Each of its hosts on which gloo used a slower interface than another one there: host, that one, the faster."""
+    """Hosts on which gloo used a slower interface than another one there: host, that interface, the faster one."""
     traffic: LinkTraffic | None = None
-    """What emulated links carried in timed blocks."""
+    """Traffic over emulated links in timed blocks."""
     pace: Pacing | None = None
-    """How a replay kept time in timed blocks."""
+    """Accuracy of a replay's moments in timed blocks."""
     cpu_share: float | None = None
     """Processor time of all its ranks in timed blocks over the time; None where not counted."""
     faults_per_step: float | None = None
-    """Minor page faults of the rank that had most, in timed blocks; None where they were not counted."""
+    """Minor page faults of the rank that had most, in timed blocks; None where not counted."""
     staleness: tuple[int, ...] = ()
-    """Of gradients that a server applied in timed blocks: how many were 0, 1, 2 ... updates old."""
+    """Gradients that a server applied in timed blocks: the numbers that were 0, 1, 2 ... updates old."""
     start_up: StartUp | None = None
-    """What its start took, where its ranks tell."""
+    """Parts of its start-up, where its ranks recorded them."""
     recovered: Recovered | None = None
-    """What its training with snapshots went through, where it had one."""
+    """Recovery of its training with snapshots, where it had one."""
     damage: tuple[str, ...] = ()
     session: str = ""
     """The sweep that ran it."""
 
     @property
     def ok(self) -> bool:
-        """Whether its numbers count."""
+        """Return whether its numbers count."""
         return self.status == "ok" and self.timing is not None
 
     def correlated(self, reckoned: float) -> Launch:
-        """Return it with what the intervals of its run reckon with: the correlation of rounds."""
+        """Return the launch with the correlation of rounds that its run's intervals take into account."""
         timing, curve = self.timing, self.loss_curve
         return replace(
             self,
@@ -122,7 +122,7 @@ class Launch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProofRun:
-    """The launch that proved a case, or did not."""
+    """The launch that tried to prove a case."""
 
     status: Status
     error: str
@@ -135,7 +135,7 @@ class ProofRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseRun:
-    """A planned case and what came of it."""
+    """A planned case and its results."""
 
     planned: PlannedCase
     launches: tuple[Launch, ...]
@@ -146,27 +146,29 @@ class CaseRun:
     case_id: str
     baseline_id: str
     left_out: tuple[LeftOut, ...] = ()
-    """What its folder holds that does not belong there."""
+    """Misplaced files and folders found in its folder."""
     claimed: Mapping[str, Judgement] = field(default_factory=dict)
-    """It against others, by their ids, where a claim of the experiment names the two (`findings/claims.py`)."""
+    """Comparisons with other cases, by their ids, where a claim of the experiment names the two
+    (`findings/claims.py`).
+    """
     good: tuple[Launch, ...] = field(init=False, repr=False, compare=False)
-    """The launches whose numbers count; none where the case has diverged."""
+    """Launches whose numbers count; none where the case has diverged."""
 
     def __post_init__(self) -> None:
-        """Finds the good launches once: all that compares cases asks for them."""
+        """Find the good launches once: every comparison of cases needs them."""
         good = () if self.status == "diverged" else tuple(launch for launch in self.launches if launch.ok)
         object.__setattr__(self, "good", good)
 
     @property
     def case(self) -> Case:
-        """The case itself."""
+        """Return the case itself."""
         return self.planned.case
 
     @property
     def shared_cores_share(self) -> float | None:
-        """By how much, at most, steps are longer because ranks share cores, as a fraction of them.
+        """Return the most by which sharing cores lengthens steps, as a fraction of them.
 
-        0 where each has its own; None where they share them and it was not counted how busy these were.
+        0 where each rank has its own cores; None where they share cores and the processor time was not counted.
         """
         if not self.planned.oversubscribed:
             return 0.0
@@ -178,34 +180,36 @@ class CaseRun:
 
     @property
     def oversubscribed(self) -> bool:
-        """Whether its ranks shared cores, and may have waited for them long enough to matter."""
+        """Return whether its ranks shared cores, and may have waited for them long enough to matter."""
         share = self.shared_cores_share
         return share is None or share > IDLE_ENOUGH
 
     @property
     def unproved(self) -> str:
-        """Why nothing shows what it trained, though its proof found nothing wrong; empty where something does."""
+        """Return why nothing shows what it trained, though its proof found no fault; empty where something does."""
         ok = self.proof is not None and self.proof.status == "ok"
         return why_unproved(self.proof.proofs) if self.proof is not None and ok else ""
 
     @property
     def bucket_bytes(self) -> tuple[int, ...] | None:
-        """The buckets that DDP built in its last launch; None where none were recorded."""
+        """Return the buckets that DDP built in its last launch; None where none were recorded."""
         known = (launch.bucket_bytes for launch in reversed(self.good))
         return next((sizes for sizes in known if sizes is not None), None)
 
     @property
     def timings(self) -> list[Timing]:
-        """The numbers of those launches, by round."""
+        """Return the timings of good launches, by round."""
         return [launch.timing for launch in self.good if launch.timing is not None]
 
     def correlated(self, reckoned: float) -> CaseRun:
-        """Return it with what the intervals of its run reckon with: the correlation of rounds."""
+        """Return the case with the correlation of rounds that its run's intervals take into account."""
         return replace(self, launches=tuple(launch.correlated(reckoned) for launch in self.launches))
 
     @property
     def recovery(self) -> RecoveryCost | None:
-        """What its planned failures came to; None where nothing was planned to fail, or to go on undisturbed."""
+        """Return the cost of its planned failures; None where no failure, and no undisturbed counterpart of one, was
+        planned.
+        """
         good = [launch.recovered for launch in self.good if launch.recovered is not None]
         other = [
             launch.recovered
@@ -216,7 +220,9 @@ class CaseRun:
 
     @property
     def instrumented_over_timed(self) -> list[float]:
-        """The log ratio of instrumented over timed step of each good launch: means over ranks of their own steps."""
+        """Return the log ratio of instrumented to timed step of each good launch: means over ranks of their
+        own steps.
+        """
         if self.parts is None:
             return []
         return [
@@ -229,7 +235,7 @@ class CaseRun:
 
 
 def noise_words(launches: Sequence[Launch]) -> str:
-    """Return what disturbed a case's launches: `steal 2/5; foreign load 1/5`. Empty where nothing did."""
+    """Return what disturbed a case's launches: `steal 2/5; foreign load 1/5`. Empty without disturbances."""
     kinds = dict.fromkeys(itertools.chain.from_iterable(launch.flags for launch in launches))
     return "; ".join(
         f"{kind} {sum(kind in launch.flags for launch in launches)}/{len(launches)}" for kind in kinds

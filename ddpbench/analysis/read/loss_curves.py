@@ -1,7 +1,7 @@
 """Training to a loss in one launch, from its ranks' records.
 
-Times are the job's, from the earliest rank's start of a group of steps to the latest one's end of each step; what
-ranks take to agree between groups is left out.
+Times are the job's, from the earliest rank's start of a group of steps to the latest one's end of each step; the time
+in which ranks agree between groups is left out.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ class LossCurveRun:
     round: int
     target: float
     window: int
-    """The number of steps over which losses are averaged."""
+    """Number of steps over which losses are averaged."""
     batch: int
-    """Samples of a step, the whole job's."""
+    """Samples per step of the entire job."""
     losses: tuple[float, ...]
     ends_s: tuple[float, ...]
     steps: int | None
-    """After how many the target was reached; None: it was not."""
+    """Number of steps after which the target was reached; None: it was not."""
     session: str = ""
     """The sweep that ran its launch."""
     correlation: float = 0.0
-    """The correlation of its launch's `Timing`."""
+    """Correlation of rounds, as in its launch's `Timing`."""
 
     @property
     def timing(self) -> Timing | None:
-        """The time to the loss, once; None where it was not reached."""
+        """Return the time to the loss as one duration; None where the loss was not reached."""
         if self.steps is None:
             return None
         time_s = self.ends_s[self.steps - 1]
@@ -54,16 +54,16 @@ class LossCurveRun:
 
     @property
     def lowest(self) -> float | None:
-        """The lowest mean over `window` steps that is a finite number; None where there is none."""
+        """Return the lowest finite mean over `window` steps; None where there is none."""
         return min(filter(math.isfinite, smoothed(self.losses, self.window)), default=None)
 
 
 def loss_curve_of(
     number: int, ranks: Sequence[Sequence[LossCurve]], case: Case, *, one_host: bool
 ) -> LossCurveRun | None:
-    """Return a launch's curve from every rank's records; None where there are none, or not all of every rank's.
+    """Return a launch's curve from all ranks' records; None where any rank's are missing or incomplete.
 
-    Hosts do not share a clock: across them a step ends when its slowest rank's does, counted from that rank's start.
+    Hosts do not share a clock: across hosts a step ends when its slowest rank's does, counted from that rank's start.
     """
     groups = [sorted(own, key=lambda part: part.index) for own in ranks]
     if not groups or not groups[0] or len({tuple(part.index for part in own) for own in groups}) != 1:

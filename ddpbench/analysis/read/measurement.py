@@ -1,6 +1,6 @@
-"""One measuring launch read: its records become times, those of the job.
+"""Read one measuring launch: turn its records into the job's times.
 
-They go through `virtual.nominal` first: whatever is computed from a launch is the job's.
+Records pass through `virtual.nominal` first, so all numbers computed from a launch are the job's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ddpbench.analysis.read.staleness import added
 from ddpbench.analysis.read.steptime import BlockTimes, time_blocks
 from ddpbench.analysis.read.traffic import link_traffic
 from ddpbench.analysis.read.virtual import nominal
-from ddpbench.analysis.recovery import RankTold, recovered_of
+from ddpbench.analysis.recovery import RankRecovery, recovered_of
 from ddpbench.analysis.startup import start_up_of
 from ddpbench.analysis.statistics.steady import NOT_READY, launch_change
 from ddpbench.records import (
@@ -58,16 +58,16 @@ from ddpbench.records.sessions import UNKNOWN, Sessions
 from ddpbench.spec import Case
 
 STEAL_LIMIT = 0.01
-"""Share of the usable cores' time given to other virtual machines above which a launch is flagged."""
+"""Share of the usable cores' time taken by other virtual machines above which a launch is flagged."""
 FOREIGN_LIMIT = 0.05
-"""Likewise, time used by processes that are not the sweep's."""
+"""Share of that time used by processes outside the sweep above which a launch is flagged."""
 CLOCK_LIMIT = 0.05
 """Relative change of a core's clock during a launch above which it is flagged."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """What a folder holds of the launch that it is of: None where that is unfinished, or another one lies there."""
+    """Contents of a launch's folder; None where the launch is unfinished, or the folder holds another one."""
 
     launch: Launch | None = None
     steps: dict[int, RankSteps] = field(default_factory=dict)
@@ -78,8 +78,8 @@ class Measured:
 def read_measurement(directory: LaunchDir, address: Address, sessions: Sessions = UNKNOWN) -> Measured:
     """Return a measuring launch and its instrumented steps by rank.
 
-    Records that cannot be read make it `failed`; what is not ok has no steps. `sessions` tell which one ran it where
-    its outcome does not.
+    Unreadable records make it `failed`; a launch that is not ok has no steps. `sessions` give the sweep that ran it
+    where its outcome lacks that.
     """
     case = address.case
     records = read_launch(directory, address)
@@ -97,18 +97,18 @@ def read_measurement(directory: LaunchDir, address: Address, sessions: Sessions 
         )
         return Measured(launch=launch, left_out=records.left_out)
     ranks = {rank.rank: _Sorted(rank) for rank in nominal(records.ranks, case)}
-    launch = _told(address, outcome, ranks, sessions, records.damage)
+    launch = _without_times(address, outcome, ranks, sessions, records.damage)
     if launch.status == "ok":
         launch = _with_times(launch, ranks, case, foreign)
-    elif case.recovery != "off":  # what failed as planned in it, and was not recovered from
-        told = [_recovery(rank) for rank in ranks.values()]
-        launch = replace(launch, recovered=recovered_of(launch.round, told, case))
+    elif case.recovery != "off":  # a planned failure from which it did not recover
+        recoveries = [_recovery(rank) for rank in ranks.values()]
+        launch = replace(launch, recovered=recovered_of(launch.round, recoveries, case))
     launch = _with_flags(launch, ranks)
     steps = _instrumented(ranks) if launch.status == "ok" else {}
     return Measured(launch=launch, steps=steps, left_out=records.left_out)
 
 
-def _told(
+def _without_times(
     address: Address,
     outcome: LaunchOutcome,
     ranks: Mapping[int, _Sorted],
@@ -117,8 +117,8 @@ def _told(
 ) -> Launch:
     """Return a launch without its times.
 
-    What the launcher noted of it at its end; what its ranks noted of the model (sizes, buckets, memory, whether
-    parameters ended equal), of where they ran, and of what the links between them carried.
+    It has what the launcher recorded at its end, and what its ranks recorded: the model (sizes, buckets, memory,
+    whether parameters ended equal), their hosts, and the traffic of the links between them.
     """
     start = next(iter(_starts(ranks)), None)
     buckets = next((record for rank in ranks.values() for record in reversed(rank.of(Buckets))), None)
@@ -185,13 +185,13 @@ def _found(ranks: Mapping[int, _Sorted]) -> dict[str, tuple[int | str, ...]]:
 def _loaders_share_cores(case: Case, starts: Sequence[RankStart]) -> bool:
     """Return whether loader workers run on cores that ranks need: with GPUs there are mostly enough for all.
 
-    Each rank that uses one socket's GPUs has all of its cores.
+    Ranks that use GPUs of one socket each count all of its cores as theirs.
     """
     if not case.loader_workers or not starts or starts[0].loader_cores:
         return False
     if case.device == "cpu":
         return True
-    last = {start.rank: start for start in starts}  # of a rank that was started again
+    last = {start.rank: start for start in starts}  # for a rank that was started again
     at = Counter((start.host, start.cores) for start in last.values())
     each = case.threads_per_rank + case.loader_workers
     return any(ranks * each > len(cores) for (_, cores), ranks in at.items())
@@ -206,9 +206,9 @@ def _slow_interfaces(starts: Sequence[RankStart]) -> tuple[tuple[str, str, str],
 
 
 def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case, foreign: tuple[str, ...]) -> Launch:
-    """Return it with what its timed blocks tell, or failed where they are not every rank's.
+    """Return the launch with the times of its timed blocks, or failed where some rank's are missing.
 
-    `foreign` tells of files in its folder that are another launch's.
+    `foreign` lists files in its folder that belong to another launch.
     """
     every = list(ranks.values()) if len(ranks) == launch.processes else []
     one_host = len(set(_hosts(ranks).values())) <= 1
@@ -240,7 +240,7 @@ def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case, foreig
 
 
 def _with_flags(launch: Launch, ranks: Mapping[int, _Sorted]) -> Launch:
-    """Return it with whether one-time work was done before its timed steps, and with words for what disturbed it."""
+    """Return the launch with `ready`, whether one-time work was done before its timed steps, and its flags."""
     warmups = [warmup for rank in ranks.values() for warmup in rank.of(Warmup)[-1:]]
     ready = all(warmup.steady or not warmup.reason.startswith(NOT_READY) for warmup in warmups)
     return replace(
@@ -252,7 +252,7 @@ def _with_flags(launch: Launch, ranks: Mapping[int, _Sorted]) -> Launch:
 
 
 def _is_late(launch: Launch) -> bool:
-    """Return whether a replay kept its moments too late too often."""
+    """Return whether too many of a replay's moments were too late."""
     pace, timing = launch.pace, launch.timing
     return pace is not None and timing is not None and pace.lateness_p95_s > LATE_SHARE * timing.step_s
 
@@ -268,13 +268,13 @@ def _instrumented(ranks: Mapping[int, _Sorted]) -> dict[int, RankSteps]:
 
 
 def _beginning(rank: _Sorted) -> tuple[RankStart | None, Met | None, Warmup | None]:
-    """Return what a rank noted until its first step."""
+    """Return a rank's records of its start until its first step."""
     start, met, warmup = rank.of(RankStart), rank.of(Met), rank.of(Warmup)
     return (start[-1] if start else None, met[-1] if met else None, warmup[-1] if warmup else None)
 
 
-def _recovery(rank: _Sorted) -> RankTold:
-    return RankTold(rank.of(Gang), rank.of(Snapshot), rank.of(Trained), rank.of(Failure))
+def _recovery(rank: _Sorted) -> RankRecovery:
+    return RankRecovery(rank.of(Gang), rank.of(Snapshot), rank.of(Trained), rank.of(Failure))
 
 
 def _starts(ranks: Mapping[int, _Sorted]) -> list[RankStart]:
@@ -282,7 +282,7 @@ def _starts(ranks: Mapping[int, _Sorted]) -> list[RankStart]:
 
 
 def _hosts(ranks: Mapping[int, _Sorted]) -> dict[int, str]:
-    """Return each rank's host, as the rank itself noted it."""
+    """Return each rank's host, as recorded by the rank itself."""
     return {start.rank: start.host for start in _starts(ranks)}
 
 
@@ -302,7 +302,7 @@ class _Sorted:
 
 
 def damage_sentence(damage: Sequence[str]) -> str:
-    """Return what is said of a launch whose records cannot be read."""
+    """Return the sentence about a launch whose records cannot be read."""
     return f"damaged records: {damage[0]}; rerun the sweep with --retry-failed"
 
 
@@ -315,7 +315,7 @@ def _timed_paces(rank: _Sorted) -> dict[int, Pace]:
 
 
 def _times(ranks: Sequence[Mapping[int, Block]]) -> list[dict[int, BlockTimes]]:
-    """Return each rank's blocks as `time_blocks` takes them."""
+    """Return each rank's blocks as arguments of `time_blocks`."""
     return [
         {
             index: BlockTimes(block.end_ns - block.start_ns, block.steps, block.samples, block.step_ns)
@@ -345,7 +345,7 @@ def _series(ranks: Sequence[Mapping[int, Block]]) -> list[NDArray[np.int64]]:
 
 
 def _flags(noise: Noise, ready: bool) -> Iterable[str]:
-    """Words for what disturbed a launch."""
+    """Yield words for each disturbance of a launch."""
     if noise.steal_fraction > STEAL_LIMIT:
         yield "steal"
     if noise.foreign_fraction > FOREIGN_LIMIT:

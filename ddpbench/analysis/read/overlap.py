@@ -1,12 +1,12 @@
-"""Where an instrumented step's time goes: computation, communication exposed or hidden, waiting, data.
+"""Breakdown of an instrumented step: computation, exposed or hidden communication, waiting, data.
 
-When a transfer is queued, waits and moves data is what `transfers.py` says. Every instant of a rank's step
-belongs to the first of these that is under way at that instant, so that the parts add up to the step:
+`transfers.py` defines when a transfer is queued, waits and moves data. Every instant of a rank's step belongs to the
+first of these that is under way at that instant, so that the parts add up to the step:
 
     own computation (forward, backward, optimizer, other)  >  transfers  >  waiting for ranks  >  data
 
-A transfer that goes on after its step, as what a rank has sent may, takes its time from the rank's next step.
-`synchronize` spans are no part of their own: they hold transfers and waiting.
+A transfer that continues after its step, as sends may, takes its time from the rank's next step.
+`synchronize` spans are not a part: they contain transfers and waiting.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _KIND_OF_SPAN = {"data": _DATA} | {
 }
 _NO_KIND = -1
 PARTS = (*_COMPUTE, "exposed_comm", "exposed_wait", "data", "not_attributed")
-"""The parts of a step, which add up to it."""
+"""Parts of a step, which add up to it."""
 _TOTALS = ("comm", "exposed", "overlapped", "wait", "queue")
 
 
@@ -47,13 +47,12 @@ _TOTALS = ("comm", "exposed", "overlapped", "wait", "queue")
 class Breakdown:
     """A case's typical step, seconds: means over ranks and steps of each launch, then the median over launches.
 
-    As a step time is: no interval around the mean of a few launches holds (`stats.median_launch`). `parts` has the
-    names in `PARTS`, each of which is the median by itself: in every launch they add up to its step, and their medians
-    do so nearly. `comm_s` is the length of the union of the
-    transfers' intervals, `overlapped_s` its part behind own computation, `wait_s` the union of the times in
-    which a transfer had left the rank's queue and no data of it could flow, `queue_s` the union of those in which
-    one was queued behind others; each whatever else went on meanwhile.
-    `spans` are the durations of the spans by name, in order of their first start.
+    It is a median as step times are: no interval around the mean of a few launches is valid (`stats.median_launch`).
+    `parts` has the names in `PARTS`, each with its own median: within every launch they add up to its step, and their
+    medians do so nearly. `comm_s` is the length of the union of the transfers' intervals, `overlapped_s` its part
+    behind own computation, `wait_s` the union of the times in which a transfer had left the rank's queue and none of
+    its data could flow, `queue_s` the union of those in which one was queued behind others; each regardless of other
+    activity. `spans` are the durations of the spans by name, in order of their first start.
     """
 
     parts: Mapping[str, float]
@@ -69,27 +68,27 @@ class Breakdown:
     dropped_transfers: int
     """Transfers left out because a rank's record of them is missing."""
     by_round: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    """Each launch's own parts, by round: means over ranks and steps, seconds."""
+    """Each launch's parts, by round: means over ranks and steps, seconds."""
     mean_spans: Mapping[str, float] = field(default_factory=dict)
     """`spans` as means over launches."""
     steps_s: Sequence[float] = ()
-    """Each launch's own step, in the order of rounds, likewise."""
+    """Each launch's step, in the order of rounds: means over ranks and steps, seconds."""
     totals: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """By name each launch's `comm`, `exposed`, `overlapped`, `wait` and `queue`, seconds, in the order of rounds."""
+    """Each launch's `comm`, `exposed`, `overlapped`, `wait` and `queue`, by name, seconds, in the order of rounds."""
     transfers: Mapping[int, Mapping[tuple[str, int], Moved]] = field(default_factory=dict)
-    """What each launch moved, by round, then by operation and bytes."""
+    """Each launch's transferred amounts, by round, then by operation and bytes."""
     network_s: Mapping[int, float] = field(default_factory=dict)
     """By round: how long a step's transfers were under way on any rank, mean over steps; none across hosts.
 
     The union of the times from a transfer's first data to its last rank's end."""
     window_s: Mapping[int, float] = field(default_factory=dict)
-    """By round: from any rank's first moment in these steps to any's last, over their number; on one host's clock."""
+    """By round: time from any rank's first moment in these steps to any rank's last, per step; on one host's clock."""
     sent_bytes: float | None = None
-    """What the rank that sent most handed to the network a step, mean over steps; None where it was not counted."""
+    """Bytes per step that the rank that sent most passed to the network, mean over steps; None where not counted."""
 
     @property
     def overlap_fraction(self) -> float | None:
-        """1 - exposed/comm of the median launch; None without communication."""
+        """Return 1 - exposed/comm of the median launch; None without communication."""
         found = self.overlap_interval()
         return None if found is None else found.value
 
@@ -99,7 +98,7 @@ class Breakdown:
         return median_launch([math.fsum(row) for row in zip(*columns, strict=True)])
 
     def overlap_interval(self) -> Interval | None:
-        """`overlap_fraction` with its 95 % interval over the launches that communicate; None without any."""
+        """Return `overlap_fraction` with its 95 % interval over the launches that communicate; None without any."""
         totals = zip(self.totals.get("overlapped", ()), self.totals.get("comm", ()), strict=True)
         fractions = [overlapped / comm for overlapped, comm in totals if comm > 0]
         return median_launch(fractions) if fractions else None
@@ -108,11 +107,11 @@ class Breakdown:
 def coverage(
     intervals: NDArray[np.int64], kinds: int
 ) -> tuple[NDArray[np.intp], NDArray[np.int64], NDArray[np.bool_]]:
-    """Cuts time into segments within which nothing begins or ends, each group on a time axis of its own.
+    """Divide time into segments within which nothing begins or ends; each group has a separate time axis.
 
     The rows of `intervals`, shape (n, 4), are group, kind, start and end, `kind` being below `kinds`; one that
     does not end after its start is empty. Returns for each segment its group and length, shape (segments,),
-    and which kinds cover it, shape (kinds, segments). Segments that nothing covers are among them.
+    and which kinds cover it, shape (kinds, segments). Segments that nothing covers are included.
     """
     table = intervals[intervals[:, 3] > intervals[:, 2]]
     if not len(table):
@@ -131,20 +130,20 @@ def coverage(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Instrumented:
-    """A case's launches, each by rank, and how transfers of theirs are told that do not say all themselves."""
+    """A case's launches, each by rank, and defaults for transfers whose records are incomplete."""
 
     launches: Sequence[Mapping[int, RankSteps]]
     rounds: Sequence[int]
     processes: int
-    """How many ranks take part in every transfer that does not say; one that lacks a rank is left out."""
+    """Number of ranks in each transfer that does not record it; a transfer that lacks a rank is left out."""
     backend: str = ""
-    """Tells how transfers are queued."""
+    """Backend, which decides how transfers are queued."""
 
 
 MOST_AT_ONCE = 100_000
-"""Spans and transfers of cases that are worked on together: more fill memory, and save no more calls."""
+"""Most spans and transfers of cases that are processed together: more would fill memory and save no more calls."""
 _LONG_NS = 2**42
-"""Where a rank's times lie further apart (an hour), cases are worked on alone: they would blur those of others."""
+"""Spread of a rank's times (an hour) above which a case is processed alone: it would blur other cases' times."""
 
 
 def breakdown(
@@ -163,10 +162,10 @@ def breakdown(
 
 
 def breakdowns(cases: Iterable[Instrumented]) -> Iterator[Breakdown | None]:
-    """Yield the typical step of each case, in their order; None where nothing was instrumented.
+    """Yield the typical step of each case, in order; None where nothing was instrumented.
 
-    As `breakdown` of each by itself: many small cases are worked on together, for an array takes as long to make as
-    one of a hundred times its length.
+    Equal to `breakdown` of each case. Many small cases are processed together, since making an array takes as long as
+    making one a hundred times its length.
     """
     together: list[Instrumented] = []
     count = 0
@@ -185,7 +184,7 @@ def breakdowns(cases: Iterable[Instrumented]) -> Iterator[Breakdown | None]:
 
 
 def _moved_before(noted: _Noted) -> Transfers | None:
-    """Return the transfers that ranks had begun before their first noted step; None where there are none."""
+    """Return the transfers that ranks had begun before their first recorded step; None where there are none."""
     if not len(noted.first_of):
         return None
     earlier = [
@@ -234,19 +233,19 @@ class _Sums:
     """Sums over each launch's steps; launches of several cases follow one another."""
 
     by_launch: NDArray[np.float64]
-    """Seconds, a row for each of `_KINDS` and a column for each launch."""
+    """Sums in seconds, one row for each of `_KINDS` and one column for each launch."""
     steps_s: NDArray[np.float64]
     windows_s: Sequence[float]
     under_way: Mapping[int, float]
     sizes: Mapping[int, Mapping[tuple[str, int], Moved]]
     spans: Sequence[Mapping[str, float]]
     dropped: NDArray[np.intp]
-    """Transfers that not all ranks noted, by launch; `whole` those that all did."""
+    """Transfers that some rank did not record, by launch; `whole` are those that all ranks recorded."""
     whole: NDArray[np.intp]
 
 
 def _breakdown(case: Instrumented, own: range, numbers: Sequence[int], sums: _Sums) -> Breakdown:
-    """Return one case's, of its `own` launches, whose rounds have these `numbers`."""
+    """Return one case's breakdown from its `own` launches, whose rounds have these `numbers`."""
     part = slice(own.start, own.stop)
     by_launch = sums.by_launch
     medians: list[float] = np.median(by_launch[:, part], axis=1).tolist()
@@ -281,40 +280,40 @@ def _breakdown(case: Instrumented, own: range, numbers: Sequence[int], sums: _Su
 def _spans_over_launches(
     spans: Sequence[Mapping[str, float]], launches: range, average: Callable[[list[float]], np.floating[Any]]
 ) -> dict[str, float]:
-    """Return the time of a step in the spans of each name, an average over launches; one that lacks it counts as 0."""
+    """Return the time per step in the spans of each name, averaged over launches; a missing span counts as 0."""
     names = dict.fromkeys(name for launch in launches for name in spans[launch])
     return {name: float(average([spans[launch].get(name, 0.0) for launch in launches])) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Noted:
-    """What ranks noted of instrumented steps, in those launches that have any. A group is one rank's step."""
+    """Records of instrumented steps, in the launches that have any. A group is one rank's step."""
 
     launches: Sequence[Mapping[int, RankSteps]]
     rounds: Sequence[int]
     processes: Sequence[int]
     backends: Sequence[str]
-    """Of each launch."""
+    """Backend of each launch."""
     of_case: Sequence[range]
-    """The places of each case's launches."""
+    """Places of each case's launches."""
     names: Sequence[str]
-    """Of spans."""
+    """Names of spans."""
     steps: Ints
-    """Rows of group, kind, from and to."""
+    """Steps as rows of group, kind, start and end."""
     spans: Ints
-    """Rows of group, place in `names`, from and to."""
+    """Spans as rows of group, place in `names`, start and end."""
     launch_of: Ints
-    """Of each step its launch."""
+    """Launch of each step."""
     owners: Ints
-    """Of each step which of all ranks of all launches it is of."""
+    """Rank of each step, counted over all ranks of all launches."""
     step_of: Ints
-    """Of each transfer's record the group, -1 without one."""
+    """Group of each transfer's record, -1 without one."""
     first_of: Ints
-    """Of each earlier transfer's record the group of its rank's first step."""
+    """Group of the first step of the rank, for each earlier transfer's record."""
 
     @property
     def apart_ns(self) -> int:
-        """How far any rank's times lie apart."""
+        """Return the largest spread of any rank's times."""
         of_spans = self.owners[self.spans[:, 0]]
         owner = np.concatenate([self.owners, of_spans])
         return apart(owner, *(np.concatenate([self.steps[:, end], self.spans[:, end]]) for end in (2, 3)))
@@ -332,7 +331,9 @@ class _Noted:
         return found
 
     def windows_s(self) -> NDArray[np.float64]:
-        """Return of each launch the time from any rank's first moment to any's last, over a rank's steps, seconds."""
+        """Return for each launch the time from any rank's first moment to any rank's last, over a rank's steps,
+        seconds.
+        """
         firsts = np.searchsorted(self.launch_of, np.arange(len(self.launches)))
         whole_ns = np.maximum.reduceat(self.steps[:, 3], firsts) - np.minimum.reduceat(
             self.steps[:, 2], firsts
@@ -341,13 +342,13 @@ class _Noted:
         return found
 
     def steps_of_a_rank(self) -> NDArray[np.float64]:
-        """Return of each launch how many steps a rank noted, the mean over those that noted any."""
+        """Return for each launch the mean number of steps per rank, over the ranks that recorded any."""
         ranks = [sum(bool(noted.steps) for noted in launch.values()) for launch in self.launches]
         found: NDArray[np.float64] = np.bincount(self.launch_of, minlength=len(self.launches)) / ranks
         return found
 
     def spans_s(self) -> list[dict[str, float]]:
-        """Return of each launch the mean time of a step in its spans, by name in order of their first start."""
+        """Return for each launch the mean time per step in its spans, by name in order of their first start."""
         count = np.bincount(self.launch_of)
         keys = self.launch_of[self.spans[:, 0]] * len(self.names) + self.spans[:, 1]
         kinds, first, place = np.unique(keys, return_index=True, return_inverse=True)
@@ -360,7 +361,7 @@ class _Noted:
 
 
 def _noted(cases: Sequence[Instrumented]) -> _Noted | None:
-    """Return what ranks noted, one row each; None where no launch was instrumented."""
+    """Return the ranks' records, one row each; None where no launch was instrumented."""
     steps: list[StepRecord] = []
     launch_of: list[int] = []
     numbers: list[int] = []
@@ -415,7 +416,7 @@ def _noted(cases: Sequence[Instrumented]) -> _Noted | None:
 
 
 def _span_table(steps: Sequence[StepRecord]) -> tuple[tuple[str, ...], Ints]:
-    """Return the names of all spans, and rows of group, place among them, from and to."""
+    """Return the names of all spans, and rows of group, place among the names, start and end."""
     spans = [span for step in steps for span in step.spans]
     codes: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     place = column(map(codes.__getitem__, map(itemgetter(0), spans)))
@@ -424,7 +425,7 @@ def _span_table(steps: Sequence[StepRecord]) -> tuple[tuple[str, ...], Ints]:
 
 
 def _table(*columns: NDArray[np.int64]) -> Ints:
-    """Return columns as the rows of a table."""
+    """Return a table made of these columns."""
     found: Ints = np.stack(columns, axis=1)
     return found
 
@@ -439,9 +440,9 @@ def _span_rows(noted: _Noted) -> Ints:
 
 
 def _transfer_rows(noted: _Noted, moved: Transfers | None, step_of: Ints) -> Iterable[Ints]:
-    """Yield rows for `coverage` of when parts in transfers were queued, waited and moved data.
+    """Yield rows for `coverage` for the times in which parts in transfers were queued, waited and moved data.
 
-    `step_of` names the group of each record; what was handed over before it began counts from its beginning.
+    `step_of` names the group of each record; a part queued before its group began counts from the group's beginning.
     """
     if moved is None or not len(moved.row):
         return
@@ -456,7 +457,7 @@ def _transfer_rows(noted: _Noted, moved: Transfers | None, step_of: Ints) -> Ite
 def _divided(covered: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return which segments belong to each of `PARTS` and then of `_TOTALS`, shape (names, segments).
 
-    Of the parts a segment belongs to the first of `_KINDS` that covers it: computation, comm, wait, data.
+    A segment belongs to the part of the first of `_KINDS` that covers it: computation, comm, wait, data.
     """
     taken = np.zeros(covered.shape[1], np.bool_)
     shares: list[NDArray[np.bool_]] = []
@@ -471,9 +472,10 @@ def _divided(covered: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _within_steps(parts: Ints, steps: Ints, owners: Ints) -> list[Ints]:
-    """Cuts parts in transfers into rows for `coverage`: one in its own step, and one in each it goes on into.
+    """Split parts in transfers into rows for `coverage`: one in its own step, and one in each step into which it
+    continues.
 
-    Both tables are rows of group, kind, start and end, a group of -1 being none. Steps of one rank are in order, with
+    Both tables are rows of group, kind, start and end, a group of -1 meaning none. Steps of one rank are in order, with
     the same number in `owners`.
     """
     rows: list[Ints] = []
@@ -494,7 +496,7 @@ def _within_steps(parts: Ints, steps: Ints, owners: Ints) -> list[Ints]:
 
 
 def _busiest_bytes(launches: Sequence[Mapping[int, RankSteps]]) -> float | None:
-    """Return bytes a step that the busiest rank of any launch sent."""
+    """Return the bytes per step that the busiest rank of any launch sent."""
     found = [
         sum(sent) / len(noted.steps)
         for ranks in launches

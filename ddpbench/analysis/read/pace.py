@@ -1,8 +1,8 @@
-"""How well replays kept time, and whether the host's own work beside them was hidden.
+"""Replay accuracy: whether moments came on time, and whether the host's own work was hidden.
 
-A replay's ranks sleep where the profiled device computed; what the host then really does for them (the reducer's
-copies, the optimizer's update, sockets) takes the same time at any dilation. A step is k times longer with a dilation
-of k, so that the share of the cores' time that this work takes falls as 1/k.
+A replay's ranks sleep where the profiled device computed; the host's real work for them (the reducer's copies, the
+optimizer's update, sockets) takes the same time at any dilation. With a dilation of k a step is k times longer, so
+that this work's share of the cores' time falls as 1/k.
 
 The smallest dilation that hides it is the larger of
 
@@ -11,7 +11,7 @@ The smallest dilation that hides it is the larger of
     k · own / due             a rank's own update of the parameters fits into the profiled one, which takes k times
                               its time
 
-and at least 1. It is necessary, not sufficient: that moments came when they were due is seen from their lateness.
+and at least 1. It is necessary, not sufficient: lateness shows whether moments came on time.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from numpy.typing import NDArray
 from ddpbench.records import Block, Pace
 
 MOST_SHARE = 0.5
-"""The share of the cores' time above which the ranks' own work is not hidden."""
+"""Share of the cores' time above which the ranks' own work is not hidden."""
 LATE_SHARE = 0.01
-"""The 95th percentile of lateness, as a share of the step, above which a launch is flagged."""
+"""95th percentile of lateness, as a share of the step, above which a launch is flagged."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pacing:
     """A launch's timed blocks: lateness in virtual time, the rest in the machine's own.
 
-    `lateness_s` is of each step that of its latest rank; `cpu_s` the processor time of all ranks, and `cores_s` what
-    their cores had to give. `optimizer_s` is a rank's own update a step and `due_s` the profiled one, means over
-    ranks; 0 where it was not told.
+    `lateness_s` is each step's lateness on its latest rank; `cpu_s` the processor time of all ranks, and `cores_s` the
+    available time of their cores. `optimizer_s` is a rank's own update per step and `due_s` the profiled one, means
+    over ranks; 0 where not recorded.
     """
 
     lateness_s: NDArray[np.float64]
@@ -48,7 +48,7 @@ class Pacing:
 
     @property
     def lateness_p95_s(self) -> float:
-        """19 of 20 steps had no moment later than this."""
+        """Return the 95th percentile of lateness: 19 of 20 steps had no moment later than this."""
         return lateness_p95_s([self])
 
 
@@ -61,7 +61,7 @@ def pacing(
 ) -> Pacing | None:
     """Return a launch's pacing from every rank's timed blocks and their paces, by index; None where a rank lacks them.
 
-    `blocks` are in virtual time, as `virtual.nominal` gives them; `cores` is how many the ranks share.
+    `blocks` are in virtual time, as `virtual.nominal` returns them; `cores` is how many the ranks share.
     """
     shared = set.intersection(*(set(found) for found in (*blocks, *paces))) if blocks and paces else set()
     late: list[NDArray[np.int64]] = []
@@ -73,11 +73,12 @@ def pacing(
             late.append(np.array([pace.lateness_ns for pace in of], np.int64).max(axis=0))
         cpu += sum(pace.cpu_ns for pace in of)
         ranks = [own[index] for own in blocks]
-        # Each rank's processor time is that of its own block; ranks out of phase begin and end at other moments.
+        # Each rank's processor time is that of its own block; ranks out of phase begin and end at other
+        # moments.
         wall += dilation * sum(block.end_ns - block.start_ns for block in ranks) / len(ranks)
     if not shared or not late or wall <= 0 or not cores:
         return None
-    # A worker of an asynchronous server makes no update of its own.
+    # A worker of an asynchronous server makes no update itself.
     every = [own[index] for own in paces for index in shared if own[index].optimizer_ns]
     count = max(1, len(every))
     return Pacing(
@@ -92,8 +93,8 @@ def pacing(
 def cpu_share(blocks: Sequence[Mapping[int, Block]], *, dilation: float) -> float | None:
     """Return the processor time of all ranks of a launch over the time, in timed blocks that all have.
 
-    It bounds what sharing cores costs: nobody waits for a core while none is busy, and for at most this share of the
-    time one is, whoever is pinned where. Arguments are as `pacing` takes them; None where it was not counted.
+    It bounds the cost of sharing cores under any pinning: nobody waits for a core while none is busy, and at least one
+    is busy for at most this share of the time. Arguments are those of `pacing`; None where not counted.
     """
     shared = set.intersection(*(set(found) for found in blocks)) if blocks else set()
     every = [own[index] for own in blocks for index in shared]
@@ -103,20 +104,20 @@ def cpu_share(blocks: Sequence[Mapping[int, Block]], *, dilation: float) -> floa
 
 
 def lateness_p95_s(launches: Iterable[Pacing]) -> float:
-    """Return the 95th percentile over the steps of all launches."""
+    """Return the 95th percentile of lateness over the steps of all launches."""
     return float(np.percentile(np.concatenate([launch.lateness_s for launch in launches]), 95))
 
 
 def host_share(launches: Sequence[Pacing]) -> float:
-    """Processor time of all ranks over what their cores had to give, over all launches."""
+    """Return the processor time of all ranks over their cores' available time, over all launches."""
     return sum(launch.cpu_s for launch in launches) / sum(launch.cores_s for launch in launches)
 
 
 def late_s(launches: Sequence[Pacing]) -> float:
-    """Return how late a step's latest moment is on its latest rank; seconds of virtual time, mean over steps.
+    """Return the lateness of a step's latest moment on its latest rank; seconds of virtual time, mean over steps.
 
-    A step is longer by at most this: the moments after it may have caught up, and the others need not have waited for
-    that rank. What the same work does to transfers is not in it.
+    It is an upper bound on how much longer a step is: later moments may have caught up, and other ranks may not have
+    waited for that rank. The same work's effect on transfers is not included.
     """
     return float(np.concatenate([launch.lateness_s for launch in launches]).mean())
 
@@ -124,8 +125,8 @@ def late_s(launches: Sequence[Pacing]) -> float:
 def dilation_needed(dilation: float, launches: Sequence[Pacing]) -> float:
     """Return the smallest dilation that hides the host's own work, from launches with `dilation`; see the file's head.
 
-    The median over the launches: one beside which something else ran says more than is so. A launch that was not
-    told its optimizer's times says what the share asks for.
+    It is the median over launches, since other load on the machine raises a launch's value. Launches without recorded
+    optimizer times use only the cores' share.
     """
     return statistics.median(_needed(dilation, launch) for launch in launches)
 

@@ -1,4 +1,4 @@
-"""Ranks' parts in transfers as columns, and which of them are one transfer."""
+"""Ranks' parts in transfers as columns, and the grouping of parts into transfers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddpbench.records import CommRecord, StepRecord
 
 Ints = NDArray[np.int64]
 NONE = -1
-"""In a column: the record does not say."""
+"""Value in a column where the record lacks it."""
 _EVERY = ("step", "bucket", "bytes", "start_ns", "end_ns")
 _SOME = ("message", "ranks", "begun_ns", "root", "sent_bytes")
 
@@ -28,13 +28,13 @@ class RankSteps:
     steps: Sequence[StepRecord]
     transfers: Sequence[CommRecord]
     host: str = ""
-    """Ranks of one host share a clock."""
+    """Host of the rank; ranks of one host share a clock."""
     earlier: Sequence[CommRecord] = ()
-    """Those of steps before the first, whose data may still flow in it."""
+    """Parts in transfers of steps before the first, whose data may still flow in it."""
 
     @classmethod
     def of(cls, steps: Sequence[StepRecord], transfers: Sequence[CommRecord], host: str = "") -> RankSteps:
-        """Return them with the transfers divided at the first step."""
+        """Return a rank's steps with its transfers divided at the first step."""
         first = min((step.step for step in steps), default=0)
         return cls(
             steps=steps,
@@ -46,10 +46,10 @@ class RankSteps:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The records of all launches, by launch, rank and record, as columns; times are nanoseconds.
+    """Records of all launches, by launch, rank and record, as columns; times are nanoseconds.
 
-    `owner` counts the ranks of all launches, `op` is a place in `ops`, `ranks` is how many take part, `begun` is when
-    the rank turned to it.
+    `owner` counts the ranks of all launches, `op` is a place in `ops`, `ranks` is the number of ranks in the transfer,
+    `begun` is when the rank turned to it.
     """
 
     ops: tuple[str, ...]
@@ -70,13 +70,13 @@ class Parts:
 
     @property
     def between_two(self) -> NDArray[np.bool_]:
-        """Whether it is one of what only two ranks exchange, and numbered."""
+        """Return which parts are in numbered transfers between only two ranks."""
         found: NDArray[np.bool_] = self.message != NONE
         return found
 
 
 def parts_of(launches: Sequence[Mapping[int, RankSteps]]) -> Parts | None:
-    """Return the columns of what ranks recorded; None where nothing was transferred."""
+    """Return the columns of the ranks' records; None where nothing was transferred."""
     records = [record for ranks in launches for noted in ranks.values() for record in noted.transfers]
     if not records:
         return None
@@ -108,12 +108,12 @@ def parts_of(launches: Sequence[Mapping[int, RankSteps]]) -> Parts | None:
 
 
 def column(values: Iterable[int]) -> Ints:
-    """Return whole numbers as a column: of a million of them in a third of the time that rows of tuples take."""
+    """Return whole numbers as a column: a million of them in a third of the time that rows of tuples take."""
     return np.fromiter(values, np.int64)
 
 
 def _known(values: Iterable[int | None]) -> Ints:
-    """Return them with `NONE` where there is none, as in most columns everywhere."""
+    """Return them with `NONE` in place of None; fast where all are None, as in most columns."""
     found = list(values)
     if found.count(None) == len(found):
         return np.full(len(found), NONE, np.int64)
@@ -122,7 +122,7 @@ def _known(values: Iterable[int | None]) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Which parts are whole transfers: `row` are the parts in order of these, each transfer from `starts` on.
+    """Parts that form whole transfers: `row` are the parts in order of these, each transfer from `starts` on.
 
     `transfer` is a part's transfer, `dropped` the launch of each transfer that lacks a rank's record.
     """
@@ -134,16 +134,16 @@ class Whole:
 
     @property
     def head(self) -> NDArray[np.intp]:
-        """The first part of each transfer."""
+        """Return the first part of each transfer."""
         return self.row[self.starts]
 
 
 def whole_transfers(parts: Parts, processes: Ints) -> Whole:
-    """Return the transfers of which there is every rank's part.
+    """Return the transfers that have every rank's part.
 
-    `processes` is of each launch how many ranks take part in every transfer that does not say. Two transfers of one
-    step, bucket and operation are told apart by their order; what only two ranks exchange may have a number, for it may
-    be in steps of different numbers.
+    `processes` gives for each launch the number of ranks in every transfer that does not record it. Two transfers of
+    one step, bucket and operation are distinguished by their order; transfers between only two ranks may have a number,
+    since the two may be in steps of different numbers.
     """
     between_two = parts.between_two
     name = (np.where(between_two, NONE, parts.step), parts.bucket, parts.op, parts.message)
@@ -165,7 +165,7 @@ def whole_transfers(parts: Parts, processes: Ints) -> Whole:
 
 
 def _occurrence(keys: Sequence[NDArray[Any]]) -> Ints:
-    """Return of each row how many rows of the same keys are before it."""
+    """Return for each row the number of earlier rows with the same keys."""
     order = np.lexsort(keys)
     first = changes([key[order] for key in keys])
     index = np.arange(len(first))
@@ -182,13 +182,13 @@ def changes(columns: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
 
 
 def apart(owner: NDArray[Any], start: Ints, end: Ints) -> int:
-    """Return how far the times of any owner lie apart, nanoseconds; owners count from 0."""
+    """Return the largest spread of any owner's times, nanoseconds; owners count from 0."""
     if not len(owner):
         return 0
     first = np.full(int(owner.max()) + 1, np.iinfo(np.int64).max)
     last = np.full(len(first), np.iinfo(np.int64).min)
     np.minimum.at(first, owner, np.minimum(start, end))
     np.maximum.at(last, owner, np.maximum(start, end))
-    early: list[int] = first.tolist()  # Python's, which never overflow
+    early: list[int] = first.tolist()  # Python's integers, which never overflow
     late: list[int] = last.tolist()
     return max(end - begin for begin, end in zip(early, late, strict=True))

@@ -1,4 +1,4 @@
-"""How evenly cases took turns: what a drift within rounds would leave in their ratios."""
+"""Evenness of the order of cases within rounds: the effect of a drift within rounds on their ratios."""
 
 from __future__ import annotations
 

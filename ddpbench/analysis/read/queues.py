@@ -1,7 +1,7 @@
-"""When a rank turned to each of its parts in transfers, which until then is queued behind others.
+"""Times at which ranks turned to their parts in transfers, which until then are queued behind others.
 
-A queue is known where a rank noted when it turned to the transfer; elsewhere it follows from the backend: of k
-transfers at once, the next begins when fewer than k of those before it are left.
+A queue is known where a rank recorded when it turned to the transfer; elsewhere it follows from the backend: if the
+backend runs k transfers at once, the next begins when fewer than k of those before it are left.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def served_at(parts: Parts, backends: Sequence[str]) -> Ints:
     slots = table[parts.op, np.array([kinds.index(backend) for backend in backends])[parts.launch]]
     served = np.where(begun == NONE, start, np.maximum(begun, start))
     unknown = begun == NONE
-    # A rank's thread for algorithms of this package is a queue apart from its backend's, with one slot as NCCL's: no
-    # rank uses both, for those algorithms need gloo.
+    # A rank's thread for algorithms of this package has a queue separate from its backend's, with one slot as
+    # NCCL's: no rank uses both, for those algorithms need gloo.
     for count in sorted(set(slots[unknown].tolist()) - {0}):
         rows = np.flatnonzero(unknown & (slots == count))
-        rows = rows[np.lexsort((start[rows], owner[rows]))]  # stable: in the order of handing over
+        rows = rows[np.lexsort((start[rows], owner[rows]))]  # stable: in the order of queueing
         freed = _freed(changes([owner[rows]]), start[rows], end[rows], count)
         served[rows] = np.maximum(start[rows], freed)
     kept: Ints = np.minimum(served, np.maximum(end, start))
@@ -45,7 +45,7 @@ def after_gathers(
 ) -> Ints:
     """Return when parts left their queue, some of them after `gathers`.
 
-    A sender that was done early turns to what comes next, which the root does not do before it has everything.
+    A sender that finished early turns to the next transfer; the root does so only once it has everything.
     """
     if not gathers.any():
         return served
@@ -58,9 +58,9 @@ def after_gathers(
 
 
 def _freed(first: NDArray[np.bool_], start: Ints, end: Ints, slots: int) -> Ints:
-    """When so few of a group's earlier rows were left that one of `slots` was free: the slots-th largest of their ends.
+    """Return when one of `slots` became free for each row: the slots-th largest end of the group's earlier rows.
 
-    Groups lie one after the other, each from where `first` is set. One that has not so many rows before gets its start.
+    Groups follow one another, each from where `first` is set. A row with fewer earlier rows gets its start.
     """
     number = np.cumsum(first) - 1
     base = start[first][number]
@@ -68,7 +68,9 @@ def _freed(first: NDArray[np.bool_], start: Ints, end: Ints, slots: int) -> Ints
     bottom = number * room
     values = np.maximum(end - base, 0) + bottom  # above those of all groups before, for the running maximum
     for _ in range(slots - 1):
-        values = np.minimum(values, _largest_before(first, values, bottom))  # what the new one displaces
+        values = np.minimum(
+            values, _largest_before(first, values, bottom)
+        )  # the value that the new one displaces
     freed: Ints = _largest_before(first, values, bottom) - bottom + base
     return freed
 

@@ -1,4 +1,4 @@
-"""Large runs are read by several processes: parsing records is most of an analysis' time."""
+"""Reading of large runs by several processes: parsing records takes most of an analysis' time."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ddpbench.records.plan import StoredPlan
 from ddpbench.telling import Told, to_nobody
 
 WORTH_SHARING = 100
-"""Fewer cases are read here: another process takes most of a second to start."""
+"""Number of cases below which one process reads all: starting another takes most of a second."""
 _AT_ONCE = 25
-"""Cases: the other processes are done a fraction of a second after this one."""
+"""Number of cases per request: the other processes finish a fraction of a second after this one."""
 
 
 def read_cases_of(
     run: RunDir, plan: StoredPlan, others: Others = NOBODY, progress: Told = to_nobody
 ) -> list[CaseRun]:
-    """`read_cases`, of many cases by several processes. What fails elsewhere is read here.
+    """Return `read_cases`, reading many cases in several processes. Cases whose reading fails there are read here.
 
-    The `others` are there already; where there are none they are started, and ended.
+    Processes in `others` are reused; if there are none, they are started, and ended.
     """
     if len(plan.cases) < WORTH_SHARING:
         return judged(read_unjudged(run, plan, progress))

@@ -1,4 +1,4 @@
-"""How old gradients were when an asynchronous server applied them, counted in updates made meanwhile."""
+"""Staleness of gradients when an asynchronous server applied them, counted in updates made meanwhile."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from ddpbench.analysis.read.launches import CaseRun
 
 MOST = 4
-"""Cases told one by one."""
+"""Most cases that are listed one by one."""
 
 
 def added(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
-    """Counts by staleness, of several blocks or launches together; empty of none."""
+    """Return counts by staleness, summed over several blocks or launches; empty without any."""
     return tuple(sum(column) for column in itertools.zip_longest(*counts, fillvalue=0))
 
 
@@ -42,14 +42,14 @@ def staleness_sentences(cases: Iterable[CaseRun], names: Names) -> Iterable[str]
             counted.append((names.of(case), counts))
     if not stale:
         return
-    told: list[str] = []
+    listed: list[str] = []
     for name, counts in counted:
-        told.append(
+        listed.append(
             f"{mean_of(counts):.2f} on average, 95th percentile {percentile_of(counts, 0.95)}, at most "
             f"{len(counts) - 1} ({name})"
         )
-    more = "; the last table has more (staleness_mean, staleness_max)" if len(told) > MOST else ""
+    more = "; the last table has more (staleness_mean, staleness_max)" if len(listed) > MOST else ""
     yield (
         f"{names.count(stale)} applied gradients of older parameters, so that a step is not worth a synchronous one. "
-        f"Updates made meanwhile: {'; '.join(told[:MOST])}{more}."
+        f"Updates made meanwhile: {'; '.join(listed[:MOST])}{more}."
     )

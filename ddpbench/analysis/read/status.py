@@ -1,4 +1,4 @@
-"""A case's status, and what to do about one that is not ok."""
+"""A case's status, and the remedy for one that is not ok."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ddpbench.units import format_seconds
 from ddpbench.workloads import is_import_path
 
 _MOST_NAMED = 3
-"""The most sources of a merged run that a sentence names."""
+"""Most sources of a merged run that a sentence names."""
 
 
 def status_of(
@@ -30,10 +30,10 @@ def status_of(
     *,
     spent: bool,
 ) -> tuple[CaseStatus, str]:
-    """Return a case's status, and for what is not ok a sentence that says what to do.
+    """Return a case's status, and for one that is not ok a sentence that says what to do.
 
-    Where the sweep ended with its budget `spent`, fewer rounds than were promised do. In a merged run a case is ok
-    that was in one of the runs, or that has in all together the rounds that the most demanding of them asked for.
+    Where the sweep ended with its budget `spent`, fewer rounds than planned suffice. In a merged run a case is ok if it
+    was ok in one of the runs, or if all together have the rounds that the most demanding of them required.
     """
     if planned.skip_reason is not None:
         return "skipped", planned.skip_reason
@@ -56,7 +56,7 @@ def status_of(
         names = (planned.case.workload, planned.case.strategy, planned.case.algorithm)
         instead = ""
         if files := dict.fromkeys(name.rpartition(":")[0] for name in names if is_import_path(name)):
-            # numbers of two programs do not belong in one run
+            # Numbers of two versions of a program do not belong in one run.
             instead = f", or with another --out where {' or '.join(files)} had to change"
         failed = [run for run, found in own if not all(launch.ok for launch in found)]
         again = resume_command(path, "--retry-failed", merged=failed, instead=instead)
@@ -75,28 +75,28 @@ def _of(run: MergedRun, launches: Sequence[Launch]) -> list[Launch]:
 
 
 def _are_enough(launches: Sequence[Launch], rounds_min: int, *, spent: bool) -> bool:
-    """Return whether a sweep that asked for `rounds_min` rounds calls a case with these launches ok."""
+    """Return whether these launches suffice for ok, in a sweep that asked for `rounds_min` rounds."""
     ok = sum(launch.ok for launch in launches)
     return ok >= (1 if spent and ok == len(launches) else rounds_min)
 
 
 def going_on(path: Path, *, merged: Sequence[MergedRun] = ()) -> str:
-    """Return by which command a run is resumed, or that it is being measured; as `resume_command`."""
+    """Return the command that resumes a run, or that it is being measured; as `resume_command`."""
     if holder := held_elsewhere(RunDir(path)):
         return f"it is being measured by {holder}"
     return f"resume with: {resume_command(path, merged=merged)}"
 
 
 def resume_command(path: Path | str, *flags: str, merged: Sequence[MergedRun] = (), instead: str = "") -> str:
-    """Return what resumes a run: a sweep, the submission it is part of, or the lines for its nodes' launcher.
+    """Return how to resume a run: a sweep, the submission that it is part of, or the lines for its nodes' launcher.
 
-    For a merged run it is what resumes its sources, and that they are to be merged again.
+    For a merged run these are the commands that resume its sources, and the advice to merge them again.
 
     Args:
         path: the run directory.
         flags: further arguments of the command.
         merged: the sources to resume; all of them if empty.
-        instead: words on what else can be done, put behind the command.
+        instead: words for an alternative, appended to the command.
     """
     run = RunDir(Path(path))
     try:

@@ -1,7 +1,7 @@
-"""What emulated links carried in a step, and whether that is what the algorithm should move.
+"""Traffic over emulated links per step, and its check against the algorithm's bytes.
 
-A link is a node's, or where ranks of a node have links of their own a rank's (`spec.links.local_rate`): each rank that
-noted one read its own.
+A link is a node's, or a rank's where ranks of a node have separate links (`spec.links.local_rate`): each rank that
+recorded a link read its own.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ FEWEST, MOST = 0.99, 1.08
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkTraffic:
-    """Bytes a step over the link that sent most, and over the one that received most; totals over steps."""
+    """Bytes per step over the link that sent most, and over the one that received most; totals over steps."""
 
     sent: float
     received: float
     steps: int
     by_rank: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-    """What each link sent and received a step, by the rank that read it; of one launch alone."""
+    """Bytes per step that each link sent and received, by the rank that read it; for single launches only."""
 
 
 def link_traffic(ranks: Mapping[int, Iterable[Traffic]]) -> LinkTraffic | None:
-    """Return a launch's traffic in its timed blocks, from what each rank read; None where none did."""
+    """Return a launch's traffic in its timed blocks, from the ranks' link counters; None where no rank read one."""
     sent: defaultdict[int, int] = defaultdict(int)
     received: defaultdict[int, int] = defaultdict(int)
     steps: defaultdict[int, int] = defaultdict(int)
@@ -50,7 +50,7 @@ def link_traffic(ranks: Mapping[int, Iterable[Traffic]]) -> LinkTraffic | None:
 
 
 def mean_traffic(launches: Iterable[LinkTraffic]) -> LinkTraffic | None:
-    """Launches together: totals over steps."""
+    """Return the traffic of several launches together: totals over steps."""
     found = list(launches)
     steps = sum(one.steps for one in found)
     if not steps:

@@ -1,7 +1,7 @@
-"""When each rank's part in a transfer was queued, waited, and moved data: one definition for all that asks.
+"""Times at which each rank's part in a transfer was queued, waited, and moved data: the only definition of these.
 
-A transfer is handed over, leaves its rank's queue (`queues.py`), begins when data can flow, and ends (`flows.py`).
-What that means depends on the operation (`records/operations.py`).
+A transfer is queued, leaves its rank's queue (`queues.py`), begins when data can flow, and ends (`flows.py`).
+What each means depends on the operation (`records/operations.py`).
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ from ddpbench.analysis.read.queues import after_gathers, served_at
 
 @dataclass(slots=True)
 class Moved:
-    """Transfers of one operation and size: how many, and how long all of them took, nanoseconds.
+    """Transfers of one operation and size: their number, and the total time of all, nanoseconds.
 
     An instant in which several transfers over the same links are under way is divided evenly among them, as they
-    share a link, so that the times of all add up to that of their union. One of them that waits for latency and moves
-    little is charged too much, and the other too little.
+    share a link, so that the times of all add up to that of their union. A transfer that waits for latency and moves
+    little is then charged too much, and the other too little.
     """
 
     count: int = 0
     time_ns: float = 0.0
     called_ns: float = 0.0
-    """Time by the clock of nccl-tests: from when it left a rank's queue to that rank's result, the mean over ranks.
-    Waiting for late ranks is inside, and nothing is shared."""
+    """Time by the clock of nccl-tests: from leaving a rank's queue to that rank's result, the mean over ranks.
+    It includes waiting for late ranks and is not divided between transfers.
+    """
     ranks: int = 0
-    """How many take part in each, the most where that differs."""
+    """Number of ranks in each transfer, the largest where it differs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """The parts of ranks in whole transfers, and those transfers, as columns; times are nanoseconds.
+    """Ranks' parts in whole transfers, and those transfers, as columns; times are nanoseconds.
 
-    Of a part: `row` counts the records of all launches, by launch, rank and record. From `handed` to `served` it is
+    For a part: `row` counts the records of all launches, by launch, rank and record. From `handed` to `served` it is
     queued, until `begin` it waits for another rank, until `end` data flow. `transfer` is its transfer's place.
-    Of a transfer: `launch` counts launches, `step` is its first rank's, `begins` and `ends` hold from its first data
+    For a transfer: `launch` counts launches, `step` is its first rank's, `begins` and `ends` hold from its first data
     to its last rank's end, `charged` is its share of that time, and `clocked` whether any of this is known.
     """
 
@@ -65,14 +66,14 @@ class Transfers:
     charged: NDArray[np.float64]
     clocked: NDArray[np.bool_]
     one_clock: NDArray[np.bool_]
-    """Whether a transfer's ranks share a clock."""
+    """For each transfer, whether its ranks share a clock."""
     dropped: Ints
-    """Of each transfer that was left out, because a rank's record of it is missing, its launch."""
+    """Launch of each transfer that was left out because a rank's record of it is missing."""
     apart_ns: int
-    """How far any rank's parts lie apart, those left out included."""
+    """Largest spread of any rank's parts, those left out included."""
 
     def moved(self) -> Mapping[int, Mapping[tuple[str, int], Moved]]:
-        """Return what was moved, by launch, then by operation and bytes."""
+        """Return the transferred amounts, by launch, then by operation and bytes."""
         found: defaultdict[int, dict[tuple[str, int], Moved]] = defaultdict(dict)
         ranks = np.bincount(self.transfer, minlength=len(self.launch))
         called = (
@@ -91,7 +92,7 @@ class Transfers:
         return found
 
     def under_way_s(self, steps: NDArray[np.float64]) -> dict[int, float]:
-        """By launch: the union of all transfers over all ranks, over its number of `steps`; none across hosts."""
+        """Return, by launch, the union of all transfers over all ranks, per step; none across hosts."""
         intervals: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         columns = (self.launch, self.begins, self.ends, self.one_clock)
         for launch, begin, end, known in zip(*(each.tolist() for each in columns), strict=True):
@@ -114,8 +115,8 @@ def transfers_of(
 ) -> Transfers | None:
     """Return the whole transfers of launches, each by rank; None where nothing was transferred.
 
-    `processes` is how many ranks take part in every transfer that does not say; one that lacks a rank is left out.
-    It and `backend` are all launches' or one for each.
+    `processes` is the number of ranks in every transfer that does not record it; a transfer that lacks a rank is left
+    out. It and `backend` are the same for all launches, or given for each.
     """
     parts = parts_of(launches)
     if parts is None:
@@ -165,7 +166,7 @@ def transfers_of(
 
 
 def _share_a_clock(launches: Sequence[Mapping[int, RankSteps]]) -> NDArray[np.bool_]:
-    """Return of each launch whether its ranks ran on one host."""
+    """Return for each launch whether its ranks ran on one host."""
     return np.array([len({noted.host for noted in ranks.values()}) <= 1 for ranks in launches])
 
 
@@ -176,9 +177,10 @@ def _none_whole(ops: tuple[str, ...], dropped: Ints, apart_ns: int) -> Transfers
 
 
 def _shared(lanes: Sequence[NDArray[Any]], begin: Ints, end: Ints) -> NDArray[np.float64]:
-    """Of each interval its share of the union of those of its lane: an instant is divided evenly among all under way.
+    """Return each interval's share of the union of its lane's intervals, dividing each instant evenly among those under
+    way.
 
-    So it is the integral, from begin to end, of one over their number.
+    This is the integral, from begin to end, of one over the number under way.
     """
     count = len(begin)
     times = np.concatenate([begin, end])

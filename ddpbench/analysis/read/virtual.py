@@ -1,8 +1,8 @@
-"""Records as those of the job they stand for: dilation and shrinking undone, here and nowhere else.
+"""Conversion of records to the job that they stand for: dilation and shrinking are undone here and nowhere else.
 
 With a dilation of k a run's computation and links are k times slower, so that its spans are k times those of the
-job; with a shrinking of m its parameters, gradients and what its links carried are one m-th. What is read from a
-run's records passes through here, and whatever is computed from it afterwards is the job's: times are virtual.
+job; with a shrinking of m its parameters, its gradients and the bytes over its links are one m-th. All records of a run
+pass through here, so all numbers computed from them afterwards are the job's: times are virtual.
 
 A machine's own facts stay as they are: processor time, memory, the wall time of a
 launch, and checkpoints, for a disk is not dilated.
@@ -70,7 +70,7 @@ def _nominal(record: Record, k: float, m: int) -> Record:
 
 
 def _each_number(value: Any, change: Callable[[int], int]) -> Any:
-    """Return the value with every number in it changed; names of spans, and None, stay."""
+    """Return the value with `change` applied to every number in it; names of spans, and None, stay."""
     if isinstance(value, tuple):
         return tuple(_each_number(each, change) for each in value)
     return change(value) if isinstance(value, int) else value

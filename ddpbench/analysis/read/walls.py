@@ -1,4 +1,4 @@
-"""What rounds took of wall time, and what came before them."""
+"""Wall times of rounds, and of a session's work before them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from ddpbench.records.sessions import read_sessions
 
 
 def round_wall_s(cases: Sequence[CaseRun]) -> float:
-    """Return what a round of these cases takes, seconds: a mean launch of each, with its share of a server's start."""
+    """Return the wall time of a round of these cases, seconds: a mean launch of each, with its share of a server's
+    start.
+    """
     return math.fsum(
         fmean(launch.wall_s + launch.server_s for launch in case.launches) for case in cases if case.launches
     )
 
 
 def server_start_s(cases: Sequence[CaseRun], among: Collection[Pair]) -> float:
-    """Return what starting fork servers takes in a mean one of these rounds, seconds: its launches' shares of it."""
+    """Return the time of starting fork servers in a mean round, seconds: its launches' shares of it."""
     shares = [
         launch.server_s
         for case in cases
@@ -33,18 +35,18 @@ def server_start_s(cases: Sequence[CaseRun], among: Collection[Pair]) -> float:
 
 
 def launches_wall_s(cases: Sequence[CaseRun]) -> float:
-    """Return what all launches of these cases took, seconds."""
+    """Return the wall time of all launches of these cases, seconds."""
     return math.fsum(launch.wall_s + launch.server_s for case in cases for launch in case.launches)
 
 
 def session_walls_s(run: RunDir) -> list[float]:
-    """Return how long each session of a run took, seconds; none where that was not noted."""
-    with suppress(IdentityError, NotADirectoryError):  # a saved file notes no session
+    """Return the wall time of each session of a run, seconds; none where not recorded."""
+    with suppress(IdentityError, NotADirectoryError):  # a saved file has no sessions
         return [float(wall) for entry in read_sessions(run) if (wall := entry.get("wall_s")) is not None]
     return []
 
 
 def begin_wall_s(run: RunDir, cases: Sequence[CaseRun]) -> float:
-    """Return what a session takes beside its rounds, seconds: starting torch, proofs. 0 where it was not noted."""
+    """Return a session's wall time outside its rounds, seconds: starting torch, proofs. 0 where not recorded."""
     walls = session_walls_s(run)
     return max(0.0, math.fsum(walls) - launches_wall_s(cases)) / len(walls) if walls else 0.0
