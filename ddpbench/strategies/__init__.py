@@ -1,4 +1,4 @@
-"""The strategies: one file each, one line each in this table. Importing it imports neither torch nor pydantic."""
+"""The table of strategies, one file and one line each. Importing it imports neither torch nor pydantic."""
 
 from __future__ import annotations
 
@@ -88,17 +88,17 @@ TABLE: dict[str, Entry] = {
         "TensorFlow's MultiWorkerMirroredStrategy: a Keras model a rank, gradients summed over gRPC",
     ),
 }
-"""By name, in the order of lists and legends."""
+"""Strategies by name, in the order of lists and legends."""
 
 
 def load_strategy(name: str) -> Strategy[Any]:
     """Return the strategy of that name, or of an import path such as `mine.py:TopK`, whose file is imported.
 
-    Who reads a run, as reports do, asks `ddpbench.strategies.traits` instead: that imports nothing of a user's.
+    Code that only reads runs, such as reports, uses `ddpbench.strategies.traits`, which imports no user code.
 
     Raises:
-        KeyError: there is none.
-        StrategyError: the user's file or module cannot be imported, or the class there is no strategy.
+        KeyError: no strategy has that name.
+        StrategyError: the user's file or module cannot be imported, or its class is not a strategy.
     """
     if is_import_path(name):
         from ddpbench.strategies.own import own_strategy
@@ -114,19 +114,20 @@ def _shipped(name: str) -> Strategy[Any]:
 
 
 def early_imports(case: Case) -> tuple[str, ...]:
-    """Return what is imported before a case's ranks are forked; nothing for a user's own, whose code runs in ranks."""
+    """Return what to import before a case's ranks are forked; nothing for users' strategies, whose code runs in
+    ranks."""
     return load_strategy(case.strategy).imports if case.strategy in TABLE else ()
 
 
 def own_step_reason(case: Case) -> str | None:
-    """Return why a class that makes its steps itself cannot run in this case, or None."""
+    """Return why a class that makes its own steps cannot run in this case, or None."""
     if case.precision != "full":
         return f"a step() of the class's own decides on autocast: it cannot run under precision = {case.precision!r}"
     return load_strategy(case.strategy).step_reason(case)
 
 
 def stream_reason(case: Case) -> str | None:
-    """Return why the case cannot train on an iterable dataset, which deals samples out to processes, or None."""
+    """Return why the case cannot train on an iterable dataset, whose samples are split among processes, or None."""
     strategy = load_strategy(case.strategy)
     processes = 1 if strategy.one_process else case.world_size
     if processes == 1 or all(strategy.dealt(case, rank) == (rank, processes) for rank in range(processes)):
@@ -138,7 +139,7 @@ def stream_reason(case: Case) -> str | None:
 
 
 def found_reason(case: Case, found: ModelFound) -> str | None:
-    """Return why a class of whose model this was found cannot be trained in this case, or None."""
+    """Return why a class whose model has these properties cannot be trained in this case, or None."""
     narrow = {"fp16": "float16", "bf16": "bfloat16"}.get(case.precision)
     if narrow is not None and found.trained and "float32" not in found.trained:
         return (
@@ -192,7 +193,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is of `base` or `hook` when it is asked for: models of options take longer than a list of names."""
+    """Import names of `base` or `hook` on first use: models of options take longer to import than a list of names."""
     if name in _OF_HOOKS:
         return getattr(importlib.import_module("ddpbench.strategies.hook"), name)
     if name in __all__:

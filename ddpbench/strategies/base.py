@@ -1,4 +1,4 @@
-"""What a strategy is: options and a check that need no torch, and a replica that trains."""
+"""The interface of a strategy: options and a check that need no torch, and a replica that trains."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ PROMISES: dict[Promise, str] = {
 
 
 COARSEST_ROUNDOFF = 0.125
-"""The largest unit roundoff of what gradients are sent in: fp8's, with two bits of mantissa (e5m2)."""
+"""The largest unit roundoff of a type that gradients are sent in: fp8 with two bits of mantissa (e5m2)."""
 
 
 class CannotTrainError(Exception):
-    """This strategy cannot train the model that it was given, and the message says why.
+    """Raised if this strategy cannot train the model that it was given; the message says why.
 
     A replica raises it, alike on every rank, when it is built or in its first step: the case is then skipped.
     """
@@ -48,8 +48,8 @@ class Job:
     """All that a strategy needs to build a rank's replica.
 
     `model` is on `device` already and equal on all ranks; `loss(outputs, targets)` is a mean over samples;
-    `make_optimizer` builds the workload's optimizer for any parameters. The default process group exists
-    when `distributed` is true, and never belongs to anyone but the strategy.
+    `make_optimizer` builds the workload's optimizer for any parameters. The default process group exists when
+    `distributed` is true, and only the strategy uses it.
     """
 
     case: Case
@@ -62,17 +62,17 @@ class Job:
     world_size: int
     distributed: bool
     recorder: Recorder
-    """Where spans and transfers are noted; in timed steps one that notes nothing (`recorder.active` is
-    false). A strategy whose noting costs more than a function call installs it only when it is active."""
+    """Recorder of spans and transfers; in timed steps one that records nothing (`recorder.active` is false). A strategy
+    whose recording costs more than a function call installs it only when the recorder is active."""
     step: Callable[[torch.nn.Module, Any, Any], torch.Tensor] | None = None
-    """`step(network, batch, optimizers)`, where the workload makes its steps itself: forward, backward and update.
-    `network` is `model.network`, as the strategy wraps it; `loss` is not called then, and `make_optimizer` gives
+    """`step(network, batch, optimizers)`, for a workload that makes its own steps: forward, backward and update.
+    `network` is `model.network`, as the strategy wraps it; `loss` is not called then, and `make_optimizer` returns
     `ddpbench.strategies.own_step.Optimizers`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelFound:
-    """Properties of a model, found by trying it, for which strategies may be unable to train it."""
+    """Properties of a model, found by trying it, that may keep a strategy from training it."""
 
     trained: tuple[str, ...]
     """The number types of its trained parameters, by name."""
@@ -81,32 +81,32 @@ class ModelFound:
     dropped_blocks: tuple[str, ...] = ()
     """Blocks that some steps leave out and others do not, as under LayerDrop, by name."""
     updates_in_backward: bool = False
-    """True if optimizers step while a backward is under way, as from hooks of parameters."""
+    """True if optimizers step during a backward, as from hooks of parameters."""
     unreached: tuple[str, ...] = ()
-    """Parameters whose gradients no backward makes and the class does not average itself, by name."""
+    """Names of parameters whose gradients no backward makes and the class does not average itself."""
     empty: tuple[str, ...] = ()
-    """Trained parameters without an element, by name."""
+    """Names of trained parameters without elements."""
     over_one_memory: tuple[str, ...] = ()
-    """Two parameters with elements in the same place of memory, by name, as after `a.data = b.data`; trained ones."""
+    """Names of two trained parameters that share memory, as after `a.data = b.data`."""
 
     @property
     def are_mixed(self) -> bool:
-        """Return whether there is more than one."""
+        """Return whether there is more than one number type."""
         return len(self.trained) > 1
 
     @property
     def are_complex(self) -> bool:
-        """Return whether some are complex."""
+        """Return whether some number types are complex."""
         return any(name.startswith("complex") for name in self.trained)
 
     @property
     def or_cast(self) -> str:
-        """The end of an advice: a cast makes real parameters alike; complex ones would stay complex."""
+        """Return how an advice ends: a cast makes real parameters alike; complex ones would stay complex."""
         return "" if self.are_complex else ', or set dtype = "float32", which casts them'
 
     @property
     def words(self) -> str:
-        """Such as `bfloat16 and float32`."""
+        """Return the number types in words, such as `bfloat16 and float32`."""
         return series_of(self.trained)
 
 
@@ -114,39 +114,39 @@ class Replica(ABC):
     """A model under a strategy, in one rank. One step is `gradients_of(batch)`, then `apply()`."""
 
     unit_roundoff: float = 0.0
-    """Relative rounding of gradients by aggregation itself: 2^-11 where they are sent in fp16. 0: as they are.
+    """Relative rounding of gradients by aggregation itself: 2^-11 where they are sent in fp16. 0: sent as they are.
 
     At most `COARSEST_ROUNDOFF`."""
 
     draws: bool = True
-    """Whether this rank takes batches; where it does not, `gradients_of` is given None twice."""
+    """True if this rank takes batches; if not, `gradients_of` is called with None twice."""
     knows_loss: bool = True
-    """Whether the loss that `gradients_of` returns is one of this rank's: a server or an inner stage has none."""
+    """True if `gradients_of` returns a loss of this rank: a server or an inner stage has no loss."""
 
     notes_update: bool = False
-    """Whether `apply` notes its own spans, because a part of it is not the optimizer's: averaging over ranks."""
+    """True if `apply` notes its own spans, because a part of it is not the optimizer's: averaging over ranks."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.optimizer = job.make_optimizer(job.model.parameters())
 
     def own_step(self, batch: Any) -> torch.Tensor:
-        """Forward, backward, aggregation and update of one batch, as the workload's own step makes them.
+        """Make forward, backward, aggregation and update of one batch, by the workload's own step.
 
-        Returns the rank's loss, detached. Only of strategies that have no `step_reason`.
+        Return the rank's loss, detached. Only for strategies that have no `step_reason`.
         """
         raise NotImplementedError(f"{type(self).__name__} makes no steps of a workload's own")
 
     @abstractmethod
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
-        """Forward, backward and aggregation of one batch; returns the rank's loss, detached.
+        """Make forward, backward and aggregation of one batch; return the rank's loss, detached.
 
-        Afterwards every parameter's `.grad` holds what the optimizer shall use. Notes its parts with
+        Afterwards every parameter's `.grad` holds the gradient for the optimizer. Notes its parts with
         `job.recorder.span(...)`.
         """
 
     def apply(self) -> None:
-        """Updates the parameters and drops the gradients."""
+        """Update the parameters and drop the gradients."""
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
@@ -155,25 +155,25 @@ class Replica(ABC):
         return [p.grad for p in self.job.model.parameters() if p.grad is not None]
 
     def watch_steps(self) -> Callable[[], str]:
-        """Begin to look for what the strategy leaves out of a model's steps; called in proofs alone.
+        """Begin to look for parts of a model's steps that the strategy leaves out; called only in proofs.
 
-        What is returned gives that in words, with its reason and what to do, empty so far as there is nothing.
+        Return a function that says what was left out, why, and what to do; an empty text as long as nothing was.
         """
         return str
 
     def take_turns(self, begin: Callable[[int], None]) -> bool:
-        """Have replicas in one process go forward in turn, each after `begin` with its number; called in proofs alone.
+        """Let replicas in one process make their forward in turn, each after `begin` with its number; only in proofs.
 
-        So what they draw at random can be drawn again. Return whether they do: not where they cannot.
+        This way their random draws can be repeated. Return whether the replicas take turns; False where they cannot.
         """
         return False
 
     def refresh_model(self) -> None:
-        """Bring `job.model` up to date where a framework trains another one; called before its values are read."""
+        """Bring `job.model` up to date where a framework trains another model; called before its values are read."""
         return
 
     def own_parameters(self) -> dict[str, torch.Tensor]:
-        """Copies of the trained parameters that this rank has a part in, by the model's names and each whole.
+        """Return full copies of the trained parameters that this rank has a part in, by the model's names.
 
         All ranks call it together: shards are gathered.
         """
@@ -194,17 +194,17 @@ class Replica(ABC):
         }
 
     def unused(self) -> set[str]:
-        """Return the names of the parameters that the next update leaves out, for want of a gradient."""
+        """Return the names of the parameters that the next update leaves out because they have no gradient."""
         return {name for name, parameter in self.job.model.named_parameters() if parameter.grad is None}
 
     def held_bytes(self) -> tuple[int, int, int]:
-        """Return what this rank holds of parameters, gradients and optimizer state, bytes; after `gradients_of`."""
+        """Return the bytes of parameters, gradients and optimizer state on this rank; after `gradients_of`."""
         parameters = list(self.job.model.parameters())
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         return local_bytes(parameters), local_bytes(gradients), state_bytes(self.optimizer)
 
     def bucket_bytes(self) -> Sequence[int] | None:
-        """Sizes of the gradient buckets as last used, bytes; None where the strategy has none."""
+        """Return the sizes of the gradient buckets as last used, bytes; None if the strategy has no buckets."""
         return None
 
     def ready(self) -> bool:
@@ -212,48 +212,48 @@ class Replica(ABC):
         return True
 
     def notes(self) -> Sequence[Record]:
-        """Return what the strategy has to tell of the steps since the last call; asked for between blocks of steps."""
+        """Return the strategy's records of the steps since the last call; called between blocks of steps."""
         return ()
 
     def close(self) -> None:
-        """Lets go of hooks on the model and of threads, so that another replica may be built on it."""
+        """Release hooks on the model and threads, so that another replica can be built on it."""
         return
 
 
 class PeriodicReplica(Replica):
-    """One that promises `averaged`: it trains apart, or in groups, and averages parameters now and then."""
+    """A replica that promises `averaged`: it trains alone, or in groups, and averages parameters periodically."""
 
     @abstractmethod
     def due(self, step: int) -> tuple[list[list[int]], bool]:
-        """Of a step, counted from 0: the groups of ranks whose gradients are averaged, and whether all ranks'
+        """Return, for a step counted from 0, the groups of ranks whose gradients are averaged, and whether all ranks'
         parameters are averaged after its update."""
 
 
 class CompensatedReplica(Replica):
-    """One that promises `delayed`: what compression left out of its own gradient is kept.
+    """A replica that promises `delayed`: it keeps what compression left out of its own gradient.
 
-    Under fp16 gradients are scaled by a factor that changes. Let the strategy's `check` refuse fp16, or keep back
-    unscaled gradients.
+    Under fp16, gradients are scaled by a factor that changes. Let the strategy's `check` refuse fp16, or keep unscaled
+    gradients.
     """
 
     exact_steps: int
-    """So many steps come first whose gradients are not compressed; 0 if every step's are."""
+    """Number of first steps whose gradients are not compressed; 0 if every step's are."""
 
     @abstractmethod
     def kept(self) -> dict[str, torch.Tensor]:
-        """Return what this rank has kept back so far, by the parameters' names: zeros where that is nothing."""
+        """Return what this rank has kept so far, by the parameters' names: zeros where nothing is kept."""
 
 
 class OrderedReplica(Replica):
-    """One that promises `ordered`: a server applies the gradients in the order in which they come.
+    """A replica that promises `ordered`: a server applies the gradients in the order in which they come.
 
     Rank 0 is the server; another rank has the parameters right after its own last update.
     """
 
     @abstractmethod
     def log(self) -> list[tuple[int, int]]:
-        """Rank 0's: of every update in turn, whose gradient it was (a rank), and how many updates that rank's
-        parameters had had when it computed it. Empty on other ranks."""
+        """Return, on rank 0, for every update in turn: the rank whose gradient it was, and how many updates that rank's
+        parameters had when it computed the gradient. Empty on other ranks."""
 
 
 def hooked_parameters(model: torch.nn.Module) -> list[str]:
@@ -266,7 +266,7 @@ def hooked_parameters(model: torch.nn.Module) -> list[str]:
 
 
 def local_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Return bytes of tensors as far as they are in this process: of a sharded one its shard's."""
+    """Return the bytes of tensors in this process: of a sharded tensor only its shard's."""
     total = 0
     for tensor in tensors:
         part = tensor.to_local() if hasattr(tensor, "to_local") else tensor
@@ -275,7 +275,7 @@ def local_bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Return bytes of an optimizer's state in this process, such as momenta."""
+    """Return the bytes of an optimizer's state in this process, such as momenta."""
     import torch
 
     return local_bytes(
@@ -284,7 +284,7 @@ def state_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 
 def dense_reason(sender: str) -> str:
-    """Return why a sender of whole gradients cannot have sparse ones, and what to do."""
+    """Return why a strategy that sends gradients in full cannot send sparse ones, and what to do."""
     return (
         f"{sender} sends gradients whole, and some of this model's are sparse: leave out sparse=True of its "
         "embeddings, or use ddp with all_reduce and no compression"
@@ -292,7 +292,7 @@ def dense_reason(sender: str) -> str:
 
 
 def parts_reason(strategy: str, closure: str) -> str:
-    """Return why a strategy that divides the update among ranks cannot have such an optimizer, and what to do."""
+    """Return why a strategy that divides the update among ranks cannot use such an optimizer, and what to do."""
     return (
         f"{strategy} divides the update among ranks, and {closure} computes one of all parameters together: use ddp or "
         "master, or another optimizer"
@@ -311,7 +311,7 @@ def memory_reason(strategy: str, found: ModelFound) -> str | None:
 
 
 def replicas_reason(case: Case, replicas: int) -> str | None:
-    """Return why so many replicas cannot share the ranks of a case, each of two or more, or None."""
+    """Return why a case's ranks cannot form that many replicas of two or more ranks each, or None."""
     if replicas == 1:
         return None
     if case.world_size % replicas:
@@ -330,18 +330,18 @@ class Strategy(ABC, Generic[OptionsT]):
     name: ClassVar[str]
     options: type[OptionsT]
     algorithm: ClassVar[str] = ""
-    """How gradients are aggregated: `all_reduce`, `master`, ... Empty: they are not."""
+    """The way gradients are aggregated: `all_reduce`, `master`, ... Empty: they are not."""
     schedule: ClassVar[Literal["", "overlapped", "after_backward"]] = ""
     algorithms: ClassVar[tuple[str, ...]] = ()
-    """All that a case may ask for with the setting `algorithm`; empty: there is no choice."""
+    """Values that a case may give the setting `algorithm`; empty: there is nothing to choose."""
     own_algorithms: ClassVar[bool] = False
-    """True if a case may also ask for a user's own class that derives from `Collective`."""
+    """True if a case may also name a user's class derived from `Collective`."""
     schedules: ClassVar[tuple[str, ...]] = ()
-    """All that a case may ask for with the setting `schedule`; empty: there is no choice."""
+    """Values that a case may give the setting `schedule`; empty: there is nothing to choose."""
     uses_buckets: ClassVar[bool] = False
     uses_backend: ClassVar[bool] = True
     shows_transfers_on_gpus: ClassVar[bool] = True
-    """Whether its transfers between GPUs can be timed: not where a library makes them on streams that it hides."""
+    """True if its transfers between GPUs can be timed; False if a library makes them on streams that it hides."""
     one_process: ClassVar[bool] = False
     """All `world_size` devices belong to one process."""
     aggregates: ClassVar[bool] = True
@@ -352,42 +352,43 @@ class Strategy(ABC, Generic[OptionsT]):
     """An update sends parameters to all ranks: they are equal even where gradients were not averaged."""
     whole_batches: ClassVar[bool] = False
     """The ranks that train one replica of the model take the same batch, as the stages of a pipeline do: the job's
-    whole, or that replica's share (`dealt`)."""
+    full batch, or that replica's share (`dealt`)."""
     whole_state: ClassVar[bool] = True
-    """Every rank holds the whole model and optimizer: checkpoints and evaluation are those of any replica."""
+    """Every rank holds the full model and optimizer: checkpoints and evaluation are those of any replica."""
     pieces: ClassVar[Pieces] = ""
-    """What the model is cut into, a piece a rank (`piece_count`): `stages` or `branches`. Empty: it stays whole."""
+    """The kind of pieces that the model is cut into, one per rank (`piece_count`): `stages` or `branches`. Empty: the
+    model is not cut."""
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ()
-    """Options beside the defaults that make it another thing to prove."""
+    """Options, other than the defaults, with which the strategy is proved separately."""
     imports: ClassVar[tuple[str, ...]] = ()
-    """Modules of a framework that take long to import: a fork server does it once, for all ranks."""
+    """Modules of a framework that take long to import: a fork server imports them once, for all ranks."""
     framework: ClassVar[str] = ""
-    """The framework whose own way this is, by its name in `ddpbench.strategies.frameworks.installed.FRAMEWORKS`."""
+    """The framework that trains, by its name in `ddpbench.strategies.frameworks.installed.FRAMEWORKS`."""
     launcher: ClassVar[str] = ""
-    """What starts its ranks, where a framework insists on its own launcher: a case that is to be
-    started on this machine has this one, and none runs under another."""
+    """The launcher of its ranks, if a framework insists on its own: a case to be started on this machine has this one,
+    and none runs under another."""
     engine: ClassVar[str] = "torch"
-    """What computes the model. Independent ranks compute with torch, and bound only strategies that do."""
+    """The library that computes the model. Independent ranks compute with torch, and bound only strategies that do."""
     note: ClassVar[str] = ""
-    """What a report must say beside the strategy's numbers."""
+    """A caveat that a report must print next to the strategy's numbers."""
     role: ClassVar[Role] = ""
-    """`base`: every speed-up is over it; `bound`: none trains faster; `reference`: others are held against it."""
+    """`base`: every speed-up is over it; `bound`: none trains faster; `reference`: others are compared with it."""
     display: ClassVar[str] = ""
     """Its name in figures and tables; empty: `name`, with spaces."""
     spoken: ClassVar[str] = ""
-    """Its name in a sentence, where that is another."""
+    """Its name in a sentence, if different."""
     on_cpu: ClassVar[str] = ""
-    """What is added to its name on a CPU, where it is an equivalent of itself."""
+    """Text added to its name on a CPU, where it is an equivalent of itself."""
     colour: ClassVar[str] = ""
     """`#RRGGBB` in figures; optional, as `marker`, one of matplotlib's codes."""
     marker: ClassVar[str] = ""
 
     def promise(self, options: OptionsT) -> Promise:
-        """Return what is proved of the strategy with these options."""
+        """Return what is proved about the strategy with these options."""
         return "gradients" if self.aggregates else "nothing"
 
     def period(self, options: OptionsT) -> int:
-        """After how many steps what its ranks exchange repeats; blocks of steps hold whole periods."""
+        """Return the number of steps after which its ranks' exchange repeats; blocks of steps hold full periods."""
         return 1
 
     def trainers(self, world_size: int) -> int:
@@ -395,10 +396,10 @@ class Strategy(ABC, Generic[OptionsT]):
         return world_size
 
     def dealt(self, case: Case, rank: int) -> tuple[int, int]:
-        """Return which share of a step's samples a rank takes, and into how many equal shares they are dealt.
+        """Return which share of a step's samples a rank takes, and into how many equal shares they are divided.
 
-        Ranks of one share all take the whole of it; every share has a rank. What a rank counts as its own part of a
-        step, of which rates are made, is `case.local_batch` whatever it takes.
+        Ranks of one share all take all of it; every share has a rank. A rank's own part of a step, from which rates are
+        computed, is always `case.local_batch`, regardless of the share.
         """
         if self.whole_batches:
             return 0, 1
@@ -406,7 +407,7 @@ class Strategy(ABC, Generic[OptionsT]):
         return max(0, rank - (case.world_size - trainers)), trainers
 
     def parts(self, case: Case) -> int:
-        """Into how many equal parts the job's whole batch goes, each with a mean loss of its own."""
+        """Return into how many equal parts the job's full batch is cut, each with its own mean loss."""
         return case.world_size
 
     def accumulated(self, options: OptionsT) -> int:
@@ -414,7 +415,7 @@ class Strategy(ABC, Generic[OptionsT]):
         return int(getattr(options, "accumulate", 1))
 
     def piece_count(self, case: Case) -> int:
-        """Return into how many pieces the model is cut, where it is; asked for once `check` has no objection."""
+        """Return into how many pieces the model is cut; called after `check` returned None."""
         return case.world_size
 
     def check(self, case: Case) -> str | None:
@@ -422,23 +423,23 @@ class Strategy(ABC, Generic[OptionsT]):
         return None
 
     def float64_reason(self, options: OptionsT) -> str:
-        """Return why the strategy cannot train in float64, so that float32 alone is proved; empty where it can."""
+        """Return why the strategy cannot train in float64, so that only float32 is proved; empty if it can."""
         return ""
 
     def step_reason(self, case: Case) -> str | None:
-        """Return why the strategy cannot run a workload that makes its steps itself, or None. Called without torch."""
+        """Return why the strategy cannot run a workload that makes its own steps, or None. Called without torch."""
         return f"{self.name} aggregates between a backward and an update of its own: it needs loss(), and no step()"
 
     def model_reason(self, case: Case, *, closure: str, sparse: bool) -> str | None:
-        """Return why the strategy cannot train a model that is as trying it showed, or None. Called without torch.
+        """Return why the strategy cannot train a model with these properties, or None. Called without torch.
 
-        `closure` names an optimizer that computes the loss again itself, empty where there is none; `sparse`: some
-        gradients hold nothing but a batch's rows.
+        `closure` names an optimizer that recomputes the loss itself, empty if there is none; `sparse`: some gradients
+        hold only the rows of a batch.
         """
         return None
 
     def found_reason(self, case: Case, found: ModelFound) -> str | None:
-        """Return why the strategy cannot train a model of which this was found, or None. Called without torch."""
+        """Return why the strategy cannot train a model with these properties, or None. Called without torch."""
         return None
 
     @abstractmethod

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class DataParallel(Strategy[NoOptions]):
-    """One process for all devices: a batch is scattered, the model replicated in every step, outputs gathered.
+    """One process for all devices: in every step the batch is scattered, the model replicated, outputs gathered.
 
     The batch that arrives is `local_batch * world_size` samples. A mean loss over all of them makes the
     sum of the replicas' gradients equal to the average that other strategies compute.
@@ -54,9 +54,9 @@ class DataParallel(Strategy[NoOptions]):
 
 
 class CudaReplica(Replica):
-    """torch.nn.DataParallel over the first `world_size` GPUs, its phases noted from the master's side.
+    """torch.nn.DataParallel over the first `world_size` GPUs; phases are noted in the calling thread.
 
-    The gradients' sum is part of autograd there, so that the `backward` span contains it.
+    The gradients' sum is part of autograd there, so the `backward` span contains it.
 
     Raises:
         ValueError: there are fewer GPUs.
@@ -113,10 +113,10 @@ class CudaReplica(Replica):
 class ThreadedReplica(Replica):
     """torch.nn.DataParallel's steps on the CPU, phase by phase.
 
-    Replica i always runs in thread i, which has `threads_per_rank` threads and, where there are enough,
-    cores of its own out of the process's. Replica 0 works on the master's own parameters and buffers, as
-    the one on the first GPU does; what others write into buffers is lost, as there. The loss is computed
-    on the master from the gathered outputs, and noted as a second `forward` span.
+    Replica i always runs in thread i, which has `threads_per_rank` threads and, if the process has enough cores, a
+    separate share of them. Replica 0 works on the master's own parameters and buffers, as the one on the first GPU
+    does; what others write into buffers is lost, as there. The loss is computed on the master from the gathered
+    outputs, and noted as a second `forward` span.
     """
 
     def __init__(self, job: Job) -> None:
@@ -157,7 +157,7 @@ class ThreadedReplica(Replica):
         with recorder.span("forward"):
             outputs = self._forward([module for module, _ in replicas], [(shard,) for shard in shards])
         with recorder.span("gather"):
-            # Cut off from the replicas' graphs: each is walked by its own thread below, whereas one
+            # Detached from the replicas' graphs: each is walked by its own thread below, whereas one
             # backward of the gathered loss would walk them all in this one.
             leaves = [output.detach().requires_grad_() for output in outputs]
             gathered = torch.cat(leaves)
@@ -199,14 +199,14 @@ class ThreadedReplica(Replica):
                 )
 
     def _on_all(self, functions: Sequence[Callable[..., T]], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
-        """Calls function i in thread i; the results in order, or the first replica's exception."""
+        """Call function i in thread i; return the results in order, or raise the first replica's exception."""
         jobs = zip(self._threads, functions, arguments, strict=True)
         futures = [thread.submit(function, *given) for thread, function, given in jobs]
         wait(futures)
         return [future.result() for future in futures]
 
     def _reduce(self, replicas: list[dict[torch.Tensor, torch.Tensor]]) -> None:
-        """Sums the replicas' gradients on the master, in their order; hooks of its parameters find the sums."""
+        """Sum the replicas' gradients on the master, in their order; hooks of its parameters see the sums."""
         import torch
 
         for parameter in self.job.model.parameters():
@@ -226,7 +226,7 @@ class ThreadedReplica(Replica):
 
 @contextmanager
 def _draws_repeated() -> Iterator[list[bool]]:
-    """Note draws from torch's generator between two settings of its state, as where activations are computed again."""
+    """Yield a list, non-empty once torch's random state is set again after draws, as to recompute activations."""
     import torch
 
     original = torch.set_rng_state
@@ -247,12 +247,12 @@ def _draws_repeated() -> Iterator[list[bool]]:
 
 
 def _has_hooks(parameter: torch.Tensor) -> bool:
-    """Return whether autograd calls anything of the user's when it has a parameter's gradient."""
+    """Return whether autograd calls user code when it has a parameter's gradient."""
     return any(getattr(parameter, kind, None) for kind in ("_backward_hooks", "_post_accumulate_grad_hooks"))
 
 
 def core_shares(cores: Sequence[int], count: int) -> list[tuple[int, ...]]:
-    """Cores for each of `count` threads: equal consecutive shares, or one each in turn if they do not suffice."""
+    """Return cores for each of `count` threads: equal consecutive shares, or one each in turn if there are too few."""
     size = len(cores) // count
     if size == 0:
         return [(cores[number % len(cores)],) for number in range(count)]
@@ -267,7 +267,7 @@ def _prepare_thread(cores: tuple[int, ...], threads: int) -> None:
 
 
 def check_replicable(model: nn.Module) -> None:
-    """Refuses a model that torch.nn.DataParallel copies so that its replicas train the first one's parameters.
+    """Refuse a model that torch.nn.DataParallel copies in such a way that replicas train the first one's parameters.
 
     Raises:
         CannotTrainError: it holds a compiled module, or a scripted one.
@@ -291,11 +291,11 @@ def check_replicable(model: nn.Module) -> None:
 
 
 def replicate(module: nn.Module, *, alias: bool) -> tuple[nn.Module, dict[torch.Tensor, torch.Tensor]]:
-    """Return a replica of the module, and its parameter for each of the module's own.
+    """Return a replica of the module, and a map from the module's parameters to the replica's.
 
-    Its parameters are leaves of their own, so that gradients stay with the replica. With `alias` they share
-    the module's memory, and its buffers are the module's; otherwise both are copies. What the module shares
-    between its parts (tied weights) the replica shares too. After torch/nn/parallel/replicate.py.
+    The replica's parameters are separate leaves, so gradients stay with the replica. With `alias` they share the
+    module's memory, and its buffers are the module's; otherwise both are copies. What the module shares between its
+    parts (tied weights) the replica shares too. After torch/nn/parallel/replicate.py.
     """
     from torch import nn
 

@@ -8,7 +8,7 @@ from ddpbench.strategies.local import LocalReplica
 
 
 class Independent(Strategy[NoOptions]):
-    """As many separate trainings as ranks. What they lose against `single` they lose to shared hardware."""
+    """Separate trainings, one per rank. What they lose against `single` they lose to shared hardware."""
 
     name = "independent"
     role = "bound"

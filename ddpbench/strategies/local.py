@@ -1,4 +1,4 @@
-"""A replica that trains by itself: what `single` and `independent` have in common."""
+"""The replica of `single` and `independent`, which trains by itself."""
 
 from __future__ import annotations
 

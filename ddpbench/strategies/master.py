@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Master(Strategy[NoOptions]):
-    """The parameter server of the simplest kind: one of the ranks serves all.
+    """The simplest parameter server: one of the ranks serves all.
 
     Its link carries 2(n-1)·S bytes per step for S bytes of gradient, against 2(n-1)/n·S on every link of a
     ring. A parameter the loss does not reach counts as a gradient of zeros, so that the optimizer treats
-    it as any other (weight decay and momentum apply), where DDP without find_unused_parameters fails.
+    it like any other (weight decay and momentum apply), where DDP without find_unused_parameters fails.
     """
 
     name = "master"
@@ -62,7 +62,7 @@ def _note(reached: set[int], number: int, _parameter: torch.Tensor) -> None:
 
 
 class MasterReplica(Replica):
-    """A bare model whose gradients make the round trip to rank 0."""
+    """A bare model whose gradients are sent to rank 0 and back."""
 
     def __init__(self, job: Job) -> None:
         import torch.distributed as dist
@@ -74,14 +74,14 @@ class MasterReplica(Replica):
         self._flats = [] if job.step is not None else self._flats_of(self._trained)
         self._own: OwnStep | None = None
         self._buffers: dict[frozenset[int], list[_Flat]] = {}
-        """Of an own step: those for each set of parameters that a backward has reached, by their numbers."""
+        """Buffers of an own step for each set of parameters that a backward has reached, by the parameters' numbers."""
         self._reached: set[int] = set()
-        """By the backward under way."""
+        """Numbers of the parameters that the current backward has reached."""
         self._hooks: list[Any] = []
         self._sent = 0
 
     def _flats_of(self, parameters: Sequence[torch.Tensor]) -> list[_Flat]:
-        """Return buffers for these parameters' gradients, one a dtype."""
+        """Return buffers for these parameters' gradients, one per dtype."""
         import torch
 
         job, flats = self.job, []
@@ -124,7 +124,7 @@ class MasterReplica(Replica):
         return self._own(batch)
 
     def _aggregate_reached(self) -> None:
-        """Averages the gradients that the backward has added to, the same on all ranks; others are averages already."""
+        """Average the gradients that the backward has added to, the same on all ranks; others are averaged already."""
         reached = frozenset(self._reached)
         self._reached.clear()
         if reached not in self._buffers:
@@ -165,9 +165,9 @@ class MasterReplica(Replica):
             mean.div_(self.job.world_size)
             copies = [as_real(mean)] * self.job.world_size
 
-        # A scatter of one and the same tensor, and not a broadcast: gloo's broadcast is a binomial tree, in
-        # which other ranks pass the gradient on, and gloo's reduce is a ring; the master's own link would
-        # not be the limit that this strategy is about. Gather and scatter are direct transfers.
+        # Scatters the same tensor instead of broadcasting it: gloo's broadcast is a binomial tree, in which other ranks
+        # pass the gradient on, and gloo's reduce is a ring, so the master's link would not be the bottleneck that this
+        # strategy shows. Gather and scatter are direct transfers.
         start = recorder.mark()
         dist.scatter(as_real(flat.buffer), copies, src=0)
         recorder.add_transfer(

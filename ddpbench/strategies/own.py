@@ -1,4 +1,4 @@
-"""A strategy from a user's own file: imported, looked at, and asked so that what it answers can be counted on."""
+"""A strategy from a user's file: imported and checked, with methods whose wrong answers raise clear errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MADE: dict[str, Strategy[Any]] = {}
 
 
 class _Declared(BaseModel):
-    """The class attributes that a user's own may declare; a launcher, a framework and an engine it may not."""
+    """Class attributes that a user's strategy may declare; it may not declare a launcher, a framework or an engine."""
 
     model_config = ConfigDict(strict=True, from_attributes=True)
 
@@ -111,7 +111,7 @@ def _raised(error: BaseException) -> str:
 def _asked(
     who: str, method: str, ask: Callable[..., Any], fits: Callable[[Any], bool], wanted: str
 ) -> Callable[..., Any]:
-    """Return a method that says in a sentence what is wrong where it fails, or answers what nothing can be made of."""
+    """Return a method that raises an error with a clear message if it fails or returns something unusable."""
 
     def asked(*given: Any, **named: Any) -> Any:
         try:
@@ -166,4 +166,4 @@ _ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "trainers": (lambda value: _is_count(value, 0), "a whole number, 0 or more"),
     "dealt": (_is_share, "two whole numbers: which share, and of how many"),
 }
-"""By method that planning and ranks call: what fits as an answer, and that in words."""
+"""For each method that planning and ranks call: a test for valid answers, and its description in words."""

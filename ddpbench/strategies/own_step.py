@@ -1,8 +1,8 @@
 """A training step that a user's class makes itself, under a strategy. Imports torch at once.
 
-The class calls forward, `backward()` and its optimizers as its loop does; the strategy's part is what it is given
-for the model, and what happens at the end of each backward. Where steps are recorded, time in neither backward nor
-an optimizer's step counts as forward.
+The class calls forward, `backward()` and its optimizers as its loop does; the strategy provides the network that the
+class calls, and acts at the end of each backward. Where steps are recorded, time in neither backward nor an
+optimizer's step counts as forward.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ddpbench.strategies.base import Job
 
 
 class Optimizers:
-    """All optimizers of a class with a step of its own, as a strategy sees one: what they hold together.
+    """All optimizers of a class that makes its own steps, joined into one as a strategy needs it.
 
-    `given` is what the class's `optimizer` returned: one, or a tuple, list or dict of some and of their schedulers.
+    `given` is what the class's `optimizer` returned: one, or a tuple, list or dict of optimizers and their schedulers.
     """
 
     def __init__(self, given: Any) -> None:
@@ -33,25 +33,25 @@ class Optimizers:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """All their groups."""
+        """Return all their groups."""
         return [group for one in self.all for group in one.param_groups]
 
     @property
     def state(self) -> dict[Any, Any]:
-        """All their state, by parameter."""
+        """Return all their state, by parameter."""
         return {key: value for one in self.all for key, value in one.state.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """What is saved of them."""
+        """Return what is saved of them."""
         return {str(number): one.state_dict() for number, one in enumerate(self.all)}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drops the gradients."""
+        """Drop the gradients."""
         for one in self.all:
             one.zero_grad(set_to_none=set_to_none)
 
     def replaced(self, make: Callable[[torch.optim.Optimizer], torch.optim.Optimizer]) -> Optimizers:
-        """Return the same with another in the place of each."""
+        """Return the same structure with `make(optimizer)` in place of each optimizer."""
         return Optimizers(
             _mapped(self.given, lambda each: make(each) if isinstance(each, torch.optim.Optimizer) else each)
         )
@@ -73,15 +73,15 @@ def _mapped(given: Any, act: Callable[[Any], Any]) -> Any:
 
 
 def network_of(job: Job) -> nn.Module:
-    """Return what the job's own step is given, before a strategy wraps it."""
+    """Return the network that the job's own step is called with, before a strategy wraps it."""
     network: Any = job.model.network
     return network  # type: ignore[no-any-return]
 
 
 def each_part(network: nn.Module, wrap: Callable[[nn.Module], nn.Module]) -> nn.Module:
-    """Return the network wrapped; of one that is only a ModuleDict or ModuleList, each of its parts.
+    """Return the network wrapped; if it is only a ModuleDict or ModuleList, with each of its parts wrapped.
 
-    A part with nothing to train stays as it is: nothing of it is aggregated.
+    A part without trained parameters stays as it is: nothing in it is aggregated.
     """
 
     def wrapped(part: nn.Module) -> nn.Module:
@@ -95,7 +95,7 @@ def each_part(network: nn.Module, wrap: Callable[[nn.Module], nn.Module]) -> nn.
 
 
 class OwnStep:
-    """One rank's own steps."""
+    """The steps of one rank that the user's class makes."""
 
     def __init__(
         self,
@@ -106,16 +106,16 @@ class OwnStep:
         after_backward: Callable[[], None] | None = None,
         last_sent: Callable[[], Mark] = lambda: None,
     ) -> None:
-        """`network` is what the class calls, with whatever the strategy put around it.
+        """`network` is what the class calls, including the strategy's wrapper.
 
-        `after_backward` aggregates gradients once a backward has made them. `last_sent` tells when the last bucket
-        left during a backward: from then on the rank only waits; None where there are none.
+        `after_backward` aggregates gradients once a backward has made them. `last_sent` returns when the last bucket
+        left during a backward, from when on the rank only waits; None if there are no buckets.
         """
         assert job.step is not None
         self._job, self._make, self.network, self._optimizers = job, job.step, network, optimizers
         self._after_backward, self._last_sent = after_backward, last_sent
         self._at: Mark = None
-        """Where the time that no span covers began."""
+        """Start of the time that no span covers yet."""
         self._begun: Mark = None
         self._updating = False
         if job.recorder.active:
@@ -124,7 +124,7 @@ class OwnStep:
                 one.register_step_post_hook(self._end_update)
 
     def __call__(self, batch: Any) -> torch.Tensor:
-        """Makes a step; returns its loss, detached.
+        """Make a step; return its loss, detached.
 
         Raises:
             TypeError: the class returned no scalar.
@@ -181,10 +181,10 @@ class OwnStep:
 
 @contextmanager
 def around_backward(act: Callable[[Callable[[], None]], None], threads: Container[int]) -> Iterator[None]:
-    """Has each backward that one of these threads starts go through `act` meanwhile, which is given it to call.
+    """Replace each backward that one of these threads starts, until the block ends, by `act`, which calls it.
 
-    All of them do: `Tensor.backward`, `torch.autograd.backward`, and a scaled loss's. One within another, as of
-    checkpointed activations, is a part of it.
+    This covers `Tensor.backward`, `torch.autograd.backward` and a scaled loss's backward. A nested backward, as of
+    checkpointed activations, is part of the outer one.
     """
     original = torch.autograd.backward
     within: set[int] = set()

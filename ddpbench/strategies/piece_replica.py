@@ -1,4 +1,4 @@
-"""A rank's piece of a model: which of the parameters are its own. Imports torch at once."""
+"""A rank's piece of a model, with the parameters that belong to it. Imports torch at once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ddpbench.strategies.base import Job, Replica, local_bytes, state_bytes
 
 
 class PieceReplica(Replica):
-    """One whose rank trains a piece of the model, and lets go of the others' parameters."""
+    """A replica that trains a piece of the model, and releases the other ranks' parameters."""
 
     def __init__(self, job: Job, pieces: Sequence[nn.Module], own: nn.Module) -> None:
-        """`pieces` are all ranks', `own` this one's.
+        """`pieces` are those of all ranks, `own` is this rank's.
 
         Raises:
             ValueError: a parameter is in two pieces, or in none.

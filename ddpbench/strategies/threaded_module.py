@@ -1,4 +1,4 @@
-"""torch.nn.DataParallel's module on the CPU: a call is cut up among threads, and so is its backward. Imports torch."""
+"""torch.nn.DataParallel's module on the CPU: threads share each call and its backward. Imports torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddpbench.strategies.base import CannotTrainError
 from ddpbench.strategies.trees import chunk, leaves, map_tensors, tensors
 
 OnAll = Callable[[Sequence[Callable[..., Any]], Sequence[tuple[Any, ...]]], list[Any]]
-"""Calls function i in thread i with its arguments; the results in order."""
+"""Calls function i in thread i with its arguments; returns the results in order."""
 Replicate = Callable[..., tuple[nn.Module, dict[torch.Tensor, torch.Tensor]]]
 
 
@@ -51,14 +51,14 @@ class ThreadedModule(nn.Module):
 
 
 class _Call:
-    """One call of the module: what its backward needs of it."""
+    """One call of the module, with what its backward needs."""
 
     def __init__(self, owner: ThreadedModule, given: tuple[Any, Any], trained: list[nn.Parameter]) -> None:
         self.owner, self.given, self.trained = owner, given, trained
         self._gradients = torch.is_grad_enabled()
         self._autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
         self.shape: Any = None
-        """An output of one replica's: where the gathered tensors belong."""
+        """An output of one replica, which shows where the gathered tensors belong."""
         self.inputs: list[list[torch.Tensor]] = []
         self.outputs: list[list[torch.Tensor]] = []
         self.parameters: list[dict[torch.Tensor, torch.Tensor]] = []
@@ -78,7 +78,7 @@ class _Call:
         return [_gathered([one.detach() for one in same]) for same in zip(*self.outputs, strict=True)]
 
     def _calling(self, replica: nn.Module) -> Callable[..., Any]:
-        """Return a call of it in the caller's grad mode and autocast; a thread has its own of both."""
+        """Return a call of the replica in the caller's grad mode and autocast, which each thread has separately."""
         enabled, dtype = self._autocast
 
         def call(arguments: tuple[Any, ...], settings: dict[str, Any]) -> Any:
@@ -110,18 +110,19 @@ class _Call:
             there = [each for each in grads if each is not None]
             found.append(torch.stack(there).sum(0) if there else None)
         for leaf in chain(*self.inputs, *(own.values() for own in self.parameters)):
-            leaf.grad = None  # a graph that is kept may be gone through again
+            leaf.grad = None  # a retained graph may be walked again
         return found
 
 
 def _refuse_objects(output: Any) -> None:
-    """Refuses an output that torch.nn.DataParallel cannot gather on GPUs.
+    """Refuse an output that torch.nn.DataParallel cannot gather on GPUs.
 
     An object that torch rebuilds from its parts, such as a decoder's cache, stays the first replica's: a loss that
     uses it fails the proof.
 
     Raises:
-        CannotTrainError: it holds a number, a text or another object that is neither a tensor nor a container of some.
+        CannotTrainError: it holds a number, a text or another object that is neither a tensor nor a container of
+            tensors.
     """
     for each in leaves(output):
         if not _is_gathered(each):
@@ -132,10 +133,10 @@ def _refuse_objects(output: Any) -> None:
 
 
 def _is_gathered(each: Any) -> bool:
-    """Return whether torch can gather an object: a tensor, None, or what its type rebuilds from its parts."""
+    """Return whether torch can gather an object: a tensor, None, or one that its type rebuilds from its parts."""
     if each is None or isinstance(each, torch.Tensor):
         return True
-    if isinstance(each, str | bytes):  # whose parts are texts and numbers in turn
+    if isinstance(each, str | bytes):  # whose parts are again texts and numbers
         return False
     try:
         parts = list(each)
@@ -149,7 +150,7 @@ class _Threads(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: _Call, *_flat: torch.Tensor) -> Any:
         ctx.call = call
-        ctx.set_materialize_grads(False)  # an output that the loss does not use has none
+        ctx.set_materialize_grads(False)  # an output that the loss does not use has no gradient
         gathered = call.run()
         ctx.mark_non_differentiable(
             *(one for one, own in zip(gathered, call.outputs[0], strict=True) if not own.requires_grad)
@@ -169,13 +170,13 @@ class _Threads(torch.autograd.Function):
 
 
 def _leaves(shard: Any, wanted: Sequence[bool]) -> Any:
-    """Return copies of a shard's tensors as leaves of a separate graph; gradients are wanted of some."""
+    """Return copies of a shard's tensors as leaves of a separate graph; `wanted` marks those that need gradients."""
     each_wanted = iter(wanted)
     return map_tensors(lambda tensor: tensor.detach().clone().requires_grad_(next(each_wanted)), shard)
 
 
 def _whole_slope(whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the gradient of an input that was cut, or that every replica was given whole."""
+    """Return the gradient of an input that was cut into parts, or given in full to every replica."""
     return torch.stack(list(parts)).sum(0) if parts[0].shape == whole.shape else torch.cat(list(parts))
 
 

@@ -26,26 +26,26 @@ class Traits:
     spoken: str
     """Its name in a sentence."""
     role: Role
-    """Whether it is the base case, the upper bound, or what others are held against."""
+    """Its role: the base case, the upper bound, or a reference that others are compared with."""
     promise: Promise | None
-    """What is proved of it; None for one that is not known here."""
+    """What is proved about it; None for a strategy that is unknown here."""
     one_process: bool
     uses_buckets: bool
     engine: str
-    """What computes the model: `torch`, or a framework of another kind."""
+    """The library that computes the model: `torch`, or a framework of another kind."""
     shows_transfers_on_gpus: bool
     whole_state: bool
-    """Every rank computes the whole model and its whole update."""
+    """Every rank computes the full model and its full update."""
     colour: str
-    """`#RRGGBB`; empty: it has none of its own."""
+    """`#RRGGBB`; empty if it has no colour."""
     marker: str
-    """Matplotlib's code; empty likewise."""
+    """Matplotlib's code; empty if it has no marker."""
     note: str
     """A caveat that a report must print next to its numbers."""
 
     @property
     def exchanges(self) -> bool:
-        """Whether its ranks exchange anything: where they do not, it is never ranked."""
+        """Return whether its ranks exchange anything; if not, it is never ranked."""
         return self.promise != "nothing" and self.role != "base"
 
     @property
@@ -55,9 +55,9 @@ class Traits:
 
     @property
     def exact(self) -> bool:
-        """Return whether it is proved to train as one process does, step by step; else a comparison has a caveat.
+        """Return whether it is proved to train as one process does, step by step; if not, a comparison has a caveat.
 
-        The base case and the upper bound need none: that they exchange nothing is what they are for.
+        The base case and the upper bound need no caveat: they exchange nothing by design.
         """
         return self.promise == "gradients" or (self.promise == "nothing" and self.role in ("base", "bound"))
 
@@ -68,13 +68,13 @@ def _traits(strategy: str, stated: str, options_json: str, device: str) -> Trait
         found = load_strategy(strategy)
         try:
             promise: Promise | None = found.promise(found.options.model_validate_json(options_json))
-        except ValueError:  # options of another version
+        except ValueError:  # another version wrote the options
             promise = None if found.aggregates else "nothing"
         return _of_class(found, strategy.replace("_", " "), promise, device)
     if stated:
         own = StatedTraits.model_validate_json(stated)
         return Traits(**own.model_dump(), role="", engine="torch")
-    name = short_name(strategy).replace("_", " ")  # of another version, or a user's own of a run without this
+    name = short_name(strategy).replace("_", " ")  # from another version, or a user's in a run without this
     return Traits(
         display=name,
         spoken=name,
@@ -111,7 +111,8 @@ def _of_class(found: Strategy[Any], name: str, promise: Promise | None, device: 
 
 
 def _declared(strategy: Strategy[Any], name: str) -> Any:
-    """Return what a user's own class says; empty where only a class of ddpbench does, from which it derives."""
+    """Return a class attribute that a user's class declares; empty if only a class of ddpbench that it derives from
+    does."""
     for each in type(strategy).__mro__:
         if each.__module__.partition(".")[0] == "ddpbench":
             return ""
@@ -124,15 +125,15 @@ _STATED = tuple(StatedTraits.model_fields)
 
 
 def stated_traits(strategy: Strategy[Any], case: Case) -> str:
-    """Return what a user's own strategy says of itself with a case's options, as `Case.strategy_traits` holds it.
+    """Return the traits that a user's strategy states with a case's options, as `Case.strategy_traits` holds them.
 
     Raises:
-        ValueError: it is nothing that reports can show; the sentence says what.
-        StrategyError: it cannot say what it promises, or after how many steps what it exchanges repeats.
+        ValueError: reports cannot show them; the message says why.
+        StrategyError: the strategy cannot say what it promises, or the period of its exchange.
     """
     options = strategy.options.model_validate(case.options)
     promise = strategy.promise(options)
-    strategy.period(options), strategy.accumulated(options)  # which refuse what ranks could not use
+    strategy.period(options), strategy.accumulated(options)  # these raise if ranks could not use the answers
     traits = _of_class(strategy, "", promise, case.device)
     display = _declared(strategy, "display") or short_name(case.strategy)
     traits = replace(
@@ -154,11 +155,11 @@ def stated_traits(strategy: Strategy[Any], case: Case) -> str:
 
 
 _MORE = (("", "X"), ("#009E73", "P"), ("#CC79A7", "p"), ("#56B4E9", "h"), ("#D55E00", "*"), ("#000000", "H"))
-"""Colours and markers of users' own strategies that declare none, in turn; kin share a colour, and not a marker."""
+"""Colours and markers of users' strategies that declare none, in turn; related ones share a colour, not a marker."""
 
 
 def told_apart(cases: Sequence[Case]) -> list[Case]:
-    """Return a run's cases with names, colours and markers of users' own strategies by which figures tell them apart.
+    """Return a run's cases with distinct names, colours and markers of users' strategies for figures.
 
     Where two of one run have the same name, or one has the name of a strategy of ddpbench, its file is added.
     """
@@ -186,9 +187,9 @@ def told_apart(cases: Sequence[Case]) -> list[Case]:
 
 
 def traits_of(case: Case) -> Traits:
-    """Return what the strategy of a case says of itself with the case's options; of a user's own as the case has it.
+    """Return the traits of a case's strategy with the case's options; for a user's strategy, those that the case holds.
 
-    Imports nothing of a user's.
+    Imports no user code.
     """
     return _traits(case.strategy, case.strategy_traits, case.options_json, case.device)
 
@@ -199,15 +200,15 @@ def hides_transfers(case: Case) -> bool:
 
 
 def traits_named(strategy: str) -> Traits:
-    """Return the same of a strategy of ddpbench by name alone, with the default options."""
+    """Return the traits of a strategy of ddpbench by name alone, with the default options."""
     return _traits(strategy, "", "{}", "")
 
 
 def rings_among(cases: Iterable[Case]) -> bool:
-    """Return whether DDP is to be called the ring that it is: held against other algorithms over emulated links.
+    """Return whether DDP is to be called a ring: when it is compared with other algorithms over emulated links.
 
-    gloo's all-reduce is a ring. Where DDP itself ran with several algorithms, those are named instead. Users' own
-    strategies do not count: of their algorithms nothing is known.
+    gloo's all-reduce is a ring. Where DDP itself ran with several algorithms, those are named instead. Users'
+    strategies do not count: their algorithms are unknown.
     """
     linked = [
         case
@@ -219,7 +220,7 @@ def rings_among(cases: Iterable[Case]) -> bool:
 
 
 def is_ring(case: Case) -> bool:
-    """Return whether this is DDP whose gradients go round a ring by the backend's own all-reduce."""
+    """Return whether this is DDP whose gradients are all-reduced in a ring by the backend."""
     return traits_of(case).role == "reference" and bool(case.known_algorithm)
 
 
@@ -229,5 +230,5 @@ def as_ring(name: str) -> str:
 
 
 def _file_of(strategy: str) -> str:
-    """Return the end of a strategy's path, in letters that any figure has."""
+    """Return the end of a strategy's path, with only letters that any figure can draw."""
     return re.sub(r"[^\w.-]+", " ", strategy.rpartition(":")[0]).strip()[-30:]

@@ -1,9 +1,9 @@
-"""Batches that are more than a tensor: dictionaries, tuples, lists and dataclasses of tensors, cut and put together.
+"""Batches that are more than a tensor: dictionaries, tuples, lists and dataclasses of tensors, cut and joined.
 
-A value is a tensor, a dict (or the like), list, tuple, named tuple or dataclass of values, or anything else, which
-stays.
-A batch has one first dimension for its samples; a tensor of another length (or of none) belongs to them all. A list
-with an entry for each sample, such as the targets of a detection, is divided by its entries.
+A value is a tensor, a dict (or the like), list, tuple, named tuple or dataclass of values, or any other object, which
+is left as it is.
+The first dimension of a batch counts its samples; a tensor of another length (or without one) belongs to all samples.
+A list with an entry for each sample, such as the targets of a detection, is divided by its entries.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _mapped(act: Callable[[torch.Tensor], torch.Tensor], value: Any, tensor: typ
 
 
 def _fields(value: Any) -> dict[str, Any] | None:
-    """Return what a dataclass's object holds, by name; None for anything else."""
+    """Return the fields of a dataclass's object, by name; None for anything else."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return None
     return {
@@ -53,7 +53,7 @@ def _fields(value: Any) -> dict[str, Any] | None:
 
 
 def cast_type(found: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:
-    """Return the type that numbers of type `found` have once they are cast to `wanted`: complex ones stay complex.
+    """Return the type of numbers of type `found` after a cast to `wanted`: complex numbers stay complex.
 
     Complex numbers take the complex type of `wanted` (complex64 for bfloat16). Integers, and
     everything where `wanted` is None, keep their type.
@@ -75,14 +75,14 @@ def cast(value: Any, dtype: torch.dtype | None) -> Any:
 
 
 def as_real(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a view of complex numbers as pairs of real ones, which every collective can send; others as they are."""
+    """Return a view of complex numbers as pairs of real ones, which every collective can send; real ones unchanged."""
     import torch
 
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _like(value: Any, parts: Any) -> Any:
-    """Return the parts in a container such as they came in; a mapping of another class may hold more than its items."""
+    """Return the parts in a container like `value`'s; a mapping of another class may hold more than its items."""
     if type(value) in (list, dict):
         return parts
     if isinstance(value, MutableMapping):
@@ -100,7 +100,7 @@ def _like(value: Any, parts: Any) -> Any:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Yield everything in a value that holds no values itself, in order: tensors, and anything else."""
+    """Yield everything in a value that holds no values itself, in order: tensors and other objects."""
     if isinstance(value, MutableMapping):
         for part in value.values():
             yield from leaves(part)
@@ -121,7 +121,7 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def samples(batch: Any) -> int:
-    """Return how many samples a batch has: the length of its first tensor that has one.
+    """Return how many samples a batch has: the length of its first tensor that has a length.
 
     Raises:
         ValueError: there is no such tensor.
@@ -149,13 +149,13 @@ def chunk(batch: Any, count: int) -> list[Any]:
 
 
 def undivided(parts: Sequence[Any]) -> tuple[int, ...]:
-    """Return the lengths of the tensors that each of a batch's parts, as `chunk` makes them, holds whole."""
+    """Return the lengths of the tensors that `chunk` gave to each part of a batch in full."""
     everywhere = {id(each) for each in tensors(parts[-1])}
     return tuple(each.size(0) for each in tensors(parts[0]) if each.dim() and id(each) in everywhere)
 
 
 def _around_first(batch: Any) -> set[int]:
-    """Return the ids of the lists and tuples that the tensor with the samples is in: they hold columns."""
+    """Return the ids of the lists and tuples that contain the tensor with the samples: their entries are columns."""
     found: set[int] = set()
     value = batch
     while True:
@@ -177,7 +177,7 @@ def _by_sample(value: Sequence[Any], size: int, whole: set[int]) -> bool:
     """Return whether a list has an entry for each sample; otherwise its entries are columns with all samples."""
     if len(value) != size or id(value) in whole or hasattr(value, "_fields"):
         return False
-    if next(tensors(value), None) is None:  # a text or the like for each sample
+    if next(tensors(value), None) is None:  # such as a text for each sample
         return True
     entries = [entry for entry in value if entry is not None]
     if len({type(entry) for entry in entries}) > 1:
@@ -188,7 +188,7 @@ def _by_sample(value: Sequence[Any], size: int, whole: set[int]) -> bool:
 
 
 def _nested(rows: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    """Return a nested tensor of these rows, which torch neither slices nor joins."""
+    """Return a nested tensor of these rows; torch neither slices nor joins nested tensors."""
     import torch
 
     made: torch.Tensor = torch.nested.as_nested_tensor(list(rows), layout=like.layout)
@@ -196,7 +196,7 @@ def _nested(rows: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
 
 
 def _laid_out(rows: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a sparse tensor in another one's layout: torch cuts and joins rows of coordinates alone."""
+    """Return a sparse tensor in the layout of another: torch cuts and joins rows only as coordinates."""
     import torch
 
     return rows if like.layout == torch.sparse_coo else rows.to_sparse(layout=like.layout)

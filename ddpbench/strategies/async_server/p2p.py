@@ -1,6 +1,6 @@
-"""`async_server` over the process group's own messages; the server receives from any source. Imports torch at once.
+"""`async_server` over messages of the process group; the server receives from any source. Imports torch at once.
 
-gloo serves those who wait in the order in which they asked (gloo/transport/tcp/context.cc, recvFromAnyFindRank).
+gloo serves waiting ranks in the order in which they asked (gloo/transport/tcp/context.cc, recvFromAnyFindRank).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class P2pServer:
     def __init__(self, job: Job, layout: Layout) -> None:
         self._job, self._layout = job, layout
         self._gradient = Parcel(layout)
-        # One a worker: parameters change while they are still being sent to another.
+        # One buffer per worker: parameters change while they are still being sent to another worker.
         self._answers = {worker: Parcel(layout) for worker in range(1, job.world_size)}
         self._transports = {worker: _transport() for worker in range(job.world_size)}
         self._taken = [0] * job.world_size
@@ -43,12 +43,12 @@ class P2pServer:
 
     def answer(self, worker: int, parameters: list[torch.Tensor]) -> None:
         recorder, transport, answer = self._job.recorder, self._transports[worker], self._answers[worker]
-        transport.flush()  # of the answer before, without which this gradient would not have come
+        transport.flush()  # the previous answer, without which this gradient would not have come
         torch._foreach_copy_(answer.views, parameters)
         start = recorder.mark()
         for buffer in answer.buffers:
             transport.send(buffer, worker)
-        # It leaves behind this rank's back: when it has come, the worker knows.
+        # The send runs in the background; when it has arrived, the worker knows.
         recorder.add_transfer(
             bucket=0,
             op="pull",
@@ -66,7 +66,7 @@ class P2pServer:
 
 
 class P2pWorker:
-    """Makes ready to receive before it sends, so that the server's answer never waits for that."""
+    """Posts its receive before it sends, so that the server's answer never waits for it."""
 
     def __init__(self, job: Job, layout: Layout) -> None:
         self._job, self._layout = job, layout
@@ -101,7 +101,7 @@ class P2pWorker:
 
 
 def message(job: Job, worker: int, count: int) -> int:
-    """Return a number for a worker's exchange, by which server and worker know it alike."""
+    """Return the number of a worker's exchange, which server and worker compute alike."""
     return count * job.world_size + worker
 
 

@@ -2,10 +2,10 @@
 
 A transport has an end for each (`ServerEnd`, `WorkerEnd`). Both put all parameters of a number type into one buffer.
 
-In a step each worker sends one gradient and waits until it has been applied and the parameters are back; the server's
-step ends when it has applied as many gradients as there are workers, whosever they are. So over equal numbers of
-steps all is sent that is waited for, and nothing else: while the server still waits, fewer gradients have come than the
-workers' steps have, so that one of them has yet to send and waits for none but the server. A worker is ahead of
+In a step each worker sends one gradient and waits until it has been applied and the new parameters have arrived. The
+server's step ends when it has applied as many gradients as there are workers, no matter from which workers. Over equal
+numbers of steps no rank waits for something that is never sent: while the server waits, fewer gradients have come than
+the workers' steps need, so some worker has yet to send, and it waits for no one but the server. A worker is ahead of
 another by at most the rest of a block of steps, at whose end all ranks synchronize.
 """
 
@@ -22,7 +22,7 @@ from ddpbench.strategies.base import Job, OrderedReplica
 
 
 class Layout:
-    """How trained parameters lie in buffers: one a number type, each in the model's order."""
+    """The arrangement of trained parameters in buffers: one buffer per number type, in the model's order."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -35,7 +35,7 @@ class Layout:
         """Bytes of a gradient, and of the parameters."""
 
     def buffers(self) -> list[torch.Tensor]:
-        """New ones."""
+        """Return new buffers, one per number type."""
         return [
             torch.zeros(sum(each.numel() for each in group), dtype=group[0].dtype) for group in self._groups
         ]
@@ -50,7 +50,7 @@ class Layout:
 
 
 class Parcel:
-    """Buffers and their views: a gradient or parameters on their way."""
+    """Buffers and their views, for one gradient or one set of parameters in transfer."""
 
     def __init__(self, layout: Layout) -> None:
         self.buffers = layout.buffers()
@@ -61,26 +61,26 @@ class ServerEnd(Protocol):
     """The server's end of a transport."""
 
     def take(self) -> tuple[int, list[torch.Tensor]]:
-        """Waits for the next gradient in the order of their coming: whose it is, and its parts as `Layout.views`.
+        """Wait for the next gradient, in order of arrival; return the worker's rank and the parts, as `Layout.views`.
 
-        They are the taker's until it takes the next.
+        The parts belong to the caller until it takes the next gradient.
         """
 
     def answer(self, worker: int, parameters: list[torch.Tensor]) -> None:
-        """Sends the parameters, as they are now, to the worker whose gradient was taken last; waits for no one."""
+        """Send the current parameters to the worker whose gradient was taken last, without waiting."""
 
     def close(self) -> None:
-        """Lets go of what carries messages; all ranks call it together."""
+        """Release what carries messages; all ranks call it together."""
 
 
 class WorkerEnd(Protocol):
     """A worker's end of a transport."""
 
     def exchange(self, gradients: list[torch.Tensor], parameters: list[torch.Tensor]) -> None:
-        """Sends the gradients, and fills `parameters` with what the server has after applying them."""
+        """Send the gradients, and fill `parameters` with the server's after it has applied them."""
 
     def close(self) -> None:
-        """Lets go of what carries messages; all ranks call it together."""
+        """Release what carries messages; all ranks call it together."""
 
 
 class ServerReplica(OrderedReplica):
@@ -95,7 +95,7 @@ class ServerReplica(OrderedReplica):
         self._log: list[tuple[int, int]] = []
         self._noted = 0
         self._version = [0] * job.world_size
-        """Of each worker's parameters: how many updates they have."""
+        """Number of updates that each worker's parameters have."""
         _spread(layout)
 
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
@@ -114,14 +114,14 @@ class ServerReplica(OrderedReplica):
         return torch.zeros(())
 
     def apply(self) -> None:
-        """Nothing: every update was made when its gradient had come."""
+        """Do nothing: every update was made when its gradient had come."""
         self.optimizer.zero_grad(set_to_none=True)
 
     def log(self) -> list[tuple[int, int]]:
         return list(self._log)
 
     def notes(self) -> list[Staleness]:
-        """Return how stale the gradients were that were applied since the last call."""
+        """Return how stale the gradients applied since the last call were."""
         ages = [
             number - version
             for number, (_, version) in enumerate(self._log[self._noted :], start=self._noted)
@@ -154,7 +154,7 @@ class WorkerReplica(OrderedReplica):
         return loss.detach()
 
     def apply(self) -> None:
-        """Drops the gradients: the update was made by the server, and its parameters are here."""
+        """Drop the gradients: the server made the update, and its parameters have arrived."""
         self.optimizer.zero_grad(set_to_none=True)
 
     def log(self) -> list[tuple[int, int]]:
@@ -165,6 +165,6 @@ class WorkerReplica(OrderedReplica):
 
 
 def _spread(layout: Layout) -> None:
-    """Starts all ranks from the server's parameters: those of workers may be older."""
+    """Start all ranks from the server's parameters: those of workers may be older."""
     for value in layout.values:
         dist.broadcast(value, src=0)

@@ -1,8 +1,8 @@
-"""`async_server` over torch.distributed.rpc: a step is one remote call. Imports torch at once, and needs one with RPC.
+"""`async_server` over torch.distributed.rpc: a step is one remote call. Imports torch at once; needs torch with RPC.
 
-All messages go over TCP. TensorPipe would otherwise choose shared memory within a host, whose thread polls for
-messages on the core that the rank computes on, and copies from another process's memory (its channel `cma`), which
-pass an emulated link by.
+All messages use TCP. Otherwise TensorPipe would choose shared memory within a host, whose thread polls for messages
+on the core that the rank computes on, and copies from another process's memory (its channel `cma`), which bypass
+an emulated link.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from ddpbench.strategies.async_server.replica import Layout, Parcel
 from ddpbench.strategies.base import Job
 
 NEVER_S = 24 * 3600.0
-"""A hang is the watchdog's to end."""
+"""The watchdog ends a hang."""
 _SCHEME = "ddpbench"
 _Answer = torch.futures.Future[list[torch.Tensor]]
 _calls: queue.SimpleQueue[tuple[int, list[torch.Tensor], _Answer]] = queue.SimpleQueue()
-"""What was asked of this process, if it is the server, in the order of its coming."""
+"""Requests to this process, if it is the server, in order of arrival."""
 
 
 class RpcServer:
-    """Calls come in threads of the library's; updates are made in the rank's own, one by one."""
+    """Takes calls in threads of the library; makes updates in the rank's own thread, one by one."""
 
     def __init__(self, job: Job, layout: Layout) -> None:
         self._job, self._layout = job, layout
-        # One a worker: parameters change while they are still being sent to another.
+        # One buffer per worker: parameters change while they are still being sent to another worker.
         self._answers = {worker: Parcel(layout) for worker in range(1, job.world_size)}
         self._taken = [0] * job.world_size
         self._start: Mark = None
@@ -69,7 +69,7 @@ class RpcServer:
 
 
 class RpcWorker:
-    """Calls the server, and waits: gradients there, update, parameters back are one transfer to it."""
+    """Calls the server and waits: sending gradients, the update and receiving parameters are one transfer to it."""
 
     def __init__(self, job: Job, layout: Layout) -> None:
         self._job, self._layout = job, layout
@@ -104,7 +104,7 @@ class RpcWorker:
 
 @rpc.functions.async_execution  # type: ignore[untyped-decorator]
 def _exchange(worker: int, gradients: list[torch.Tensor]) -> _Answer:
-    """Runs on the server, in a thread of the library's: the answer comes when the update has been made."""
+    """Take a call on the server, in a thread of the library; it is answered when the update has been made."""
     answer = _Answer()
     _calls.put((worker, gradients, answer))
     return answer
@@ -115,7 +115,7 @@ def _name(rank: int) -> str:
 
 
 def _join(job: Job) -> None:
-    """Lets all ranks meet, in the store where their process group met and on its network interface."""
+    """Let all ranks meet, in the store where their process group met and on its network interface."""
     interface, _, _ = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")
     if interface:
         os.environ.setdefault("TP_SOCKET_IFNAME", interface)
@@ -129,7 +129,7 @@ def _join(job: Job) -> None:
 
 
 def _meet(url: str, **_: Any) -> Iterator[tuple[Store, int, int]]:
-    """A rendezvous where the ranks have met already. RPC puts a prefix of its own, one a time, before its keys."""
+    """Yield the store in which the ranks have already met. RPC prefixes its keys, with a new prefix each time."""
     yield dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
 
 

@@ -32,8 +32,8 @@ class AsyncServer(Strategy[AsyncServerOptions]):
 
     Rank 0 holds parameters and optimizer and trains on nothing; each other rank computes a gradient at the parameters
     it has, sends it, and gets the newest parameters back. The server applies gradients one at a time, in the order in
-    which they come. No worker waits for another, but where the harness's blocks of steps end: there all meet, having
-    made as many steps each. A parameter the loss does not reach counts as a gradient of zeros.
+    which they come. Workers wait for each other only at the end of the harness's blocks of steps, where all have made
+    the same number of steps. A parameter the loss does not reach counts as a gradient of zeros.
     """
 
     name = "async_server"
@@ -97,10 +97,10 @@ class AsyncServer(Strategy[AsyncServerOptions]):
 
 @cache
 def carries_rpc() -> bool:
-    """Return whether the installed torch was built with RPC, told without importing it.
+    """Return whether the installed torch was built with RPC, without importing it.
 
-    Its Python library has the name that `torch.distributed.rpc.is_available` looks up. Where there is no such library
-    to look into, a rank will tell.
+    Looks in torch's Python library for the name that `torch.distributed.rpc.is_available` looks up. Where there is no
+    such library, returns True, and a rank fails if RPC is missing.
     """
     spec = importlib.util.find_spec("torch")
     folders = spec.submodule_search_locations if spec is not None else None

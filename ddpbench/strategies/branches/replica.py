@@ -1,4 +1,4 @@
-"""A rank's branch of a model; rank 0's with the head. Imports torch at once."""
+"""A rank's branch of a model; rank 0's includes the head. Imports torch at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpbench.strategies.piece_replica import PieceReplica
 
 
 class BranchesReplica(PieceReplica):
-    """One branch of several. All take the whole batch, and rank 0 alone looks at its targets."""
+    """One branch of several. All ranks take the full batch, and only rank 0 uses its targets."""
 
     def __init__(self, job: Job) -> None:
         branches: list[nn.Module]
@@ -25,7 +25,8 @@ class BranchesReplica(PieceReplica):
         self._branch, self._head = branches[job.rank], head
         self.knows_loss = job.rank == 0
         self._buffers: list[torch.Tensor] | None = None
-        """What is received: on rank 0 the outputs of the others, in their order; elsewhere the own one's gradient."""
+        """Receive buffers: on rank 0 for the outputs of the others, in their order; elsewhere for its output's
+        gradient."""
 
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
         return self._joined(inputs, targets) if self.job.rank == 0 else self._apart(inputs)
@@ -77,14 +78,14 @@ class BranchesReplica(PieceReplica):
         return torch.zeros((), device=self.job.device)
 
     def _prepare(self, own: torch.Tensor) -> None:
-        """Makes room for what is received: all ranks tell one another what their outputs are like, once."""
-        told: list[Any] = [None] * self.job.world_size
-        dist.all_gather_object(told, (own.shape, own.dtype))
-        others = told[1:] if self.job.rank == 0 else [told[self.job.rank]]
+        """Allocate receive buffers: all ranks exchange the shapes of their outputs, once."""
+        described: list[Any] = [None] * self.job.world_size
+        dist.all_gather_object(described, (own.shape, own.dtype))
+        others = described[1:] if self.job.rank == 0 else [described[self.job.rank]]
         self._buffers = [torch.empty(shape, dtype=dtype, device=own.device) for shape, dtype in others]
 
     def _receive(self) -> list[Any]:
-        """The others' outputs on their way, before rank 0's own is computed; none while it has no room for them."""
+        """Begin to receive the others' outputs, before rank 0 computes its own; none before buffers are allocated."""
         return [
             begin(self.job.recorder, "receive", buffer, rank, 2 * rank)
             for rank, buffer in enumerate(self._buffers or (), start=1)

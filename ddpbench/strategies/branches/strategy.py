@@ -1,4 +1,4 @@
-"""The `branches` strategy: a model's branches side by side, one a rank; rank 0 has the head that joins them."""
+"""The `branches` strategy: a model's branches side by side, one per rank; rank 0 has the head that joins them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ddpbench.strategies.base import Job, NoOptions, Replica, Strategy
 
 
 class Branches(Strategy[NoOptions]):
-    """Model parallelism side by side: every rank computes its branch of the whole batch.
+    """Model parallelism side by side: every rank computes its branch of the full batch.
 
     Outputs go to rank 0, which computes the head and the loss and sends back their gradients, before the backward of
     its own branch. What is sent grows with the batch and not with the parameters; gradients are not exchanged.

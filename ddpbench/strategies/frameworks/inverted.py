@@ -32,7 +32,7 @@ class Inverted:
         self._loop = greenlet(lambda: run(self))
         self._outside: Any = None
         self._batch: Any = None
-        self._told: Any = None
+        self._loss: Any = None
         self._ending = False
         self._at = "begin"
         """What the loop waits for: to begin, a batch, or to update."""
@@ -44,8 +44,8 @@ class Inverted:
         self._expect("batch")
         self._batch = batch
         self._enter("update")
-        loss: torch.Tensor = self._told
-        self._told = self._batch = None
+        loss: torch.Tensor = self._loss
+        self._loss = self._batch = None
         return loss
 
     def update(self) -> None:
@@ -74,7 +74,7 @@ class Inverted:
 
     def gradients_are_there(self, loss: torch.Tensor) -> None:
         """To be called by the loop when a step's gradients are aggregated, and not used yet."""
-        self._told = loss
+        self._loss = loss
         if not self._ending:
             self._leave("update")
 

@@ -52,7 +52,7 @@ class TrainerReplica(DdpInsideReplica):
         self._process = ProcessState()
         self._losses: list[torch.Tensor] = []
         self._updating: Mark = None
-        self._told = 0
+        self._broadcasts = 0
         """Of a step's broadcasts those that were made."""
 
     def _make_trainer(self, lightning: Any, strategy: Any, options: LightningOptions) -> Any:
@@ -70,7 +70,7 @@ class TrainerReplica(DdpInsideReplica):
         )
 
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
-        self._told = 0
+        self._broadcasts = 0
         return self._loop.gradients_of((inputs, targets))
 
     def apply(self) -> None:
@@ -143,8 +143,8 @@ class TrainerReplica(DdpInsideReplica):
             tell()
             end = recorder.mark()
             recorder.add_span("synchronize", start, end)
-            number = len(buckets.sizes) + self._told  # after the buckets'
-            self._told += 1
+            number = len(buckets.sizes) + self._broadcasts  # after the buckets'
+            self._broadcasts += 1
             recorder.add_transfer(
                 bucket=number, op="broadcast", size=WORD_BYTES, start=start, end=end, root=0
             )
