@@ -230,7 +230,7 @@ class PeriodicReplica(Replica):
 
 
 class CompensatedReplica(Replica):
-    """A replica that promises `delayed`: it keeps what compression left out of its own gradient.
+    """A replica that promises `delayed`: it keeps what compression left out of its gradient.
 
     Under fp16, gradients are scaled by a factor that changes. Let the strategy's `check` refuse fp16, or keep unscaled
     gradients.
@@ -407,7 +407,7 @@ class Strategy(ABC, Generic[OptionsT]):
         return max(0, rank - (case.world_size - trainers)), trainers
 
     def parts(self, case: Case) -> int:
-        """Return into how many equal parts the job's full batch is cut, each with its own mean loss."""
+        """Return into how many equal parts the job's full batch is cut, each with a mean loss."""
         return case.world_size
 
     def accumulated(self, options: OptionsT) -> int:
@@ -433,8 +433,8 @@ class Strategy(ABC, Generic[OptionsT]):
     def model_reason(self, case: Case, *, closure: str, sparse: bool) -> str | None:
         """Return why the strategy cannot train a model with these properties, or None. Called without torch.
 
-        `closure` names an optimizer that recomputes the loss itself, empty if there is none; `sparse`: some gradients
-        hold only the rows of a batch.
+        `closure` names an optimizer that recomputes the loss itself, empty if no optimizer does; `sparse`: some
+        gradients hold only the rows of a batch.
         """
         return None
 

@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 
 class DataParallel(Strategy[NoOptions]):
-    """One process for all devices: in every step the batch is scattered, the model replicated, outputs gathered.
+    """Data parallelism in a single process: in every step the batch is scattered, the model replicated, outputs
+    gathered.
 
     The batch that arrives is `local_batch * world_size` samples. A mean loss over all of them makes the
     sum of the replicas' gradients equal to the average that other strategies compute.

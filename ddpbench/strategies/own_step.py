@@ -109,7 +109,7 @@ class OwnStep:
         """`network` is what the class calls, including the strategy's wrapper.
 
         `after_backward` aggregates gradients once a backward has made them. `last_sent` returns when the last bucket
-        left during a backward, from when on the rank only waits; None if there are no buckets.
+        left during a backward, from when on the rank only waits; None without buckets.
         """
         assert job.step is not None
         self._job, self._make, self.network, self._optimizers = job, job.step, network, optimizers

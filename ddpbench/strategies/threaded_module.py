@@ -51,7 +51,7 @@ class ThreadedModule(nn.Module):
 
 
 class _Call:
-    """One call of the module, with what its backward needs."""
+    """A call of the module, with what its backward needs."""
 
     def __init__(self, owner: ThreadedModule, given: tuple[Any, Any], trained: list[nn.Parameter]) -> None:
         self.owner, self.given, self.trained = owner, given, trained

@@ -28,7 +28,7 @@ class Traits:
     role: Role
     """Its role: the base case, the upper bound, or a reference that others are compared with."""
     promise: Promise | None
-    """What is proved about it; None for a strategy that is unknown here."""
+    """The promise that is proved; None for a strategy that is unknown here."""
     one_process: bool
     uses_buckets: bool
     engine: str

@@ -29,7 +29,7 @@ class Layout:
         trained.sort(key=lambda parameter: str(parameter.dtype))  # stable
         self.parameters: list[torch.Tensor] = list(trained)
         self.values = [parameter.detach() for parameter in trained]
-        """The same memory, outside autograd."""
+        """Views of the same memory, outside autograd."""
         self._groups = [list(group) for _, group in groupby(trained, key=lambda parameter: parameter.dtype)]
         self.size = sum(parameter.numel() * parameter.element_size() for parameter in trained)
         """Bytes of a gradient, and of the parameters."""

@@ -38,7 +38,7 @@ class RpcServer:
 
     def __init__(self, job: Job, layout: Layout) -> None:
         self._job, self._layout = job, layout
-        # One buffer per worker: parameters change while they are still being sent to another worker.
+        # Each worker has a buffer: parameters change while they are still being sent to another worker.
         self._answers = {worker: Parcel(layout) for worker in range(1, job.world_size)}
         self._taken = [0] * job.world_size
         self._start: Mark = None

@@ -20,7 +20,7 @@ NO_RPC = (
 
 
 class AsyncServerOptions(BaseModel, extra="forbid", frozen=True):
-    """How gradients come to the server, and parameters back."""
+    """Options of the transport between workers and server."""
 
     transport: Literal["auto", "rpc", "p2p"] = "auto"
     """How gradients reach the server: one torch.distributed.rpc call per step (`rpc`), or messages of the process group

@@ -14,7 +14,7 @@ from ddpbench.strategies.piece_replica import PieceReplica
 
 
 class BranchesReplica(PieceReplica):
-    """One branch of several. All ranks take the full batch, and only rank 0 uses its targets."""
+    """A branch among several. All ranks take the full batch, and only rank 0 uses its targets."""
 
     def __init__(self, job: Job) -> None:
         branches: list[nn.Module]

@@ -1,4 +1,4 @@
-"""What DDP does with a bucket that is full: by which algorithm it is aggregated, and when. Imports torch at once."""
+"""DDP's handling of full buckets: the algorithm that aggregates them, and when. Imports torch at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ddpbench.measure.clock import Mark
 
 NEVER = timedelta(hours=24)
-"""A hang is the watchdog's to end, and not the process group's."""
+"""The watchdog ends a hang, not the process group."""
 _TYPES = {"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 Summed = torch.futures.Future[torch.Tensor]
 
@@ -28,8 +28,8 @@ Summed = torch.futures.Future[torch.Tensor]
 class BucketHook:
     """Averages buckets over ranks, as DDP without a hook does, bit for bit where the algorithm is the library's.
 
-    Notes when each left and came back. With `after_backward` none leaves before the last one is full, which it is
-    when the last gradient is there: the same buckets, but nothing is hidden behind computation.
+    Notes when each bucket left and came back. With `after_backward` no bucket leaves before the last one is full, that
+    is, when the last gradient is ready: the same buckets, but no transfer overlaps with computation.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class BucketHook:
     ) -> None:
         """`compression` names the type in which buckets are sent and added up, or is `none`.
 
-        With a group `among` it averages over that one's ranks alone, by the library's all-reduce; `number` then makes
-        of a bucket's number one that no other group's has.
+        With a group `among` it averages only over that group's ranks, by the library's all-reduce; `number` then maps a
+        bucket's number to one that no other group uses.
         """
         self._recorder = job.recorder
         self._type = _TYPES[compression]
@@ -57,7 +57,9 @@ class BucketHook:
         self._waiting: list[tuple[GradBucket, torch.Tensor, Summed]] = []
         self._group: dist.ProcessGroup | None = None
         if is_collective(job.case.algorithm) and job.distributed:
-            self._group = dist.new_group(timeout=NEVER)  # DDP's own messages shall not meet the collectives'
+            self._group = dist.new_group(
+                timeout=NEVER
+            )  # keeps DDP's own messages apart from the collectives'
         self._background = _background(job, self._group)
         self._op = _operation(job.case.algorithm)
         self.sizes: list[int] = []
@@ -65,12 +67,12 @@ class BucketHook:
         self.last_start: Mark = None
 
     def start_step(self) -> None:
-        """Forgets the step before."""
+        """Forget the previous step."""
         self.sizes = []
         self._left = 0
 
     def aggregate(self, bucket: GradBucket) -> Summed:
-        """Sends a bucket on its way, or keeps it until it may leave; the future holds the averaged gradients."""
+        """Send a bucket, or keep it until it may leave; the future holds the averaged gradients."""
         whole = bucket.buffer()
         if self._scale != 1:
             whole.mul_(self._scale)
@@ -85,19 +87,19 @@ class BucketHook:
             waiting, self._waiting = self._waiting, []
             for one, kept, promised in waiting:
                 self._sent(one, kept).add_done_callback(_pass_on(promised))
-        # What is set as an exception is a value to the reducer, in C++; through `then` it becomes one there too.
+        # The reducer, in C++, takes an exception set on a future for a value; `then` makes it an exception there too.
         kept_word: Summed = averaged.then(lambda future: future.value())
         return self._restored(whole, kept_word)
 
     def _restored(self, whole: torch.Tensor, averaged: Summed) -> Summed:
-        """Return the average in the bucket's own type and memory, which the reducer expects."""
+        """Return the average in the bucket's own type and memory, as the reducer expects."""
         if self._type is None:
             return averaged
         restored: Summed = averaged.then(lambda future: whole.copy_(future.value()))
         return restored
 
     def close(self) -> None:
-        """Ends the thread that sends, if there is one."""
+        """End the thread that sends, if there is one."""
         if self._background is not None:
             self._background.close()
         if self._group is not None:
@@ -105,7 +107,7 @@ class BucketHook:
             self._group = None
 
     def _sent(self, bucket: GradBucket, buffer: torch.Tensor) -> Summed:
-        # Buckets leave in the order of their indices; of several modules, or backwards, each has a number of its own.
+        # Buckets leave in the order of their indices; of several modules, or backwards, each has a separate number.
         recorder, number = self._recorder, self._number(self._left)
         ranks = None if self._among is None else self._among.size()
         self._left += 1
@@ -118,7 +120,7 @@ class BucketHook:
             begun = recorder.mark()
 
         def done(sent: int | None) -> None:
-            # On CUDA the current stream is here one that waits for the transfer, so the mark is its end.
+            # On CUDA the current stream here waits for the transfer, so the mark is the transfer's end.
             end = recorder.mark()
             recorder.add_transfer(
                 bucket=number,
@@ -138,7 +140,7 @@ class BucketHook:
 
 
 def _operation(algorithm: str) -> str:
-    """Return what transfers by an algorithm are noted as."""
+    """Return the name under which transfers by an algorithm are noted."""
     if is_import_path(algorithm):
         return f"{short_name(algorithm)}/together"
     return algorithm if is_collective(algorithm) else "all_reduce"
@@ -159,7 +161,7 @@ def _library_all_reduce(
 
 
 def _background(job: Job, group: dist.ProcessGroup | None) -> Background | None:
-    """Return the thread that sends by an algorithm of our own; None for the library's."""
+    """Return the thread that sends by an algorithm of ddpbench; None for the library's."""
     if not is_collective(job.case.algorithm):
         return None
     from ddpbench.collectives import load_collective

@@ -1,4 +1,4 @@
-"""DDP whose gradients are sent as matrices of low rank: PowerSGD, as torch has it. Imports torch at once."""
+"""DDP that sends gradients as low-rank matrices: PowerSGD, as torch has it. Imports torch at once."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ EPSILON = 1e-8
 class PowerSgdHook(BucketHook):
     """Compresses a bucket's matrices to a low rank, and keeps what that leaves out for the next step.
 
-    Vogels, Karimireddy, Jaggi, NeurIPS 2019. A bucket takes three all-reduces, each begun when the one before has
-    ended. On gloo their callbacks would wait in its two worker threads for one another, so that two buckets at once
-    hang: there a thread of ours takes them in turn, beside backward.
+    Vogels, Karimireddy, Jaggi, NeurIPS 2019. A bucket takes three all-reduces, each started after the previous one has
+    ended. On gloo, their callbacks would wait for one another in its two worker threads, so that two buckets at once
+    hang: there a thread of ddpbench runs them in turn, in parallel with backward.
     """
 
     def __init__(self, job: Job, options: DdpOptions) -> None:
@@ -46,17 +46,17 @@ class PowerSgdHook(BucketHook):
 
     @property
     def compresses(self) -> bool:
-        """Whether a step has been compressed."""
+        """Return whether a step has been compressed."""
         return int(self.state.iter) > int(self.state.start_powerSGD_iter)
 
     def close(self) -> None:
-        """Ends the thread. The group stays until all are destroyed: torch's callbacks hold on to it, in its own
-        threads, one of which would wait for itself if it were the last to let go."""
+        """End the thread. The group stays until all are destroyed: torch's callbacks keep a reference to it in its own
+        threads, one of which would wait for itself if it dropped the last reference."""
         if self._background is not None:
             self._background.close()
 
     def kept(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return each parameter, and what has been kept back of its gradient."""
+        """Return each parameter, with the part of its gradient that has been kept."""
         found = []
         for number, memory in self.state.error_dict.items():
             parameters = self._parameters[number]

@@ -1,4 +1,4 @@
-"""DDP modules as they are watched: their buckets, whether these are settled, and the hook that notes transfers."""
+"""A replica's DDP modules: their buckets, whether these are final, and the hook that notes transfers."""
 
 from __future__ import annotations
 
@@ -14,59 +14,62 @@ if TYPE_CHECKING:
     from ddpbench.strategies.ddp.hooks import BucketHook
 
 REBUILD_BY_STEP = 4
-"""Without find_unused_parameters buckets are rebuilt in the second forward pass and the logger tells so in
-the third; a reducer that has not done it by the end of this step never will."""
+"""Last step in which a reducer may rebuild its buckets. Without find_unused_parameters they are rebuilt in the second
+forward pass and the logger reports it in the third; a reducer that has not done so by the end of this step never
+will."""
 
 
 class Reducers:
-    """The DDP modules of a replica, which it or a framework made.
+    """The DDP modules of a replica, made by the replica or by a framework.
 
-    One, but where a step calls several modules; none where a framework leaves a single process's model as it is.
+    There is one, several where a step calls several modules, and none where a framework leaves a single process's
+    model as it is.
     """
 
     def __init__(
         self, ddps: Sequence[DistributedDataParallel], hook: BucketHook | None, *, rebuilds: bool = True
     ) -> None:
-        """`hook`, where there is one, takes all buckets from here. `rebuilds`: DDP orders its buckets anew once."""
+        """`hook`, if given, takes all buckets from here. `rebuilds`: DDP changes the order of its buckets once."""
         self.ddps, self.hook = list(ddps), hook
         self._rebuilds, self._rebuilt, self._steps = rebuilds, False, 0
         if hook is not None:
             # DDP insists on the parameter's name and compares annotations, which are strings here: a
-            # lambda has none.
+            # lambda has no annotations.
             for ddp in self.ddps:
                 ddp.register_comm_hook(None, lambda _state, bucket: hook.aggregate(bucket))
 
     def apart(self) -> AbstractContextManager[None]:
-        """Return the context in which a backward's gradients stay this rank's own."""
+        """Return the context in which a backward does not aggregate gradients."""
         return self.ddps[0].no_sync() if self.ddps else nullcontext()
 
     def start_step(self) -> None:
-        """To be called before each step's last backward."""
+        """Begin a step; call it before the step's last backward."""
         if self.hook is not None:
             self.hook.start_step()
         self._steps += 1
 
     def last_sent(self) -> Mark:
-        """Return when the last bucket left, of which a hook knows."""
+        """Return when the last bucket left; only a hook knows."""
         return self.hook.last_start if self.hook is not None else None
 
     def backward(self, recorder: Recorder, backward: Callable[[], Any]) -> None:
         """Make the backward that aggregates, and note where it computes and where it only waits."""
         if self.hook is None:
             self._steps += 1
-            with recorder.span("backward"):  # of a recorder that notes nothing, unless there is no DDP
+            with recorder.span("backward"):  # the recorder is inactive, or there is no DDP
                 backward()
             return
         self.start_step()
         start = recorder.mark()
         backward()
         returned = recorder.mark()
-        # The last bucket leaves when the last gradient is there: the rank's own computation ends.
+        # The last bucket leaves when the last gradient is ready: the rank's own computation ends.
         recorder.add_span("backward", start, self.hook.last_start)
         recorder.add_span("synchronize", self.hook.last_start, returned)
 
     def bucket_bytes(self) -> tuple[int, ...] | None:
-        """Of the last step as the hook saw them; without a hook as the reducer logged them last.
+        """Return the bucket sizes of the last step as the hook saw them; without a hook as the reducer logged them
+        last.
 
         None before the reducer has logged any.
         """
@@ -88,7 +91,7 @@ class Reducers:
         return self._rebuilt
 
     def close(self) -> None:
-        """Let go of the parameters, to which their reducers listen, and of the hook's thread."""
+        """Release the parameters, to which the reducers listen, and the hook's thread."""
         # Others may still refer to a module: its reducer must stop listening to the parameters now.
         for ddp in self.ddps:
             ddp._remove_autograd_hooks()  # type: ignore[no-untyped-call]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def buffers_stay() -> dict[str, Any]:
-    """DDP's argument for buffers that are not sent out in every forward; newer torch warns of its old name."""
+    """Return DDP's argument to not broadcast buffers in every forward; newer torch warns about its old name."""
     from torch.nn.parallel import DistributedDataParallel
 
     names = inspect.signature(DistributedDataParallel.__init__).parameters
@@ -31,7 +31,7 @@ def buffers_stay() -> dict[str, Any]:
 
 
 def switches(options: DdpOptions) -> dict[str, Any]:
-    """Return DDP's arguments for what of its behaviour is switched."""
+    """Return DDP's arguments for the switches in the options."""
     return {
         "gradient_as_bucket_view": options.gradient_as_bucket_view,
         "static_graph": options.static_graph,
@@ -41,7 +41,8 @@ def switches(options: DdpOptions) -> dict[str, Any]:
 
 
 class DdpReplica(Replica):
-    """A model under DDP. With DDP's own algorithm and schedule only its instrumented twin has a communication hook."""
+    """A model under DDP. With DDP's own algorithm and schedule only the instrumented replica has a communication
+    hook."""
 
     def __init__(self, job: Job, options: DdpOptions) -> None:
         from torch.nn.parallel import DistributedDataParallel
@@ -51,7 +52,7 @@ class DdpReplica(Replica):
         super().__init__(job)
         self._parts = options.accumulate
         ddps: list[DistributedDataParallel] = []
-        """One, but for a workload whose own step calls several modules."""
+        """A single module, or several if a workload's own step calls several."""
         make = self._wrapper(job, options)
 
         def wrap(module: nn.Module) -> nn.Module:
@@ -70,7 +71,7 @@ class DdpReplica(Replica):
         self._reducers = Reducers(ddps, hook, rebuilds=rebuilds)
 
     def _wrapper(self, job: Job, options: DdpOptions) -> Callable[[nn.Module], nn.Module]:
-        """Return what wraps a module of the job in DDP."""
+        """Return a function that wraps a module of the job in DDP."""
         from torch.nn.parallel import DistributedDataParallel
 
         cap, shrink = job.case.bucket_cap_mb, job.case.shrink
@@ -123,7 +124,7 @@ class DdpReplica(Replica):
         return self._own(batch)
 
     def _loss(self, inputs: Any, targets: Any) -> torch.Tensor:
-        """Return the loss of a part of the batch, as it counts in the whole's mean."""
+        """Return the loss of a part of the batch, weighted as in the full batch's mean."""
         with self.job.recorder.span("forward"):
             loss = self.job.loss(self._wrapped(inputs), targets)
             return loss / self._parts if self._parts > 1 else loss

@@ -1,4 +1,4 @@
-"""DDP whose default bucket caps are divided, as gradients are that a case shrinks. Imports torch at once."""
+"""DDP whose default bucket caps are divided like the gradients of a case that shrinks them. Imports torch at once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _FIRST = "_DEFAULT_FIRST_BUCKET_BYTES"
 
 
 def shrunk(by: int) -> type[DistributedDataParallel]:
-    """DDP with its default caps, the first bucket's and the others', divided by a number.
+    """Return a DDP class whose default caps, of the first bucket and the others, are divided by a number.
 
-    With a cap that is given the first bucket has the same, and no argument says otherwise: so both are set right
-    before the buckets are made, and torch's own setting for the first is put back after.
+    With a given cap the first bucket has the same cap, and no argument changes that: so both are set right before the
+    buckets are made, and torch's own setting for the first bucket is restored afterwards.
     """
 
     class Shrunk(DistributedDataParallel):

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Ddp(Strategy[DdpOptions]):
-    """Gradients leave in buckets, all-reduced while backward goes on (Li et al., VLDB 2020).
+    """Gradients leave in buckets, all-reduced while backward continues (Li et al., VLDB 2020).
 
-    What is sent and when are settings: another algorithm, or the same buckets only after backward.
+    Settings change what is sent and when: another algorithm, or the same buckets only after backward.
     """
 
     name = "ddp"
@@ -100,7 +100,7 @@ def accumulate_reason(case: Case) -> str | None:
 
 
 def _powersgd_reason(case: Case) -> str | None:
-    """Return why PowerSGD cannot be had in this case, or None."""
+    """Return why PowerSGD cannot run in this case, or None."""
     if case.dtype == "bfloat16":
         return (
             "PowerSGD orthogonalizes in the gradients' own type, and bfloat16 has too few digits for what it leaves "

@@ -1,1 +1,1 @@
-"""Strategies that train by a framework's own way: Lightning, Accelerate and others, each an extra of its own."""
+"""Strategies that train by a framework's loop: Lightning, Accelerate and others, each with its own extra."""

@@ -1,4 +1,4 @@
-"""A replica whose model a framework has prepared: the DDP inside, if there is one, is found and watched."""
+"""A replica whose model a framework has prepared: finds and watches the DDP inside, if there is one."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ if TYPE_CHECKING:
 
 
 class DdpInsideReplica(Replica):
-    """A model in a framework's hands. Only its instrumented twin has a communication hook, as under bare DDP."""
+    """A model that a framework trains. Only the instrumented replica has a communication hook, as under bare DDP."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         self.bare: nn.Module = getattr(job.model, "without_autocast", job.model)
-        """The model as a framework is to have it: autocast is the framework's to enter."""
+        """The model for the framework, which enters autocast itself."""
         self.autocast = self.bare is not job.model
-        """Whether the framework is to enter autocast: not in the proof's float64."""
+        """True if the framework enters autocast: not in the proof's float64."""
         self.reducers = Reducers([], None)
 
     def watch(self, prepared: nn.Module, *, rebuilds: bool) -> None:
-        """Find the DDP modules in what the framework made of the model; `rebuilds`: DDP orders its buckets anew once.
+        """Find the DDP modules in the model as the framework prepared it; `rebuilds`: DDP changes their buckets'
+        order once.
 
         A framework may have left a single process's model as it is: then there is nothing to watch.
         """
@@ -44,9 +45,9 @@ class DdpInsideReplica(Replica):
         return self.reducers.bucket_bytes()
 
     def ready(self) -> bool:
-        """Return whether DDP's buckets are settled; so they are, after two steps, where there is no DDP."""
+        """Return whether DDP's buckets are final; without DDP, True after two steps."""
         return self.reducers.ready()
 
     def close(self) -> None:
-        """Let go of the DDP inside; to be called once the framework has let go of it."""
+        """Release the DDP inside; call it after the framework has released it."""
         self.reducers.close()

@@ -1,4 +1,4 @@
-"""Importing a framework in a rank: what is there may still be broken, and whoever asked for it is told so."""
+"""Imports of frameworks in ranks: an installed framework may still be broken, and the error says so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def imported(framework: str, module: str) -> ModuleType:
     """Return a module of a framework; `framework` is its name in `FRAMEWORKS`.
 
     Raises:
-        ImportError: it cannot be imported, whatever that raised, with what is installed and what to do.
+        ImportError: the import failed with any exception; the message says what is installed and what to do.
     """
     try:
         return importlib.import_module(module)

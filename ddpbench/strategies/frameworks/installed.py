@@ -1,4 +1,4 @@
-"""Which frameworks there are, what each needs installed, and why one cannot be had here. Imports none of them."""
+"""The known frameworks, what each needs installed, and why one cannot be used here. Imports none of them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class Needed:
     """A package that a framework's strategy imports."""
 
     module: str
-    """What is imported."""
+    """The module that is imported."""
     distributions: tuple[str, ...]
-    """What it may be installed as; the first is what is told of."""
+    """Distributions that provide it; messages name the first."""
     at_least: str
-    """The oldest version whose ways are known."""
+    """The oldest supported version."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Framework:
-    """What is to be known of a framework without importing it."""
+    """A framework, as far as known without importing it."""
 
     display: str
     extra: str
-    """`pip install 'ddpbench[EXTRA]'` brings it."""
+    """`pip install 'ddpbench[EXTRA]'` installs it."""
     needs: tuple[Needed, ...]
 
 
@@ -64,11 +64,11 @@ FRAMEWORKS: dict[str, Framework] = {
     ),
     "tensorflow": Framework(display="TensorFlow", extra="tensorflow", needs=(_TENSORFLOW,)),
 }
-"""By the name of their strategy; TensorFlow's has two."""
+"""Frameworks by the name of their strategy; TensorFlow has two strategies."""
 
 
 def versions(name: str) -> dict[str, str]:
-    """Return the installed versions of what a framework needs, by distribution; without those that are not there."""
+    """Return the installed versions of what a framework needs, by distribution; without those not installed."""
     found = {}
     for needed in FRAMEWORKS[name].needs:
         distribution, version = _installed(needed.distributions)
@@ -78,9 +78,9 @@ def versions(name: str) -> dict[str, str]:
 
 
 def missing(name: str) -> str | None:
-    """Return why a framework cannot be had here, with the line that brings it; None where it can.
+    """Return why a framework cannot be used here, with the command that installs it; None if it can.
 
-    Nothing is imported: a package that is there and fails on import is told of by the ranks.
+    Imports nothing: for a package that is installed but fails on import, the ranks report it.
     """
     framework = FRAMEWORKS[name]
     line = command("pip", "install", f"ddpbench[{framework.extra}]")
@@ -94,7 +94,7 @@ def missing(name: str) -> str | None:
 
 
 def _installed(distributions: Sequence[str]) -> tuple[str, str]:
-    """Return which of these is installed, and its version; the first, and an empty text, where none is."""
+    """Return the distribution that is installed, and its version; the first, and an empty text, if none is."""
     for distribution in distributions:
         try:
             return distribution, importlib.metadata.version(distribution)
@@ -104,7 +104,7 @@ def _installed(distributions: Sequence[str]) -> tuple[str, str]:
 
 
 def _importable(module: str) -> bool:
-    """Return whether the package is there; only the outermost is looked for, since the search imports parents."""
+    """Return whether the package exists; looks only for the outermost, since the search imports parents."""
     return importlib.util.find_spec(module.partition(".")[0]) is not None
 
 

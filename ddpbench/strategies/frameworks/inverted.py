@@ -1,8 +1,8 @@
-"""A training loop that belongs to a framework, taken half a step at a time. Needs the package greenlet.
+"""A training loop that belongs to a framework, run half a step at a time. Needs the package greenlet.
 
-`Trainer.fit` calls us, and a replica is called: `gradients_of` a batch, then `apply`. So the framework's loop runs in a
-greenlet of its own, on the same thread and stack of contexts as everything else; it is left where it asks for the next
-batch and where it has gradients, and gone on with when those are wanted.
+`Trainer.fit` calls the harness's code, but the harness calls a replica: `gradients_of` a batch, then `apply`. So the
+framework's loop runs in a separate greenlet, on the same thread and stack of contexts as everything else; control
+leaves it where it asks for the next batch and where it has gradients, and returns when those are wanted.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class LoopEndedError(RuntimeError):
-    """A framework's loop ended, or asked for something out of turn."""
+    """Raised if a framework's loop ended, or asked for something out of turn."""
 
 
 class Inverted:
     """A framework's loop from the outside: give it a batch, get the loss; let it update."""
 
     def __init__(self, name: str, run: Callable[[Inverted], None]) -> None:
-        """`run` is the framework's loop, whole. It takes its batches from `batches()` and calls `gradients_are_there`.
+        """`run` is the framework's entire loop. It takes its batches from `batches()` and calls `gradients_are_there`.
 
-        Nothing of it is run before the first batch is given.
+        Nothing of it runs before the first batch is given.
         """
         from greenlet import getcurrent, greenlet
 
@@ -35,10 +35,10 @@ class Inverted:
         self._loss: Any = None
         self._ending = False
         self._at = "begin"
-        """What the loop waits for: to begin, a batch, or to update."""
+        """The state in which the loop waits: `begin`, `batch`, `update` or `ended`."""
 
     def gradients_of(self, batch: Any) -> torch.Tensor:
-        """Give the loop a batch; return the loss that it tells once gradients are aggregated."""
+        """Give the loop a batch; return the loss that it reports once gradients are aggregated."""
         if self._at == "begin":
             self._enter("batch")
         self._expect("batch")
@@ -49,12 +49,12 @@ class Inverted:
         return loss
 
     def update(self) -> None:
-        """Let the loop update, and whatever else it does until it asks for the next batch."""
+        """Let the loop update, and continue until it asks for the next batch."""
         self._expect("update")
         self._enter("batch")
 
     def close(self) -> None:
-        """End the loop: its batches end."""
+        """End the loop, by ending its batches."""
         if self._at in ("begin", "ended"):
             self._at = "ended"
             return
@@ -65,7 +65,7 @@ class Inverted:
         self._at = "ended"
 
     def batches(self) -> Iterator[Any]:
-        """Yield what the loop trains on: each batch that is given, until `close`."""
+        """Yield the batches that the loop trains on, each as it is given, until `close`."""
         while not self._ending:
             self._leave("batch")
             if self._ending:
@@ -73,7 +73,7 @@ class Inverted:
             yield self._batch
 
     def gradients_are_there(self, loss: torch.Tensor) -> None:
-        """To be called by the loop when a step's gradients are aggregated, and not used yet."""
+        """Report a step's loss; the loop calls it when gradients are aggregated, and not used yet."""
         self._loss = loss
         if not self._ending:
             self._leave("update")
@@ -83,7 +83,7 @@ class Inverted:
             raise LoopEndedError(f"{self._name}'s loop is at its {self._at}, and not at its {state}")
 
     def _enter(self, wanted: str) -> None:
-        """Go on with the loop until it waits for something, which must be what is wanted."""
+        """Run the loop until it waits for something, which must be what is wanted."""
         self._outside = self._here()
         self._loop.switch()
         if self._loop.dead:

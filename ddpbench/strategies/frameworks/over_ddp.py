@@ -1,4 +1,4 @@
-"""What strategies have in common whose framework wraps the model in DistributedDataParallel. Needs no torch."""
+"""The common part of strategies whose framework wraps the model in DistributedDataParallel. Needs no torch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ddpbench.strategies.frameworks.installed import FRAMEWORKS, missing
 from ddpbench.units import Unit
 
 DEFAULT_CAP_MB = 25
-"""DDP's own bucket size, and Accelerate's."""
+"""Bucket size of DDP and of Accelerate."""
 
 
 class OverDdpOptions(BaseModel, extra="forbid", frozen=True):
-    """What frameworks pass on to DistributedDataParallel, with its defaults, and accumulation."""
+    """Options that frameworks pass on to DistributedDataParallel, with its defaults, and accumulation."""
 
     accumulate: Annotated[int, limits.PARTS, Unit("parts")] = 1
     """Split each batch into this many parts and aggregate only in the last one's backward, as the framework does it."""
@@ -32,13 +32,13 @@ OptionsT = TypeVar("OptionsT", bound=OverDdpOptions)
 
 
 class OverDdp(Strategy[OptionsT]):
-    """A framework's own way to train, in which torch's DistributedDataParallel aggregates."""
+    """A framework's own training, in which torch's DistributedDataParallel aggregates."""
 
     algorithm = "all_reduce"
     schedule = "overlapped"
     uses_buckets = True
     precisions: ClassVar[tuple[str, ...]] = ("full", "bf16")
-    """What the setting `precision` may be: autocast is the framework's, and not the harness's."""
+    """Values that the setting `precision` may have: autocast is the framework's, not the harness's."""
 
     def check(self, case: Case) -> str | None:
         if reason := missing(self.framework):
@@ -67,13 +67,13 @@ class OverDdp(Strategy[OptionsT]):
 
 
 def bucket_cap(case: Case) -> dict[str, float]:
-    """Return DDP's argument for the size of buckets, MiB; none where the case leaves it to DDP."""
+    """Return DDP's argument for the size of buckets, MiB; empty where the case leaves it to DDP."""
     cap = case.bucket_cap_mb
     return {"bucket_cap_mb": cap / case.shrink} if isinstance(cap, int | float) else {}
 
 
 def withheld_cap_reason(case: Case) -> str | None:
-    """Return why Accelerate, which the HF Trainer wraps models by too, cannot set the case's bucket size, or None."""
+    """Return why Accelerate, with which the HF Trainer wraps models too, cannot set the case's bucket size, or None."""
     if case.bucket_cap_mb != DEFAULT_CAP_MB * case.shrink:
         return None
     return (
@@ -83,7 +83,8 @@ def withheld_cap_reason(case: Case) -> str | None:
 
 
 def ddp_arguments(case: Case, options: OverDdpOptions) -> dict[str, float]:
-    """Return what a framework is to pass on to DDP: bucket size, and what was switched from DDP's own default."""
+    """Return the arguments that a framework passes on to DDP: bucket size, and options that differ from DDP's
+    default."""
     switched = options.model_dump(
         include={"gradient_as_bucket_view", "static_graph", "find_unused_parameters"}
     )

@@ -1,4 +1,4 @@
-"""What a framework changes of the process while it is set up, put back: the harness has decided on all of it."""
+"""Process state that a framework changes while it is set up, restored afterwards: the harness sets all of it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 FOREIGN = ("ACCELERATE_", "FSDP_", "DEEPSPEED_", "DS_")
-"""How variables begin by which frameworks' own launchers switch what options of a strategy decide here."""
+"""Prefixes of variables by which frameworks' own launchers change what a strategy's options set here."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
 class ProcessState:
-    """The environment, the number of threads, the random numbers to come and the signals' handlers, as they are."""
+    """The environment, the number of threads, the random states and the signal handlers, as they are now."""
 
     def __init__(self) -> None:
         self._environment = dict(os.environ)
@@ -32,7 +32,7 @@ class ProcessState:
         self._handlers = {number: signal.getsignal(number) for number in _SIGNALS}
 
     def restore(self) -> None:
-        """Put back whatever is different now."""
+        """Restore everything that is different now."""
         for name in os.environ.keys() - self._environment.keys():
             del os.environ[name]
         os.environ.update(
@@ -53,7 +53,7 @@ class ProcessState:
 
 @contextmanager
 def unchanged() -> Iterator[None]:
-    """Put the process's state back at the end of the block, which sees no variables of frameworks' launchers."""
+    """Restore the process's state at the end of the block, in which variables of frameworks' launchers are hidden."""
     state = ProcessState()
     for name in [name for name in os.environ if name.startswith(FOREIGN)]:
         del os.environ[name]

@@ -16,13 +16,13 @@ _MOST_NAMES = 2
 
 
 class LostParts:
-    """Looks on at a sharded model's steps, for what FSDP leaves out of them."""
+    """Watches a sharded model's steps for what FSDP leaves out of them."""
 
     def __init__(self, model: nn.Module, hooked: list[str], *, in_blocks: bool) -> None:
-        """`hooked` are the parameters with hooks when they were sharded."""
+        """`hooked` are the names of the parameters that had hooks when the model was sharded."""
         self._model, self._hooked, self._in_blocks = model, dict.fromkeys(hooked), in_blocks
         self._gathered: dict[str, nn.Parameter] = {}
-        """Parameters that forwards compute with in the place of shards."""
+        """Parameters that forwards compute with in place of shards."""
         self._before: dict[str, torch.Tensor] = {}
         """Their values when their module's forward began."""
         self._written: dict[str, None] = {}
@@ -72,12 +72,13 @@ class LostParts:
                 self._written[name] = None
 
     def _find_hooked(self, _gradient: torch.Tensor) -> None:
-        """Notes, within a backward, shards with hooks, as of a step that makes them each time: FSDP calls none."""
+        """Note, within a backward, shards with hooks, as of a step that adds them each time: FSDP calls none."""
         shards = (each for each in self._model.named_parameters() if isinstance(each[1], DTensor))
         self._hooked |= {name: None for name, each in shards if each._backward_hooks}
 
     def _find_late(self) -> None:
-        """Notes gradients that are still whole: FSDP takes them in a backward, and begins no forward with any."""
+        """Note gradients that are still in full size: FSDP shards them in a backward, and begins no forward with
+        any."""
         self._late |= {name: None for name, each in self._gathered.items() if each.grad is not None}
 
 

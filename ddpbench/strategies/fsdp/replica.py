@@ -1,4 +1,4 @@
-"""A rank's model under fully_shard: how it is cut up, and what its collectives note. Imports torch at once."""
+"""A rank's model under fully_shard: how it is sharded, and how its collectives are noted. Imports torch at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ddpbench.strategies.fsdp.lost import LostParts
 from ddpbench.strategies.local import LocalReplica
 from ddpbench.strategies.own_step import each_part, network_of
 
-# Torch 2.13 renames them and warns of the old names.
+# Torch 2.13 renames them and warns about the old names.
 _all_gather: Callable[..., dist.Work | None] = (
     getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 )
@@ -32,7 +32,7 @@ _reduce_scatter: Callable[..., dist.Work | None] = (
 class FsdpReplica(LocalReplica):
     """A model of which this rank holds a shard.
 
-    The job's model itself is sharded and stays so: a further replica on it takes its shards over, whatever its
+    The job's model itself is sharded and stays so: a further replica on it reuses its shards, regardless of its
     options. Parameters that the loss does not reach have no gradient.
     """
 
@@ -45,11 +45,11 @@ class FsdpReplica(LocalReplica):
                 _shard(job, job.model, options, mesh)
             else:
                 each_part(network_of(job), lambda part: _shard(job, part, options, mesh))
-        super().__init__(job)  # after that: what is optimized are the shards
+        super().__init__(job)  # after sharding, so that the optimizer gets the shards
         self._options = options
         self._comms: list[NotedCollective] = []
-        # On a GPU collectives run on streams of FSDP's own, and when the computing stream waits for them is not seen
-        # from here: to note them would count that waiting as computation.
+        # On a GPU, collectives run on FSDP's own streams, and it is not visible here when the computing stream waits
+        # for them: noting them would count that waiting as computation.
         if job.recorder.active and job.device.type == "cpu":
             for number, module in enumerate(_sharded(job.model)):
                 self._note(number, module)
@@ -93,7 +93,7 @@ class FsdpReplica(LocalReplica):
 
 
 def _mesh(job: Job, replicas: int) -> DeviceMesh:
-    """Return the ranks in a row; those of several replicas in as many rows, each of neighbours."""
+    """Return a mesh of the ranks in a row; for several replicas one row of neighbours per replica."""
     if replicas == 1:
         return init_device_mesh(job.device.type, (job.world_size,))
     return init_device_mesh(
@@ -102,8 +102,8 @@ def _mesh(job: Job, replicas: int) -> DeviceMesh:
 
 
 def _shard(job: Job, model: nn.Module, options: FsdpOptions, mesh: DeviceMesh) -> nn.Module:
-    """Shards a model in place: its blocks, then what remains."""
-    # torch's default, None, reshards blocks and keeps the root: its parameters are wanted again at once.
+    """Shard a model in place: its blocks, then the rest."""
+    # torch's default, None, reshards blocks and keeps the root: its parameters are needed again at once.
     again = None if options.reshard_after_forward else False
     if options.wrap == "blocks":
         for block in blocks(model):
@@ -111,7 +111,9 @@ def _shard(job: Job, model: nn.Module, options: FsdpOptions, mesh: DeviceMesh) -
     elif options.reshard_after_forward:
         again = True
     fully_shard(model, mesh=mesh, reshard_after_forward=again)
-    if job.case.backend == "gloo":  # asked to average float32, it added: pytorch/pytorch issue 162338
+    if (
+        job.case.backend == "gloo"
+    ):  # asked for an average of float32, it returned the sum: pytorch/pytorch issue 162338
         for module in _sharded(model):
             module.set_force_sum_reduction_for_comms(True)
     return model
@@ -120,7 +122,7 @@ def _shard(job: Job, model: nn.Module, options: FsdpOptions, mesh: DeviceMesh) -
 def blocks(model: nn.Module) -> list[nn.Module]:
     """Return the children with parameters of the model's outermost ModuleLists and Sequentials, in their order.
 
-    In the place of a child that is only a list or dict of modules, which nothing calls, are its own children.
+    A child that is only a list or dict of modules, which nothing calls, is replaced by its own children.
     """
     if isinstance(model, nn.ModuleList | nn.Sequential):
         return [block for child in model.children() for block in _called(child)]
@@ -128,14 +130,14 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def _called(module: nn.Module) -> list[nn.Module]:
-    """Return a module that has parameters; of a container without a forward, those of its children that have some."""
+    """Return a module that has parameters; for a container without a forward, those of its children that have some."""
     if isinstance(module, nn.ModuleList | nn.ModuleDict) and type(module).forward is nn.Module.forward:
         return [each for child in module.children() for each in _called(child)]
     return [module] if next(module.parameters(), None) is not None else []
 
 
 def mixes_types(model: nn.Module) -> bool:
-    """Return whether a block, or what is in no block, trains parameters of more than one type."""
+    """Return whether a block, or the part outside all blocks, trains parameters of more than one type."""
     within = {id(each): number for number, block in enumerate(blocks(model)) for each in block.parameters()}
     types: dict[int, set[torch.dtype]] = {}
     for each in model.parameters():
@@ -149,7 +151,7 @@ def _sharded(model: nn.Module) -> list[FSDPModule]:
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a shard's whole tensor, gathered from all ranks.
+    """Return a shard's full tensor, gathered from all ranks.
 
     Raises:
         CannotTrainError: the tensor is not a shard: FSDP's hooks missed the backward that made it.
@@ -165,13 +167,14 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class NotedCollective:
-    """One of FSDP's collectives for one module, in place of its default: the same, and noted with what it holds up."""
+    """FSDP's collective for one module, with the same result as its default; notes the transfer and the time it
+    blocks."""
 
     ended: Mark = None
-    """When the last call did."""
+    """End of the last call."""
 
     def __init__(self, recorder: Recorder, number: int, ranks: int) -> None:
-        """`number` is the module's, the same on all `ranks` that take part, and no other group's."""
+        """`number` is the module's, the same on all `ranks` that take part, and distinct from other groups'."""
         self.recorder: Recorder | None = recorder
         self._number, self._ranks = number, ranks
 
@@ -180,7 +183,7 @@ class NotedCollective:
         return torch.empty(*size, dtype=dtype, device=device)
 
     def noted(self, op: str, whole: torch.Tensor, call: Callable[[], dist.Work | None]) -> dist.Work | None:
-        """Calls a collective that returns when it is done; `whole` is what all ranks have of it together."""
+        """Call a collective that returns when it is done; `whole` is the tensor that all ranks hold together."""
         if self.recorder is None:
             return call()
         start = self.recorder.mark()
@@ -189,7 +192,7 @@ class NotedCollective:
         return work
 
     def note(self, op: str, whole: torch.Tensor, start: Mark) -> None:
-        """Notes a collective that began then and has just ended, and that this rank was held up by it."""
+        """Note a collective that began at `start` and has just ended, and that this rank waited for it."""
         assert self.recorder is not None
         self.ended = end = self.recorder.mark()
         size = whole.numel() * whole.element_size()
@@ -233,7 +236,7 @@ class NotedScatter(NotedCollective):
 
 
 class NotedReduce(NotedCollective):
-    """The all-reduce of a shard's gradients between replicas: FSDP makes it itself, and calls this when it is over.
+    """The all-reduce of a shard's gradients between replicas: FSDP makes it itself, and calls this afterwards.
 
     It begins right after the module's reduce-scatter.
     """

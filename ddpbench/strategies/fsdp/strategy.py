@@ -19,14 +19,14 @@ from ddpbench.strategies.fsdp import FsdpOptions
 from ddpbench.units import series_of
 
 OLDEST = (2, 9)
-"""The first torch whose fully_shard can be told to sum and divide, and lets its collectives be replaced."""
+"""The first torch whose fully_shard can sum instead of average, and lets its collectives be replaced."""
 
 
 class Fsdp(Strategy[FsdpOptions]):
-    """Parameters, gradients and optimizer state are cut up; a block's parameters are whole only while it computes.
+    """Parameters, gradients and optimizer state are sharded; a block's parameters are complete only while it computes.
 
-    With `replicas` the ranks of each replica, neighbours, hold the shards of a whole model: parameters are gathered and
-    gradients scattered within it, and then all-reduced between the ranks that hold the same shard (HSDP).
+    With `replicas` the ranks of each replica, neighbours, hold the shards of a complete model: parameters are gathered
+    and gradients scattered within it, and then all-reduced between the ranks that hold the same shard (HSDP).
 
     Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC'20, stage 3; Zhao
     et al., "PyTorch FSDP: experiences on scaling fully sharded data parallel", VLDB 2023.
@@ -102,7 +102,7 @@ class Fsdp(Strategy[FsdpOptions]):
 
 
 def _torch_version() -> tuple[int, int] | None:
-    """Major and minor, read without importing it; None where there is none to read."""
+    """Return torch's major and minor version, read without importing it; None if there is none to read."""
     try:
         major, minor, *_ = version("torch").split(".")
         return int(major), int(minor)

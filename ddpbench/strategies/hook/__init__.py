@@ -1,4 +1,4 @@
-"""A communication hook of DDP as a strategy: a user's own class averages the full buckets."""
+"""A communication hook of DDP as a strategy: a user's class averages the full buckets."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class HookStrategy(Strategy[OptionsT]):
     """DDP whose buckets a hook averages; its gradients are proved to be those of one process.
 
     `hook` is called as torch calls a hook that is registered with `register_comm_hook`, in every step: in the thread
-    of the backward pass, once a bucket, in the same order on all ranks. Options of DDP's (`static_graph`,
-    `find_unused_parameters`, `gradient_as_bucket_view`, `broadcast_buffers`, `accumulate`) do what they do for `ddp`
-    where the class's options have fields of these names; `HookOptions` has the first two.
+    of the backward pass, once per bucket, in the same order on all ranks. DDP's options (`static_graph`,
+    `find_unused_parameters`, `gradient_as_bucket_view`, `broadcast_buffers`, `accumulate`) do the same as for `ddp`
+    if the class's options have fields of these names; `HookOptions` has the first two.
     """
 
     algorithm = "hook"
@@ -30,24 +30,24 @@ class HookStrategy(Strategy[OptionsT]):
     unit_roundoff: ClassVar[float] = 0.0
     """Relative rounding of gradients by the hook itself: 2^-11 if it sends them in fp16, 0 if it sends them as is.
 
-    At most 1/8, that of fp8 with two bits of mantissa: a proof of coarser gradients would pass wrong ones."""
+    At most 1/8, that of fp8 with two bits of mantissa: a proof of coarser gradients would accept wrong ones."""
 
     @abstractmethod
     def hook(self, state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Begin to average a bucket over all ranks.
 
-        `bucket.buffer()` holds this rank's own gradients, one-dimensional. What is returned will hold their average
-        over ranks, of the same length and type; it may be the buffer itself.
+        `bucket.buffer()` holds this rank's own gradients, one-dimensional. The returned future holds their average over
+        ranks, of the same length and type; its value may be the buffer itself.
         """
 
     def state(self, job: Job, options: OptionsT) -> Any:
-        """Return what `hook` is given as its state, made once in every rank: by default the options."""
+        """Return the state that `hook` is called with, made once in every rank: by default the options."""
         return options
 
     def sent_bytes(self, state: Any, bucket: GradBucket) -> int:
-        """Return how much of a bucket a rank sent, bytes, once `hook` has been called: by default the whole bucket.
+        """Return how much of a bucket a rank sent, bytes, once `hook` has been called: by default the full bucket.
 
-        Of numbers that all ranks gather it is one rank's share. Reports show it as the size of the transfer.
+        If all ranks gather numbers, it is one rank's share. Reports show it as the size of the transfer.
         """
         buffer = bucket.buffer()
         return buffer.numel() * buffer.element_size()
@@ -70,17 +70,17 @@ class HookStrategy(Strategy[OptionsT]):
 class CompensatedHookStrategy(HookStrategy[OptionsT]):
     """A hook that leaves something out of a bucket, keeps it and sends it later: error feedback.
 
-    It promises `delayed`. Its first steps (`exact_steps`) are averaged whole, without the hook: DDP rebuilds its
-    buckets in the second, and what is kept of a bucket belongs to that bucket.
+    It promises `delayed`. Its first steps (`exact_steps`) are averaged in full, without the hook: DDP rebuilds its
+    buckets in the second step, and what is kept of a bucket belongs to that bucket.
     """
 
     exact_steps: ClassVar[int] = 2
 
     @abstractmethod
     def kept(self, state: Any, index: int) -> torch.Tensor:
-        """Return what this rank has kept back of the bucket with that `index()`, as long as its `buffer()`.
+        """Return what this rank has kept of the bucket with that `index()`, with the length of its `buffer()`.
 
-        It is of the rank's own gradient, before any division by the number of ranks. Asked for in proofs alone.
+        It is part of the rank's own gradient, before any division by the number of ranks. Called only in proofs.
         """
 
     def promise(self, options: OptionsT) -> Promise:

@@ -38,7 +38,7 @@ class _Hooks(Protocol):
 
 
 class _CompensatedHooks(_Hooks, Protocol):
-    """`CompensatedHookStrategy`, likewise."""
+    """`CompensatedHookStrategy`, as its replica calls it."""
 
     exact_steps: ClassVar[int]
 
@@ -52,7 +52,7 @@ def _ddp_options(options: Any) -> DdpOptions:
 
 
 class UserHook(BucketHook):
-    """Hands every bucket to a strategy's hook, once the first steps are over that are averaged without it."""
+    """Passes every bucket to a strategy's hook, after the first steps, which are averaged without it."""
 
     def __init__(self, job: Job, strategy: _Hooks, state: Any, exact_steps: int) -> None:
         super().__init__(job)
@@ -61,11 +61,11 @@ class UserHook(BucketHook):
         self.parameters: dict[int, list[torch.Tensor]] = {}
         """Parameters of every bucket that the hook was called with, by the bucket's index."""
         self._looked_at: set[int] = set()
-        """Numbers of buckets whose average was one."""
+        """Numbers of the buckets whose average was checked."""
 
     @property
     def begun(self) -> bool:
-        """Return whether the hook has had a step."""
+        """Return whether the hook has taken part in a step."""
         return self._steps > self._exact_steps
 
     def start_step(self) -> None:
@@ -100,10 +100,10 @@ class UserHook(BucketHook):
         return noted
 
     def _sent_bytes(self, bucket: GradBucket) -> int:
-        """Return how much of a bucket was sent, bytes, as the strategy says.
+        """Return how much of a bucket was sent, bytes, as the strategy reports it.
 
         Raises:
-            TypeError: it says nothing that a size can be.
+            TypeError: its answer is not a possible size.
         """
         answer: Any = self._strategy.sent_bytes(self.state, bucket)
         with suppress(TypeError, ValueError, RuntimeError):  # not a whole number
@@ -116,7 +116,7 @@ class UserHook(BucketHook):
         )
 
     def _checked(self, value: Any, buffer: torch.Tensor) -> torch.Tensor:
-        """Return what a hook's future holds.
+        """Return the value of a hook's future.
 
         Raises:
             TypeError: it is not a tensor like the bucket.
@@ -158,7 +158,7 @@ class HookReplica(DdpReplica):
 
 
 class CompensatedHookReplica(HookReplica, CompensatedReplica):
-    """A model under DDP with a hook that keeps back what it leaves out."""
+    """A model under DDP with a hook that keeps what it leaves out."""
 
     strategy: _CompensatedHooks
 
@@ -167,15 +167,15 @@ class CompensatedHookReplica(HookReplica, CompensatedReplica):
         super().__init__(job, strategy, options)
 
     def ready(self) -> bool:
-        """Return whether buckets are those that they stay, and the hook has them."""
+        """Return whether buckets are final, and the hook takes them."""
         return super().ready() and self._hook.begun
 
     def kept(self) -> dict[str, torch.Tensor]:
-        """Return what this rank has kept back, by the parameters' names.
+        """Return what this rank has kept, by the parameters' names.
 
         Raises:
-            TypeError: of some bucket it is not a tensor.
-            ValueError: it is not as long as that.
+            TypeError: what was kept of a bucket is not a tensor.
+            ValueError: its length differs from the bucket's.
         """
         names: dict[torch.Tensor, str] = {each: name for name, each in self.job.model.named_parameters()}
         found: dict[str, torch.Tensor] = {}

@@ -29,17 +29,17 @@ _ORDERS = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 def dealt(layers: int, stages: int) -> list[range]:
-    """Return the layers of each stage: consecutive, and one more in the first ones where they do not divide."""
+    """Return the layers of each stage: consecutive, with one more in the first stages if they do not divide evenly."""
     size, more = divmod(layers, stages)
     starts = [stage * size + min(stage, more) for stage in range(stages + 1)]
     return [range(*ends) for ends in pairwise(starts)]
 
 
 def sends_are_timed(case: Case) -> bool:
-    """Return whether a message to send has to note itself when it is over.
+    """Return whether a message to send must note itself when it is over.
 
-    In either order torch hands one over as soon as it has asked a stage for it. When it is over the receiver notes,
-    which is not enough between hosts, that share no clock as emulated nodes do.
+    In either order torch sends a message as soon as it has asked a stage for it. The receiver notes its end, which is
+    not enough between hosts that share no clock, such as emulated nodes.
     """
     return case.nodes > 1 and not case.fabric
 
@@ -64,9 +64,9 @@ class OneStageReplica(Replica):
 
 
 class PipelineReplica(PieceReplica):
-    """One stage of several. The first takes the batch's inputs, the last its targets; those between take nothing.
+    """A stage among several. The first takes the batch's inputs, the last its targets; those between take neither.
 
-    Of several pipelines the first ranks are the first, and a stage's gradients are averaged by its DDP.
+    With several pipelines, the first ranks form the first one, and DDP averages each stage's gradients.
     """
 
     def __init__(self, job: Job, options: PipelineOptions) -> None:
@@ -102,9 +102,9 @@ class PipelineReplica(PieceReplica):
     def _averaging(
         self, stage: nn.Module, across: dist.ProcessGroup, number: Callable[[int], int]
     ) -> Reducers:
-        """Return the stage's DDP, over the ranks of the other pipelines that have the same one.
+        """Return the stage's DDP, over the ranks that have the same stage in the other pipelines.
 
-        `number` makes of a bucket's number one that no other stage's has.
+        `number` maps a bucket's number to one that no other stage uses.
         """
         ddp = DistributedDataParallel(stage, process_group=across, **buffers_stay())
         hook = BucketHook(self.job, among=across, number=number) if self.job.recorder.active else None
@@ -146,9 +146,9 @@ class PipelineReplica(PieceReplica):
         return torch.stack([loss.detach() for loss in losses]).mean()
 
     def _rehearse(self, inputs: Any, targets: Any) -> None:
-        """A step that leaves nothing behind: in its first one torch finds out what stages send one another.
+        """Make a step that leaves nothing behind: in its first step torch finds out what stages send one another.
 
-        It does so by computing with whatever lies in memory, which must not stay in BatchNorm's running statistics.
+        For that it computes with uninitialized memory, which must not stay in BatchNorm's running statistics.
         """
         module = self._stage.submod
         kept = [(buffer, buffer.clone()) for buffer in module.buffers()]
@@ -159,8 +159,8 @@ class PipelineReplica(PieceReplica):
             buffer.copy_(value)
         self.optimizer.zero_grad(set_to_none=True)
         if self._reducers is not None:
-            # Not before: the forward in which torch finds out what is sent would have DDP expect a backward, and it
-            # would take the first microbatch's for that one. From here torch lets it average in the last one alone.
+            # Not before: in the forward in which torch finds out what is sent, DDP would expect a backward, and would
+            # take the first microbatch's for it. From here on torch lets it average only in the last backward.
             (self._stage.submod,) = self._reducers.ddps
         self._rehearsed = True
 
@@ -175,7 +175,7 @@ class PipelineReplica(PieceReplica):
 
 
 def _group(rows: list[list[int]]) -> dist.ProcessGroup:
-    """Return the group of this rank's row; all ranks make those of all rows together."""
+    """Return the group of this rank's row; all ranks make the groups of all rows together."""
     own, _ = dist.new_subgroups_by_enumeration(rows, timeout=NEVER)  # type: ignore[no-untyped-call]
     found: dist.ProcessGroup = own
     return found
@@ -184,14 +184,14 @@ def _group(rows: list[list[int]]) -> dist.ProcessGroup:
 class NotedStage(PipelineStage):
     """A stage that notes what it computes of each microbatch, and what it sends to its neighbours.
 
-    What lies between two computations is `synchronize`: waiting for a neighbour, or for the other pipelines, and
+    The time between two computations is `synchronize`: waiting for a neighbour, or for the other pipelines, and
     torch's own work.
 
-    Within a step only moments are kept, by one Python function a computation or message to send: every stage waits for
-    what a stage does between two computations, and there each function takes microseconds, since the computation had
-    the caches. All is noted later. A message to receive notes nothing: torch asks for it right after what it did last,
-    and its part is over when the computation starts that waited for it. (GPipe asks for its first gradient only once
-    its activations are sent; before that no neighbour has made one.)
+    Within a step only times are kept, by one Python function per computation or message to send: every stage waits
+    for what a stage does between two computations, and each function call there takes microseconds, since the
+    computation has displaced the caches. All is noted later. A message to receive notes nothing: torch asks for it
+    right after its previous operation, and it is over when the computation that waited for it starts. (GPipe asks for
+    its first gradient only once its activations are sent; before that no neighbour has made one.)
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -199,24 +199,23 @@ class NotedStage(PipelineStage):
         self._recorder: Recorder = NullRecorder()
         self._mark = self._recorder.mark
         self._noted: list[tuple[str, tuple[int, int] | None, Mark, Mark]] = []
-        """What the step has done so far, in order: the names of computations, of which direction and microbatch, when
-        they began and ended; and `_SENDS` of messages, when torch was about to hand them over, of none that notes
-        itself."""
+        """The step so far, in order: for each computation its name, direction and microbatch, start and end; and
+        `_SENDS` for the messages that do not note themselves, with the time right before torch sent them."""
         self._sent: dict[int, list[int]] = {}
-        """Of the messages that each microbatch has to send in a direction, bytes."""
+        """Bytes of the messages that each microbatch sends in a direction."""
         self._received: dict[int, list[int]] | None = None
-        """Likewise, to receive; None while torch has not found out."""
-        self._notes_messages = self.device.type != "cuda"  # a GPU has them on streams of their own
+        """Bytes of the messages received likewise; None until torch has found out."""
+        self._notes_messages = self.device.type != "cuda"  # a GPU has them on separate streams
         self._begun: Mark = None
         self._pipeline, self._pipelines = 0, 1
         self._reducers: Reducers | None = None
 
     def among(self, pipeline: int, pipelines: int, reducers: Reducers | None) -> None:
-        """Which of so many pipelines its own is, and what averages its gradients over them."""
+        """Set which of the pipelines this stage belongs to, and what averages its gradients over them."""
         self._pipeline, self._pipelines, self._reducers = pipeline, pipelines, reducers
 
     def begin(self, recorder: Recorder) -> None:
-        """From here on a step is noted, which is not the first: in that one torch finds out what is received."""
+        """Note the step from here on. It is not the first step: in that one torch finds out what is received."""
         if self._received is None:
             asked = (self.get_fwd_recv_ops, self.get_bwd_recv_ops) if self._notes_messages else ()
             self._received = {direction: sizes_of(ops_of(0)) for direction, ops_of in enumerate(asked)}
@@ -225,7 +224,7 @@ class NotedStage(PipelineStage):
         self._begun = self._mark()
 
     def end(self) -> None:
-        """Ends the step that was begun last."""
+        """End the step that was begun last."""
         ended, recorder = self._mark(), self._recorder
         recorder.add_later(partial(self._note, recorder, self._noted, self._begun, ended))
         self._recorder, self._noted = NullRecorder(), []
@@ -238,10 +237,10 @@ class NotedStage(PipelineStage):
         ended: Mark,
     ) -> None:
         assert self._received is not None
-        free = since  # for the next message
+        free = since  # start of the next message
         for name, piece, start, end in noted:
             if name == _SENDS:
-                if piece is not None:  # when it is over its receiver knows
+                if piece is not None:  # its receiver knows the end
                     self._add(recorder, piece, self._sent[piece[0]], start, start, sends=True)
                 free = start
                 continue
@@ -274,7 +273,7 @@ class NotedStage(PipelineStage):
             )
 
     def _bucket(self, piece: tuple[int, int], *, sends: bool) -> int:
-        """Return a number that no other message of a step has, alike on both sides."""
+        """Return a number that no other message of a step has, the same on both sides."""
         assert self.chunks is not None
         backward, microbatch = piece
         boundary = self.stage_index - (sends if backward else not sends)
@@ -282,11 +281,11 @@ class NotedStage(PipelineStage):
         return bucket * self._pipelines + self._pipeline
 
     def starts(self) -> Mark:
-        """Own computation starts, at the moment that is returned."""
+        """Return the time at which the stage's own computation starts."""
         return self._mark()
 
     def ends(self, name: str, start: Mark) -> None:
-        """Own computation of this name ends, which started then and waited for no message."""
+        """Note the end of own computation, which started at `start` and waited for no message."""
         self._noted.append((name, None, start, self._mark()))
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
@@ -302,7 +301,7 @@ class NotedStage(PipelineStage):
         found = PipelineStage.backward_one_chunk(self, bwd_chunk_id, *args, **kwargs)
         end = self._mark()
         if reducers is not None and (sent := reducers.last_sent()) is not before:
-            end = sent  # the last bucket leaves when the last gradient is there
+            end = sent  # the last bucket leaves when the last gradient is ready
         self._noted.append(("backward", (1, bwd_chunk_id), start, end))
         return found
 
@@ -334,12 +333,12 @@ _SENDS = "sends"
 
 
 def sizes_of(ops: Sequence[dist.P2POp]) -> list[int]:
-    """Return the sizes of a microbatch's messages, bytes. All others' are the same: microbatches are equal parts."""
+    """Return the sizes of a microbatch's messages, bytes. Those of all microbatches are equal: they are equal parts."""
     return [op.tensor.nbytes for op in ops]
 
 
 class TimedSends(NotedStage):
-    """A stage whose messages to send note when they are handed over, and are over as far as that is seen."""
+    """A stage whose messages to send note when they start, and when they end as far as that is visible."""
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         return self._timed(PipelineStage.get_fwd_send_ops(self, fwd_chunk_id), (0, fwd_chunk_id))

@@ -1,4 +1,4 @@
-"""The `pipeline` strategy: the model's layers in a row of stages, one a rank, by torch.distributed.pipelining."""
+"""The `pipeline` strategy: the model's layers in a row of stages, one per rank, by torch.distributed.pipelining."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ddpbench.strategies.pipeline import PipelineOptions
 
 
 class Pipeline(Strategy[PipelineOptions]):
-    """Model parallelism in a row: a rank has some layers, and sends activations on and their gradients back.
+    """Model parallelism in a row: each rank has some layers, sends activations on and receives their gradients.
 
-    Within a pipeline gradients are not exchanged: every parameter has one rank. Layers are dealt out by their number,
-    the first stages having one more where they do not divide. A stage computes nothing while the pipeline fills and
+    Within a pipeline gradients are not exchanged: every parameter is on one rank. Layers are divided by number, and
+    the first stages have one more if they do not divide evenly. A stage computes nothing while the pipeline fills and
     drains: in either order for a share (p-1)/(m+p-1) of a step with p equal stages and m microbatches
     (`ddpbench.formulas.bubble_share`). One rank has all layers, and only cuts its batch up.
 
-    With `replicas` there are as many pipelines, each of neighbouring ranks. A stage is a DistributedDataParallel of
-    the ranks that have the same one: its buckets, of DDP's default sizes, leave in the last microbatch's backward.
+    With `replicas` there are that many pipelines, each of neighbouring ranks. A stage is a DistributedDataParallel over
+    the ranks that have the same stage: its buckets, of DDP's default sizes, leave in the last microbatch's backward.
     """
 
     name = "pipeline"

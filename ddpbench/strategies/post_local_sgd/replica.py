@@ -120,7 +120,7 @@ class PostLocalSgdReplica(PeriodicReplica):
         sends = not apart or self._subgroup is not None
         self._buckets = max(self._buckets, number + 1)
         ranks = None
-        if apart and self._subgroup is not None:  # each node's transfers have numbers of their own
+        if apart and self._subgroup is not None:  # each node's transfers have distinct numbers
             ranks = self.job.case.ranks_per_node
             number = number * self._groups + self.job.rank // ranks
         start = recorder.mark()
@@ -141,9 +141,9 @@ class PostLocalSgdReplica(PeriodicReplica):
 
 
 def _check_contiguous(model: torch.nn.Module) -> None:
-    """Refuse a model whose weights the averager would lay out otherwise than DDP's buckets have them.
+    """Refuse a model whose weights the averager would lay out differently from DDP's buckets.
 
-    DDP reads a bucket by each weight's strides of the moment, and would give its gradient in another order.
+    DDP reads a bucket by each weight's current strides, and would assign its gradient in another order.
 
     Raises:
         CannotTrainError: a weight that is trained is not contiguous.

@@ -8,10 +8,10 @@ from ddpbench.strategies.post_local_sgd import PostLocalSgdOptions
 
 
 class PostLocalSgd(Strategy[PostLocalSgdOptions]):
-    """Post-local SGD (Lin, Stich, Patel, Jaggi, ICLR 2020), as torch has it: communication of 1/period.
+    """Post-local SGD (Lin, Stich, Patel, Jaggi, ICLR 2020), as torch has it: communicates 1/period as often.
 
-    Buffers such as BatchNorm's statistics stay each rank's own: to send them out in every step would undo what it
-    is for.
+    Buffers such as BatchNorm's statistics stay separate on each rank: sending them in every step would cancel the
+    saving.
     """
 
     name = "post_local_sgd"

@@ -20,7 +20,7 @@ from ddpbench.strategies.zero1 import Zero1Options
 
 
 class Zero1Replica(DdpReplica):
-    """A model under DDP that is whole on every rank, of whose optimizer this rank has a share."""
+    """A model under DDP that is complete on every rank; this rank has a share of its optimizer."""
 
     def __init__(self, job: Job, options: Zero1Options) -> None:
         of_ddp = options.model_dump(include=set(DdpOptions.model_fields))
@@ -45,15 +45,15 @@ class Zero1Replica(DdpReplica):
 
 
 def _updated(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the parameters to share out. Frozen ones of another type, which torch would refuse, are left out."""
+    """Return the parameters to share out, without frozen ones of another type, which torch would refuse."""
     if len({each.dtype for each in parameters}) == 1:
         return list(parameters)
     return [each for each in parameters if each.requires_grad] or list(parameters)
 
 
 def _cut_down(optimizer: torch.optim.Optimizer) -> Callable[..., torch.optim.Optimizer]:
-    """What ZeroRedundancyOptimizer takes for a class: called with this rank's groups it gives the optimizer, whose
-    own they are from then on. So optimizers of any class and any number of groups keep their settings."""
+    """Return a function that ZeroRedundancyOptimizer takes for a class: called with this rank's groups, it returns the
+    given optimizer with these groups. So optimizers of any class and any number of groups keep their settings."""
 
     def made(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         optimizer.param_groups = groups
@@ -67,7 +67,7 @@ def _cut_down(optimizer: torch.optim.Optimizer) -> Callable[..., torch.optim.Opt
 
 @contextmanager
 def _stepped_within(outer: torch.optim.Optimizer) -> Iterator[list[torch.optim.Optimizer]]:
-    """Give a list of the other optimizers that have stepped by the end."""
+    """Yield a list that holds the other optimizers that have stepped, by the end of the block."""
     found: list[torch.optim.Optimizer] = []
 
     def note(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -86,7 +86,7 @@ def _held(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 class SharedOutOptimizer(ZeroRedundancyOptimizer):
-    """torch's own, whose broadcasts are noted, by the rank that sends, as a `synchronize` span within the update."""
+    """torch's ZeroRedundancyOptimizer, with each rank's broadcast noted as a `synchronize` span within the update."""
 
     def __init__(self, groups: Any, *, recorder: Recorder | None, **settings: Any) -> None:
         self._recorder = recorder
@@ -98,9 +98,9 @@ class SharedOutOptimizer(ZeroRedundancyOptimizer):
         self._remember()
 
     def _take_over(self, *_: Any) -> None:
-        """Takes over settings that a scheduler has changed in the workload's own optimizer, which it was made for.
+        """Take over settings that a scheduler has changed in the workload's own optimizer.
 
-        torch's step copies this one's settings to it, and would undo them.
+        torch's step copies this optimizer's settings to it, and would undo the changes.
         """
         inner: Any = getattr(self, "optim")  # noqa: B009
         for outer, own, known in zip(self.param_groups, inner.param_groups, self._known, strict=False):
@@ -114,7 +114,7 @@ class SharedOutOptimizer(ZeroRedundancyOptimizer):
     def _local_step(
         self, gradients: Any = None, closure: Callable[[], float] | None = None, **settings: Any
     ) -> float | None:
-        """Make this rank's part of an update; of the first, look whether it was no more than this part.
+        """Make this rank's part of an update; in the first, check that only this part was updated.
 
         Raises:
             CannotTrainError: the optimizer steps others within, with parameters that other ranks update.
@@ -131,7 +131,7 @@ class SharedOutOptimizer(ZeroRedundancyOptimizer):
         except (MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            # A closure may have raised it, and the CPU's allocator puts a lack of memory so.
+            # A closure may have raised it, and the CPU's allocator reports a lack of memory this way.
             if closure is not None or "allocate memory" in str(error):
                 raise
             who = type(zero.optim).__name__

@@ -8,10 +8,10 @@ from ddpbench.strategies.zero1 import Zero1Options
 
 
 class Zero1(Strategy[Zero1Options]):
-    """Every rank updates its share of the parameters and sends them to all; it alone has the state for it.
+    """Every rank updates its share of the parameters and sends them to all; only it has the optimizer state for them.
 
     Stage 1 of Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC'20, cut
-    between parameters and not within them: the largest is one rank's.
+    between parameters and not within them: one rank has all of the largest.
     """
 
     name = "zero1"

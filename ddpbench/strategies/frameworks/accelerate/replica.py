@@ -1,4 +1,4 @@
-"""A rank's replica in the hands of an `Accelerator`."""
+"""A rank's replica prepared by an `Accelerator`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ddpbench.strategies.frameworks.process_state import unchanged
 from ddpbench.strategies.trees import chunk
 
 _LEFT_ON_A_MODEL = ("forward", "_original_forward", "_is_accelerate_prepared")
-"""Accelerate puts autocast into the model's forward, and a mark on what has been prepared once. Its `unwrap_model` also
-looks for DeepSpeed's module, and imports all of DeepSpeed for that where it is installed."""
+"""Accelerate puts autocast into the model's forward, and marks what has been prepared. Its `unwrap_model` also looks
+for DeepSpeed's module, and imports all of DeepSpeed for that where it is installed."""
 
 
 class AccelerateReplica(DdpInsideReplica):
-    """The loop of Accelerate's documentation, cut where gradients are there and not used yet."""
+    """The loop of Accelerate's documentation, cut where gradients are ready and not used yet."""
 
     def __init__(self, job: Job, options: OverDdpOptions) -> None:
         super().__init__(job)
@@ -33,10 +33,10 @@ class AccelerateReplica(DdpInsideReplica):
         self.watch(self._prepared, rebuilds=options.static_graph or not options.find_unused_parameters)
 
     def _make_accelerator(self, options: OverDdpOptions) -> Any:
-        """Return one that finds itself in the process group that is there.
+        """Return an Accelerator that uses the existing process group.
 
         It reads its place from the environment, as `accelerate launch` sets it, and its state belongs to the process:
-        the one before may have been of another precision.
+        the previous one may have had another precision.
         """
         job = self.job
         accelerate, state = imported("accelerate", "accelerate"), imported("accelerate", "accelerate.state")
@@ -47,7 +47,7 @@ class AccelerateReplica(DdpInsideReplica):
         }
         os.environ.setdefault(
             "MASTER_ADDR", "localhost"
-        )  # of several nodes it wants one, and does not use it
+        )  # with several nodes it requires one, and does not use it
         state.AcceleratorState._reset_state(reset_partial_state=True)
         state.GradientState._reset_state()
         handler = accelerate.DistributedDataParallelKwargs(**ddp_arguments(job.case, options))
@@ -68,7 +68,7 @@ class AccelerateReplica(DdpInsideReplica):
                 with recorder.span("backward"):
                     accelerator.backward(loss)
                 losses.append(loss.detach())
-                self.apply()  # stands in the loop, and is left out by Accelerate until the last part
+                self.apply()  # part of the loop; Accelerate skips it until the last part
         if not before:
             return self._last(last)
         with accelerator.accumulate(self._prepared):

@@ -1,4 +1,4 @@
-"""The `accelerate` strategy: a training loop of one's own, in the hands of Hugging Face Accelerate."""
+"""The `accelerate` strategy: a user's training loop with Hugging Face Accelerate."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from ddpbench.strategies.frameworks.over_ddp import OverDdp, OverDdpOptions, wit
 
 
 class AccelerateOptions(OverDdpOptions, extra="forbid", frozen=True):
-    """What users of Accelerate switch, with its defaults."""
+    """Options that users of Accelerate set, with its defaults."""
 
 
 class Accelerate(OverDdp[AccelerateOptions]):
     """`accelerator.prepare(model, optimizer)`, `accelerator.backward(loss)`, `accelerator.accumulate(model)`.
 
-    The loop is the harness's. Left out is `prepare(dataloader)`: batches come from the harness's sampler, so that every
-    strategy trains on the same samples in the same order. Accelerate's trackers and checkpoints are not asked for, and
-    it does none of its own accord. With one process its `accumulate` lets DDP aggregate in every part. The setting
-    `precision = "bf16"` is its `mixed_precision`.
+    The loop is the harness's. `prepare(dataloader)` is left out: batches come from the harness's sampler, so that every
+    strategy trains on the same samples in the same order. Accelerate's trackers and checkpoints are off, as by default.
+    With one process its `accumulate` lets DDP aggregate in every part. The setting `precision = "bf16"` is its
+    `mixed_precision`.
     """
 
     name = "accelerate"

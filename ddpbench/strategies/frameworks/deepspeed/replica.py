@@ -1,4 +1,4 @@
-"""A rank's replica within DeepSpeed's engine, and what its collectives note. Imports torch at once, DeepSpeed not."""
+"""A rank's replica within DeepSpeed's engine, whose collectives are noted. Imports torch at once, DeepSpeed not."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ddpbench.strategies.frameworks.process_state import unchanged
 from ddpbench.strategies.trees import chunk
 
 COMPILED_OPS = {"deepspeed_shm_comm": False}
-"""What of DeepSpeed's operations this machine could compile, as far as its engine asks: nothing shall be."""
+"""Answers to the engine's question which operations this machine can compile: none."""
 
 
 def settings_of(job: Job, options: DeepSpeedOptions) -> dict[str, Any]:
-    """Return DeepSpeed's configuration: what options and case ask for, and what it does besides switched off."""
+    """Return DeepSpeed's configuration: what options and case ask for, with everything else off."""
     zero: dict[str, Any] = {"stage": options.zero_stage}
     if options.zero_stage:
         zero |= {
@@ -32,7 +32,7 @@ def settings_of(job: Job, options: DeepSpeedOptions) -> dict[str, Any]:
         "train_micro_batch_size_per_gpu": max(1, job.case.local_batch // options.accumulate),
         "gradient_accumulation_steps": options.accumulate,
         "zero_optimization": zero,
-        "zero_allow_untested_optimizer": True,  # the workload's, whatever it is
+        "zero_allow_untested_optimizer": True,  # the workload's, of any class
         "gradient_clipping": 0.0,
         "steps_per_print": sys.maxsize,
         "timers": {"throughput": {"enabled": False}},
@@ -46,7 +46,7 @@ class DeepSpeedReplica(Replica):
         super().__init__(job)
         self._parts, self._shares = options.accumulate, options.zero_stage > 0
         self._left = {parameter: set(vars(parameter)) for parameter in job.model.parameters()}
-        """What parameters had of attributes before DeepSpeed gave them its own."""
+        """Attributes that parameters had before DeepSpeed added its own."""
         with unchanged():
             self._engine = _initialized(job, self.optimizer, settings_of(job, options))
         self._noted: NotedCollectives | None = None
@@ -72,7 +72,7 @@ class DeepSpeedReplica(Replica):
         self._engine.step()
 
     def own_gradients(self) -> dict[str, torch.Tensor]:
-        """Return the aggregated gradients whole; under stages 1 and 2 all ranks call it together."""
+        """Return the aggregated gradients in full; under stages 1 and 2 all ranks call it together."""
         if not self._shares:
             return super().own_gradients()
         return {name: each.get_full_hp_grad() for name, each in self._trained()}
@@ -81,11 +81,11 @@ class DeepSpeedReplica(Replica):
         return list(self.own_gradients().values())
 
     def unused(self) -> set[str]:
-        """Return none: a gradient that is missing is a gradient of zero to DeepSpeed."""
+        """Return an empty set: to DeepSpeed a missing gradient is a gradient of zeros."""
         return set()
 
     def held_bytes(self) -> tuple[int, int, int]:
-        """Return parameters, gradients, and state with this rank's share of the weights that are updated."""
+        """Return bytes of parameters, gradients, and state, with this rank's share of the weights that are updated."""
         parameters = local_bytes(self.job.model.parameters())
         state = state_bytes(self.optimizer)
         gradients = [each.grad for _, each in self._trained() if each.grad is not None]
@@ -123,8 +123,8 @@ class DeepSpeedReplica(Replica):
 
 
 def _initialized(job: Job, optimizer: torch.optim.Optimizer, settings: dict[str, Any]) -> Any:
-    """Return an engine around a job's model, made in silence and without a compiler."""
-    os.environ["DS_ACCELERATOR"] = job.device.type  # or it looks for one, and tells of it
+    """Return an engine around a job's model, made without output and without a compiler."""
+    os.environ["DS_ACCELERATOR"] = job.device.type  # otherwise it looks for one, and prints a message
     import logging
 
     import deepspeed
@@ -143,10 +143,10 @@ def _initialized(job: Job, optimizer: torch.optim.Optimizer, settings: dict[str,
 
 
 class NotedCollectives:
-    """DeepSpeed's collectives, each noted as a transfer that blocks the rank; until it is closed."""
+    """DeepSpeed's collectives, each noted as a transfer that blocks the rank, until `close`."""
 
     def __init__(self, recorder: Recorder, backend: Any) -> None:
-        """`backend` is DeepSpeed's way to torch's, the one of this process."""
+        """`backend` is this process's DeepSpeed backend, which calls torch."""
         self._recorder, self._backend = recorder, backend
         self._number = 0
         for name, (op, whole) in _COLLECTIVES.items():
@@ -157,7 +157,7 @@ class NotedCollectives:
         self._number = 0
 
     def close(self) -> None:
-        """Give DeepSpeed back its own."""
+        """Restore DeepSpeed's own collectives."""
         for name in _COLLECTIVES:
             vars(self._backend).pop(name, None)
 
@@ -185,4 +185,5 @@ _COLLECTIVES = {
     "broadcast": ("broadcast", "tensor"),
     "all_gather_into_tensor": ("all_gather", "output_tensor"),
 }
-"""What stages 0 to 2 call, by DeepSpeed's name: an operation's name, and the tensor that holds it whole."""
+"""The collectives of stages 0 to 2, by DeepSpeed's name: the operation's name, and the argument with the full
+tensor."""

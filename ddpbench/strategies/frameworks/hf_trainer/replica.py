@@ -1,4 +1,4 @@
-"""A rank's replica that transformers' Trainer trains, half a step at a time. Imports torch, but no framework."""
+"""A rank's replica trained by transformers' Trainer, half a step at a time. Imports torch, but no framework."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from ddpbench.measure.clock import Mark
 
 STEPS = 10**9
-"""More than any job makes: the Trainer's loop ends when its batches do."""
+"""More steps than any job makes: the Trainer's loop ends when its batches do."""
 
 
 class UnchangedRates(LRScheduler):
-    """The Trainer steps a schedule after every update: this one leaves the rates as the optimizer has them."""
+    """A schedule that keeps the optimizer's learning rates: the Trainer steps a schedule after every update."""
 
     def get_lr(self) -> list[float | torch.Tensor]:
         return [group["lr"] for group in self.optimizer.param_groups]
 
 
 def arguments_of(job: Job, options: HfTrainerOptions, *, autocast: bool = False) -> dict[str, Any]:
-    """Return what is given to `TrainingArguments`: what options and case ask for, and all else switched off.
+    """Return the arguments of `TrainingArguments`: what options and case ask for, with everything else off.
 
     `autocast`: the Trainer is to run the model's forward under autocast to bf16.
     """
@@ -64,16 +64,16 @@ def arguments_of(job: Job, options: HfTrainerOptions, *, autocast: bool = False)
 
 
 def scheduler_of(optimizer: torch.optim.Optimizer) -> Any:
-    """Return the schedule that is given to the Trainer, which makes a linear one where it gets none."""
+    """Return a schedule for the Trainer, which makes a linear one if it is given none."""
     return UnchangedRates(optimizer)
 
 
 class _ClosedError(Exception):
-    """The replica is closed: nothing is left to train on."""
+    """Raised once the replica is closed, when there is nothing left to train on."""
 
 
 class HfTrainerReplica(DdpInsideReplica):
-    """A model that the Trainer trains. It wraps it when the first batch is there, and not before."""
+    """A model that the Trainer trains. The Trainer wraps it once the first batch arrives, not before."""
 
     notes_update = True
 
@@ -109,7 +109,7 @@ class HfTrainerReplica(DdpInsideReplica):
         logging.set_verbosity_error()
 
         class Arguments(TrainingArguments):  # type: ignore[misc]
-            # Or a folder is made for what is saved.
+            # Otherwise a folder is made for saved files.
             should_save = property(lambda _: False)
 
         class Mine(Trainer):  # type: ignore[misc]
@@ -154,10 +154,10 @@ class HfTrainerReplica(DdpInsideReplica):
             parts = self._options.accumulate
             for inputs, targets in chunk(batch, parts) if parts > 1 else [batch]:
                 yield {"inputs": inputs, "targets": targets}
-        raise _ClosedError  # or the Trainer would go on asking, up to its number of steps
+        raise _ClosedError  # otherwise the Trainer asks again, up to its number of steps
 
     def _watch(self) -> None:
-        """Look for the DDP that the Trainer has made, and have its own backward watched."""
+        """Find the DDP that the Trainer has made, and watch its backward."""
         job, accelerator = self.job, self._trainer.accelerator
         self.watch(self._trainer.model_wrapped, rebuilds=not self._options.find_unused_parameters)
         backward = accelerator.backward
@@ -172,13 +172,13 @@ class HfTrainerReplica(DdpInsideReplica):
         accelerator.backward = watched
 
     def _mean_loss(self) -> torch.Tensor:
-        """Return the loss of the whole batch from those of its parts; forgets them."""
+        """Return the loss of the full batch from those of its parts, and forget them."""
         losses, self._losses = self._losses, []
         return losses[0] if len(losses) == 1 else sum(losses[1:], losses[0]) / len(losses)
 
 
 def _forget(model: torch.nn.Module) -> None:
-    """Take away what accelerate has left on a model and in this process, so that it may be prepared again."""
+    """Remove what accelerate has left on a model and in this process, so that the model can be prepared again."""
     from accelerate.state import AcceleratorState, GradientState
 
     if "_original_forward" in model.__dict__:  # it had put autocast around it

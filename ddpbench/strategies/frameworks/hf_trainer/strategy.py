@@ -10,13 +10,12 @@ from ddpbench.strategies.frameworks.over_ddp import withheld_cap_reason
 
 
 class HfTrainer(Strategy[HfTrainerOptions]):
-    """A subclass of `transformers.Trainer` with a loss of its own, trained by `train()`.
+    """A subclass of `transformers.Trainer` with its own loss, trained by `train()`.
 
     Logging, saving, evaluation, reports to trackers, progress bars, clipping, the filter of NaN losses and schedules
-    are off; batches are the harness's, as they are, in place of the Trainer's DataLoader and sampler; its seeding is
-    undone. What remains is the Trainer's step: callbacks, accelerate's wrappers of model and optimizer, and what
-    cannot be switched off, such as the norm of all gradients in every step (transformers 5). The setting
-    `precision = "bf16"` is its `bf16=True`.
+    are off; the harness's batches replace the Trainer's DataLoader and sampler; its seeding is undone. What remains is
+    the Trainer's step: callbacks, accelerate's wrappers of model and optimizer, and what cannot be turned off, such as
+    the norm of all gradients in every step (transformers 5). The setting `precision = "bf16"` is its `bf16=True`.
     """
 
     name = "hf_trainer"

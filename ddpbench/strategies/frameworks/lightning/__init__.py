@@ -8,7 +8,7 @@ from ddpbench.strategies.frameworks.over_ddp import OverDdpOptions
 
 
 class LightningOptions(OverDdpOptions, extra="forbid", frozen=True):
-    """Choices of Lightning's users, with its defaults."""
+    """Options that Lightning's users choose, with its defaults."""
 
     api: Literal["trainer", "fabric"] = "trainer"
     """Train by `Trainer.fit`, whose loop is Lightning's, or by a hand-written loop with `Fabric`."""

@@ -1,4 +1,4 @@
-"""What Lightning is told of the ranks, by Trainer and Fabric alike: they are there, and so is their process group."""
+"""The arguments that describe the ranks to Lightning's Trainer and Fabric: ranks and process group already exist."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ddpbench.strategies.frameworks.imports import imported
 def environment_of(job: Job) -> Any:
     """Return Lightning's view of a cluster whose processes were started by others.
 
-    Each rank is said to be a node with one device, its own: so Lightning puts no ranks in an order and gives out no
-    devices. Its own environments would look for an address to meet at, and one deletes WORLD_SIZE at its end.
+    Each rank is described as a node with one device, so Lightning neither orders ranks nor assigns devices. Lightning's
+    own environments would look for a rendezvous address, and one deletes WORLD_SIZE at its end.
     """
     environments: Any = imported("lightning", "lightning.fabric.plugins.environments")
 
@@ -50,7 +50,7 @@ def environment_of(job: Job) -> Any:
 def arguments_of(job: Job, strategy: Any, *, autocast: bool) -> dict[str, Any]:
     """Return the arguments that Trainer and Fabric share; `strategy` is a DDPStrategy of one of them.
 
-    Lightning tells of devices, modes and tips as it begins: it is asked for warnings only.
+    Lightning prints devices, modes and tips as it begins, so only its warnings are left on.
     """
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)

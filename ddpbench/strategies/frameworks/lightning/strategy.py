@@ -16,8 +16,8 @@ class Lightning(OverDdp[LightningOptions]):
     harness's. No gradients are clipped and no learning rate is scheduled unless the workload does. The setting
     `precision = "bf16"` is Lightning's `"bf16-mixed"`.
 
-    The Trainer's loop is run half a step at a time (`frameworks/inverted.py`). Its forward is `training_step`, with the
-    loss; what it does between those parts, such as hooks and fetching, belongs to none of them.
+    The Trainer's loop is run half a step at a time (`frameworks/inverted.py`). The forward span is `training_step`,
+    including the loss; the Trainer's work between its parts, such as hooks and fetching, counts to no span.
     """
 
     name = "lightning"

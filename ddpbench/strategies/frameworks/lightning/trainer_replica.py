@@ -1,4 +1,4 @@
-"""A rank's replica in the hands of Lightning's Trainer, whose loop is run a half of a step at a time."""
+"""A rank's replica trained by Lightning's Trainer, whose loop is run half a step at a time."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 NEVER_REACHED = 1 << 40
 WORD_BYTES = 8
-"""Of the number in which rank 0 says whether to stop."""
+"""Bytes of the number by which rank 0 says whether to stop."""
 
 
 class TrainerReplica(DdpInsideReplica):
-    """`Trainer.fit`, left where it asks for a batch and where gradients are there and not used yet."""
+    """`Trainer.fit`, left where it asks for a batch and where gradients are ready and not used yet."""
 
     notes_update = True
 
@@ -34,8 +34,8 @@ class TrainerReplica(DdpInsideReplica):
         self._parts = options.accumulate
         self._rebuilds = options.static_graph or not options.find_unused_parameters
         self._loop = Inverted("Lightning's Trainer", self._fit)
-        # The Trainer makes forward and backward within the optimizer's step: what a workload wants done before an
-        # update, as clipping, would come too early. It is done where Lightning has a hook for it.
+        # The Trainer makes forward and backward within the optimizer's step: the workload's hooks before an update,
+        # such as clipping, would run too early. They run where Lightning has a hook for it.
         hooks = self.optimizer._optimizer_step_pre_hooks
         self._before_update = dict(hooks)
         hooks.clear()
@@ -53,7 +53,7 @@ class TrainerReplica(DdpInsideReplica):
         self._losses: list[torch.Tensor] = []
         self._updating: Mark = None
         self._broadcasts = 0
-        """Of a step's broadcasts those that were made."""
+        """Number of broadcasts made so far in the step."""
 
     def _make_trainer(self, lightning: Any, strategy: Any, options: LightningOptions) -> Any:
         return lightning.Trainer(
@@ -88,15 +88,15 @@ class TrainerReplica(DdpInsideReplica):
         self._trainer.fit(self._module, _Batches(loop, self._parts))
 
     def began(self) -> None:
-        """Watch what the Trainer has made of the model, right before the first batch."""
-        self._process.restore()  # it takes SIGTERM for itself, too
+        """Watch the model as the Trainer prepared it, right before the first batch."""
+        self._process.restore()  # the Trainer also replaces the handler of SIGTERM
         self.watch(self._trainer.strategy.model, rebuilds=self._rebuilds)
         if self.job.recorder.active:
             self._note_forward()
             self._note_broadcasts()
 
     def part_backward(self, loss: torch.Tensor) -> None:
-        """Make the backward of a part of the batch; the last one's aggregates."""
+        """Make the backward of a part of the batch; the last part's aggregates."""
         self._losses.append(loss.detach())
         if len(self._losses) < self._parts:
             with self.job.recorder.span("backward"):
@@ -105,7 +105,7 @@ class TrainerReplica(DdpInsideReplica):
             self.backward(loss.backward)
 
     def gradients_are_there(self) -> None:
-        """Leave the loop until the update is wanted; then do what the workload wants done before it."""
+        """Leave the loop until the update is wanted; then run the workload's hooks before it."""
         loss = self._losses[0] if self._parts == 1 else sum(self._losses[1:], self._losses[0])
         self._losses = []
         self._loop.gradients_are_there(loss)
@@ -118,7 +118,7 @@ class TrainerReplica(DdpInsideReplica):
         self.job.recorder.add_span("optimizer", self._updating, self.job.recorder.mark())
 
     def _note_forward(self) -> None:
-        """DDP's own forward is noted, which holds `training_step` and what DDP sends before it."""
+        """Note DDP's own forward, which holds `training_step` and what DDP sends before it."""
         (ddp,) = self.reducers.ddps
         recorder = self.job.recorder
         start: Mark = None
@@ -131,7 +131,7 @@ class TrainerReplica(DdpInsideReplica):
         ddp.register_forward_hook(lambda *_: recorder.add_span("forward", start, recorder.mark()))
 
     def _note_broadcasts(self) -> None:
-        """Newer versions let rank 0 say before each batch whether to stop."""
+        """Note the broadcast by which, in newer versions, rank 0 says before each batch whether to stop."""
         loop, recorder, reducers = self._trainer.fit_loop.epoch_loop, self.job.recorder, self.reducers
         tell = getattr(loop, "_broadcast_sigterm_tensor", None)
         if tell is None or reducers.hook is None:
@@ -153,9 +153,9 @@ class TrainerReplica(DdpInsideReplica):
 
 
 class _Batches:
-    """What the Trainer takes for its DataLoader.
+    """The Trainer's DataLoader.
 
-    It has a length: of a loader without one the Trainer fetches a batch ahead, to know which is the last.
+    It has a length: without one, the Trainer fetches a batch ahead to know which is the last.
     """
 
     def __init__(self, loop: Inverted, parts: int) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class RayTrainReplica(DdpReplica):
     """The loop of bare DDP around a model that `prepare_model` has wrapped.
 
-    Making one raises a RuntimeError in a process that is no worker of Ray Train's.
+    Making one raises a RuntimeError in a process that is not a worker of Ray Train.
     """
 
     def _wrapper(self, job: Job, options: DdpOptions) -> Callable[[nn.Module], nn.Module]:

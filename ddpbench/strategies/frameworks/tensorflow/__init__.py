@@ -1,4 +1,4 @@
-"""TensorFlow: `tf.distribute` with loops of our own and Keras twins of our models, and its options."""
+"""TensorFlow: `tf.distribute` with ddpbench's loops and Keras twins of its models, and the options."""
 
 from __future__ import annotations
 

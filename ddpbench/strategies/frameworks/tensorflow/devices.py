@@ -1,4 +1,4 @@
-"""TensorFlow's state in a process: its devices, threads and cluster, set once and for all replicas built there."""
+"""TensorFlow's state in a process: devices, threads and cluster, set once for all replicas built there."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import torch.distributed as dist
 
 _made: dict[tuple[Any, ...], Any] = {}
-"""The process's strategy, by what it was made for."""
+"""The process's strategy, by the arguments that it was made for."""
 
 
 def quiet_tensorflow() -> Any:
-    """Return the module tensorflow, imported without the messages it has for people."""
+    """Return the module tensorflow, imported without its messages."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ["KERAS_BACKEND"] = "tensorflow"  # Keras has others, which a user's own file may choose
     import tensorflow as tf
@@ -25,7 +25,7 @@ def quiet_tensorflow() -> Any:
 
 
 def mirrored(replicas: int, *, threads: int, cross_device_ops: str) -> Any:
-    """Return a `MirroredStrategy` over as many logical devices of this process, the same one at each call."""
+    """Return a `MirroredStrategy` over that many logical devices of this process, the same one at each call."""
 
     def make() -> Any:
         tf = quiet_tensorflow()
@@ -76,8 +76,8 @@ def _once(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
 def _set_threads(tf: Any, threads: int, replicas: int) -> None:
     """Set TensorFlow's threads, and leave GPUs alone.
 
-    Kernels of each replica run in an inter-op thread. All devices share one pool of intra-op threads, of which none is
-    used where it has one thread: the kernel's own thread then does all of its work.
+    Kernels of each replica run in an inter-op thread. All devices share one pool of intra-op threads; a pool of one
+    thread is not used: the kernel's own thread then does all of its work.
     """
     tf.config.set_visible_devices([], "GPU")
     tf.config.threading.set_inter_op_parallelism_threads(replicas)
@@ -85,7 +85,9 @@ def _set_threads(tf: Any, threads: int, replicas: int) -> None:
 
 
 def _addresses(ranks: int) -> list[str]:
-    """Return where each rank's server is to listen. The default process group carries it; ports may not be free later.
+    """Return the address on which each rank's server is to listen, exchanged over the default process group.
+
+    The ports may not be free later.
 
     Raises:
         RuntimeError: there is no process group.
@@ -108,7 +110,9 @@ def _own_address() -> str:
     master = os.environ.get("MASTER_ADDR", "")
     if not master or os.environ.get("DDPBENCH_RENDEZVOUS"):
         return "127.0.0.1"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # nothing is sent: it only finds the way
+    with socket.socket(
+        socket.AF_INET, socket.SOCK_DGRAM
+    ) as probe:  # nothing is sent: it only finds the route
         probe.connect((master, int(os.environ.get("MASTER_PORT", "1"))))
         address: str = probe.getsockname()[0]
         return address

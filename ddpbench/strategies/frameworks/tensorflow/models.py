@@ -1,4 +1,4 @@
-"""Keras twins of the workloads' models: the same layers in TensorFlow, and which value of one is which of the other.
+"""Keras twins of the workloads' models: the same layers in TensorFlow, with a map between their parameters.
 
 Imports neither torch nor TensorFlow before a twin is made.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a parameter lies in Keras and in torch."""
+    """The layouts of a parameter in Keras and in torch."""
 
     to_keras: Act
     to_torch: Act
@@ -33,7 +33,7 @@ class Shared:
     name: str
     """Its name in the torch model."""
     variable: Any
-    """The Keras model's."""
+    """Its variable in the Keras model."""
     layout: Layout
 
 
@@ -43,9 +43,9 @@ class Twin:
 
     model: Any
     parameters: Sequence[Shared]
-    """All that are trained."""
+    """All trained parameters."""
     inputs: Act
-    """A batch's inputs as Keras has them: channels last."""
+    """Converts a batch's inputs to Keras' layout: channels last."""
 
 
 SAME = Layout(lambda tensor: tensor, lambda tensor: tensor)
@@ -73,7 +73,7 @@ def _both(name: str, layer: Any, kernel: Layout) -> list[Shared]:
 
 
 def gelu(inputs: Any) -> Any:
-    """Return the exact GELU by the operations of `tf.nn.gelu`, whose root of 2 is float32's in a float64 model too."""
+    """Return the exact GELU by the operations of `tf.nn.gelu`, with float32's root of 2 in a float64 model too."""
     import tensorflow as tf
 
     return 0.5 * inputs * (1.0 + tf.math.erf(inputs / tf.constant(math.sqrt(2), inputs.dtype)))
@@ -91,7 +91,7 @@ def perceptron(shapes: Shapes, dtype: str) -> Twin:
         )
         for name in names
     }
-    # A plain number passes through float32 on its way to a float64 model.
+    # Keras converts a plain number to float32 on its way to a float64 model.
     numbers = keras.layers.Rescaling(np.array(1 / 127.5), offset=-1.0, dtype=dtype)
     context = keras.Input((shapes[f"{names[0]}.weight"][1],), dtype="uint8")
     model = keras.Sequential([context, numbers, *dense.values()])
@@ -100,7 +100,7 @@ def perceptron(shapes: Shapes, dtype: str) -> Twin:
 
 
 def digits_net(shapes: Shapes, dtype: str) -> Twin:
-    """Return the twin of `ddpbench.workloads.cnn_model.DigitsNet`, with channels last: on a CPU there is no other."""
+    """Return the twin of `ddpbench.workloads.cnn_model.DigitsNet`, with channels last, the only layout on a CPU."""
     import keras
 
     layers = keras.layers
@@ -111,7 +111,7 @@ def digits_net(shapes: Shapes, dtype: str) -> Twin:
     )
     fc1 = layers.Dense(wide["fc1"], activation="relu", dtype=dtype)
     fc2 = layers.Dense(wide["fc2"], dtype=dtype)
-    side = math.isqrt(shapes["fc1.weight"][1] // wide["conv2"])  # of the image that both halvings leave
+    side = math.isqrt(shapes["fc1.weight"][1] // wide["conv2"])  # of the image after both halvings
     model = keras.Sequential(
         [
             keras.Input((4 * side, 4 * side, shapes["conv1.weight"][1]), dtype=dtype),
@@ -134,11 +134,11 @@ def digits_net(shapes: Shapes, dtype: str) -> Twin:
 
 
 TWINS: Mapping[str, Callable[[Shapes, str], Twin]] = {"mlp": perceptron, "cnn": digits_net}
-"""By workload: of parameters of these shapes and this dtype; made under a strategy's scope."""
+"""Makers of twins by workload, called under a strategy's scope with parameters' shapes and a dtype."""
 
 
 def twin_of(workload: str, model: torch.nn.Module) -> Twin:
-    """Return the twin of a workload's model, of the same sizes and dtype, with initial values of its own."""
+    """Return the twin of a workload's model, of the same sizes and dtype, with its own initial values."""
     shapes = {name: tuple(each.shape) for name, each in model.named_parameters()}
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     return TWINS[workload.partition(":")[0]](shapes, dtype)

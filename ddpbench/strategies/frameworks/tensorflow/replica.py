@@ -1,4 +1,4 @@
-"""A process's replicas under `tf.distribute`: TensorFlow's step as its guides write it, and the same step in parts."""
+"""A process's replicas under `tf.distribute`: TensorFlow's step as in its guides, and the same step in parts."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _SUMS = "_all_reduce_sum_gradients"
 class TfReplica(Replica):
     """The replicas of a Keras model that live in this process.
 
-    Users of TensorFlow run a step whole, as one tf.function, and so do timed steps: `gradients_of` only takes the
-    batch, and `apply` makes the step, from forward to update, after which the loss is there. Who asks for gradients
-    in between (the proof does) gets them from the same computation cut into parts, which changes nothing; `apply`
-    then still makes the whole step. So the proof of the update is one of the whole step: its change has to be what
-    torch's optimizer makes of the gradients that were proved. Instrumented steps are made of the parts, to be timed.
+    Users of TensorFlow run a step as one tf.function, and so do timed steps: `gradients_of` only takes the batch, and
+    `apply` makes the full step, from forward to update, after which the loss is known. A caller that asks for gradients
+    in between (the proof does) gets them from the same computation cut into parts, which changes nothing; `apply` then
+    still makes the full step. So the proof of the update covers the full step: its change must equal what torch's
+    optimizer computes from the proved gradients. Instrumented steps run the parts, so that each can be timed.
 
-    A batch's way from torch's memory to TensorFlow's devices counts as `data`.
+    Copying a batch from torch's memory to TensorFlow's devices counts as `data`.
     """
 
     notes_update = True
@@ -53,7 +53,7 @@ class TfReplica(Replica):
             for variable in self._variables
             for copy in strategy.experimental_local_results(variable.value)
         ]
-        """Of each variable the one on each device of this process."""
+        """Each variable's copy on each device of this process."""
         self._jit_compile = jit_compile
         self._make_functions()
         self._batch: Any = None
@@ -61,10 +61,10 @@ class TfReplica(Replica):
         self._reduced: Any = None
         """The aggregated gradients of the batch; None before they are asked for."""
         self._noted = False
-        """Whether the torch model's `.grad` holds them."""
+        """True if the torch model's `.grad` holds them."""
 
     def _make_functions(self) -> None:
-        """Make the whole step, and its parts. Nothing is traced before it is called."""
+        """Make the full step, and its parts. Nothing is traced before it is called."""
         tf, strategy, optimizer, variables = self._tf, self._strategy, self._sgd, self._variables
         total = tf.distribute.ReduceOp.SUM
         local = _compiled(tf, self._replica_gradients, by_xla=self._jit_compile)
@@ -84,7 +84,7 @@ class TfReplica(Replica):
             )
 
         def replica_sums(*own: Any) -> Any:
-            # An argument is on no device, and a sum goes where its terms are.
+            # An argument is on no device, and a sum is computed where its terms are.
             return tf.distribute.get_replica_context().all_reduce(total, [tf.identity(one) for one in own])
 
         def aggregate(gradients: Any, losses: Any) -> Any:
@@ -118,7 +118,7 @@ class TfReplica(Replica):
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
         """Take a batch; in an instrumented step, compute and aggregate its gradients.
 
-        Otherwise the loss that is returned is not a number until `apply` has made the step.
+        Otherwise the returned loss is NaN until `apply` has made the step.
         """
         self._reduced = None
         with self.job.recorder.span("data"):
@@ -148,7 +148,7 @@ class TfReplica(Replica):
         ]
         parts = list(zip(*arrays, strict=True))
         if self._local == 1:
-            # As iterators of tf.distribute give it: a tf.function takes longer to call with values by device.
+            # The form that tf.distribute's iterators yield: a tf.function takes longer to call with values by device.
             return parts[0]
         return self._strategy.experimental_distribute_values_from_function(
             lambda context: parts[context.replica_id_in_sync_group % self._local]
@@ -158,7 +158,7 @@ class TfReplica(Replica):
         """Return the batch's gradients, summed over all replicas, on each device here; computed when first asked for.
 
         Raises:
-            RuntimeError: there is no batch whose step is to be made.
+            RuntimeError: no batch was given whose step is still to be made.
         """
         if self._batch is None:
             raise RuntimeError("gradients are those of a batch, between gradients_of and apply")
@@ -175,7 +175,7 @@ class TfReplica(Replica):
         return list(self._reduced)
 
     def _regrouped(self, flat: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the gradients of `_copies` as one value a variable, which has a part on each device."""
+        """Return the gradients of `_copies` as one value per variable, with a part on each device."""
         size = self._local
         groups = [flat[start : start + size] for start in range(0, len(flat), size)]
         return tuple(
@@ -194,7 +194,7 @@ class TfReplica(Replica):
         return super().own_gradients()
 
     def _note_gradients(self) -> None:
-        """Let the torch model's `.grad` hold what was aggregated, of the first device here."""
+        """Copy the aggregated gradients of the first device here to the torch model's `.grad`."""
         parameters = dict(self.job.model.named_parameters())
         for shared, reduced in zip(self._twin.parameters, self._aggregated(), strict=True):
             (first, *_) = self._strategy.experimental_local_results(reduced)
@@ -236,10 +236,11 @@ def keras_sgd(optimizer: torch.optim.Optimizer) -> Any:
     """Return Keras' SGD with the settings of torch's.
 
     Both keep a momentum: torch's is v = m v + g and w -= lr v, Keras' is v = m v - lr g and w += v, which is the same
-    while the learning rate stays. Weight decay is not: torch adds it to the gradient, Keras takes it off the weights.
+    while the learning rate stays. Weight decay differs: torch adds it to the gradient, Keras subtracts it from the
+    weights.
 
     Raises:
-        ValueError: it is another optimizer, or has settings that Keras' SGD does not have or means otherwise.
+        ValueError: it is another optimizer, or has settings that Keras' SGD does not have or interprets differently.
     """
     import keras
 
@@ -264,7 +265,7 @@ def _bytes(tensors: Sequence[Any]) -> int:
 
 @contextmanager
 def replaced(thing: Any, name: str, by: Any) -> Iterator[None]:
-    """Give an object another method meanwhile, as while a tf.function is traced that is to have it."""
+    """Replace an object's method during the block, such as while a tf.function that uses it is traced."""
     setattr(thing, name, by)
     try:
         yield
@@ -273,7 +274,7 @@ def replaced(thing: Any, name: str, by: Any) -> Iterator[None]:
 
 
 def _compiled(tf: Any, function: Callable[..., Any], *, by_xla: bool) -> Callable[..., Any]:
-    """Return a replica's function, by XLA where that is asked for."""
+    """Return a replica's function, compiled by XLA if asked for."""
     if not by_xla:
         return function
     return tf.function(function, autograph=False, jit_compile=True)  # type: ignore[no-any-return]

@@ -24,11 +24,11 @@ _NOTE = (
 
 
 class _Tf(Strategy[_OptionsT]):
-    """What both have in common: which cases TensorFlow can run.
+    """The common part of both strategies: which cases TensorFlow can run.
 
-    TensorFlow is not imported by the fork server. Packages that Keras imports where they are installed (pandas and
-    with it pyarrow) start a thread, after which a server must not fork; and ranks of other strategies would begin
-    with TensorFlow in their memory.
+    The fork server does not import TensorFlow. Packages that Keras imports if they are installed (pandas and with it
+    pyarrow) start a thread, after which a server must not fork; and ranks of other strategies would start with
+    TensorFlow in their memory.
     """
 
     algorithm = "collective_reduce"
@@ -91,7 +91,7 @@ class _Tf(Strategy[_OptionsT]):
 class TfMirrored(_Tf[TfMirroredOptions]):
     """tf.distribute.MirroredStrategy: one process, `world_size` logical CPU devices, a replica of the model on each.
 
-    The batch that arrives is the whole job's, and is cut evenly, in the order of its samples. The custom training
+    The batch that arrives is the job's full batch, and is cut evenly, in the order of its samples. The custom training
     loop is that of TensorFlow's guide: the model is made under `strategy.scope()`, a replica's loss is the sum over
     its samples divided by the global batch, and Keras' optimizer sums gradients over replicas. Nothing else happens
     in a step: there is no `fit`, and so no metric, callback, shuffling or checkpoint.
@@ -117,11 +117,11 @@ class TfMirrored(_Tf[TfMirroredOptions]):
 
 
 class TfMultiWorker(_Tf[TfMultiWorkerOptions]):
-    """tf.distribute.MultiWorkerMirroredStrategy: a process a rank, which sum gradients by TensorFlow's servers.
+    """tf.distribute.MultiWorkerMirroredStrategy: one process per rank; TensorFlow's servers sum the gradients.
 
-    Ranks tell each other the addresses of their servers, as `TF_CONFIG`. Otherwise it is `tf_mirrored`'s loop, with
-    one replica in each process and each rank's own share of the batch. The loss that a step tells is the job's: the
-    guide's loop sums it over replicas. With one rank there is no cluster, and TensorFlow runs on this process's device.
+    Ranks exchange the addresses of their servers, as `TF_CONFIG`. Otherwise the loop is that of `tf_mirrored`, with one
+    replica in each process and each rank's own share of the batch. A step returns the job's loss: the guide's loop sums
+    it over replicas. With one rank there is no cluster, and TensorFlow runs on this process's device.
     """
 
     name = "tf_multi_worker"
