@@ -1,1 +1,1 @@
-"""What a rank runs: `python -m ddpbench.worker`. The loop, the proof, the fork server."""
+"""The processes of a rank, `python -m ddpbench.worker`: training loop, proof, fork server."""

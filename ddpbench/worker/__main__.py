@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from ddpbench.worker.place import Place
 
 ENTERED_NS = time.perf_counter_ns()
-"""When this process began to be ddpbench's."""
+"""The moment this process entered ddpbench's code."""
 
 
 def main() -> None:
-    """Parses the command line and becomes what it says."""
+    """Parse the command line and run as the process that it names."""
     parser = argparse.ArgumentParser(
         prog="python -m ddpbench.worker",
         description="With RUN_DIR alone: a slot of torchrun, srun or another launcher, which carries out the "
@@ -69,9 +69,9 @@ def _be_slot(run_dir: Path, *, retry_failed: bool) -> NoReturn:
     )
     from ddpbench.worker.slot import entry
 
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has it from its line, for this process alone
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun reads it from its command line, for this process alone
         os.environ.pop(SAFE_PATH, None)
-    # A job that Slurm has started again did its failed launches again the first time.
+    # A job that Slurm has restarted already reran its failed launches the first time.
     retry = retry_failed and os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
     code = entry.run(run_dir, retry_failed=retry)
     sys.stdout.flush()
@@ -95,13 +95,13 @@ def _be_rank(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
         parser.exit(2, f"ddpbench: {error}\n")
     wanted = request.case.env
     if any(os.environ.get(name, environment.UNSET) != value for name, value in wanted.items()):
-        # Started anew with them: what reads a variable may do so before this line.
+        # Restarted with these variables: what reads one may have done so before this line.
         os.execve(sys.executable, sys.orig_argv, applied(os.environ, wanted))
 
     if table is not None and not table.get("safe_path"):
         os.environ.pop(
             SAFE_PATH, None
-        )  # for this process alone: what the user's code starts has what the user gave
+        )  # for this process alone: what the user's code starts keeps the variables that the user gave
 
     def rank() -> int:
         return live(directory, place, request, table)
@@ -111,7 +111,7 @@ def _be_rank(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
     if not table.get("gangs"):
         supervised(run.path, rank, partial(note_end, shared_page(Path(table["page"])), place.rank))
 
-    # Its agent must see how it ends, and end it, as it does with people's own scripts: nobody stands between them.
+    # Its agent must see its exit and be able to end it, as with users' own scripts: no process stands between them.
     die_with_parent(os.getppid())
     code = rank()
     flush()
@@ -119,16 +119,16 @@ def _be_rank(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
 
 
 def _started_again(place: Place, directory: LaunchDir, gangs: Path) -> Place:
-    """Return the place with the number of this start of the rank, which agents do not know of one another's ranks.
+    """Return the place with the number of this rank's starts, which agents don't tell each other.
 
     Raises:
-        ValueError: the ranks before ended before there was anything to go on from.
+        ValueError: the earlier ranks ended before there was a state to continue from.
     """
     attempt = 0
     while directory.records(place.rank, attempt).exists():
         attempt += 1
     if attempt and not (gangs / "plan.json").is_file():
-        raise ValueError("the ranks before failed while they measured: there is nothing to go on from")
+        raise ValueError("the earlier ranks failed while they measured, and left no state to continue from")
     return replace(place, attempt=attempt)
 
 

@@ -1,7 +1,7 @@
-"""`python -m ddpbench.worker.agent ...`: torchrun, which also tells its ranks when it noticed that others had failed.
+"""`python -m ddpbench.worker.agent ...`: torchrun, which also tells its ranks when it noticed others' failure.
 
-It is `torch.distributed.run` unchanged. That its agent logs what it does (torch 2.13, `elastic/agent/server/api.py`) is
-how the moments are known: they go into the environment, which the ranks that it starts next inherit.
+It is `torch.distributed.run` unchanged. The moments are read from what its agent logs (torch 2.13,
+`elastic/agent/server/api.py`); they go into the environment, which the ranks that it starts next inherit.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ _MOMENTS = {
     "Rendezvous'ing worker group": "STOPPED",
     "Starting worker group": "PLACED",
 }
-"""By words of its log. Nothing is stopped before something was noticed: an agent that begins has nothing to stop."""
+"""The variable of each moment, by words of the agent's log line. A stop counts only after a failure was noticed: a
+starting agent has nothing to stop.
+"""
 
 
 class Moments(logging.Handler):
-    """Notes in the environment when the agent does what its log tells."""
+    """A log handler that notes in the environment when the agent does what its log says."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Notes a moment, where the line tells of one."""
+        """Note the moment, if the line reports one."""
         for words, name in _MOMENTS.items():
             if words in str(record.msg) and (name != "STOPPED" or "DDPBENCH_AGENT_NOTICED_NS" in os.environ):
                 os.environ[f"DDPBENCH_AGENT_{name}_NS"] = str(time.perf_counter_ns())
 
 
 def main() -> None:
-    """Runs torchrun with these arguments."""
+    """Run torchrun with these arguments."""
     import torch.distributed.run
 
     os.environ["DDPBENCH_AGENT"] = str(os.getpid())

@@ -1,6 +1,6 @@
-"""What torch says of itself here, as JSON on standard output: `python -m ddpbench.worker.checkup`.
+"""Print what torch reports of itself here, as JSON on standard output: `python -m ddpbench.worker.checkup`.
 
-For `ddpbench doctor`: lighter than a rank, without torch._dynamo, and of everything built in, used or not.
+For `ddpbench doctor`: lighter than a rank, without torch._dynamo, and covering all that is built in, used or not.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def check_up() -> dict[str, Any]:
-    """Versions, builds, backends, devices, and the warnings that came with finding out.
+    """Return versions, builds, backends, devices, and the warnings raised while finding them out.
 
     Raises:
         ImportError: torch cannot be imported.
@@ -19,7 +19,7 @@ def check_up() -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")  # why CUDA cannot be used is a warning
         facts = _facts()
-    # Torch's own deprecations are none of the user's business.
+    # Torch's own deprecations don't concern the user.
     facts["warnings"] = [
         str(warning.message) for warning in caught if not issubclass(warning.category, DeprecationWarning)
     ]
@@ -67,7 +67,7 @@ def _facts() -> dict[str, Any]:
 
 
 def _mpi() -> tuple[str | None, str]:
-    """Return the MPI library that ranks would use, or none and why."""
+    """Return the MPI library that ranks would use; without one, None and the reason."""
     from ddpbench.errors import MachineError
     from ddpbench.worker.mpi.library import checked_version
 

@@ -1,7 +1,8 @@
 """`python -m ddpbench.worker.elastic RESTARTS N M FOLDER RUN_DIR CASE_ID ROUND`: N agents of torchrun, M ranks each.
 
-They stand for nodes, and this process for who starts nodes: an agent that was killed is started anew at once, one that
-has left when the mark `join` is in the folder. Agent 0 holds the store in which they meet.
+Each agent stands for a node, and this process for the scheduler that starts nodes: an agent that was killed is
+restarted at once, one that has left as soon as the mark `join` is in the folder. Agent 0 holds the store in which they
+meet.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from ddpbench.guard import adopt_orphans, descendants, die_with_parent, kill_all
 from ddpbench.machine.ports import free_port
 
 LAST_CALL_S = 5
-"""How long nodes wait for more once the fewest are there, where nodes come and go; torchrun's own is 30 s."""
+"""Time that nodes wait for more once the minimum is there, where nodes come and go, seconds; torchrun's is 30."""
 _LOOK_S = 0.01
 _END_S = 5.0
 
 
 def gpus_of(number: int, ranks: int, visible: str | None) -> str:
-    """Return the GPUs of an agent, one for each of its ranks, as CUDA_VISIBLE_DEVICES names them: those of its node.
+    """Return one agent's GPUs, one per rank, in the form of CUDA_VISIBLE_DEVICES: those of its node.
 
-    Every agent counts its ranks from 0. `visible` are those of all agents; None: all that there are.
+    Every agent counts its ranks from 0. `visible` are the GPUs of all agents; None: all that the machine has.
     """
     mine = range(number * ranks, (number + 1) * ranks)
     names = [str(index) for index in range(mine.stop)] if visible is None else visible.split(",")
@@ -40,7 +41,7 @@ class Agents:
     def __init__(
         self, count: int, ranks: int, folder: Path, worker: list[str], *, fewest: int, restarts: int
     ) -> None:
-        """`fewest` agents are enough to train; each starts its ranks anew so many times."""
+        """Prepare `count` agents; `fewest` are enough to train, and each restarts its ranks `restarts` times."""
         self._count, self._ranks, self._folder = count, ranks, folder
         port = free_port()
         nodes = str(count) if fewest == count else f"{fewest}:{count}"
@@ -61,10 +62,10 @@ class Agents:
         self._away: set[int] = set()
 
     def start(self, number: int) -> None:
-        """Starts one."""
+        """Start the agent of this number."""
         parent = os.getpid()
         options = f"is_host={int(number == 0)},last_call_timeout={LAST_CALL_S}"
-        # With the agents' own store ranks that are started anew may read addresses of those before (torch 2.13, gloo).
+        # With the agents' own store, restarted ranks may read addresses of the earlier ones (torch 2.13, gloo).
         env = os.environ | {
             "DDPBENCH_NODE": str(number),
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
@@ -78,7 +79,7 @@ class Agents:
         )
 
     def run(self) -> int:
-        """Return 0 once all have ended well, 1 when one has not; starts again what has to be."""
+        """Return 0 once all have ended well, 1 when one has not; restart the agents that have to be."""
         for number in range(self._count):
             self.start(number)
         while self._running:
@@ -102,7 +103,7 @@ class Agents:
         return 0
 
     def _reap(self) -> None:
-        """Waits for ranks whose agent was killed, so that their processor time is counted among this launch's."""
+        """Wait for ranks whose agent was killed, so that their processor time is counted among this launch's."""
         agents = {process.pid for process in self._running.values()}
         with suppress(ChildProcessError):
             while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
@@ -111,7 +112,7 @@ class Agents:
                 os.waitpid(ended.si_pid, 0)
 
     def end(self) -> None:
-        """Asks what is left to end, and kills it."""
+        """Ask the agents that still run to end, and kill those that don't."""
         for process in self._running.values():
             process.terminate()
         deadline = time.monotonic() + _END_S
@@ -121,7 +122,7 @@ class Agents:
 
 
 def main() -> None:
-    """Runs a launch's agents, and ends as they do."""
+    """Run a launch's agents, and end as they do."""
     restarts, count, ranks, folder, *worker = sys.argv[1:]
     fewest, _, most = count.rpartition(":")
     agents = Agents(

@@ -1,4 +1,4 @@
-"""Where a rank or a slot stands, from the environment any launcher gives: rank, world, cores, rendezvous."""
+"""The place of a rank or slot, from the environment that any launcher sets: rank, world, cores, rendezvous."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MASTER = ("MASTER_ADDR", "MASTER_PORT")
 
 
 def host_name() -> str:
-    """This host's name, as the records give it."""
+    """Return this host's name, as the records have it."""
     return os.environ.get("DDPBENCH_HOST") or socket.gethostname()
 
 
@@ -33,14 +33,14 @@ class Place:
     cores: tuple[int, ...]
     loader_cores: tuple[int, ...]
     host: str = field(default_factory=host_name)
-    """Ranks of one name share a clock."""
+    """The host's name; ranks with the same one share a clock."""
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str] = os.environ) -> Place:
-        """Return the place that RANK, WORLD_SIZE and LOCAL_RANK tell; DDPBENCH_CORES pins, if it is there.
+        """Return the place given by RANK, WORLD_SIZE and LOCAL_RANK; DDPBENCH_CORES, if set, pins the rank.
 
         Raises:
-            ValueError: only some of the variables are there, or one is not a number; the sentence names them.
+            ValueError: only some of the variables are set, or one is not a number; the message names them.
         """
         meets_here = "DDPBENCH_RENDEZVOUS" in env or env.get("WORLD_SIZE") == "1"
         values = _variables(env, _RANK if meets_here else (*_RANK, *_MASTER))
@@ -58,8 +58,8 @@ class Place:
 class SlotPlace:
     """A process that another launcher started: a place for one rank of each launch.
 
-    `node` names its node as the launcher does, and is empty where it does not. With `agent_store` torchrun
-    serves the store at `master_addr`:`master_port`; otherwise slot 0 does.
+    `node` names its node as the launcher does, and is empty if the launcher doesn't. With `agent_store` torchrun serves
+    the store at `master_addr`:`master_port`; otherwise slot 0 does.
     """
 
     rank: int
@@ -70,14 +70,14 @@ class SlotPlace:
     master_port: int
     agent_store: bool
     prefix: str
-    """What this job's keys in the store begin with: torchrun keeps its store over a restart."""
+    """Prefix of this job's keys in the store: torchrun keeps its store over a restart."""
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> SlotPlace:
-        """Return the place that RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT tell.
+        """Return the place given by RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
 
         Raises:
-            ValueError: only some of the variables are there, or one is not a number; the sentence names them.
+            ValueError: only some of the variables are set, or one is not a number; the message names them.
         """
         values = _variables(env, (*_RANK, *_MASTER))
         attempt = f"{env.get('TORCHELASTIC_RUN_ID', 'none')}/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}"
@@ -97,7 +97,7 @@ def _variables(env: Mapping[str, str], names: Sequence[str]) -> dict[str, int]:
     """Return the numbers among these variables.
 
     Raises:
-        ValueError: one is missing, no number, or out of range.
+        ValueError: one is missing, not a number, or out of range.
     """
     missing = [name for name in names if not env.get(name)]
     if missing:
@@ -113,8 +113,8 @@ def _variables(env: Mapping[str, str], names: Sequence[str]) -> dict[str, int]:
             raise ValueError(f"{name}={env[name]!r} in the environment is not a number: {_HOW}")
         values[name] = int(env[name])
     if values["RANK"] >= values["WORLD_SIZE"]:
-        told = f"RANK={values['RANK']} and WORLD_SIZE={values['WORLD_SIZE']} in the environment"
-        raise ValueError(f"{told}: ranks count from 0 to WORLD_SIZE - 1")
+        ranks = f"RANK={values['RANK']} and WORLD_SIZE={values['WORLD_SIZE']} in the environment"
+        raise ValueError(f"{ranks}: ranks count from 0 to WORLD_SIZE - 1")
     if not 0 < values.get("MASTER_PORT", 1) < 65536:
         raise ValueError(
             f"MASTER_PORT={values['MASTER_PORT']} in the environment is not a port: give 1 to 65535"
@@ -127,5 +127,5 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def parse_cores(text: str) -> tuple[int, ...]:
-    """Core numbers from `"0,2"`; empty text gives none."""
+    """Return the core numbers in a text such as `"0,2"`; an empty text gives none."""
     return tuple(int(part) for part in text.split(",") if part)

@@ -1,4 +1,4 @@
-"""What only a process with torch can tell of this machine; run in a short-lived rank of its own."""
+"""Facts of this machine that only a process with torch can find out; runs in a short-lived rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 
 def describe() -> dict[str, Any]:
-    """Versions, backends and GPUs, as a JSON object."""
+    """Return versions, backends and GPUs, as a JSON object."""
     gpus: list[dict[str, Any]] = []
     cuda = torch.cuda.is_available()
     for index in range(torch.cuda.device_count() if cuda else 0):
@@ -48,7 +48,7 @@ def _nccl_version() -> str:
 
 
 def _pci_address(properties: Any) -> str | None:
-    """Return the GPU's address as sysfs names it, from which its NUMA node is read; None on an older torch."""
+    """Return the GPU's address as in sysfs, from which its NUMA node is read; None on an older torch."""
     try:
         domain, bus, device = properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id
     except AttributeError:

@@ -1,4 +1,4 @@
-"""The fork server: imports torch once, then forks ranks that start in milliseconds; one a round.
+"""The fork server: imports torch once, then forks ranks that start in milliseconds; one server per round.
 
 The first round's serves the proofs before, too. It talks over a socket it inherits, a JSON object a line:
 
@@ -59,7 +59,7 @@ from ddpbench.worker.variables import complete_alone
 _ASKS_DRIVER = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 _HEARD_BYTES = 1 << 12
-"""Heard at once. With room for more in a buffer, each message would leave another page of the heap touched."""
+"""Bytes read at once. With a larger buffer, each message would touch another page of the heap."""
 
 
 def _own_modules() -> Iterator[str]:
@@ -70,14 +70,14 @@ def _own_modules() -> Iterator[str]:
 
 
 def preload() -> float:
-    """Import what ranks of all cases do, and return how long that took, seconds."""
+    """Import what ranks of all cases need, and return how long that took, seconds."""
     start = time.perf_counter()
-    gc.disable()  # collections while importing take a seventh of the time, and find nothing
+    gc.disable()  # collections during imports take a seventh of the time, and free nothing
     with _asking_no_gpu():
         for module in RANKS_NEED:
             importlib.import_module(module)
         for module in _own_modules():
-            # Of what only a newer torch has a strategy's check says so.
+            # A strategy's check reports what only a newer torch has.
             with contextlib.suppress(ImportError):
                 importlib.import_module(module)
     gc.enable()
@@ -86,15 +86,15 @@ def preload() -> float:
 
 
 def _import_for(case: Case) -> bool:
-    """Imports what a case's strategy and workload of the table need; returns whether something was not there yet.
+    """Import what a case's listed strategy and workload need; return whether something was not imported yet.
 
-    The ranks of a launch say it better if that cannot be done.
+    If that fails, the ranks of the launch report it better.
     """
     new = False
     modules = list(ddpbench.strategies.early_imports(case))
     if not ddpbench.workloads.is_import_path(case.workload):
         modules += ddpbench.workloads.load_workload(case.workload).imports
-    # A library too old for another raises whatever it likes.
+    # A library that is too old for another can raise any exception.
     with contextlib.suppress(Exception), _asking_no_gpu():
         for module in modules:
             if module not in sys.modules:
@@ -105,7 +105,7 @@ def _import_for(case: Case) -> bool:
 
 @contextlib.contextmanager
 def _asking_no_gpu() -> Iterator[None]:
-    """Where an import asks torch for GPUs, torch asks their driver: CUDA, once asked, is of no use in forks."""
+    """Keep imports that ask torch for GPUs from asking CUDA, which is unusable in forks afterwards: ask the driver."""
     given = os.environ.get(_ASKS_DRIVER)
     os.environ[_ASKS_DRIVER] = "1"
     try:
@@ -117,14 +117,14 @@ def _asking_no_gpu() -> Iterator[None]:
 
 
 class _UnforkableError(RuntimeError):
-    """A fork of this process would hang: why, and whether that is so since what was imported for a case."""
+    """A fork of this process would hang: the reason, and whether it is what was imported for a case."""
 
 
 def _assert_forkable(*, imported: bool = False) -> None:
-    """Refuses to fork a process with threads or a CUDA context: it gives ranks that hang.
+    """Refuse to fork a process with threads or a CUDA context: its ranks would hang.
 
     Raises:
-        _UnforkableError: this is one.
+        _UnforkableError: this process has one of them.
     """
     import torch
 
@@ -148,7 +148,7 @@ class ForkServer:
         self._told_s = 0.0
 
     def serve(self) -> None:
-        """Works until the connection ends."""
+        """Work until the connection ends."""
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_read, False)
         os.set_blocking(wake_write, False)
@@ -237,8 +237,8 @@ class ForkServer:
             os.environ.update(env)
             os.environ["DDPBENCH_ENTERED_NS"] = str(time.perf_counter_ns())
             for name in [name for name, value in env.items() if not value]:
-                del os.environ[name]  # an empty text is one that is not set
-            _enter_network(os.environ)  # first: a user namespace entered forgets whom to die with
+                del os.environ[name]  # an empty text stands for a variable that is not set
+            _enter_network(os.environ)  # first: entering a user namespace clears what `die_with_parent` sets
             die_with_parent(server)
             from ddpbench.worker.place import Place
             from ddpbench.worker.rank.rank import Rank
@@ -255,7 +255,7 @@ class ForkServer:
             os._exit(code)
 
     def _probe(self, path: Path, asked: Mapping[str, Any]) -> None:
-        """Writes what is found to `path`: of the machine, of a case's workload, or that workload's profile."""
+        """Write what was asked for to `path`: facts on the machine or a case's workload, or that workload's profile."""
         _assert_forkable()
         self._begin()
         pid = os.fork()
@@ -280,13 +280,13 @@ class ForkServer:
         self._send(event="started", pids=[pid])
 
     def _begin(self) -> None:
-        """A launch begins. A rank of an earlier one that no signal could end, and was given up, is no rank any more."""
+        """Begin a launch. A rank of an earlier one that was given up since no signal ends it doesn't count any more."""
         self._ranks.clear()
         self._traces.keep()
         self._told_s = _ended_cpu_s()
 
     def _reap(self) -> None:
-        """Tells of ranks that have ended, each with its process group; with the last one all of its launch is gone."""
+        """Report ranks that have ended, each with its process group; after the last, the launch has no process left."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -295,7 +295,7 @@ class ForkServer:
             if ended is None:
                 return
             pid = ended.si_pid
-            if pid in self._ranks:  # its group is ended while its id cannot be another's
+            if pid in self._ranks:  # its group is ended while its id cannot be another process's
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(pid, signal.SIGKILL)
             _, status = os.waitpid(pid, 0)
@@ -305,14 +305,14 @@ class ForkServer:
             if not self._ranks:
                 self._traces.clear({pid, *end_descendants()})
             code = os.waitstatus_to_exitcode(status)
-            # Loader workers are not the rank's own children, and end with it: as orphans they are this process's.
+            # Loader workers are not the rank's own children, and end with it: orphaned, they become this process's.
             until_now_s = _ended_cpu_s()
             cpu_s, self._told_s = until_now_s - self._told_s, until_now_s
             self._send(event="exited", rank=rank, pid=pid, code=code, cpu_s=cpu_s)
 
 
 def _ended_cpu_s() -> float:
-    """Return the processor time of all that were this process's children and have ended."""
+    """Return the processor time of all children of this process that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
@@ -341,7 +341,7 @@ def _found(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _enter_network(env: Mapping[str, str]) -> None:
-    """Moves this process into the emulated network its launch is in, if it is in one."""
+    """Move this process into its launch's emulated network, if it has one."""
     if net_ns := env.get("DDPBENCH_NET_NS"):
         from ddpbench.fabric.entering import enter
 
@@ -352,11 +352,11 @@ def _enter_network(env: Mapping[str, str]) -> None:
 
 
 def _note_signal(_number: int, _frame: FrameType | None) -> None:
-    """Present so that the wake-up pipe is written."""
+    """Do nothing: with a handler, Python writes to the wake-up pipe."""
 
 
 def main(connection_fd: int, page_fd: int, parent: int, folder: Path) -> None:
-    """Runs a server on inherited descriptors, and its guard. Temporary files go into a folder in `folder`."""
+    """Run a server on inherited descriptors, and its guard. Temporary files go into a folder in `folder`."""
     connection = socket.socket(fileno=connection_fd)
 
     def serve(traces: Traces) -> int:

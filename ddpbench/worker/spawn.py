@@ -8,13 +8,13 @@ import sys
 import time
 
 ENTERED_NS = time.perf_counter_ns()
-"""When this process began to be ddpbench's: a rank imports this file first, as its `__mp_main__`."""
+"""The moment this process entered ddpbench's code: a rank imports this file first, as its `__mp_main__`."""
 
 
 def _rank(number: int, count: int, words: list[str], parent: int) -> None:
     from ddpbench.guard import die_with_parent
 
-    # torch's own bond is SIGINT, which may be ignored, and comes after its import: the parent may be gone by then
+    # torch's own bond is SIGINT, which may be ignored, and comes after its import: the parent may have ended by then
     die_with_parent(parent, signal.SIGTERM)
     os.environ["DDPBENCH_BEGAN_NS"] = str(ENTERED_NS)
     os.environ |= {"RANK": str(number), "WORLD_SIZE": str(count), "LOCAL_RANK": str(number)}
@@ -25,7 +25,7 @@ def _rank(number: int, count: int, words: list[str], parent: int) -> None:
 
 
 def main() -> None:
-    """Starts the ranks, and ends with the first that ends badly."""
+    """Start the ranks, and end with the first that ends badly."""
     import torch.multiprocessing
 
     count, *words = sys.argv[1:]

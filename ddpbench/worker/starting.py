@@ -1,4 +1,4 @@
-"""What a rank starts with that no fork server forked: what it is asked, what its launch tells, its log and its page."""
+"""The start of a rank that no fork server forked: its request, its launch's settings, its log and its page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ddpbench.worker.place import Place
 
 _ERRORS = 2
-"""The descriptor for stacks: who started this process may have put something else in `sys.stderr`'s place."""
+"""The descriptor for stacks: the process that started this one may have replaced `sys.stderr`."""
 
 
 def table_of(path: str) -> dict[str, Any] | None:
@@ -36,12 +36,12 @@ def table_of(path: str) -> dict[str, Any] | None:
 
 
 def launched(entered_ns: int) -> dict[str, Any] | None:
-    """Return what a sweep that had another launcher start this rank says of the launch; applies the rank's own part.
+    """Return what a sweep whose launcher started this rank says of the launch; apply the rank's own part.
 
-    `entered_ns` is when this process began to be ddpbench's.
+    `entered_ns` is the moment this process entered ddpbench's code.
 
     Raises:
-        ValueError: there is no such rank.
+        ValueError: the launch has no such rank.
     """
     table = table_of(os.environ.get("DDPBENCH_RANKS", ""))
     if table is None:
@@ -58,10 +58,10 @@ def launched(entered_ns: int) -> dict[str, Any] | None:
 
 
 def asked(run: RunDir, case_id: str, what: str) -> tuple[LaunchDir, LaunchRequest]:
-    """Return one launch of a run: as the controlling side has asked for it, or else as the plan has it.
+    """Return one launch of a run: as the controlling side has asked for it, or else as in the plan.
 
     Raises:
-        RequestError: there is no such launch.
+        RequestError: the launch does not exist.
     """
     if what != "proof" and not what.isdecimal():
         raise RequestError(f"{what!r} is not a round: give its number, from 0, or 'proof'")
@@ -86,16 +86,16 @@ RANKS_NEED = (
     "torch.distributed",
     "torch.nn.parallel",
     "torch.utils.data.distributed",
-    "numpy.random",  # which NumPy imports on first use, as when it is seeded
+    "numpy.random",  # which NumPy imports on first use, such as seeding
     "ddpbench.worker.rank.rank",
 )
 """Modules that ranks of all cases import."""
 
 
 def import_for(case: Case) -> None:
-    """Import all that a rank of a case needs, so that no later part of its start, or of a recovery, is importing.
+    """Import all that a rank of a case needs, so that no later part of its start, or of a recovery, imports.
 
-    What cannot be imported, the strategy says better when it is used.
+    Failed imports are left to the strategy, which reports them better when it is used.
     """
     from ddpbench.strategies import TABLE, early_imports, load_strategy
 
@@ -103,17 +103,17 @@ def import_for(case: Case) -> None:
     if case.strategy in TABLE:
         package = sys.modules[type(load_strategy(case.strategy)).__module__].__package__ or ""
         if package.startswith("ddpbench.strategies."):
-            found = pkgutil.iter_modules(sys.modules[package].__path__, f"{package}.")
-            own = [module.name for module in found]
+            modules = pkgutil.iter_modules(sys.modules[package].__path__, f"{package}.")
+            own = [module.name for module in modules]
     for name in (*RANKS_NEED, *early_imports(case), *own):
         with contextlib.suppress(Exception):
             importlib.import_module(name)
 
 
 def live(directory: LaunchDir, place: Place, request: LaunchRequest, table: dict[str, Any] | None) -> int:
-    """Be the rank to its end, and return its exit code. `table` is what `launched` returned."""
+    """Run the rank to its end, and return its exit code. `table` is what `launched` returned."""
     page: bytearray | mmap.mmap
-    page, slot = bytearray(PAGE_BYTES), 0  # without a watchdog it counts its steps for nobody
+    page, slot = bytearray(PAGE_BYTES), 0  # without a watchdog nobody reads its steps
     if table is not None:
         page = shared_page(Path(table["page"]))
         slot = place.rank

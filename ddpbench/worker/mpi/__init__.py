@@ -1,1 +1,1 @@
-"""The backend `mpi`: an MPI library as a process group of torch, whoever started the ranks."""
+"""The backend `mpi`: an MPI library as a process group of torch, under any launcher."""

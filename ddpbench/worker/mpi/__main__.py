@@ -1,4 +1,4 @@
-"""Says which MPI is here, for processes that must not load it: `python -m ddpbench.worker.mpi`."""
+"""Print which MPI is installed, for processes that must not load it: `python -m ddpbench.worker.mpi`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddpbench.worker.mpi.library import checked_version
 
 
 def main() -> int:
-    """Prints the library's version; where there is none that can be used, a sentence, and returns 1."""
+    """Print the library's version and return 0; without a usable one, print the reason and return 1."""
     try:
         print(checked_version())  # noqa: T201
     except MachineError as error:

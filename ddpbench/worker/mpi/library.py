@@ -1,4 +1,4 @@
-"""The MPI library that is here, and its world: found through mpi4py, started over a store of torch's."""
+"""The installed MPI library and its world: found through mpi4py, started over a store of torch's."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SEGMENTS = "/dev/shm/mpich_shm_"
 
 @cache
 def load() -> Any:
-    """Return mpi4py's `MPI`, its library loaded and not started.
+    """Return mpi4py's `MPI`, with its library loaded but not started.
 
     Raises:
-        MachineError: there is none, or mpi4py cannot load it.
+        MachineError: no library is installed, or mpi4py cannot load it.
     """
     try:
         import mpi4py
@@ -47,7 +47,7 @@ def checked_version() -> str:
     """Return the library's name and version, such as `MPICH 5.0.2`.
 
     Raises:
-        MachineError: there is none, or one that finds its ranks in another way than ddpbench's can be found.
+        MachineError: no library is installed, or its ranks can't find each other in the way that ddpbench supports.
     """
     name, numbers = load().get_vendor()
     version = f"{name} {'.'.join(map(str, numbers))}"
@@ -61,10 +61,10 @@ def checked_version() -> str:
 
 @cache
 def start(store: pmi.Store, rank: int, size: int) -> Any:
-    """Starts MPI in this process, once, for a world of these ranks; returns its communicator of all.
+    """Start MPI in this process, once, for a world of these ranks; return the communicator of all of them.
 
     Raises:
-        MachineError: there is no MPI, or one whose world is another.
+        MachineError: no MPI library is installed, or its world is not this one.
     """
     mpi, version = load(), checked_version()
     _confine()
@@ -81,7 +81,7 @@ def start(store: pmi.Store, rank: int, size: int) -> Any:
     )
     _KEPT.append(kept)
     provided = ctypes.c_int()
-    # By ctypes, which lets the thread that answers go on; mpi4py's own call would hold it up.
+    # By ctypes, which lets the thread that answers run meanwhile; mpi4py's own call would block it.
     start_mpi = ctypes.CDLL(mpi.__file__).MPI_Init_thread
     failed = start_mpi(None, None, ctypes.c_int(int(mpi.THREAD_MULTIPLE)), ctypes.byref(provided))
     world = mpi.COMM_WORLD
@@ -103,7 +103,7 @@ def start(store: pmi.Store, rank: int, size: int) -> Any:
 
 
 def _confine() -> None:
-    """Keeps MPI, where UCX carries it, to the network that the ranks are on: emulated links, or this machine alone."""
+    """Keep MPI, where UCX carries it, to the ranks' network: emulated links, or this machine alone."""
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
     if "DDPBENCH_NODE" in os.environ:  # emulated nodes share this machine's memory, and must not use it
         os.environ |= {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": interface}
@@ -112,11 +112,11 @@ def _confine() -> None:
 
 
 _KEPT: list[Any] = []
-"""The descriptors that MPI writes to: they stay open as long as the process."""
+"""The descriptors that MPI writes to: they stay open as long as the process lives."""
 
 
 def _memory() -> str:
-    """Return what the ranks that share this one's memory have in common: the machine, and its /dev/shm."""
+    """Return what identifies the memory that ranks here share: the machine, and its /dev/shm."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     try:
         return f"{boot}/{Path('/dev/shm').stat().st_dev}"
@@ -129,24 +129,24 @@ def _nodes(store: pmi.Store, size: int) -> Sequence[str]:
 
 
 def _forget_segments() -> None:
-    """Takes the names of the memory that ranks share: all have it by now, and it must not outlive a killed rank."""
+    """Unlink the memory that ranks share: all have mapped it by now, and it must not outlive a killed rank."""
     for name in _mapped(Path("/proc/self")):
         with suppress(OSError):
             Path(name).unlink()
 
 
 STRAY_S = 60
-"""Memory that nobody has had for so long was left by ranks that were killed while MPI began."""
+"""Age from which unmapped memory counts as left by ranks that were killed while MPI started, seconds."""
 
 
 def _forget_strays() -> None:
-    """Removes what was left of this user's earlier ranks, killed before they could do so themselves."""
+    """Remove the shared memory that this user's earlier ranks left because they were killed."""
     old = time.time() - STRAY_S
     strays = set()
     for path in Path(_SEGMENTS).parent.glob(f"{Path(_SEGMENTS).name}*"):
         with suppress(OSError):
-            found = path.lstat()
-            if found.st_uid == os.getuid() and found.st_mtime < old:
+            status = path.lstat()
+            if status.st_uid == os.getuid() and status.st_mtime < old:
                 strays.add(str(path))
     if not strays:
         return
@@ -158,7 +158,7 @@ def _forget_strays() -> None:
 
 
 def _mapped(process: Path) -> set[str]:
-    """Return the names of MPI's memory that a process has; none of one that ended, or is another user's."""
+    """Return the names of MPI's memory that a process has mapped; empty if it ended or is another user's."""
     try:
         lines = (process / "maps").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

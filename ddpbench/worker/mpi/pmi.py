@@ -1,8 +1,8 @@
-"""What an MPI library asks of whoever started its process, answered here: PMI-1, simple wire protocol.
+"""Answers to what an MPI library asks its process manager: PMI-1, simple wire protocol.
 
 An MPI finds its ranks through the launcher's process manager. Ranks of a fork server have none, and torchrun is none;
-so each rank answers its own MPI, over the store that torch's ranks have met in. MPICH and what descends from it (Intel
-MPI, MVAPICH) speak it: lines of `cmd=NAME key=value ...` over the descriptor PMI_FD (MPICH, src/pmi/src/pmi_v1.c).
+so each rank answers its own MPI, over the store in which torch's ranks have met. MPICH and its derivatives (Intel MPI,
+MVAPICH) speak the protocol: lines of `cmd=NAME key=value ...` over the descriptor PMI_FD (MPICH, src/pmi/src/pmi_v1.c).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KEY_MAX, _VALUE_MAX = 256, 1024
 
 
 class Store(Protocol):
-    """The part of torch's stores that is needed. Blocking calls let other threads go on."""
+    """The methods needed of torch's stores. Blocking calls let other threads run."""
 
     def set(self, key: str, value: str) -> None: ...
     def get(self, key: str) -> bytes: ...
@@ -28,9 +28,9 @@ class Store(Protocol):
 
 
 def mapping(nodes: Sequence[str]) -> str:
-    """Return where ranks stand, as MPICH reads it: blocks of (first node, number of nodes, ranks on each).
+    """Return the nodes of the ranks in MPICH's form: blocks of (first node, number of nodes, ranks per node).
 
-    `nodes` names each rank's node. Ranks of one node may talk through its memory.
+    `nodes` names each rank's node. Ranks of one node may exchange data through its memory.
     """
     numbers = {node: number for number, node in enumerate(dict.fromkeys(nodes))}
     runs = [(numbers[node], len([*ranks])) for node, ranks in groupby(nodes)]
@@ -45,15 +45,15 @@ def mapping(nodes: Sequence[str]) -> str:
 
 
 class Answers:
-    """One rank's answers, line by line."""
+    """The answers to one rank's MPI, line by line."""
 
     def __init__(self, store: Store, *, size: int, world: str, nodes: Callable[[], Sequence[str]]) -> None:
-        """`nodes` names each rank's node, and may wait for the ranks to say it; `world` is a name no other has."""
+        """Take `nodes`, which names each rank's node and may wait for ranks to say it, and `world`, a unique name."""
         self._store, self._size, self._world, self._nodes = store, size, world, nodes
         self._barriers = 0
 
     def to(self, line: str) -> str:
-        """Return the answer to a line; both without their line ends."""
+        """Return the answer to a line; both without line ends."""
         asked = dict(word.split("=", 1) for word in line.split() if "=" in word)
         command = asked.get("cmd", "")
         match command:
@@ -92,9 +92,9 @@ class Answers:
 
 
 def environment(descriptor: int, *, rank: int, size: int, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that point an MPI at this descriptor; those that point it elsewhere are not among them.
+    """Return the variables that point an MPI at this descriptor, without those of `given` that point it elsewhere.
 
-    mpiexec and srun set their own for a world of theirs, which need not be this one.
+    mpiexec and srun set their own, for a world that need not be this one.
     """
     others = {name: value for name, value in given.items() if not name.startswith(("PMI_", "PMIX_", "PMI2_"))}
     return {**others, "PMI_FD": str(descriptor), "PMI_RANK": str(rank), "PMI_SIZE": str(size)}
@@ -103,7 +103,7 @@ def environment(descriptor: int, *, rank: int, size: int, given: Mapping[str, st
 def serve(
     store: Store, *, rank: int, size: int, world: str, nodes: Callable[[], Sequence[str]]
 ) -> socket.socket:
-    """Answers this process's MPI from here on, in a thread; it is pointed at it. Returns what must not be closed."""
+    """Answer this process's MPI in a thread, and point it there; return the socket that has to stay open."""
     ours, theirs = socket.socketpair()
     answers = Answers(store, size=size, world=world, nodes=nodes)
 

@@ -1,8 +1,8 @@
-"""A process group of torch that hands everything to MPI. Imports torch at once.
+"""A process group of torch that passes every call to MPI. Imports torch at once.
 
-As torch's own, which is in builds from source alone (ProcessGroupMPI.cpp): collectives are blocking calls, made one
-after the other by a thread of the group, so that they overlap with what the rank computes; messages are MPI_Isend and
-MPI_Irecv.
+Works like torch's own, which only builds from source have (ProcessGroupMPI.cpp): a thread of the group makes the
+collectives as blocking calls, one after the other, so that they overlap with the rank's computation; messages are
+MPI_Isend and MPI_Irecv.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from torch.distributed import ReduceOp
 from ddpbench.worker.mpi import library
 
 NAME = "mpi4py"
-"""As torch knows it: `mpi` is its own, for builds from source."""
+"""The backend's name in torch: `mpi` is torch's own, for builds from source."""
 
 HALVES = (torch.float16, torch.bfloat16)
-"""Numbers that MPI does not know; torch adds them for it."""
+"""Types that MPI doesn't know; torch adds them for it."""
 
 _Tensors = Sequence[torch.Tensor]
 
 
 def register() -> None:
-    """Makes the backend known to torch."""
+    """Register the backend with torch."""
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, _created, extended_api=True, devices=["cpu"])
 
 
 def _created(options: Any, _: Any) -> MpiGroup:
-    """Return a group of these ranks; the first is of all, and starts MPI."""
+    """Return a group of these ranks; the first group is that of all ranks, and starts MPI."""
     ranks = list(options.global_ranks_in_group)
     if not _WORLD:
         _WORLD.append(library.start(options.store, options.group_rank, options.group_size))
@@ -48,11 +48,11 @@ def _created(options: Any, _: Any) -> MpiGroup:
 _WORLD: list[Any] = []
 
 
-_Group: Any = dist.ProcessGroup  # its stubs have other names for what it calls, overloaded
+_Group: Any = dist.ProcessGroup  # its stubs name the methods that it calls differently, overloaded
 
 
 class MpiGroup(_Group):  # type: ignore[misc]
-    """Ranks that exchange tensors of the CPU by MPI. Tensors must be contiguous, as torch sees to."""
+    """Ranks that exchange CPU tensors by MPI. Tensors must be contiguous, which torch ensures."""
 
     def __init__(self, communicator: Any, rank: int, size: int) -> None:
         super().__init__(rank, size)
@@ -66,7 +66,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
             torch.int16: self._mpi.INT16_T,
             torch.int8: self._mpi.INT8_T,
             torch.uint8: self._mpi.UINT8_T,
-            **dict.fromkeys(HALVES, self._mpi.INT16_T),  # as many bits, and a sum of ours
+            **dict.fromkeys(HALVES, self._mpi.INT16_T),  # as many bits, and our own sum
         }
         self._sums = [
             (ReduceOp.SUM, self._mpi.SUM),
@@ -82,7 +82,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
         self._caller = threading.Thread(target=self._make_calls, name="mpi", daemon=True)
         self._caller.start()
 
-    # Names of torch: a group without a backend of torch's has no others.
+    # Torch's names: a group without one of torch's backends has no others.
     def getBackendName(self) -> str:  # noqa: N802
         return "mpi"
 
@@ -110,10 +110,10 @@ class MpiGroup(_Group):  # type: ignore[misc]
         while True:
             call, result, future = self._calls.get()
             _make(call, result, future)
-            del call, result, future  # of the last call nothing is kept until the next
+            del call, result, future  # nothing of the last call is kept until the next one
 
     def _soon(self, call: Callable[[], None], result: Any) -> Work:
-        """Return a call under way, whose result is this once it was made."""
+        """Queue a call, and return its work, whose result is `result` once the call is made."""
         future: torch.futures.Future[Any] = torch.futures.Future()
         if (
             threading.current_thread() is self._caller
@@ -124,19 +124,19 @@ class MpiGroup(_Group):  # type: ignore[misc]
         return _Call(future)
 
     def _raw(self, tensor: torch.Tensor) -> list[Any]:
-        """Return a tensor's memory for MPI, as bytes."""
+        """Return a tensor's memory as bytes, for MPI to move."""
         _refuse_strided(tensor)
         return [self._mpi.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes), self._mpi.BYTE]
 
     def _typed(self, tensor: torch.Tensor) -> list[Any]:
-        """Return a tensor's memory for MPI to compute with."""
+        """Return a tensor's memory with its type, for MPI to compute with."""
         _refuse_strided(tensor)
         if tensor.dtype not in self._types:
             raise TypeError(f"MPI does not compute with {tensor.dtype}")
         return [self._mpi.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes), self._types[tensor.dtype]]
 
     def _operation(self, wanted: Any, dtype: torch.dtype) -> tuple[Any, int]:
-        """Return MPI's operation, and what its result is divided by."""
+        """Return MPI's operation, and the divisor of its result."""
         for ours, theirs in self._sums:
             if wanted == ours:  # not the other way round, nor with `in`: torch answers those wrongly
                 if dtype in HALVES:
@@ -146,7 +146,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
                 return theirs, self._size if ours is ReduceOp.AVG else 1
         raise ValueError(f"MPI has no reduction {wanted} of {dtype}")
 
-    # One tensor for all ranks
+    # The same tensor on all ranks
 
     def allreduce(self, tensors: _Tensors, opts: Any = None) -> Work:
         operation, share = self._operation(
@@ -189,7 +189,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
     def barrier(self, opts: Any = None) -> Work:
         return self._soon(self._communicator.Barrier, [])
 
-    # One tensor of each rank, for one or all
+    # A tensor per rank, collected on one rank or on all
 
     def gather(self, outputs: Sequence[_Tensors], inputs: _Tensors, opts: Any) -> Work:
         (own,), root = inputs, opts.rootRank
@@ -245,7 +245,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
 
         return self._soon(call, list(outputs))
 
-    # A sum of which each rank has its part
+    # A sum of which each rank keeps its part
 
     def reduce_scatter(self, outputs: _Tensors, inputs: Sequence[_Tensors], opts: Any) -> Work:
         return self.reduce_scatter_single_coalesced(outputs, [_flat(each) for each in inputs], opts)
@@ -265,7 +265,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
 
         return self._soon(call, list(outputs))
 
-    # A tensor from each rank to each
+    # A tensor from each rank to each other
 
     def all_to_all_single(
         self,
@@ -306,7 +306,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
 
 
 class _Call(Work):
-    """A call under way. Who waits for it gets its exception, which torch's own work of a future keeps to itself."""
+    """A call under way. `wait` raises the call's exception, which torch's own work of a future doesn't."""
 
     def __init__(self, future: torch.futures.Future[Any]) -> None:
         super().__init__()
@@ -324,7 +324,7 @@ class _Call(Work):
 
 
 class _MpiMessage(Work):
-    """A message under way. It moves while its ranks are in calls of MPI, as MPI has it."""
+    """A message under way. MPI moves it only while its ranks are in MPI calls."""
 
     def __init__(self, request: Any, tensor: torch.Tensor, mpi: Any) -> None:
         super().__init__()
@@ -343,7 +343,7 @@ class _MpiMessage(Work):
 
 @cache
 def _sum_of(mpi: Any, dtype: torch.dtype) -> Any:
-    """Return MPI's name for a sum of such numbers."""
+    """Return MPI's operation for a sum of this type."""
 
     def add(some: Any, more: Any, _: Any) -> None:
         total = torch.frombuffer(more, dtype=dtype)
@@ -353,17 +353,17 @@ def _sum_of(mpi: Any, dtype: torch.dtype) -> Any:
 
 
 def _make(call: Callable[[], None], result: Any, future: Any) -> None:
-    """Makes a call and says so to those who wait."""
+    """Make a call, and complete its future for those that wait."""
     try:
         call()
-    except Exception as error:  # whoever waits for it has to know
+    except Exception as error:  # the waiting thread has to see it
         future.set_exception(error)
     else:
         future.set_result(result)
 
 
 def _is_part(own: torch.Tensor, whole: torch.Tensor, rank: int) -> bool:
-    """Return whether a rank's part already lies where it belongs, as FSDP has it: then MPI wants to be told."""
+    """Return whether a rank's part already lies in its place in the whole, as in FSDP: MPI needs a flag for that."""
     return own.data_ptr() == whole.data_ptr() + rank * own.nbytes
 
 
@@ -387,7 +387,7 @@ def _copy(whole: torch.Tensor, outputs: _Tensors) -> None:
 
 
 def _keep(_: Any) -> None:
-    """Nothing: a call that names it has kept it, as MPI read from its memory."""
+    """Do nothing: a call that names it keeps the tensor alive while MPI reads its memory."""
 
 
 def _counts(tensor: torch.Tensor, sizes: Sequence[int], ranks: int) -> list[int]:

@@ -1,1 +1,1 @@
-"""What a rank runs: the training loop and what is timed around it."""
+"""One rank of a launch: the training loop and what is timed around it."""

@@ -23,7 +23,7 @@ from ddpbench.records import Checkpoint, explain_os_error
 from ddpbench.removal import Identity, make, remove_tree
 
 REPETITIONS = 3
-"""Checkpoints of each method in a launch."""
+"""Checkpoints per method in a launch."""
 Method = Literal["plain", "dcp"]
 
 
@@ -33,7 +33,7 @@ class CheckpointError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Saver:
-    """One rank's part in the checkpoints of a launch, in a folder that its ranks share, or the ranks of each node."""
+    """One rank's part in a launch's checkpoints, in a folder shared by all ranks or by those of each node."""
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
@@ -45,10 +45,10 @@ class Saver:
     on_checkpoint: Callable[[], None]
 
     def run(self) -> Iterator[Checkpoint]:
-        """`REPETITIONS` of each method. The folder is gone afterwards, also after an error.
+        """Yield `REPETITIONS` checkpoints of each method. The folder is removed at the end, also after an error.
 
         Raises:
-            CheckpointError: one could not be written, on whichever rank: all ranks raise.
+            CheckpointError: one could not be written, on any of the ranks: all ranks raise it.
         """
         import torch.distributed.checkpoint  # noqa: F401 - before anything is timed
 
@@ -65,19 +65,19 @@ class Saver:
                 remove_tree(self.folder, made=made)
 
     def _new_folder(self) -> Identity:
-        """Make the folder, after removing what a killed launch has left; returns which it is.
+        """Make the folder, after removing what a killed launch left; return its identity.
 
         Raises:
-            FileExistsError: another user has one of that name.
+            FileExistsError: another user has a folder of that name.
             OSError: it cannot be made.
         """
         remove_tree(self.folder, private=True)
         return make(self.folder, 0o700)
 
     def _join(self) -> list[Identity]:
-        """Make the folder where this node's is not rank 0's, and refuse one that another user has made there.
+        """Make the folder where this node's is not rank 0's, and refuse one that another user made there.
 
-        Returns which it is; nothing on rank 0, which has made it.
+        Return its identity; on rank 0, which has made its own already, an empty list.
 
         Raises:
             CheckpointError: it cannot be made, or is another user's.
@@ -87,11 +87,11 @@ class Saver:
         try:
             with suppress(FileExistsError):
                 self.folder.mkdir(mode=0o700)
-            with tempfile.TemporaryFile(dir=self.folder) as own:  # whose it is as this disk sees users
-                found = self.folder.lstat()
-                if found.st_uid != os.fstat(own.fileno()).st_uid or found.st_mode & 0o022:
+            with tempfile.TemporaryFile(dir=self.folder) as own:  # its owner, as this disk knows users
+                status = self.folder.lstat()
+                if status.st_uid != os.fstat(own.fileno()).st_uid or status.st_mode & 0o022:
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-                return [Identity.of(found)]
+                return [Identity.of(status)]
         except OSError as error:
             raise CheckpointError(sentence(self.folder, error)) from error
 
@@ -104,7 +104,7 @@ class Saver:
         end_ns = self.clock.now()
         self.on_checkpoint()
         size = self._size(path)
-        self.control.agree(0)  # all have looked at their files: they may go
+        self.control.agree(0)  # all have looked at their files, which may be removed now
         if path.is_dir():
             remove_tree(path)  # ranks of one node do so at once
         else:
@@ -117,7 +117,7 @@ class Saver:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def _plain(self, path: Path) -> int | None:
-        """Return what most training scripts do: rank 0 writes, and the others wait for it."""
+        """Time the way of most training scripts: rank 0 writes, and the others wait for it."""
         start_ns = self.clock.now()
 
         def write() -> None:
@@ -130,23 +130,26 @@ class Saver:
         return took if self.rank == 0 else None
 
     def _agreed(self, act: Callable[[], None], start_ns: int = 0) -> int:
-        """Rank 0 acts, and all go on when it has; returns what `act` took from `start_ns`, nanoseconds."""
+        """Run `act` on rank 0 while all wait for it; return how long `act` took from `start_ns` on, nanoseconds."""
         failure: BaseException | None = None
         if self.rank == 0:
             try:
                 act()
-            except (OSError, RuntimeError) as error:  # torch's zip writer makes a RuntimeError of a full disk
+            except (
+                OSError,
+                RuntimeError,
+            ) as error:  # torch's zip writer raises a RuntimeError for a full disk
                 failure = error
         took = self.clock.now() - start_ns
         number = 0 if failure is None else getattr(_cause(failure), "errno", None) or -1
-        number = self.control.agree(number)  # all ranks say the same, whichever is heard first
+        number = self.control.agree(number)  # all ranks report the same error, whichever is heard first
         if number:
-            found = failure or OSError(number, os.strerror(number) if number > 0 else "see rank 0's log")
-            raise CheckpointError(sentence(self.folder, found)) from failure
+            cause = failure or OSError(number, os.strerror(number) if number > 0 else "see rank 0's log")
+            raise CheckpointError(sentence(self.folder, cause)) from failure
         return took
 
     def _dcp(self, path: Path) -> int:
-        """Return every rank calls DCP, which deals the tensors that all ranks hold out among them."""
+        """Time DCP, called on every rank, which distributes among them the tensors that all ranks hold."""
         from torch.distributed.checkpoint.api import CheckpointException
         from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -154,7 +157,7 @@ class Saver:
         group = getattr(self.control, "group", None)  # the default group belongs to the strategy
         try:
             with warnings.catch_warnings():
-                # It says that it saves in this process alone, which is what one process asks for.
+                # It warns that it saves in this process alone, which is intended with one process.
                 warnings.filterwarnings("ignore", message="torch.distributed is disabled")
                 alone = self.processes == 1 or not dist.is_initialized()
                 save(self._state(), checkpoint_id=path, process_group=group, no_dist=alone)
@@ -174,9 +177,9 @@ class Saver:
 
 
 def _cause(error: BaseException) -> OSError | None:
-    """Return what the system said; torch's writers wrap it, DCP once for each rank that failed."""
-    for found in (error, *getattr(error, "failures", {}).values()):
-        cause: BaseException | None = found[0] if isinstance(found, tuple) else found
+    """Return the operating system's error, which torch's writers wrap: DCP once per rank that failed."""
+    for problem in (error, *getattr(error, "failures", {}).values()):
+        cause: BaseException | None = problem[0] if isinstance(problem, tuple) else problem
         while cause is not None:
             if isinstance(cause, OSError):
                 return cause

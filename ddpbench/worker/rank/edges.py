@@ -1,4 +1,4 @@
-"""What is read right before and after a block of steps, outside what is timed, and the records made of it."""
+"""Counters read right before and after a block of steps, outside the timed part, and the records made of them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ddpbench.worker.rank.traffic import LinkCounters
 
 
 class Edges:
-    """One rank's counters at a block's edges. A replay's pacer is turned on: what is measured, is paced."""
+    """One rank's counters at a block's edges. Also turns a replay's pacer on: measured steps are paced."""
 
     def __init__(self, pacer: Pacer | None, link: LinkCounters | None = None) -> None:
-        """`link` is the emulated link that this rank reads for its node, or its own."""
+        """Take the emulated `link` that this rank reads for its node, or its own."""
         self._pacer = pacer
         self._link = link
         self._carried = [(0, 0), (0, 0)]
@@ -21,17 +21,17 @@ class Edges:
         self._optimizer_ns = 0
 
     def at_edge(self) -> None:
-        """Reads the counters; called twice a block (`Stepper.at_edge`)."""
+        """Read the counters; called twice per block (`Stepper.at_edge`)."""
         if self._link is not None:
             self._carried = [self._carried[1], self._link.read()]
         if self._pacer is not None:
             self._lateness_ns, self._optimizer_ns = self._pacer.take()
 
     def records(self, block: Block) -> list[Record]:
-        """Return what the counters say of the block that has just ended."""
-        found: list[Record] = []
+        """Return records of what the counters say of the block that has just ended."""
+        records: list[Record] = []
         if self._pacer is not None:
-            found.append(
+            records.append(
                 Pace(
                     phase=block.phase,
                     index=block.index,
@@ -43,7 +43,7 @@ class Edges:
             )
         if self._link is not None:
             (sent, received), (sent_then, received_then) = self._carried
-            found.append(
+            records.append(
                 Traffic(
                     phase=block.phase,
                     index=block.index,
@@ -53,4 +53,4 @@ class Edges:
                     received_bytes=received_then - received,
                 )
             )
-        return found
+        return records

@@ -15,9 +15,9 @@ from ddpbench.records import Block
 from ddpbench.strategies import Replica
 
 EVALUATION_SHARE = 0.25
-"""Evaluation is timed for about this share of the timed training steps' time."""
+"""Share of the timed training steps' time for which evaluation is timed."""
 BLOCKS = 4
-"""That time is cut into this many blocks where steps are fast enough, and into `MIN_BLOCKS` at least."""
+"""Blocks into which that time is cut where steps are fast enough; `MIN_BLOCKS` at least."""
 MIN_BLOCKS = 2
 WARM_UP_STEPS = 3
 
@@ -29,12 +29,12 @@ def evaluate(
     measured_s: float,
     on_step: Callable[[], None],
 ) -> list[Block]:
-    """Evaluates a replica's model on the rank's own batches: a block of warm-up, then those that count.
+    """Evaluate a replica's model on the rank's own batches: a warm-up block, then those that count.
 
-    `training` is what the training steps were timed with; `measured_s` their time in a launch, seconds. The
-    model is the module beneath any wrapper, on this rank's own device: DDP's forward would broadcast
-    buffers, whereas here ranks exchange nothing between the barriers. Every module is in eval mode
-    meanwhile, so that BatchNorm's running statistics stay as they are, and then in the mode it was in.
+    `training` is the stepper that timed the training steps; `measured_s` their time in a launch, seconds. The model is
+    the module beneath any wrapper, on this rank's own device: DDP's forward would broadcast buffers, whereas here ranks
+    exchange nothing between the barriers. Every module is in eval mode meanwhile, so that BatchNorm's running
+    statistics stay as they are, and afterwards in the mode it was in.
     """
     model, loss = replica.job.model, replica.job.loss
 
@@ -54,9 +54,9 @@ def evaluate(
 
 
 def evaluation_blocks(stepper: Stepper, measured_s: float) -> list[Block]:
-    """Return a short block of warm-up, then at least `MIN_BLOCKS` until `EVALUATION_SHARE` of `measured_s` is spent.
+    """Return a short warm-up block, then at least `MIN_BLOCKS` until `EVALUATION_SHARE` of `measured_s` is spent.
 
-    Rank 0 decides for all how many steps per block has and when to stop.
+    Rank 0 decides for all ranks how many steps a block has and when to stop.
     """
     warmup = run_block(stepper, WARM_UP_STEPS, 0, "warmup")
     wanted_ns = EVALUATION_SHARE * measured_s * 1e9

@@ -1,4 +1,4 @@
-"""A measuring launch as one rank goes through it: warm-up, timed steps, instrumented steps, and what follows them."""
+"""A measuring launch on one rank: warm-up, timed steps, instrumented steps, and what follows them."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ from ddpbench.worker.training.training import DivergedError, StepLoop, Training,
 from ddpbench.worker.verify.written import late_sentence, writes_sentence, written_by
 
 INSTRUMENTED_SHARE = 0.15
-"""Instrumented steps take about this share of the timed steps' time."""
+"""Share of the timed steps' time that instrumented steps take, about."""
 
 
 @dataclass(slots=True)
 class Known:
-    """What a rank knows of its training by the time it ends, however it ends."""
+    """Facts on a rank's training that are known by the time it ends, however it ends."""
 
     params_checksum: str = ""
     final_loss: float | None = None
@@ -58,7 +58,7 @@ class Known:
 
 
 class Measurement:
-    """One rank's way through a measuring launch, with one replica after another. All of it is recorded."""
+    """A measuring launch on one rank, with one replica after another. Records everything."""
 
     def __init__(
         self,
@@ -72,18 +72,18 @@ class Measurement:
         writer: RecordWriter,
         known: Known,
     ) -> None:
-        """`known` is filled in as things come to be known."""
+        """Take `known`, which is filled in as the launch learns things."""
         self._training, self._model, self._control = training, model, control
         self._heartbeat, self._writer = heartbeat, writer
         self._checkpoints = directory.checkpoints(request.case.checkpoint_dir, request.run_id)
         self._measured_s, self._target_loss = request.measured_s, request.target_loss
         self._case, self._known = training.case, known
-        # A loader of the workload's own may have workers, which would go on fetching: such a launch keeps its turn.
+        # A workload's own loader may have workers that keep fetching: such a launch keeps its turn.
         in_turn = TURN in os.environ and not getattr(training.loader, "num_workers", 0)
         turn = turn_from(TURN) if in_turn and training.place.rank == 0 else None
         in_step = (
             training.strategy.replicas_equal
-        )  # others begin each block in step, which they are not for long
+        )  # all others begin each block in step, which they are not for long
         short = IN_TURN if in_turn and in_step else TRAINING
         self._least = short if self._case.compute == "real" else REPLAYING
         self._blocks = BLOCKS_IN_TURN if in_turn else BLOCKS_A_LAUNCH
@@ -99,7 +99,7 @@ class Measurement:
             self._stepper = replace(self._stepper, turn=partial(_offered, turn, control, heartbeat))
 
     def run(self) -> float:
-        """Measures from the warm-up to the end; returns a timed step's time, s.
+        """Measure from the warm-up to the end; return a timed step's time, s.
 
         Raises:
             DivergedError: the loss is not finite, or the ranks' parameters differ where they must not.
@@ -117,7 +117,7 @@ class Measurement:
         return step_ns / 1e9
 
     def _batches_from_the_first(self) -> Iterator[tuple[Any, Any]]:
-        """Return the rank's batches from their first on, as the case wants them."""
+        """Return the rank's batches from the first on, in the form that the case wants."""
         batches = self._training.batches()
         if self._case.data == "memory":
             batches = in_memory(batches, self._heartbeat.beat)
@@ -126,7 +126,7 @@ class Measurement:
         return batches
 
     def _replica_and_loop(self, recorder: Recorder) -> tuple[Replica, StepLoop]:
-        """Return a replica of the model whose steps this recorder notes, and the loop that makes them."""
+        """Return a replica of the model whose steps this recorder records, and its training loop."""
         training = self._training
         replica = training.replica(self._model, recorder, distributed=self._distributed)
         pacer = training.workload.pacer
@@ -134,7 +134,7 @@ class Measurement:
         return replica, loop
 
     def _warm_up(self) -> float:
-        """Steps until steps no longer change; returns how long one then takes, ns."""
+        """Train until step times are steady; return a step's time, ns."""
         self._heartbeat.enter("warm-up")
         warmup = warm_up(self._stepper, self._replica.ready, self._measured_s, self._least)
         self._loop.check_loss()
@@ -144,7 +144,7 @@ class Measurement:
         return warmup.step_ns
 
     def _time_steps(self, warm_step_ns: float) -> tuple[int, float]:
-        """Times the steps that count; returns how long all took, and one of the last block's, ns."""
+        """Time the steps that count; return the time of all and that of one of the last block's, ns."""
         loop, replica, edges = self._loop, self._replica, self._edges
         has_loss = self._training.workload.has_loss
         self._heartbeat.enter("timed steps")
@@ -158,7 +158,7 @@ class Measurement:
         return timed_ns, step_ns
 
     def _check_ranks_agree(self) -> None:
-        """Compares the lengths of the ranks' data, and their parameters where the strategy keeps those equal.
+        """Compare the lengths of the ranks' data, and their parameters where the strategy keeps those equal.
 
         Raises:
             DivergedError: parameters differ.
@@ -180,9 +180,10 @@ class Measurement:
                 raise DivergedError(f"the ranks' parameters differ after the timed steps{why}")
 
     def _instrument_steps(self, *, wanted: int) -> None:
-        """Makes at least so many steps with a new replica that notes their spans and transfers.
+        """Train at least `wanted` steps with a new replica that records their spans and transfers.
 
-        Where those of other ranks cannot be timed, it would be wrong to say that there are none: no step is noted.
+        Where the transfers of other ranks cannot be timed, no step is recorded: an empty list would claim that there
+        are none.
         """
         self._heartbeat.enter("instrumented steps")
         if self._distributed and not _times_transfers(self._case):
@@ -206,7 +207,7 @@ class Measurement:
         turn = self._stepper.turn
         self._stepper = Stepper(instrumented_step, samples, clock, self._control, period, turn=turn)
         block = run_block(self._stepper, max(self._least.instrumented, wanted), 0, "instrumented")
-        # Step 0 follows the barrier: it does not count, but what it has sent may still be on its way in step 1.
+        # Step 0 follows the barrier: it doesn't count, but what it has sent may still be on its way in step 1.
         records = [record for record in recorder.records() if record.step > 0 or record.kind == "comm"]
         buckets = self._replica.bucket_bytes()
         made = [Buckets(bytes=tuple(buckets))] if buckets is not None else []
@@ -214,7 +215,7 @@ class Measurement:
         self._loop.check_loss()
 
     def _held(self) -> Held:
-        """Return what the rank holds of the model's state between a step's backward and its update: one more step."""
+        """Return what the rank holds of the model's state between backward and update, from one more step."""
         replica = self._replica
         if replica.job.step is not None:
             return self._held_in_own_step()
@@ -224,7 +225,7 @@ class Measurement:
         return Held(parameter_bytes=parameters, gradient_bytes=gradients, optimizer_bytes=optimizer)
 
     def _held_in_own_step(self) -> Held:
-        """Return the same of a step that updates by itself: the most that there is of each before any update."""
+        """Return the same for a step that updates by itself: the most of each kind held before any update."""
         replica = self._replica
         seen = [replica.held_bytes()]
         optimizers: Any = replica.optimizer
@@ -239,14 +240,14 @@ class Measurement:
         return Held(parameter_bytes=parameters, gradient_bytes=gradients, optimizer_bytes=optimizer)
 
     def _evaluate(self) -> None:
-        """Times forward and loss without gradients, if asked for; of an own step where its class has a loss too."""
+        """Time forward and loss without gradients, if asked for; with an own step only if its class has a loss too."""
         if self._case.evaluation and self._training.workload.evaluates:
             self._heartbeat.enter("evaluation")
             beat = self._heartbeat.beat
             self._writer.write(*evaluate(self._replica, self._batches, self._stepper, self._measured_s, beat))
 
     def _save(self) -> None:
-        """Times checkpoints, if asked for; of ranks that train models of their own there is no common state to save."""
+        """Time checkpoints, if asked for. Ranks that each train another model have no common state to save."""
         strategy, case, place = self._training.strategy, self._case, self._training.place
         if not case.checkpoint or not (strategy.replicas_equal or case.world_size == 1):
             return
@@ -264,12 +265,12 @@ class Measurement:
         self._writer.write(*saver.run())
 
     def _train_to_the_loss(self) -> None:
-        """Trains a fresh model down to the loss, if one is asked for; the replica is given up for it."""
+        """Train a fresh model down to the loss, if one is asked for; the measured replica is freed for it."""
         training, clock = self._training, self._stepper.clock
         if self._target_loss is None or training.strategy.promise(training.options) == "nothing":
             return
         self._heartbeat.enter("training to a loss")
-        del self._replica, self._loop, self._stepper  # there is another model's state to be held now
+        del self._replica, self._loop, self._stepper  # another model's state has to fit now
         self._batches = self._batches_from_the_first()
         for part in train_to(
             self._target_loss,
@@ -283,9 +284,9 @@ class Measurement:
 
 
 def _offered(turn: Turn | None, control: Control, heartbeat: Heartbeat, *, meet: bool) -> int:
-    """Offer the turn once all ranks rest, and return for how long it was away, ns. Ranks but the first have none.
+    """Offer the turn once all ranks rest, and return for how long it was away, ns. Only the first rank has one.
 
-    Meanwhile the watchdog sees that all is well.
+    The watchdog gets heartbeats meanwhile.
     """
     control.agree(0)
     if turn is None:
@@ -298,7 +299,7 @@ def _offered(turn: Turn | None, control: Control, heartbeat: Heartbeat, *, meet:
 
 
 def _warm_again(loop: StepLoop, recorder: StepRecorder, stepper: Stepper) -> Block:
-    """Return a new replica's warm-up: its one-time work, again, and two steps more. Nothing of it is recorded."""
+    """Return a new replica's warm-up: its one-time work and two more steps. Nothing of it is recorded."""
     clock, more = stepper.clock, 2
     clock.anchor()
     marks = [clock.mark()]
@@ -331,7 +332,7 @@ def trained_late(training: Training, model: torch.nn.Module) -> list[str]:
 
 
 def _written_by_forward(training: Training, model: torch.nn.Module, batches: Iterator[Any]) -> list[str]:
-    """Return the parameters that a forward writes into, where the workload has one by itself."""
+    """Return the parameters that a forward writes to; empty if the workload's class has no forward."""
     if training.workload.owns_step:
         return []
     inputs, targets = next(batches)
@@ -339,5 +340,5 @@ def _written_by_forward(training: Training, model: torch.nn.Module, batches: Ite
 
 
 def _times_transfers(case: Case) -> bool:
-    """Return whether it is seen when transfers between ranks begin and end."""
+    """Return whether the moments when transfers between ranks begin and end can be seen."""
     return case.times_transfers and not hides_transfers(case)

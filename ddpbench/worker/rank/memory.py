@@ -9,7 +9,7 @@ import torch
 
 
 def reset_peak_memory(device: str) -> None:
-    """What was needed only to begin, such as a whole model that is then sharded, does not count."""
+    """Restart the peak: memory needed only at the start, such as a whole model that is then sharded, doesn't count."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         return

@@ -1,7 +1,7 @@
-"""Measures a workload's profile in a process of its own: spans of its step, and when gradients become ready.
+"""Measure a workload's profile in a separate process: its step's spans, and when gradients become ready.
 
-What notes a gradient's moment costs time, so that steps with and without it alternate: the spans are those
-without, and from each moment the cost of the notes before it is taken off.
+Noting a gradient's moment costs time, so steps with and without notes alternate: the spans are of those without, and
+the cost of the earlier notes is subtracted from each moment.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ from ddpbench.worker.verify.inspection import told
 from ddpbench.workloads.profile import Parameter, Profile, Provenance, Seconds
 
 WARMUP_S = 10.0
-"""The warm-up may take a fifth of this (`ddpbench.measure.blocks.WARMUP_SHARE`), or three blocks of steps."""
+"""Upper limit of the warm-up, of which it may take a fifth (`ddpbench.measure.blocks.WARMUP_SHARE`), or three blocks of
+steps.
+"""
 LEAST_STEPS = 30
 ENOUGH_S = 5.0
-"""Without a number of steps: so many, and for so long."""
+"""Steps, and seconds, that are measured where no number of steps is given."""
 MOST_STEPS = 1000
 BLOCK_S = 0.4
-"""About so long is measured at a time, before marks are resolved."""
+"""Time measured before marks are resolved, about."""
 
 
 class UnprofiledError(Exception):
@@ -50,7 +52,7 @@ class UnprofiledError(Exception):
 
 @dataclass(slots=True)
 class Spans:
-    """What was seen of each step: durations without notes, and with them when each gradient was ready, seconds."""
+    """Measured steps, seconds: durations of those without notes; of those with notes, when each gradient was ready."""
 
     step_s: list[float]
     forward_s: list[float]
@@ -58,7 +60,7 @@ class Spans:
     optimizer_s: list[float]
     noted_backward_s: list[float]
     ready: list[list[tuple[int, float]]]
-    """Of each noted step (number of the parameter, moment since backward's start), as they came."""
+    """For each noted step: (parameter's number, moment since backward's start), in the order of arrival."""
 
 
 class Profiler:
@@ -85,15 +87,15 @@ class Profiler:
         self.spans = Spans([], [], [], [], [], [])
 
     def warm_up(self) -> float:
-        """Steps until they are steady; returns a step's time, seconds."""
+        """Train until step times are steady; return a step's time, seconds."""
         stepper = Stepper(lambda: self._step(-1), self._training.samples, self._clock, AloneControl())
-        found = warm_up(stepper, self._loop.replica.ready, WARMUP_S)
+        warm = warm_up(stepper, self._loop.replica.ready, WARMUP_S)
         self._recorder.forget()
         self._loop.check_loss()
-        return found.step_ns / 1e9
+        return warm.step_ns / 1e9
 
     def block(self, pairs: int) -> None:
-        """Steps in pairs, after one that is not counted; which of a pair is noted alternates."""
+        """Train steps in pairs, after one that is not counted; which of a pair is noted alternates."""
         self._clock.anchor()
         notes: list[list[tuple[int, Mark]] | None] = []
         self._step(-1)
@@ -113,11 +115,11 @@ class Profiler:
         self._loop.check_loss()
 
     def forget(self) -> None:
-        """Drops what was seen so far: it was to warm up."""
+        """Drop all measurements so far, which were the warm-up's."""
         self.spans = Spans([], [], [], [], [], [])
 
     def profile(self) -> Profile:
-        """Return what all steps so far come to.
+        """Return the profile of all steps so far.
 
         Raises:
             UnprofiledError: a parameter got no gradient in some step.
@@ -199,19 +201,19 @@ class Profiler:
 def ready_moments(spans: Spans, parameters: int) -> list[list[float]]:
     """Return each parameter's moments in the noted steps, without the cost of the notes before them, seconds.
 
-    Every note is taken to cost the same: what a noted backward takes longer, divided by their number.
+    Every note is assumed to cost the same: what a noted backward takes longer, divided by the number of notes.
     """
     longer = statistics.fmean(spans.noted_backward_s) - statistics.fmean(spans.backward_s)
     cost = longer / parameters
-    found: list[list[float]] = [[] for _ in range(parameters)]
+    moments: list[list[float]] = [[] for _ in range(parameters)]
     for step in spans.ready:
         for place, (number, moment) in enumerate(step, start=1):
-            found[number].append(moment - place * cost)
-    return found
+            moments[number].append(moment - place * cost)
+    return moments
 
 
 def interval(values: Sequence[float], end: float = math.inf) -> Seconds:
-    """Return the mean over steps, within 0 and `end`, with its 95 % t-interval."""
+    """Return the mean over steps, between 0 and `end`, with its 95 % t-interval."""
     mean = min(max(statistics.fmean(values), 0.0), end)
     if len(values) < 2:
         return Seconds(mean=mean)
@@ -220,7 +222,7 @@ def interval(values: Sequence[float], end: float = math.inf) -> Seconds:
 
 
 def measure(training: Training, steps: int | None) -> Profile:
-    """Return the profile of a case's workload, `steps` plain steps long.
+    """Return the profile of a case's workload, from this many plain steps (None: from about `ENOUGH_S`).
 
     Raises:
         UnprofiledError: a parameter got no gradient in some step.
@@ -242,7 +244,7 @@ def _enough(spans: Spans, began: float) -> bool:
 
 
 def profile_workload(case: Case, *, steps: int | None, cores: Sequence[int]) -> dict[str, Any]:
-    """`{"profile": text}` of a case's workload, measured on these cores, or `{"problem": sentence}`."""
+    """Return `{"profile": text}` of a case's workload, measured on these cores, or `{"problem": sentence}`."""
     os.sched_setaffinity(0, cores)
     torch.set_num_threads(case.threads_per_rank)
     alone = Place(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())

@@ -1,4 +1,4 @@
-"""One rank of one launch, from its start to its end: what it runs, what it records of itself, how it fails."""
+"""One rank of one launch, from start to end: what it runs, what it records, how it fails."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ from ddpbench.workloads import is_import_path
 EXIT_OK = 0
 EXIT_NOT_OK = 1
 EXIT_NO_RECORD = os.EX_IOERR
-"""The rank could not write its records: its outcome stands nowhere but in its log."""
+"""Exit code of a rank that could not write its records: its outcome is only in its log."""
 
 _OF_FEATURES = loaded("rank")
-"""Trainings after the measurement, imported with this module: no launch waits for it."""
+"""Trainings after the measurement, imported with this module so that no launch waits for the import."""
 
 
 class Rank:
-    """One rank's life."""
+    """One rank, from its start to its end."""
 
     def __init__(
         self, directory: LaunchDir, place: Place, heartbeat: Heartbeat, request: LaunchRequest | None = None
     ) -> None:
-        """Without a `request` the one in the directory is read."""
+        """Take the launch's `request`; without one, read the one in the directory."""
         self.directory, self.place, self.heartbeat = directory, place, heartbeat
         self.request = request or LaunchRequest.read(directory.request)
         case = self.request.case
@@ -70,7 +70,7 @@ class Rank:
         self._training: Training | None = None
 
     def run(self) -> int:
-        """Runs to the end and returns the exit code. Never raises: what goes wrong is recorded."""
+        """Run to the end and return the exit code. Never raises: failures are recorded."""
         started_ns = self.host_clock.now()
         self.heartbeat.end_forks(leave_forked)
         try:
@@ -119,7 +119,7 @@ class Rank:
         device = device_of(self.case, self.place.local_rank)
         training = self._training = Training(self.case, self.place, device, self.request.round)
         model = training.fresh_model()
-        # Numbers only: whoever kept the parameters themselves would keep a model whole that is sharded next.
+        # Numbers only: keeping the parameters themselves would keep whole a model that is sharded next.
         sizes = [(each.numel(), each.element_size()) for each in model.parameters() if each.requires_grad]
         types = names_of(types_in(model.parameters()))
         used, faster = _interfaces(self.case, training.strategy.engine)
@@ -157,7 +157,7 @@ class Rank:
         control = meet(self.case, self.place, uses_backend=training.strategy.uses_backend, device=device)
         met_ns = self.host_clock.now()
         backend = dist.get_backend() if dist.is_initialized() and training.strategy.uses_backend else ""
-        backend = "mpi" if backend == "mpi4py" else backend  # as torch knows ddpbench's process group of it
+        backend = "mpi" if backend == "mpi4py" else backend  # torch's name for ddpbench's process group of it
         writer.write(Met(start_ns=meeting_ns, end_ns=met_ns, backend=backend))
         with self._group_when_asked(control, device):
             self._train(writer, training, model, control, (started_ns, meeting_ns, met_ns))
@@ -165,7 +165,7 @@ class Rank:
         leave(control, borrowed=self.case.launcher in OF_FRAMEWORKS)
 
     def _group_when_asked(self, control: Control, device: torch.device) -> AbstractContextManager[object]:
-        """Return what gives the only rank of a user's own class a process group, where its loss asks for one."""
+        """Return a context that gives the only rank of a user's class a process group, if its loss asks for one."""
         alone = isinstance(control, AloneControl) and is_import_path(self.case.workload)
         return formed_when_asked(device) if alone else nullcontext()
 
@@ -177,7 +177,7 @@ class Rank:
         control: Control,
         times: tuple[int, int, int],
     ) -> None:
-        """Do what the launch is for; `times` are when this rank started, began to meet the others and had met them."""
+        """Do what the launch is for; `times` are when this rank started, began the rendezvous and completed it."""
         step_s: float | None = None
         if self.request.purpose == "proof":
             self._prove(writer, training, control)
@@ -244,7 +244,7 @@ class Rank:
 
 
 def _wrong(case: Case) -> str:
-    """Return what a proof that failed says of a case: its algorithm by name, where that is a user's class."""
+    """Return how a failed proof's message names the case: by its algorithm, where that is a user's class."""
     if not user_files.is_import_path(case.algorithm):
         return "the strategy does not train as one process does"
     return (
@@ -254,7 +254,7 @@ def _wrong(case: Case) -> str:
 
 
 def out_of_memory(problem: BaseException) -> str:
-    """Return a sentence on a lack of memory that says what to do; empty where the failure is another."""
+    """Return a message on a lack of memory that says what to do; empty if the failure is another."""
     text = text_of(problem)
     no_memory = (
         "can't allocate memory",
@@ -271,18 +271,18 @@ def out_of_memory(problem: BaseException) -> str:
 
 
 def _of_as_many(case: Case, ranks: int) -> Case:
-    """Return a case as these ranks train it, which may be fewer than it has; each has the local batch that it had."""
+    """Return a case as these ranks train it, maybe fewer than it has; each keeps its local batch."""
     return replace(case, world_size=ranks, global_batch=case.local_batch * ranks)
 
 
 def _told_ns(name: str) -> int | None:
-    """Return a moment that whoever started this rank tells, ns of this host's monotonic clock."""
+    """Return a moment that the process which started this rank has passed on, ns of this host's monotonic clock."""
     text = os.environ.get(name, "")
     return int(text) if text.isdecimal() else None
 
 
 def _interfaces(case: Case, engine: str) -> tuple[str, str]:
-    """Return over which interface gloo goes between nodes, and a faster one; empty where it does not go."""
+    """Return the interface that gloo uses between nodes, and a faster one; empty if it uses none."""
     if case.backend != "gloo" or engine != "torch" or case.nodes < 2 or case.fabric:
         return "", ""
     from ddpbench.machine.interfaces import gloo_interfaces  # no other rank needs it

@@ -1,4 +1,4 @@
-"""Training to a loss: a fresh model on the data from their start, until the job's loss is as low as was asked for."""
+"""Training to a loss: a fresh model on the data from their start, until the job's loss is as low as asked for."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ddpbench.worker.training.precision import precision_of
 from ddpbench.worker.training.training import StepLoop, Training, gather_number, gather_numbers
 
 GROUP_S = 0.25
-"""Ranks agree whether to go on about this often, so that their agreeing disturbs few steps."""
+"""Time after which ranks agree whether to continue, about: rare enough to disturb few steps."""
 LEAST_STEPS = 10
 MOST_STEPS = 100
-"""A group that they train in one go has at least and at most so many steps."""
+"""Most steps in a group, which ranks train without agreeing."""
 
 
 def train_to(
@@ -36,11 +36,11 @@ def train_to(
     control: Control,
     heartbeat: Heartbeat,
 ) -> Iterator[LossCurve]:
-    """Trains until `steps_to` says that the target_loss is reached, or its steps or seconds are exhausted.
+    """Train until `steps_to` says that `target_loss` is reached, or its steps or seconds are used up.
 
-    `batches` are the rank's, from their first on. Within a group of steps nothing is done but train and note the
-    time; losses stay on the device meanwhile. Rank 0 decides for all, between groups. It ends, without the group in
-    which that happened, where the job's loss is NaN or infinite.
+    `batches` are the rank's, from the first on. Within a group of steps ranks only train and note the time; losses stay
+    on the device meanwhile. Rank 0 decides for all, between groups. Where the job's loss becomes NaN or infinite,
+    training ends and drops the group in which that happened.
     """
     case, processes = training.case, training.place.processes
     precision = precision_of(case.precision, training.device)  # fp16's scale restarts
@@ -52,15 +52,15 @@ def train_to(
     window = smoothing_steps(case)
     job: list[float] = []
     spent_ns = 0
-    steps = 1  # how long a step takes is not known yet
+    steps = 1  # a step's time is not known yet
     for index in itertools.count():
-        times, found = _train(loop, steps, clock)
-        # in the digits that are recorded, so that whoever reads them finds the target_loss reached at the same step
-        own = [float(f"{float(loss):.7g}") if replica.knows_loss else 0.0 for loss in found]
+        times, losses = _train(loop, steps, clock)
+        # in the digits that are recorded, so that readers of the records find the target_loss reached at the same step
+        own = [float(f"{float(loss):.7g}") if replica.knows_loss else 0.0 for loss in losses]
         gathered = gather_numbers(own, control, processes)
         job += mean_losses([losses for losses, knows in zip(gathered, knowing, strict=True) if knows])
         if not all(map(math.isfinite, job[-steps:])):
-            break  # it will not be reached any more; what was timed before is as good as it was
+            break  # it cannot be reached any more; what was timed before remains valid
         yield LossCurve(
             index=index,
             target=target_loss.loss,
@@ -71,7 +71,7 @@ def train_to(
             losses=tuple(own) if replica.knows_loss else (),
         )
         spent_ns += times[-1] - times[0]
-        wanted = _steps_next(target_loss, made=len(job), spent_ns=spent_ns)  # none: its steps are exhausted
+        wanted = _steps_next(target_loss, made=len(job), spent_ns=spent_ns)  # 0: its steps are used up
         recent = job[-(steps + window - 1) :]
         over = spent_ns >= target_loss.seconds * 1e9 or steps_to(target_loss.loss, recent, window) is not None
         steps = control.agree(0 if over else wanted)
@@ -81,7 +81,7 @@ def train_to(
 
 
 def _train(loop: StepLoop, steps: int, clock: Clock) -> tuple[list[int], list[torch.Tensor]]:
-    """Makes a group of steps; returns the moments between them, and each one's loss, still on its device."""
+    """Train a group of steps; return the moments between them, and each step's loss, still on its device."""
     clock.anchor()
     losses: list[torch.Tensor] = []
     marks = [clock.mark()]
@@ -93,7 +93,7 @@ def _train(loop: StepLoop, steps: int, clock: Clock) -> tuple[list[int], list[to
 
 
 def _steps_next(target_loss: TargetLoss, *, made: int, spent_ns: int) -> int:
-    """Return how many steps the next group is to have after so many in that time: about `GROUP_S` of them."""
+    """Return how many steps the next group has, after `made` steps in `spent_ns`: about `GROUP_S` of them."""
     step_ns = max(spent_ns, 1) / made
     fitting = max(LEAST_STEPS, min(MOST_STEPS, int(GROUP_S * 1e9 / step_ns)))
     fitting = min(fitting, max(1, math.ceil((target_loss.seconds * 1e9 - spent_ns) / step_ns)))

@@ -1,4 +1,4 @@
-"""What a rank's emulated link has carried, from the kernel's own counters."""
+"""The bytes that a rank's emulated link has carried, from the kernel's own counters."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ddpbench.worker.place import Place
 class LinkCounters:
     """The counters of one interface of the network namespace that this process is in.
 
-    /proc/self/net follows the process into its namespace, where /sys shows the one it was mounted in.
+    /proc/self/net follows the process into its namespace, whereas /sys shows the one it was mounted in.
     """
 
     def __init__(self, interface: str, node: int, table: Path = Path("/proc/self/net/dev")) -> None:
         self._interface, self.node, self._table = interface, node, table
 
     def read(self) -> tuple[int, int]:
-        """Return bytes sent and received since the interface was made.
+        """Return the bytes sent and received since the interface was made.
 
         Raises:
-            LookupError: there is no such interface.
+            LookupError: the interface does not exist.
         """
         for line in self._table.read_text(encoding="ascii").splitlines():
             name, colon, counters = line.partition(":")
@@ -33,7 +33,7 @@ class LinkCounters:
 
 
 def link_of(case: Case, place: Place) -> LinkCounters | None:
-    """Return the link that this rank is to read: its node's if it is the node's first, or its own; None of neither."""
+    """Return the link that this rank reads: its node's on the node's first rank, or its own; else None."""
     if not case.fabric or (place.local_rank and Links.parse(case.fabric).local_bandwidth is None):
         return None
     return LinkCounters(os.environ["GLOO_SOCKET_IFNAME"], int(os.environ["DDPBENCH_NODE"]))

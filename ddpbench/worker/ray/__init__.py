@@ -1,1 +1,1 @@
-"""Ranks that Ray Train starts: who starts Ray, what stands behind each rank's process, and the rank itself."""
+"""Ranks that Ray Train starts: the process that starts Ray, the parent of each rank's process, and the rank."""

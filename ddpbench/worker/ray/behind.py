@@ -1,7 +1,7 @@
-"""`python -m ddpbench.worker.ray.behind ...`: what Ray starts for a rank, and takes for Python.
+"""`python -m ddpbench.worker.ray.behind ...`: the process that Ray starts for a rank, in place of Python.
 
-Ray does not tell how a worker's process ended. So this one becomes its parent and notes that, and ends whatever the
-rank has left behind, as with any launcher.
+Ray doesn't tell how a worker's process ended. So this one becomes its parent, notes that, and ends all that the rank
+has left behind, as with any launcher.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ddpbench.worker.starting import table_of
 
 
 def main() -> None:
-    """Runs Python with these arguments, and ends as it does."""
-    # Once a worker's socket is closed Ray ends its process group, in which this is: what there is to note comes first.
+    """Run Python with these arguments, and end as it does."""
+    # Once a worker's socket is closed, Ray ends its process group, which includes this process: note the end first.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     adopt_orphans()
     own = os.getpid()
@@ -32,11 +32,11 @@ def main() -> None:
     code = os.waitstatus_to_exitcode(status)
     _note(rank, code)
     end_descendants()
-    os._exit(code if code >= 0 else 128 - code)  # as a shell tells of a signal
+    os._exit(code if code >= 0 else 128 - code)  # a signal in a shell's form
 
 
 def _note(pid: int, code: int) -> None:
-    """Notes how a rank's process ended, unless the rank has told that itself: then it was Ray that ended it."""
+    """Note how a rank's process ended, unless the rank has reported its end: then Ray ended the process."""
     table = table_of(os.environ.get(RANKS_VARIABLE, ""))
     if table is None:
         return

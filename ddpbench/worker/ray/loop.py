@@ -1,4 +1,4 @@
-"""The `train_loop_per_worker` of a launch under Ray Train: a worker of Ray's becomes a rank. Imports Ray late."""
+"""The `train_loop_per_worker` of a launch under Ray Train, which turns a worker into a rank. Imports Ray late."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ddpbench.spec import environment
 
 
 class RankFailedError(RuntimeError):
-    """A rank has not ended well, of which its records tell."""
+    """A rank has not ended well; its records say why."""
 
 
-def train(told: dict[str, Any]) -> None:
-    """Be a rank, in the thread in which Ray runs what a user gives it.
+def train(config: dict[str, Any]) -> None:
+    """Run the rank, in the thread in which Ray runs a user's function.
 
     Raises:
         RankFailedError: it has not ended well.
@@ -39,7 +39,7 @@ def train(told: dict[str, Any]) -> None:
     }
     table = launched(time.perf_counter_ns())
     place = Place.from_environment(os.environ)
-    run_dir, case_id, what = told["words"]
+    run_dir, case_id, what = config["words"]
     directory, request = asked(RunDir(Path(run_dir).absolute()), case_id, what)
     lacking = [
         environment.words(name, value)
@@ -48,19 +48,19 @@ def train(told: dict[str, Any]) -> None:
     ]
     if lacking:
         raise RankFailedError(f"Ray has not left {', '.join(lacking)} as it was asked for")
-    # Where Python's own processes meet, such as loader workers: a path that is short enough, whatever TMPDIR is.
+    # Python's own processes, such as loader workers, meet here: a path that is short enough for any TMPDIR.
     current: Any = process.current_process()
     current._config["tempdir"] = os.environ["DDPBENCH_SOCKETS"]
     _pin_all(place.cores)
     code = live(directory, place, request, table)
-    if table is not None:  # from here on it is for Ray to end this process, and no failure
+    if table is not None:  # Ray ends this process from here on, which is not a failure
         note_end(shared_page(Path(table["page"])), place.rank, code)
     if code:
         raise RankFailedError(f"rank {place.rank} has not ended well: see {directory.log(place.rank)}")
 
 
 def _pin_all(cores: Iterable[int]) -> None:
-    """Keeps the threads that are there already to the rank's cores: gloo's, which Ray had made, are among them."""
+    """Pin the threads that exist already to the rank's cores: gloo's, which Ray has made, are among them."""
     if not cores:
         return
     for thread in Path("/proc/self/task").iterdir():

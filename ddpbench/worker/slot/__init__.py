@@ -1,1 +1,1 @@
-"""A slot under another launcher, and the one that leads."""
+"""Slots: the processes that another launcher starts, and the slot that leads them."""

@@ -1,4 +1,4 @@
-"""How a slot ends: its exit codes, and in a sentence why."""
+"""The end of a slot: its exit codes, and the sentence that says why."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ EXIT_INTERRUPTED = 130
 
 
 class StoppedError(LaunchError):
-    """Another slot had to leave, and said why; `code` is the exit code for all."""
+    """Another slot had to leave, and reported why; `code` is the exit code for all."""
 
-    def __init__(self, told: str, code: int) -> None:
-        super().__init__(told)
+    def __init__(self, reason: str, code: int) -> None:
+        super().__init__(reason)
         self.code = code
 
 

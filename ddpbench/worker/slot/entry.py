@@ -1,4 +1,4 @@
-"""The process of a slot: its signals, its exit code, and what it says when it ends."""
+"""The process of a slot: its signals, its exit code, and the message with which it ends."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ GOODBYE_S = 5.0
 
 
 def run(run_dir: Path, *, retry_failed: bool = False, env: Mapping[str, str] = os.environ) -> int:
-    """Run a slot from its start to its end; return its exit code and leave no process behind.
+    """Run a slot from start to end; return its exit code and leave no process behind.
 
-    0: all cases are ok or skipped; 1: some case is not, or the job could not go on; 2: the request was
-    wrong and nothing was measured; 130: interrupted. The first slot of each node prints why.
+    0: all cases are ok or skipped; 1: some case is neither, or the job could not continue; 2: the request was wrong and
+    nothing was measured; 130: interrupted. The first slot of each node prints why.
     """
     run_directory = RunDir(run_dir)
     try:
@@ -42,13 +42,13 @@ def run(run_dir: Path, *, retry_failed: bool = False, env: Mapping[str, str] = o
         key, problem = job_key(run_directory, env)
     except (ValueError, RequestError) as error:
         return _say(EXIT_REQUEST, str(error))
-    os.environ.pop(KEY_VARIABLE, None)  # it is nothing to the ranks
+    os.environ.pop(KEY_VARIABLE, None)  # ranks don't need it
     if place.rank == 0:
         _warn(place, key, problem)
     _listen()
     lives = _launcher_check()
     meeting: Meeting | None = None
-    told: str | None = None
+    reason: str | None = None
     try:
         try:
             meeting = _meet(place, lives, key)
@@ -57,14 +57,14 @@ def run(run_dir: Path, *, retry_failed: bool = False, env: Mapping[str, str] = o
                     lead=lambda own: Leader(own, retry_failed=retry_failed).lead(), follow=follow
                 )
         finally:
-            _ignore_signals()  # the last words take seconds at most
+            _ignore_signals()  # reporting the end takes seconds at most
     except StoppedError as error:
-        code, told = error.code, str(error)
+        code, reason = error.code, str(error)
     except (DdpbenchError, OSError) as error:
         refused = isinstance(error, RequestError)
-        code, told = EXIT_REQUEST if refused else EXIT_NOT_OK, explained(error)
-        if meeting is not None:  # who was refused together with all others is heard by none of them
-            why = f"slot {place.rank} on {host_name()}: {told}"
+        code, reason = EXIT_REQUEST if refused else EXIT_NOT_OK, explained(error)
+        if meeting is not None:  # a refused slot and the others cannot read each other's messages
+            why = f"slot {place.rank} on {host_name()}: {reason}"
             meeting.stop(why, code)
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
@@ -76,8 +76,8 @@ def run(run_dir: Path, *, retry_failed: bool = False, env: Mapping[str, str] = o
             why = f"slot {place.rank} on {host_name()} failed; its traceback is in its own output"
             meeting.stop(why, EXIT_NOT_OK)
         raise
-    if told and place.local_rank == 0:
-        _say(code, told)
+    if reason and place.local_rank == 0:
+        _say(code, reason)
     if meeting is not None:
         meeting.leave(GOODBYE_S)
     return code
@@ -89,7 +89,7 @@ def _say(code: int, text: str) -> int:
 
 
 def _warn(place: SlotPlace, key: bytes, problem: str) -> None:
-    """Says what must be trusted where jobs cannot be authenticated, and when the key is not kept."""
+    """Print what must be trusted where jobs cannot be authenticated, or the problem with keeping the key."""
     if not key:
         say(
             f"ddpbench: jobs are not authenticated, since {problem} and {KEY_VARIABLE} is not set: whoever reaches "
@@ -101,13 +101,13 @@ def _warn(place: SlotPlace, key: bytes, problem: str) -> None:
 
 
 def _listen() -> None:
-    """Has the first SIGINT or SIGTERM interrupt, and those after it do nothing.
+    """Let the first SIGINT or SIGTERM interrupt, and ignore those after it.
 
-    Launchers send both: to the terminal's process group and to each process; what the first has begun to end
-    must not be cut short by the second.
+    Launchers send both: to the terminal's process group and to each process; the second must not cut short the clean-up
+    that the first has begun.
     """
     signal.signal(signal.SIGTERM, _interrupt)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as under nohup, or behind a script's &
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # ignored under nohup, or behind a script's &
         signal.signal(signal.SIGINT, _interrupt)
 
 
@@ -124,7 +124,8 @@ def _ignore_signals() -> None:
 def _launcher_check() -> Callable[[], None]:
     """Return a function that raises once the process that started this one is gone.
 
-    The kernel could kill with the parent, but counts the parent's thread, and a launcher may use many.
+    The kernel could kill this process with its parent, but watches only the parent's thread, and a launcher may use
+    many.
     """
     parent = os.getppid()
 
@@ -136,12 +137,12 @@ def _launcher_check() -> Callable[[], None]:
 
 
 def _meet(place: SlotPlace, lives: Callable[[], None], key: bytes) -> Meeting:
-    """Connects to the store. Waiting for a key for a while is not an event, but torch logs each time."""
+    """Connect to the store. A wait for a key is not an event, yet torch logs each; its log is off meanwhile."""
     quiet = "TORCH_CPP_LOG_LEVEL" not in os.environ
     if quiet:
         os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # read once, when torch is imported
     from ddpbench.worker.slot.meeting import Meeting, join_within_s
 
     if quiet:
-        del os.environ["TORCH_CPP_LOG_LEVEL"]  # ranks log as ever
+        del os.environ["TORCH_CPP_LOG_LEVEL"]  # ranks log as usual
     return Meeting(place, lives, key, join_s=join_within_s())

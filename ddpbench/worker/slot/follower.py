@@ -1,6 +1,6 @@
-"""A slot that follows: it carries out what the leading slot orders, job after job, until the end is ordered.
+"""A slot that follows: it carries out the leading slot's orders, job after job, until the end is ordered.
 
-An order names cases of the plan. What they are this slot takes from its own copy, and other cases it does not run.
+An order names cases of the plan. This slot takes their settings from its own copy, and runs no other cases.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ddpbench.worker.slot.slot import BEAT_S, LEADER_LOST_S, Slot, environments
 
 
 def follow(slot: Slot, leader: int) -> int:
-    """Does what the slot `leader` orders; returns the exit code that it ends all slots with.
+    """Carry out the orders of the slot `leader`; return the exit code with which it ends all slots.
 
     Raises:
         RequestError: the leader refuses to begin.
-        LaunchError: the job cannot go on.
+        LaunchError: the job cannot continue.
     """
     plan = read_plan(slot.run)
     slot.share(str(slot.await_key("nonce", LEADER_LOST_S)["nonce"]))
@@ -62,7 +62,7 @@ def _planned(plan: StoredPlan, case_id: str, number: int) -> Case:
 
 
 def _next_job(slot: Slot, number: int, leader: int) -> dict[str, Any]:
-    """Return the next order; as long as it takes, while the leader lives."""
+    """Return the next order; wait as long as it takes, while the leader lives."""
     last, heard = None, time.monotonic()
     while True:
         slot.lives()
@@ -74,5 +74,5 @@ def _next_job(slot: Slot, number: int, leader: int) -> dict[str, Any]:
         if tick != last:
             last, heard = tick, time.monotonic()
         elif time.monotonic() - heard > LEADER_LOST_S:
-            told = next(one for one in slot.seats if one.rank == leader)
-            raise LaunchError(f"{told}, which leads, has not been heard of for {LEADER_LOST_S:.0f} s")
+            lead = next(one for one in slot.seats if one.rank == leader)
+            raise LaunchError(f"{lead}, which leads, has not been heard of for {LEADER_LOST_S:.0f} s")

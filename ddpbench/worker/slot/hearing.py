@@ -1,4 +1,4 @@
-"""Whether slots live that have something to do: each tells its state at least every `BEAT_S` seconds then."""
+"""Signs of life of slots that have something to do: each then tells its state at least every `BEAT_S` seconds."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ddpbench.errors import LaunchError
 from ddpbench.worker.slot.roster import Seat
 
 LOST_S = 20.0
-"""A slot with a rank under way that says nothing for so long is lost, and its node perhaps with it."""
+"""Silence after which a slot with a running rank is lost, perhaps with its node, seconds."""
 LOST_BEFORE_S = 40.0
-"""The same of one without a rank yet, which may wait for a file system."""
+"""The same for a slot without a rank yet, which may wait for a file system."""
 _AWAY_S = 5.0
-"""Whoever did not look for so long was stopped, and the others perhaps with it: silence counts from then on."""
+"""Time without a look after which this process counts as stopped, perhaps with the others: silence restarts there."""
 NOTHING_TOLD = {"tick": -1}
-"""The state of a slot that has told none yet."""
+"""The state of a slot that has not told any yet."""
 
 
 class Hearing:
-    """When each of some slots was last heard of. Look every second or so."""
+    """The moments when each of some slots was last heard of. Look about every second."""
 
     def __init__(self, seats: Sequence[Seat]) -> None:
         now = time.monotonic()
@@ -29,7 +29,7 @@ class Hearing:
         self._looked_at = [now] * len(seats)
 
     def note(self, number: int, state: dict[str, Any], *, has_rank: bool = False) -> None:
-        """Takes the state that a slot, by its place among these, told last.
+        """Take the latest state of a slot, given by its place among these.
 
         Raises:
             LaunchError: it has told nothing new for too long.

@@ -1,7 +1,7 @@
 """The leading slot: decides what is launched next, watches all slots' ranks, and writes every outcome.
 
-The plan gives the order: proofs first, then round after round while `budget.total` lasts, up to `rounds_max`: how
-narrow the intervals are is for the report to say, since a rank's side knows no statistics.
+The plan gives the order: proofs first, then round after round while `budget.total` lasts, up to `rounds_max`. It
+doesn't look at how narrow the intervals are: rank-side code has no statistics, and the report says it.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from ddpbench.worker.slot.slot import LEADER_LOST_S, QUICK_POLL_S, Slot, environ
 from ddpbench.worker.slot.watch import Watch, noise_of
 
 _FILES_S = 3.0
-"""How long the records of ranks on other hosts may take to appear on a shared file system."""
+"""Time that the records of ranks on other hosts may take to appear on a shared file system, seconds."""
 
 
 class Leader:
-    """Carries out a plan with the slots that joined."""
+    """A plan that is carried out with the slots that joined."""
 
     def __init__(self, slot: Slot, *, retry_failed: bool) -> None:
         self._slot, self._meeting, self._run = slot, slot.meeting, slot.run
@@ -57,19 +57,19 @@ class Leader:
         self._launches = 0
 
     def _take(self, plan: StoredPlan, tried: Mapping[str, Tried]) -> None:
-        """Goes by this plan from now on; nothing of it is done."""
+        """Adopt this plan, with nothing of it done yet."""
         self._plan = plan
         self._names = Namer(entry.case for entry in plan.cases)
         self._done = Done(self._run, plan)
         self._expected = Expected(plan, self._done, shared=own_environment_allows_sharing(), tried=tried)
 
     def lead(self) -> int:
-        """Runs the plan to its end; returns the exit code for all slots.
+        """Run the plan to its end; return the exit code for all slots.
 
         Raises:
-            RequestError: the directory is in use or holds another machine's results, or a user's own workload
-                does not work.
-            LaunchError: the job cannot go on; what was finished stays.
+            RequestError: the directory is in use or holds another machine's results, or a user's own workload does not
+                work.
+            LaunchError: the job cannot continue; finished results stay.
         """
         with ExitStack() as stack:
             open_run(self._slot, self._plan, stack)
@@ -100,7 +100,7 @@ class Leader:
         return code
 
     def _work(self, when: str) -> str:
-        """Run all launches that are to do and return why there are no more; `when` is what they are estimated from."""
+        """Run all launches that are left, and return why no more follow; `when` says what their estimate comes from."""
         budget, done = self._plan.budget, self._done
         self._expected.note_finished(done.read())
         if done.endings:
@@ -132,11 +132,12 @@ class Leader:
         self._room.tell(when, self._left_s(), number, self._done, self._expected)
 
     def _round(self, todo: Sequence[PlannedCase], purpose: Purpose, number: int) -> bool:
-        """Return whether all of it was launched: no launch is that would end after the budget."""
+        """Return whether all of it was launched; a launch that would end after the budget is not."""
         if not todo:
             return True
         envs = environments(entry.case for entry in todo)
-        # What was probed serves the proofs and the first round, too; and every round where no number counts.
+        # Servers that were probed serve the proofs and the first round too; and every round of a plan that times
+        # nothing.
         fresh = self._measured and not own_environment_allows_sharing()
         job = self._order({"do": "round", "cases": [entry.case.case_id for entry in todo], "fresh": fresh})
         self._slot.begin_round(job, envs, fresh=fresh)
@@ -160,7 +161,7 @@ class Leader:
         return True
 
     def _await_ready(self, job: int) -> float:
-        """Waits for all slots' fork servers; returns how long the slowest took to start, seconds."""
+        """Wait for all slots' fork servers; return how long the slowest took to start, seconds."""
         keys = [f"state/{one.rank}" for one in self._slot.seats]
         hearing = Hearing(self._slot.seats)
         deadline = time.monotonic() + LEADER_LOST_S
@@ -180,7 +181,7 @@ class Leader:
             time.sleep(QUICK_POLL_S)
 
     def _order(self, job: dict[str, Any]) -> int:
-        """Publishes what comes next; returns its number."""
+        """Publish the next order; return its number."""
         number, self._number = self._number, self._number + 1
         self._meeting.put(f"job/{number}", job)
         return number
@@ -228,7 +229,7 @@ class Leader:
         )
 
     def _gather(self, directory: LaunchDir, job: int, states: Sequence[dict[str, Any]]) -> None:
-        """Writes what ranks of other directories sent, and waits for what a shared one still holds back."""
+        """Write what ranks of other directories sent, and wait for records that a shared directory doesn't show yet."""
         for rank, state in enumerate(states):
             if parts := state.get("files"):
                 for name, path in (("records", directory.records(rank)), ("log", directory.log(rank))):

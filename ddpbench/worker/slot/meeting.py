@@ -1,8 +1,8 @@
 """The store in which the slots of a job meet and talk: torchrun's own, or one that slot 0 serves.
 
 Keys stand under a prefix of this job and attempt; values are JSON objects, sealed (`sealing`) and held to a schema
-(`messages`). Nothing here blocks for longer than it is told to, so that a slot can look after its own rank and its
-launcher in between.
+(`messages`). Nothing here blocks longer than its timeout, so that a slot can check its own rank and its launcher in
+between.
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ from ddpbench.worker.slot.sealing import Seals
 
 JOIN_S = 300.0
 MOST_JOIN_S = 86_400
-"""How long slots wait for each other at the start, seconds: imports from a slow file system take minutes."""
+"""Longest time that slots may wait for each other at the start, seconds: imports from a slow file system take minutes.
+"""
 _TRY_S = 5.0
 _LEAST_TRY_S = 0.5
 CHUNK_BYTES = 1 << 20  # the store takes no value above 8 MiB
 _BACKLOG = 2048
 _LONGEST_WHY = 4096
 _BEFORE_THE_JOB = ("card/", "verdict", "stop")
-"""What slots say to each other before they have agreed on a job, or when one of them may not have."""
+"""Keys that slots write before they have agreed on a job, or when one of them may not have."""
 
 
 class MeetingGoneError(LaunchError):
-    """The store cannot be reached, or not any more."""
+    """The store cannot be reached, or no longer."""
 
 
 def join_within_s(environment: Mapping[str, str] = os.environ) -> float:
-    """Return for how long slots wait for each other, in seconds: DDPBENCH_JOIN_TIMEOUT, or `JOIN_S`.
+    """Return how long slots wait for each other, in seconds: DDPBENCH_JOIN_TIMEOUT, or `JOIN_S`.
 
     Raises:
-        RequestError: it is no number of seconds, or beyond a day.
+        RequestError: it is not a number of seconds, or more than a day.
     """
     text = environment.get("DDPBENCH_JOIN_TIMEOUT", "")
     if not text:
@@ -66,9 +67,10 @@ class Meeting:
     def __init__(
         self, place: SlotPlace, launcher_lives: Callable[[], None], key: bytes, *, join_s: float = JOIN_S
     ) -> None:
-        """`launcher_lives` is called now and then; it raises if the process that started this one is gone.
+        """Connect to the store, or serve it.
 
-        All slots of the job have the same `key`; where it is empty, anybody can write what they do.
+        `launcher_lives` is called now and then; it raises if the process that started this one is gone. All slots of
+        the job have the same `key`; if it is empty, anybody can write what slots do.
 
         Raises:
             MeetingGoneError: the store cannot be reached or served.
@@ -92,32 +94,32 @@ class Meeting:
             ) from None
 
     def put(self, key: str, value: dict[str, Any]) -> None:
-        """Sets a key."""
+        """Set a key."""
         with self._reached():
             self._store.set(key, self._sealed(key, value))  # type: ignore[arg-type]  # bytes are taken as they are
 
     def put_first(self, key: str, value: dict[str, Any]) -> None:
-        """Sets a key unless another slot has set it before: a last word, if the store is still there."""
+        """Set a key unless another slot has set it before; does nothing if the store is gone."""
         with contextlib.suppress(MeetingGoneError), self._reached():
             self._store.compare_set(key, "", self._sealed(key, value))  # type: ignore[arg-type]
 
     def _sealed(self, key: str, value: dict[str, Any]) -> bytes:
-        told = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
-        return self.seals.seal(key, told, any_job=key.startswith(_BEFORE_THE_JOB))
+        content = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+        return self.seals.seal(key, content, any_job=key.startswith(_BEFORE_THE_JOB))
 
     def _opened(self, key: str, sealed: bytes) -> bytes:
         return self.seals.open(key, sealed, any_job=key.startswith(_BEFORE_THE_JOB))
 
     def begin_job(self, cards: Sequence[dict[str, Any]]) -> None:
-        """Has all that follows hold for these slots and this job alone."""
+        """Bind all that follows to these slots and this job."""
         self.seals.begin_job(json.dumps([[card["rank"], card["fresh"]] for card in cards]).encode())
 
     def stop(self, why: str, code: int) -> None:
-        """Tells all slots that they have to leave, unless another has told so before: the first cause counts."""
+        """Tell all slots that they have to leave, unless another slot has done so: the first cause counts."""
         self.put_first("stop", {"why": why[:_LONGEST_WHY], "code": code})
 
     def leave(self, timeout_s: float) -> None:
-        """Says goodbye; who serves the store waits for the others' goodbyes, but not for ever."""
+        """Sign off; the slot that serves the store waits for the others to do so, for a limited time."""
         with contextlib.suppress(MeetingGoneError):
             self.put(f"bye/{self.place.rank}", {})
         if not self.serves:
@@ -137,15 +139,15 @@ class Meeting:
         """Return the values of keys that are set.
 
         Raises:
-            StrangerError: one of them no slot of this job has written.
-            OtherKeyError: one of them a slot has written that has another key.
+            StrangerError: no slot of this job has written one of them.
+            OtherKeyError: a slot with another key has written one of them.
         """
         with self._reached():
             values = self._store.multi_get(list(keys))
         return [read_message(key, self._opened(key, value)) for key, value in zip(keys, values, strict=True)]
 
     def take(self, key: str, timeout_s: float) -> dict[str, Any] | None:
-        """Return the value of a key once it is set; None where that takes longer."""
+        """Return the value of a key once it is set; None if that takes longer."""
         start = time.monotonic()
         try:
             self._store.wait([key], timedelta(seconds=timeout_s))
@@ -157,7 +159,7 @@ class Meeting:
         return self.get(key)[0]
 
     def send(self, key: str, data: bytes) -> int:
-        """Sets keys to the parts of something long, and returns how many there are."""
+        """Set keys to the parts of a long value, and return how many there are."""
         parts = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
         with self._reached():
             for number, part in enumerate(parts):
@@ -166,10 +168,10 @@ class Meeting:
         return len(parts)
 
     def receive(self, key: str, parts: int) -> bytes:
-        """Return the whole of what `send` has set, and removes it from the store.
+        """Return the long value that `send` has set, and remove it from the store.
 
         Raises:
-            StrangerError: a part of it no slot of this job has written.
+            StrangerError: no slot of this job has written a part of it.
         """
         keys = [f"{key}/{number}" for number in range(parts)]
         if not keys:
@@ -193,7 +195,7 @@ def _opened_store(
 ) -> TCPStore:
     """Return the store at a place's address, served by this process or reached within `join_s`.
 
-    Each attempt is short, so that the launcher is looked after in between.
+    Each attempt is short, so that the launcher is checked in between.
 
     Raises:
         MeetingGoneError: it cannot be reached or served.
@@ -227,8 +229,8 @@ def _opened_store(
 def _listener(place: SlotPlace) -> socket.socket | None:
     """Return a socket on MASTER_ADDR's own interface; torch would listen on all. None leaves it to torch.
 
-    That is where the name is another address here than elsewhere: loopback, as some systems name themselves in
-    /etc/hosts, or no interface's of this host.
+    It is None where the name has another address here than elsewhere: loopback, as some systems name themselves in
+    /etc/hosts, or one that no interface of this host has.
     """
     port = place.master_port
     try:

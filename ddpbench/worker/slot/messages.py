@@ -1,4 +1,4 @@
-"""What slots may say to each other: the schema of every key in the store. Nothing else is taken from it.
+"""The messages between slots: the schema of every key in the store. Nothing else is accepted.
 
 No message holds a case, a path or an environment: a slot takes those from its own copy of the plan.
 """
@@ -25,7 +25,7 @@ from ddpbench.worker.slot.roster import Card
 from ddpbench.worker.slot.sealing import StrangerError
 
 MAX_PARTS = 1024
-"""Parts of a rank's records that come through the store."""
+"""Most parts in which a rank's records come through the store."""
 _Count = Annotated[int, Field(ge=0, lt=1 << 62)]
 _Rank = Annotated[int, Field(ge=0, lt=MAX_RANKS)]
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -46,7 +46,7 @@ class _Message(BaseModel):
 
 
 class _Verdict(_Message):
-    """Slot 0's, on the cards of all."""
+    """Slot 0's verdict on all cards."""
 
     refusal: str
     leader: _Rank = 0
@@ -54,7 +54,7 @@ class _Verdict(_Message):
 
 
 class _Nonce(_Message):
-    """A file of the leader's directory, by which slots learn whether they see it."""
+    """A file of the leader's directory, by which slots learn whether they see that directory."""
 
     nonce: str = Field(pattern=r"^\.meeting-[0-9a-f]{16}$")
 
@@ -88,7 +88,7 @@ class _End(_Message):
 
 
 class _Order(_Message):
-    """Nothing, or the number of the job whose ranks are to be ended."""
+    """The number of the job whose ranks are to be ended, or nothing."""
 
     end: _Count | None = None
     stacks: bool = False
@@ -104,7 +104,7 @@ class _Bye(_Message):
 
 
 class _Files(_Message):
-    """How many parts each file has."""
+    """The number of parts of each file."""
 
     records: int = Field(ge=0, le=MAX_PARTS)
     log: int = Field(ge=0, le=MAX_PARTS)
@@ -147,10 +147,10 @@ _SCHEMAS: dict[str, TypeAdapter[Any]] = {
 
 
 def read_message(name: str, value: bytes) -> dict[str, Any]:
-    """Return the message of a store key, with what was not said at its default.
+    """Return the message of a store key, with defaults for fields that it lacks.
 
     Raises:
-        StrangerError: it is not one.
+        StrangerError: it does not match the schema.
     """
     schema = next(one for pattern, one in _SCHEMAS.items() if re.fullmatch(pattern, name))
     try:

@@ -1,4 +1,4 @@
-"""What the leading slot settles before anything is launched: the run directory, who sees it, what the nodes are."""
+"""The steps of the leading slot before any launch: the run directory, who sees it, what the nodes are."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ _FACTS = (
     "cpu_capability",
     "python",
 )
-"""What machine.json holds of a node, as its first slot's card names it."""
+"""Fields of a node in machine.json, taken from the card of its first slot."""
 
 
 def open_run(slot: Slot, plan: StoredPlan, stack: ExitStack) -> None:
-    """Locks and identifies the directory, and learns which slots see it; all slots go on or none."""
+    """Lock and identify the directory, and learn which slots see it; all slots continue or none."""
     meeting = slot.meeting
     refusal = ""
     try:
@@ -90,7 +90,7 @@ def open_run(slot: Slot, plan: StoredPlan, stack: ExitStack) -> None:
 
 
 def _identify(slot: Slot, plan: StoredPlan) -> None:
-    """Completes machine.json and plan.json with what only the nodes know, or compares them with it."""
+    """Add to machine.json and plan.json what only the nodes know, or compare it with what they hold."""
     digests = {
         "experiment_digest": slot.cards[0].experiment,
         "workload_digest": slot.cards[0].workloads,
@@ -134,9 +134,9 @@ def _identify(slot: Slot, plan: StoredPlan) -> None:
 
 
 def _cores_counted(machine: dict[str, Any]) -> dict[str, Any]:
-    """Return machine.json with how many cores nodes have in place of which: each job of a queue is given others.
+    """Return machine.json with the number of cores of each node in place of which: a queue gives each job others.
 
-    Nodes of unequal numbers of slots come in an order of their cores too.
+    Nodes with unequal numbers of slots come in an order of their cores too.
     """
     identity = dict(machine["identity"])
     cores = identity.get("cores")
@@ -148,13 +148,13 @@ def _cores_counted(machine: dict[str, Any]) -> dict[str, Any]:
 
 
 def settled_plan(slot: Slot, plan: StoredPlan) -> tuple[StoredPlan, dict[str, Tried]]:
-    """Tries users' own workloads as a sweep does, and leaves out equal bucket caps; on the leader's node alone.
+    """Try users' own workloads as a sweep does, and leave out equal bucket caps; on the leader's node alone.
 
-    Returns the plan that is to be carried out, which plan.json then holds, and what trying each own workload took;
-    notes in machine.json what they are.
+    Return the plan to carry out, which plan.json then holds, and what trying each own workload took; note in
+    machine.json what they are.
 
     Raises:
-        WorkloadError: some cannot be used; nothing is launched, and the other slots hear of it.
+        WorkloadError: some cannot be used; nothing is launched, and the other slots get the reason.
     """
     cases = [entry.case for entry in plan.runnable]
     if not cases:
@@ -164,7 +164,7 @@ def settled_plan(slot: Slot, plan: StoredPlan) -> tuple[StoredPlan, dict[str, Tr
         server = slot.server(early_env(cases[0]))
         own = inspect_own(server, cases, folder, before_each=slot.beat)
         left = within_own(plan.cases, own)
-        if not any(slot.run.path.glob("cases/*/*/outcome.json")):  # else they are what they were
+        if not any(slot.run.path.glob("cases/*/*/outcome.json")):  # else they were tried before
             left = tuple(without_equal(left, gradients_in_rank(server, folder, before_each=slot.beat)))
     if own:
         for name, facts in own.items():
@@ -180,7 +180,7 @@ def settled_plan(slot: Slot, plan: StoredPlan) -> tuple[StoredPlan, dict[str, Tr
 
 
 def _taken(slot: Slot, plan: StoredPlan, cases: tuple[PlannedCase, ...]) -> StoredPlan:
-    """Return the plan with these cases, and write it where they are others."""
+    """Return the plan with these cases, and write it if they differ from its own."""
     if cases == plan.cases:
         return plan
     for sentence in set(sentences(cases)) - set(sentences(plan.cases)):

@@ -1,4 +1,4 @@
-"""What this slot says of itself to the others: its place, its machine, its versions and what it is to run."""
+"""This slot's card for the others: its place, its machine, its versions and the plan that it is to run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SLOT_CODE = (*RANK_CODE, "machine", "records", "spec")
 
 
 def own_card(run: RunDir, place: SlotPlace, server: Callable[[Mapping[str, str]], ServerProcess]) -> Card:
-    """Return what this slot says of itself; `server` gives the fork server of an environment."""
+    """Return this slot's card; `server` returns the fork server of an environment."""
     problem = ""
     facts: dict[str, Any] = {}
     try:
@@ -42,7 +42,7 @@ def own_card(run: RunDir, place: SlotPlace, server: Callable[[Mapping[str, str]]
         hardware = read_hardware()
         probe = _probe(plan, server)
         pci = [gpu["pci"] for gpu in probe["gpus"]]
-        # a launcher that gives each slot its own GPU shows it as the only one
+        # With a launcher that gives each slot its own GPU, the slot sees only that one.
         mine = 0 if len(pci) == 1 else place.local_rank
         near = pci[mine] if mine < len(pci) else None
         facts = {
@@ -79,15 +79,15 @@ def own_card(run: RunDir, place: SlotPlace, server: Callable[[Mapping[str, str]]
 
 
 def _probe(plan: StoredPlan, server: Callable[[Mapping[str, str]], ServerProcess]) -> dict[str, Any]:
-    """Return what a rank with torch finds here."""
+    """Return the facts that a rank with torch finds here."""
     first = plan.runnable[0].case if plan.runnable else plan.cases[0].case
     with tempfile.TemporaryDirectory(prefix="ddpbench-") as folder:
         return probed(server(early_env(first)), Path(folder), log_stays=False)
 
 
 def plan_digest(data: Mapping[str, Any]) -> str:
-    """Return a digest of what plan.json was planned as, without what the leader finds out when it knows the nodes."""
-    if "planned_digest" in data:  # by a leader, whose directory others may not see
+    """Return a digest of the plan as it was made, without what the leader adds once it knows the nodes."""
+    if "planned_digest" in data:  # written by a leader, whose directory others may not see
         return str(data["planned_digest"])
     cases = [
         {key: value for key, value in entry.items() if key != "oversubscribed"} for entry in data["cases"]

@@ -1,4 +1,4 @@
-"""A slot's own rank in one launch: forked by the slot's server, watched, ended when that is ordered, and told of."""
+"""A slot's own rank in one launch: forked by the slot's server, watched, ended on order, and reported."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from ddpbench.worker.slot.roster import Seat, members_of, stands
 from ddpbench.worker.slot.slot import BEAT_S, Slot, processes_of
 
 _LOG_TAIL_BYTES = 1 << 16
-"""So much of a rank's log goes to the leader from a node with a directory of its own."""
+"""Bytes of the end of a rank's log that go to the leader from a node with a separate directory."""
 
 
 class OwnRank:
-    """This slot's rank in one launch, from its fork to the last word on it."""
+    """This slot's rank in one launch, from its fork to its final state."""
 
     def __init__(
         self, slot: Slot, number: int, request: LaunchRequest, members: Sequence[Seat], rank: int
@@ -46,7 +46,7 @@ class OwnRank:
         self._told: dict[str, Any] = {}
         self._oom_before = oom_kills()
         self._directory.path.mkdir(parents=True, exist_ok=True)
-        if slot.place.rank in slot.unshared:  # what an unfinished try left there
+        if slot.place.rank in slot.unshared:  # left there by an unfinished try
             for stale in (self._directory.records(rank), self._directory.log(rank)):
                 stale.unlink(missing_ok=True)
         self._server = slot.server(early_env(request.case))
@@ -55,7 +55,7 @@ class OwnRank:
             sorted(set(watched)) if self._speaks_for_host else (),
             lambda: self._server.pids,
             shared_machine=slot.shared_machine,
-            helpers=False,  # the server tells of them with the rank's end
+            helpers=False,  # the server reports them with the rank's end
         )
         self._noise = watch()
         per_node = sum(1 for one in members if one.node == own.node)
@@ -63,7 +63,7 @@ class OwnRank:
             **early_env(request.case),
             "RANK": str(rank),
             "WORLD_SIZE": str(len(members)),
-            # A launcher that gives each slot its own GPU shows it as the only one.
+            # With a launcher that gives each slot its own GPU, the slot sees only that one.
             "LOCAL_RANK": str(0 if request.case.device == "cuda" and own.gpus == 1 else own.local_rank),
             "LOCAL_WORLD_SIZE": str(per_node),
             "TORCHELASTIC_RESTART_COUNT": "0",  # a slot's restart is not its rank's
@@ -80,19 +80,19 @@ class OwnRank:
 
     @classmethod
     def of(cls, slot: Slot, number: int, request: LaunchRequest) -> OwnRank | None:
-        """Return the slot's rank of a launch, started; None where the launch does without this slot."""
+        """Return the slot's started rank of a launch; None if the launch doesn't use this slot."""
         members = members_of(request.case, processes_of(request.case), slot.seats)
-        assert members is not None  # `check_places` has seen to it
+        assert members is not None  # `check_places` has ensured it
         ranks = [rank for rank, one in enumerate(members) if one.rank == slot.place.rank]
         return cls(slot, number, request, members, ranks[0]) if ranks else None
 
     @property
     def ended(self) -> bool:
-        """Whether the rank is gone."""
+        """True once the rank has ended."""
         return self._code is not None or bool(self._gone)
 
     def poll(self, timeout_s: float) -> None:
-        """Hears of the rank's end within this time, does what is ordered, and tells how it goes.
+        """Wait up to this long for the rank's end, do what is ordered, and tell the rank's state.
 
         Raises:
             StoppedError: another slot had to leave.
@@ -121,12 +121,12 @@ class OwnRank:
         return self._server.pulse(0)
 
     def _end(self, *, stacks: bool) -> None:
-        """Kills the rank, after it has written its stacks into its log where they tell why it hangs."""
+        """Kill the rank, after it has written its stacks into its log if they show why it hangs."""
         if stacks and not any(is_stopped(pid) for pid in self._server.pids):
             self._server.signal_ranks(signal.SIGUSR1)
             time.sleep(STACKS_S)
         self._server.signal_ranks(signal.SIGKILL)
-        if is_stopped(self._server.pid):  # it would never tell of the rank's end
+        if is_stopped(self._server.pid):  # a stopped server never reports the rank's end
             os.kill(self._server.pid, signal.SIGKILL)
 
     def _tell(self) -> None:
@@ -141,7 +141,7 @@ class OwnRank:
         if self.ended:
             self._server.forget()
             case, run_id = self._request.case, self._request.run_id
-            if case.checkpoint:  # what a rank that was killed could not remove, on whichever node
+            if case.checkpoint:  # what a killed rank could not remove, on any node
                 with contextlib.suppress(OutputError):  # others can write there meanwhile
                     folder = self._directory.checkpoints(case.checkpoint_dir, run_id)
                     remove_tree(folder, private=True)
@@ -159,7 +159,7 @@ class OwnRank:
         self._slot.tell(**state)
 
     def _send_files(self) -> dict[str, int]:
-        """Puts records and the end of the log into the store; returns how many parts each has."""
+        """Put records and the end of the log into the store; return how many parts each has."""
         directory, key = self._directory, f"file/{self._number}/{self._rank}"
         parts: dict[str, int] = {}
         for name, path in (

@@ -1,4 +1,4 @@
-"""Participants: what slots say of themselves, whether they belong together, and where a case's ranks run.
+"""Participants: the slots' cards, whether the slots belong together, and where a case's ranks run.
 
 Pure values; the store that carries them is `meeting`'s.
 """
@@ -28,16 +28,16 @@ _MUST_AGREE = {
     "experiment": "experiment.toml, digest",
     "plan": "plan.json, digest",
 }
-"""What all slots must have in common, and how a sentence names it."""
+"""Fields that all slots must have in common, with the name of each in a sentence."""
 _COPIES = ("code", "workloads", "experiment", "plan")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Card:
-    """What a slot says of itself. `problem` is why it cannot take part; then only its place is known."""
+    """A slot's facts on itself. `problem` says why it cannot take part; then only its place is known."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="ignore")
-    """For `messages`: another version's card may have further fields; `code` tells that it is another."""
+    """For `messages`: another version's card may have further fields; `code` shows that it is another version."""
 
     rank: int
     local_rank: int
@@ -53,18 +53,18 @@ class Card:
     kernel: str = ""
     driver: str | None = None
     setup: Mapping[str, str] = field(default_factory=dict)
-    """Of its machine, outside of any program (`machine/setup.py`)."""
+    """Facts on its machine, outside of any program (`machine/setup.py`)."""
     gpus: tuple[str, ...] = ()
     gpu_cores: tuple[int, ...] = ()
-    """The cores beside the GPU of its rank; none where the system does not tell."""
+    """The cores next to its rank's GPU; empty if the system doesn't say."""
     gpu: str = ""
-    """What tells the GPU of its rank from all others of its host; empty where torch does not say."""
+    """A text that identifies its rank's GPU on the host; empty if torch doesn't say."""
     torch: str = ""
     python: str = ""
     cuda: str | None = None
     nccl: str | None = None
     mpi: str | None = None
-    """The MPI library, where a case uses one."""
+    """The MPI library, if a case uses one."""
     code: str = ""
     workloads: str = ""
     experiment: str = ""
@@ -81,7 +81,7 @@ class Card:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Card:
-        """Return the card back from `to_json`; unknown keys are those of another version, which `code` tells."""
+        """Return the card from what `to_json` returned; unknown keys are another version's, which `code` shows."""
         names = {field.name for field in fields(cls)}
         return cls(**_tupled({key: value for key, value in data.items() if key in names}))
 
@@ -105,7 +105,7 @@ class Seat:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Seat:
-        """Return a seat back from its JSON object."""
+        """Return the seat from its JSON object."""
         return cls(**_tupled(data))
 
     def __str__(self) -> str:
@@ -117,28 +117,28 @@ def _tupled(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check(cards: Sequence[Card]) -> None:
-    """Whether slots belong together.
+    """Check that slots belong together.
 
     Raises:
         OutputError: one of them has no run directory, or has another copy of the experiment.
-        MachineError: they differ in what runs; every difference is named, with both nodes and both values.
+        MachineError: they differ in what runs; the message names every difference, with both nodes and both values.
     """
     problems = [card for card in cards if card.problem]
     if problems:
         listed = dict.fromkeys(f"  {_who(card)}: {card.problem}" for card in problems)
         raise OutputError("not every node can take part; nothing was measured\n" + "\n".join(listed))
     lines: dict[str, None] = {}
-    found: set[str] = set()
+    names: set[str] = set()
     first = cards[0]
     for card in cards[1:]:
         for name, words in _MUST_AGREE.items():
             mine, other = getattr(first, name), getattr(card, name)
             if mine != other:
-                found.add(name)
+                names.add(name)
                 lines[f"  {words}: {mine} on {_who(first)}, {other} on {_who(card)}"] = None
     if not lines:
         return
-    if found.issubset(_COPIES):
+    if names.issubset(_COPIES):
         advice = "give all nodes the same copy of the run directory and of the code"
     else:
         advice = "install the same versions on all nodes"
@@ -151,10 +151,10 @@ def _who(card: Card) -> str:
 
 
 def leading(cards: Sequence[Card]) -> int:
-    """Return the slot that leads: of those first on their node the one whose directory holds most, then the lowest.
+    """Return the slot that leads: among each node's first, the one whose directory holds most, then the lowest.
 
-    torchrun's c10d rendezvous gives nodes another order each time; where they do not share a directory, the
-    records are to stay together.
+    torchrun's c10d rendezvous orders nodes differently each time; where they do not share a directory, the records must
+    stay together.
     """
     firsts = [members[0] for members in _by_node(cards)]
     return max(firsts, key=lambda card: (card.finished, -card.rank)).rank
@@ -163,7 +163,7 @@ def leading(cards: Sequence[Card]) -> int:
 def seat(cards: Sequence[Card], leader: int) -> list[Seat]:
     """Return the slots' seats, the leader's node first, then nodes by their lowest rank.
 
-    Two hosts of one name (told apart by their boot) get names of their own.
+    Two hosts of the same name (distinguished by their boot) get different names.
     """
     nodes = _by_node(cards)
     nodes.sort(key=lambda members: (members[0].rank != leader, members[0].rank))
@@ -193,7 +193,7 @@ def seat(cards: Sequence[Card], leader: int) -> list[Seat]:
 
 
 def _by_node(cards: Sequence[Card]) -> list[list[Card]]:
-    """Return the cards of each node by local rank; a node is what the launcher calls one, else a host."""
+    """Return the cards of each node by local rank; nodes are the launcher's, else hosts."""
     nodes: dict[str, list[Card]] = {}
     for card in sorted(cards, key=lambda card: (card.local_rank, card.rank)):
         nodes.setdefault(card.node or card.host, []).append(card)
@@ -201,7 +201,7 @@ def _by_node(cards: Sequence[Card]) -> list[list[Card]]:
 
 
 def members_of(case: Case, processes: int, seats: Sequence[Seat]) -> list[Seat] | None:
-    """Return the seats of a case's ranks, in their order: its first nodes that have places enough. None without."""
+    """Return the seats of a case's ranks, in order: the first nodes with enough places; None if there are too few."""
     per_node = 1 if processes == 1 else case.ranks_per_node
     wanted = 1 if processes == 1 else case.nodes
     nodes: dict[int, list[Seat]] = {}
@@ -212,7 +212,7 @@ def members_of(case: Case, processes: int, seats: Sequence[Seat]) -> list[Seat] 
 
 
 def check_places(cases: Iterable[tuple[PlannedCase, int]], seats: Sequence[Seat]) -> None:
-    """Whether every case (given with its number of processes) has its places.
+    """Check that every case (given with its number of processes) has its places.
 
     Raises:
         RequestError: there are too few slots, or GPUs.
@@ -254,7 +254,7 @@ def _gpus_needed(case: Case, processes: int, seat: Seat) -> int:
 
 
 def _sharing_gpus(members: Sequence[Seat]) -> str:
-    """Return which ranks would share a GPU, in words; empty where none would, or nobody knows."""
+    """Return a sentence on which ranks would share a GPU; empty if none would, or if that is unknown."""
     known = Counter((one.host, one.gpu) for one in members if one.gpu)
     host, count = next(((host, count) for (host, _), count in known.items() if count > 1), ("", 0))
     return f"{count} slots of {host} would use the same one" if count else ""
@@ -267,13 +267,13 @@ def _counts(counts: Sequence[int]) -> str:
 
 
 def stands(case: Case, members: Sequence[Seat]) -> list[Stand]:
-    """Return each rank's cores: those that it shares with other ranks of its host, dealt among these.
+    """Return each rank's cores: those that it shares with other ranks of its host, divided among them.
 
     Where the launcher bound ranks, each has its own.
     """
     threads = case.threads_per_rank * (case.world_size // len(members))
     pinned = case.compute == "real"  # a replay's ranks sleep
-    found: dict[int, Stand] = {}
+    stands_by_rank: dict[int, Stand] = {}
     for ranks in _sharing_cores(members):
         there = [members[rank] for rank in ranks]
         nearby: list[tuple[int, ...]] = []
@@ -288,8 +288,8 @@ def stands(case: Case, members: Sequence[Seat]) -> list[Stand]:
             nearby=nearby,
             pinned=pinned,
         )
-        found |= dict(zip(ranks, dealt, strict=True))
-    return [found[rank] for rank in range(len(members))]
+        stands_by_rank |= dict(zip(ranks, dealt, strict=True))
+    return [stands_by_rank[rank] for rank in range(len(members))]
 
 
 def _sharing_cores(members: Sequence[Seat]) -> list[list[int]]:

@@ -1,10 +1,10 @@
-"""Seals: how slots tell what they wrote into the store from what a stranger did. Pure values, and no torch.
+"""Seals: they tell values of this job's slots from a stranger's in the store. Pure values, and no torch.
 
 A sealed value is a line that names the key, counts the writer's values and authenticates all of it, then the value:
 
     1 <key's id> <counter> <HMAC-SHA256 of scope, store key, counter and value> <value>
 
-A job has a key of its own, made of the common one and of random numbers of all slots: what was written in another job,
+Each job has its key, made of the common one and of random numbers of all slots: what was written in another job,
 under another name or earlier than what was read last is refused.
 """
 
@@ -18,7 +18,7 @@ import secrets
 from ddpbench.errors import LaunchError, RequestError
 
 MAX_BYTES = 8 << 20
-"""The longest value; the store takes none that is longer."""
+"""The longest value that the store takes."""
 _HEAD = re.compile(rb"1 ([0-9a-f]{16}) ([0-9a-f]{16}) ([0-9a-f]{64}) ")
 _HEAD_BYTES = 101
 
@@ -28,15 +28,15 @@ class StrangerError(LaunchError):
 
 
 class OtherKeyError(RequestError):
-    """A slot has another key than this one, or none; `value` is what it wrote, and nothing proves that it did."""
+    """Another slot has a different key, or none; `value` is what it wrote, and may be forged."""
 
-    def __init__(self, told: str, value: bytes = b"") -> None:
-        super().__init__(told)
+    def __init__(self, reason: str, value: bytes = b"") -> None:
+        super().__init__(reason)
         self.value = value
 
 
 class Seals:
-    """Seals and opens values. `scope` is what distinguishes this job's values of all that share a key."""
+    """Seals and opens values. `scope` distinguishes this job's values from others' with the same key."""
 
     def __init__(self, key: bytes, scope: str) -> None:
         self._key, self._scope = key, scope
@@ -47,26 +47,26 @@ class Seals:
 
     @property
     def strong(self) -> bool:
-        """Whether there is a key at all; without one everybody can seal."""
+        """True if there is a key; without one everybody can seal."""
         return bool(self._key)
 
     def begin_job(self, agreed: bytes) -> None:
-        """Has what follows hold for this job alone: `agreed` holds a random number of each slot."""
+        """Bind all that follows to this job: `agreed` holds a random number of each slot."""
         self._job_key = _mac(self._key, b"job" + hashlib.sha256(agreed).digest())
 
     def seal(self, name: str, value: bytes, *, any_job: bool = False) -> bytes:
-        """Return the value of a store key as it is written; `any_job` before all slots have begun the job."""
+        """Return a store key's value in its sealed form; `any_job` before all slots have begun the job."""
         self._written += 1
         counter = b"%016x" % self._written
         mac = self._authenticate(name, counter, value, any_job=any_job)
         return b"1 %s %s %s %s" % (self._id, counter, mac, value)
 
     def open(self, name: str, sealed: bytes, *, any_job: bool = False) -> bytes:
-        """Return what was sealed.
+        """Return the value that was sealed.
 
         Raises:
-            OtherKeyError: it was sealed by who has another key.
-            StrangerError: no slot of this job has written it, or it is older than what was read last.
+            OtherKeyError: it was sealed with another key.
+            StrangerError: no slot of this job has written it, or it is older than the last one read.
         """
         head = _HEAD.match(sealed[:_HEAD_BYTES]) if len(sealed) <= _HEAD_BYTES + MAX_BYTES else None
         if head is None:
@@ -92,8 +92,8 @@ class Seals:
 
     def _authenticate(self, name: str, counter: bytes, value: bytes, *, any_job: bool) -> bytes:
         key = self._key if any_job or self._job_key is None else self._job_key
-        told = b"\0".join([self._scope.encode(), name.encode(), counter])
-        return _mac(key, told + b"\0" + hashlib.sha256(value).digest())
+        header = b"\0".join([self._scope.encode(), name.encode(), counter])
+        return _mac(key, header + b"\0" + hashlib.sha256(value).digest())
 
     @staticmethod
     def _refused(name: str) -> str:
@@ -104,9 +104,9 @@ class Seals:
 
 
 def fresh() -> str:
-    """Return a random number that no job before had."""
+    """Return a random number that no earlier job had."""
     return secrets.token_hex(16)
 
 
-def _mac(key: bytes, told: bytes) -> bytes:
-    return hmac.new(key, told, hashlib.sha256).hexdigest().encode()
+def _mac(key: bytes, message: bytes) -> bytes:
+    return hmac.new(key, message, hashlib.sha256).hexdigest().encode()

@@ -1,7 +1,7 @@
 """A slot: a process that torchrun, srun or a user started, and that gives every launch of a plan a fresh rank.
 
 Slots meet in a store (`meeting`), check that they belong together (`roster`), and then do (`follower`) what the
-leading slot (`leader`) orders: for each launch those it needs have fork servers of their own fork a rank, watch it,
+leading slot (`leader`) orders: the slots that a launch needs have their fork server fork a rank, watch it,
 and tell the store how it goes (`own_rank`). A slot trains nothing itself. The keys:
 
     card/<slot>  verdict  nonce  shared/<slot>  go    the meeting
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
     from ddpbench.worker.slot.meeting import Meeting
 
 BEAT_S = 1.0
-"""A slot whose rank runs says so at least this often."""
+"""Longest time between two reports of a slot whose rank runs, seconds."""
 QUICK_POLL_S = 0.02
-"""How often the leader looks while nothing is measured."""
+"""Time between two looks of the leader while nothing is measured, seconds."""
 LEADER_LOST_S = START_TIMEOUT_S + 60.0
 _SHARED_TRIES = 5
 
 
 class Slot:
-    """One slot. Use it as a context; leaving it leaves no server and no rank behind."""
+    """A slot. Use it as a context; leaving it leaves no server and no rank behind."""
 
     def __init__(
         self, run: RunDir, place: SlotPlace, meeting: Meeting, launcher_lives: Callable[[], None]
@@ -78,13 +78,13 @@ class Slot:
         self._stack.close()
 
     def attend(self, *, lead: Callable[[Slot], int], follow: Callable[[Slot, int], int]) -> int:
-        """Meets the others, and leads or follows until the plan is carried out; returns the exit code.
+        """Meet the others, and lead or follow until the plan is carried out; return the exit code.
 
-        `lead` is called where this slot is the one that leads, elsewhere `follow` with the one that does.
+        Calls `lead` if this slot leads, else `follow` with the leading slot's number.
 
         Raises:
             RequestError: the slots do not belong together, or are too few; nothing was measured.
-            LaunchError: the job cannot go on.
+            LaunchError: the job cannot continue.
         """
         card = replace(own_card(self.run, self.place, self.server), fresh=fresh())
         self.meeting.put(f"card/{self.place.rank}", card.to_json())
@@ -93,7 +93,9 @@ class Slot:
                 self._gather()
             verdict = self.await_key("verdict", self._start_s + 2 * self.meeting.join_s)
         except OtherKeyError as error:
-            raise OutputError(card.problem) if card.problem else error from None  # no directory, no key in it
+            raise (
+                OutputError(card.problem) if card.problem else error
+            ) from None  # without a directory it has no key
         if verdict["refusal"]:
             raise RequestError(verdict["refusal"])
         self.cards = [Card.from_json(one) for one in verdict["cards"]]
@@ -116,11 +118,11 @@ class Slot:
 
     @property
     def _start_s(self) -> float:
-        """For how long a slot that came may be starting."""
+        """Return how long a slot that came may be starting, seconds."""
         return min(START_TIMEOUT_S, self.meeting.join_s)
 
     def _gather(self) -> None:
-        """Slot 0: waits for all cards, and tells all whether they belong together."""
+        """Wait on slot 0 for all cards, and tell all slots whether they belong together."""
         keys = {f"card/{rank}": rank for rank in range(self.place.slots)}
         deadline = time.monotonic() + self.meeting.join_s + self._start_s
         while missing := self.meeting.missing(list(keys)):
@@ -160,7 +162,7 @@ class Slot:
             raise
 
     def await_key(self, key: str, timeout_s: float) -> dict[str, Any]:
-        """Return a key's value, while the launcher lives and nobody has to leave.
+        """Return a key's value, while the launcher lives and no slot has to leave.
 
         Raises:
             LaunchError: it was not set within this time.
@@ -168,15 +170,15 @@ class Slot:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             self.lives()
-            found = self.meeting.take(key, BEAT_S)
-            if found is not None:
-                return found
+            value = self.meeting.take(key, BEAT_S)
+            if value is not None:
+                return value
             self.check_stop()
             self.beat()
         raise LaunchError(f"slot {self.place.rank} waited {timeout_s:.0f} s for {key!r} of the leading slot")
 
     def check_stop(self) -> None:
-        """Raises StoppedError once another slot had to leave."""
+        """Raise StoppedError once another slot had to leave."""
         if self.meeting.has("stop"):
             (stop,) = self.meeting.get("stop")
             resumable = stop["code"] != EXIT_REQUEST
@@ -184,7 +186,7 @@ class Slot:
             raise StoppedError(f"{start}{stop['why']}", stop["code"])
 
     def share(self, nonce: str) -> None:
-        """Tells whether this slot sees the leader's directory, and claims this host's cores."""
+        """Tell whether this slot sees the leader's directory, and claim this host's cores."""
         sees = False
         for attempt in range(_SHARED_TRIES):
             sees = (self.run.path / nonce).exists()
@@ -202,7 +204,7 @@ class Slot:
         self.meeting.put(f"shared/{self.place.rank}", {"sees": sees, "problem": problem})
 
     def go(self) -> None:
-        """Waits for the leader's last word before anything runs."""
+        """Wait for the leader's permission before anything runs."""
         go = self.await_key("go", LEADER_LOST_S)
         if go["refusal"]:
             raise RequestError(go["refusal"])
@@ -210,11 +212,11 @@ class Slot:
 
     @property
     def seat(self) -> Seat:
-        """This slot's own."""
+        """This slot's seat."""
         return next(one for one in self.seats if one.rank == self.place.rank)
 
     def begin_round(self, number: int, envs: Sequence[Mapping[str, str]], *, fresh: bool) -> None:
-        """Sees that fork servers run; `fresh` ends those of a measured round first: forks share an address layout."""
+        """Ensure that fork servers run; `fresh` ends those of a measured round first: forks share an address layout."""
         if fresh:
             self.close_servers(self.beat)
         started_s = sum(self.server(env).start_s for env in envs)
@@ -229,26 +231,26 @@ class Slot:
         return self._servers[key]
 
     def close_servers(self, closed: Callable[[], None] = lambda: None) -> None:
-        """Ends the fork servers, and their ranks with them; calls `closed` after each."""
+        """End the fork servers, and their ranks with them; call `closed` after each."""
         servers, self._servers = self._servers, {}
         for server in servers.values():
             server.close()
             closed()
 
     def tell(self, **state: Any) -> None:
-        """Sets this slot's state."""
+        """Set this slot's state."""
         self._state = state
         self._ticks += 1
         self.told_at = time.monotonic()
         self.meeting.put(f"state/{self.place.rank}", {"tick": self._ticks, **state})
 
     def beat(self) -> None:
-        """Says the same again, once in a while, as a sign of life."""
+        """Repeat the state now and then, as a sign of life."""
         if self._state and time.monotonic() - self.told_at > BEAT_S:
             self.tell(**self._state)
 
     def idle(self, timeout_s: float) -> None:
-        """Passes some time without a rank of its own.
+        """Let some time pass while this slot has no rank.
 
         Raises:
             StoppedError: another slot had to leave.
@@ -261,7 +263,7 @@ class Slot:
 
 
 def processes_of(case: Case) -> int:
-    """Return how many ranks a case has: one, where its strategy holds all replicas in one process."""
+    """Return how many ranks a case has: one, if its strategy holds all replicas in one process."""
     return 1 if traits_of(case).one_process else case.world_size
 
 
@@ -276,5 +278,5 @@ def environments(cases: Iterable[Case]) -> list[dict[str, str]]:
 
 
 def say(text: str) -> None:
-    """Prints a line for whoever started the slots; what another node said is shown and not obeyed by a terminal."""
+    """Print a line for the user who started the slots; control characters in other nodes' texts are made visible."""
     print(clean(text), file=sys.stderr, flush=True)  # noqa: T201

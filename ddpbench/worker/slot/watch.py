@@ -1,4 +1,4 @@
-"""The leader's watchdog over the slots of one launch: what they tell of their ranks, and when those are ended."""
+"""The leader's watchdog over the slots of one launch: it reads the state of their ranks, and ends them if it must."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Watch:
         self.over = False
 
     def look(self) -> None:
-        """Reads all states, and ends the launch where a rank has failed or none makes progress.
+        """Read all states, and end the launch if a rank has failed or none makes progress.
 
         Raises:
             LaunchError: a slot is lost.
@@ -62,11 +62,11 @@ class Watch:
         self.over = not seen.left or seen.unheard(now)
 
     def _explain_hang(self) -> None:
-        """Notes what holds the launch up: a fork server that cannot tell of its rank's end, or a rank."""
+        """Note what holds the launch up: a fork server that cannot report its rank's end, or a rank."""
         seen = self.seen
-        told = [rank for rank in seen.left if self.states[rank].get("server_stopped")]
-        if told:
-            where = self._members[told[0]]
+        stopped = [rank for rank in seen.left if self.states[rank].get("server_stopped")]
+        if stopped:
+            where = self._members[stopped[0]]
             seen.server_gone = (
                 f"the fork server of {where} was stopped (by SIGSTOP or a debugger) and was ended"
             )
@@ -82,7 +82,7 @@ class Watch:
 
 
 def noise_of(members: Sequence[Seat], states: Sequence[dict[str, Any]], *, shared_machine: bool) -> Noise:
-    """Return the worst host's noise: on each, what was used of the watched cores beside its own ranks."""
+    """Return the worst host's noise: the use of each host's watched cores by other processes than its ranks."""
     own_s: dict[str, float] = {}
     totals: dict[str, Totals] = {}
     for one, state in zip(members, states, strict=True):

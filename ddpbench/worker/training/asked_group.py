@@ -1,4 +1,4 @@
-"""The default process group where a user's loss asks for one and there is none: formed of one rank."""
+"""The default process group of a single rank, formed if a user's loss asks for one and there is none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed import distributed_c10d
 
 _ASKED = "_get_default_group"
-"""Function that torch's collectives, `get_rank` and `get_world_size` call where they are given no group."""
+"""Function that torch's collectives, `get_rank` and `get_world_size` call without a `group` argument."""
 
 
 @dataclass(slots=True)
@@ -26,9 +26,9 @@ class Asked:
 
 @contextmanager
 def formed_when_asked(device: torch.device) -> Iterator[Asked]:
-    """Form a group of this rank alone as soon as what runs within asks for one and there is none.
+    """Form a group of this rank alone as soon as the code run within asks for one and there is none.
 
-    Code that looks whether there is one, by `is_initialized`, finds none until then, and continues without.
+    Code that checks for one by `is_initialized` finds none until then, and continues without.
     """
     asked = Asked()
 
@@ -52,7 +52,7 @@ def _calling(before: Callable[[], None]) -> Iterator[None]:
         nonlocal within
         with lock:
             if not within:
-                within = True  # forming a group asks for it, too
+                within = True  # forming a group asks for it too
                 try:
                     before()
                 finally:

@@ -1,6 +1,6 @@
 """A rank's share of the workload's data, endlessly: DataLoader and DistributedSampler, epoch after epoch.
 
-A workload's own loader and iterable datasets shard themselves; what they give is checked here as it comes.
+A workload's own loader and iterable datasets shard themselves; their batches are checked here as they come.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def make_loader(
     """Return the loader of one rank. A process that holds all replicas of a case loads the whole global batch.
 
     Raises:
-        ValueError: the dataset has not enough samples for one step of the whole job.
+        ValueError: the dataset has too few samples for one step of the whole job.
     """
     sampler: DistributedSampler[Any] | None = None
     if not isinstance(dataset, IterableDataset):
@@ -63,10 +63,10 @@ def make_loader(
 
 
 def worker_settings(case: Case, cores: tuple[int, ...]) -> dict[str, Any]:
-    """Return the arguments of a DataLoader that say which processes load, on these cores, and into which memory."""
+    """Return the DataLoader arguments on its processes, their cores and the memory that they load into."""
     workers = case.loader_workers
     if workers:
-        # Workers are forked from a process of the rank's own, which else would import torch in each of them.
+        # Workers are forked from a process of the rank's own: otherwise each of them would import torch.
         preloaded = ["ddpbench.worker.training.loader_server", "torch.utils.data"]
         multiprocessing.get_context("forkserver").set_forkserver_preload(preloaded)
         os.environ |= {PARENT: str(os.getpid()), SHARED: shared_folders()}
@@ -80,7 +80,7 @@ def worker_settings(case: Case, cores: tuple[int, ...]) -> dict[str, Any]:
 
 
 def steps_a_pass(loader: Iterable[Any]) -> int | None:
-    """Return how many batches one pass over the data gives; None where the loader does not say."""
+    """Return how many batches one pass over the data gives; None if the loader doesn't say."""
     try:
         return len(loader)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
@@ -98,11 +98,11 @@ def endless(
     on_batch: Callable[[int], None] = lambda _: None,
     on_cast: Callable[[torch.dtype], object] = lambda _: None,
 ) -> Iterator[Any]:
-    """Batches on the device, for ever; each epoch is reshuffled, alike on all ranks (`set_epoch`).
+    """Yield batches on the device endlessly; each epoch is reshuffled, alike on all ranks (`set_epoch`).
 
-    Values are cast to `dtype` (`trees.cast_type`), or come as they are if it is None. With a `size` every batch must
-    have as many samples, as `count` counts them; a smaller one at the end of a pass is left out. `on_pass` gets the
-    number of steps of a pass, `on_batch` the number of those begun, and `on_cast` the type of each tensor that is cast.
+    Values are cast to `dtype` (`trees.cast_type`), or stay as they are if it is None. With a `size` every batch must
+    have as many samples, counted by `count`; a smaller one at the end of a pass is left out. `on_pass` gets the number
+    of steps of a pass, `on_batch` the number of those begun, and `on_cast` the type of each tensor that is cast.
 
     Raises:
         ValueError: a pass gave nothing, or batches of another size.
@@ -143,7 +143,7 @@ def endless(
 
 
 def _set_epoch(loader: Iterable[Any], epoch: int) -> None:
-    """Tells all that shuffles with a seed which pass begins."""
+    """Tell all objects that shuffle with a seed which pass begins."""
     for part in (loader, *(getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset"))):
         if callable(set_epoch := getattr(part, "set_epoch", None)):
             set_epoch(epoch)
@@ -174,18 +174,18 @@ def _nothing(loader: Iterable[Any], epoch: int) -> str:
 
 
 MEMORY_BATCHES = 32
-"""Batches that `data = "memory"` cycles through: too many for a processor's cache to make them one."""
+"""Most batches that `data = "memory"` cycles through: more than fit a processor's cache."""
 MEMORY_BYTES = 256 << 20
-"""No further batch is taken once they are this large together, on each rank."""
+"""Total size from which no further batch is taken, on each rank."""
 
 
 def in_memory(batches: Iterator[Any], on_batch: Callable[[], None]) -> Iterator[Any]:
-    """Return the next few of these batches, taken now and then cycled through for ever: no step loads anything.
+    """Return the next few of these batches, taken now and then cycled through endlessly: no step loads anything.
 
-    At least one, at most `MEMORY_BATCHES`; `on_batch` is called after each: a sign of life.
+    There is at least one, and at most `MEMORY_BATCHES`; `on_batch` is called after each, as a sign of life.
 
     Raises:
-        ValueError: by the iterator, if a step changes the values of a batch that it had changed before.
+        ValueError: raised by the iterator, if a step changes the values of a batch that it had changed before.
     """
     kept: list[Any] = []
     size = 0
@@ -201,7 +201,7 @@ def in_memory(batches: Iterator[Any], on_batch: Callable[[], None]) -> Iterator[
 
 
 def _cycled(kept: list[Any]) -> Iterator[Any]:
-    """Yield the batches for ever. What a step writes into one may stay, if writing it again changes nothing."""
+    """Yield the batches endlessly. What a step writes into one may stay, if writing it again changes nothing."""
     versions: list[list[int] | None] = [_versions(batch) for batch in kept]  # None once it was compared
     for number in itertools.cycle(range(len(kept))):
         batch, before = kept[number], versions[number]
@@ -224,7 +224,7 @@ def _cycled(kept: list[Any]) -> Iterator[Any]:
 
 
 def _versions(batch: Any) -> list[int]:
-    """Return how often each tensor of a batch was written into; none made in inference mode can be."""
+    """Return how often each tensor of a batch was written to; tensors made in inference mode cannot be."""
     return [0 if tensor.is_inference() else tensor._version for tensor in tensors(batch)]
 
 

@@ -1,4 +1,4 @@
-"""How ranks meet and agree: process groups for the strategy, and one of the harness's own beside them."""
+"""Process groups in which ranks meet and agree: those of the strategy, and a separate one of the harness."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddpbench.worker.mpi import process_group
 from ddpbench.worker.place import Place
 from ddpbench.worker.variables import slots_store
 
-_TIMEOUT = timedelta(hours=24)  # hangs are the watchdog's to end: it names the rank, a timeout here cannot
+_TIMEOUT = timedelta(hours=24)  # the watchdog ends hangs: it names the rank, which a timeout here cannot
 
 
 class GroupControl:
@@ -27,20 +27,20 @@ class GroupControl:
         self._value = torch.zeros(1, dtype=torch.int64)
 
     def agree(self, value: int) -> int:
-        # A sum in which only rank 0 has a term: unlike a broadcast, nobody leaves before all have arrived.
+        # A sum in which only rank 0 has a term: unlike in a broadcast, no rank leaves before all have arrived.
         self._value[0] = value if self._rank == 0 else 0
         dist.all_reduce(self._value, group=self.group)
         return int(self._value.item())
 
 
 def meet(case: Case, place: Place, *, uses_backend: bool, device: torch.device) -> Control:
-    """Forms the process groups this case needs and returns the harness's control.
+    """Form the process groups this case needs and return the harness's control.
 
     The default group, of the case's backend, belongs to the strategy alone. A launcher may have formed it, as Ray does,
-    or the user's code, when it was imported: that one is kept if it is what the case needs.
+    or the user's code during its import: that group is kept if it is what the case needs.
 
     Raises:
-        RuntimeError: there is a default group, and it is of other ranks or of another backend.
+        RuntimeError: there is a default group, with other ranks or another backend.
     """
     if not uses_backend and place.processes == 1:
         return AloneControl()
@@ -56,7 +56,7 @@ def meet(case: Case, place: Place, *, uses_backend: bool, device: torch.device) 
             return _control(place, uses_backend=uses_backend, timeout=_TIMEOUT)
         dist.destroy_process_group()
     store = _store(place)
-    # A gang must notice by itself, as people's scripts do, that a rank of it is stopped: it is what is measured.
+    # A gang must notice by itself, as users' scripts do, that one of its ranks is stopped: that is what is measured.
     timeout = _TIMEOUT if case.recovery == "off" else timedelta(seconds=case.collective_timeout)
     dist.init_process_group(
         backend,
@@ -78,30 +78,30 @@ def _control(place: Place, *, uses_backend: bool, timeout: timedelta) -> Control
 
 
 def _found() -> tuple[str, int, int]:
-    """Return the backend of the default group that is there, this process's rank in it and its size."""
+    """Return the default group's backend, this process's rank in it and its size."""
     return dist.get_backend(), dist.get_rank(), dist.get_world_size()
 
 
 def _check_formed(backend: str, place: Place) -> None:
-    """Sees that the default group that is there is the one which this rank would have formed.
+    """Check that the default group that exists is the one that this rank would have formed.
 
     Raises:
         RuntimeError: it is not.
     """
-    found = _found()
+    formed = _found()
     wanted = (backend, place.rank, place.processes)
-    if found != wanted:
-        there, needed = (f"{name}, rank {rank} of {size}" for name, rank, size in (found, wanted))
+    if formed != wanted:
+        there, needed = (f"{name}, rank {rank} of {size}" for name, rank, size in (formed, wanted))
         raise RuntimeError(
             f"the launcher has formed another process group than this case needs: {there}, and not {needed}"
         )
 
 
 def _store(place: Place) -> Store | None:
-    """Return where the ranks meet; None is the store that MASTER_ADDR and MASTER_PORT name.
+    """Return the store in which ranks meet; None is the one that MASTER_ADDR and MASTER_PORT name.
 
-    A fork server's ranks meet in the file DDPBENCH_RENDEZVOUS, those of slots under the prefix DDPBENCH_STORE
-    of the slots' store: theirs is one launch of many.
+    A fork server's ranks meet in the file DDPBENCH_RENDEZVOUS. Those of slots meet under the prefix DDPBENCH_STORE of
+    the slots' store, which serves all launches.
     """
     if file := os.environ.get("DDPBENCH_RENDEZVOUS"):
         return FileStore(file, place.processes)
@@ -112,9 +112,9 @@ def _store(place: Place) -> Store | None:
 
 
 def leave(control: Control, *, borrowed: bool = False) -> None:
-    """Waits for all ranks, then lets go of the groups. gloo may abort a process that skips this.
+    """Wait for all ranks, then destroy the groups. gloo may abort a process that skips this.
 
-    With `borrowed` the launcher has formed the default group: it is left to it, which destroys it.
+    With `borrowed` the launcher has formed the default group, and destroys it.
     """
     control.agree(0)
     if borrowed:

@@ -1,4 +1,4 @@
-"""Exchanges between ranks by a user's code: collectives and messages, not a question for the rank or the size."""
+"""Exchanges between ranks by a user's code: collectives and messages, but not queries of rank or size."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Exchanges:
     """Exchanges that were seen while watching."""
 
     largest: int = 0
-    """Number of ranks in the largest group that did; 0 if none did."""
+    """Number of ranks in the largest group that exchanged values; 0 without any."""
     waited: bool = False
     """True if a barrier was called."""
     _waits: dict[str, int] = field(default_factory=dict)
-    """The part of each group's sequence number that is due to barriers, by the group's name."""
+    """The part of each group's sequence number that comes from barriers, by the group's name."""
 
     @property
     def found(self) -> bool:
@@ -48,9 +48,9 @@ class Exchanges:
 
 @contextmanager
 def noticing_exchanges() -> Iterator[Exchanges]:
-    """Notice whether what runs within puts values through a process group, also in its threads.
+    """Notice whether code run within puts values through a process group, also in its threads.
 
-    What Python calls is seen there; what compiled code calls, in the groups' sequence numbers.
+    Calls of Python code are seen there; those of compiled code, in the groups' sequence numbers.
     """
     seen = Exchanges()
     before = {group.group_name: (group, _sequence(group)) for group in _groups()}
@@ -71,9 +71,9 @@ def noticing_exchanges() -> Iterator[Exchanges]:
 
 @contextmanager
 def alone(device: torch.device, *, says_so: bool) -> Iterator[None]:
-    """Within, the default process group is one of this rank alone; all ranks enter it together.
+    """Make the default process group one of this rank alone within; all ranks enter it together.
 
-    With `says_so`, `RANK` and `WORLD_SIZE` are those of it, too.
+    With `says_so`, `RANK` and `WORLD_SIZE` are those of this group, too.
     """
     default = distributed_c10d._get_default_group()
     backend = "nccl" if device.type == "cuda" else "gloo"
@@ -114,7 +114,7 @@ def _groups() -> list[ProcessGroup]:
 
 
 def _sequence(group: ProcessGroup) -> int:
-    """Return how many exchanges a group has begun; 0 where its backend does not count them."""
+    """Return how many exchanges a group has begun; 0 if its backend doesn't count them."""
     counting: Any = group  # torch's stubs lack the method
     with suppress(RuntimeError):
         return int(counting._get_sequence_number_for_group())

@@ -1,6 +1,6 @@
 """Imported first by the process that forks a rank's loader workers: it dies with the rank, and they die with it.
 
-Without this, each waits for the other: the server for the workers to hang up, the workers for the server.
+Without this, each waits for the other: the server for the workers to disconnect, the workers for the server.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from ddpbench.guard import die_with_parent
 from ddpbench.user_files import search_shared_folders
 
 PARENT = "DDPBENCH_LOADERS_OF"
-"""Names the rank in the environment of what it starts."""
+"""The variable with the rank's process id, for the processes that the rank starts."""
 SHARED = "DDPBENCH_LOADERS_FIND"
-"""Says in that environment where the rank finds modules in folders that others can write; see `user_files`."""
+"""The variable that says where the rank finds modules in folders that others can write to; see `user_files`."""
 
 
 def _die_with_rank() -> None:

@@ -1,8 +1,8 @@
-"""Batches by place in the job's order of samples: a training that was interrupted goes on where it was, at any size.
+"""Batches by place in the job's order of samples: an interrupted training continues where it was, at any size.
 
-The order is that of the dataset shuffled anew for each pass, from the case's seed, one pass after the other. A step of
-n ranks takes the next n local batches, a rank each, so that how many samples were trained on is all that a snapshot has
-to tell. What a batch holds is told by the dataset itself, not by what was asked of it.
+The order is the dataset's, reshuffled for each pass from the case's seed, one pass after the other. In a step of n
+ranks, each takes one of the next n local batches, so that a snapshot only has to hold how many samples were trained on.
+The dataset itself tells what a batch holds, not what was asked of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Runs = tuple[tuple[int, int], ...]
 
 
 class _Numbered(Dataset[Any]):
-    """A dataset whose samples tell their index."""
+    """A dataset whose samples come with their index."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -41,14 +41,14 @@ def _collated(
 
 @dataclass(slots=True)
 class Order:
-    """The job's order of samples: place p is that of index `order.index(p)`."""
+    """The job's order of samples: the one at place p has the index `order.index(p)`."""
 
     samples: int
     seed: int
     _passes: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)
 
     def _pass(self, number: int) -> tuple[list[int], list[int]]:
-        """Return a pass's indices in order, and each index's place in it; those of two passes are kept."""
+        """Return a pass's indices in order, and each index's place in it; two passes are cached."""
         if number not in self._passes:
             generator = torch.Generator().manual_seed(self.seed + number)
             order = torch.randperm(self.samples, generator=generator)
@@ -59,14 +59,14 @@ class Order:
         return self._passes[number]
 
     def indices(self, first: int, count: int) -> list[int]:
-        """Return the samples of so many places."""
+        """Return the indices of the samples at `count` places from `first` on."""
         return [
             self._pass(place // self.samples)[0][place % self.samples]
             for place in range(first, first + count)
         ]
 
     def runs(self, indices: Sequence[int], first: int) -> Runs:
-        """Return the places of samples that were given where those from `first` on were asked for, as runs.
+        """Return, as runs, the places of the samples that came when those from `first` on were asked for.
 
         A sample that was not asked for has its place in that pass.
         """
@@ -89,7 +89,7 @@ def _asked(order: Order, first: int, stride: int, count: int) -> Iterator[list[i
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Share:
-    """Which samples a rank takes: from the job's place `first` on a local batch each, rank by rank."""
+    """The samples that a rank takes: from the job's place `first` on, one local batch per rank."""
 
     first: int
     rank: int
@@ -107,9 +107,9 @@ def batches_from(
     collate: Callable[[list[Any]], Any] | None,
     loader: dict[str, Any],
 ) -> Iterator[tuple[Runs, Any]]:
-    """Yield a rank's batches, each with the places of what it holds.
+    """Yield a rank's batches, each with the places of its samples.
 
-    `loader` are further arguments of the DataLoader. Values are cast to `dtype`, or come as they are if it is None.
+    `loader` holds further arguments of the DataLoader. Values are cast to `dtype`, or stay as they are if it is None.
     """
 
     def placed(tensor: torch.Tensor) -> torch.Tensor:
@@ -117,14 +117,14 @@ def batches_from(
 
     count = share.local_batch
     stride, own = share.world_size * count, share.first + share.rank * count
-    found = DataLoader(
+    loaded = DataLoader(
         _Numbered(dataset),
         batch_sampler=_Endless(order, own, stride, count),
         collate_fn=partial(_collated, collate),
-        generator=torch.Generator(),  # its own: an iterator draws when it begins, and the model's may be a snapshot's
+        generator=torch.Generator(),  # separate: an iterator draws when it begins, and the model's may be a snapshot's
         **loader,
     )
-    for indices, batch in found:
+    for indices, batch in loaded:
         yield order.runs(indices, own), map_tensors(placed, batch)
         own += stride
 

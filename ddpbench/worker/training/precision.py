@@ -1,10 +1,9 @@
-"""The precision that forward and loss run in, for every strategy alike: as they are, or under autocast.
+"""The precision of forward and loss, alike for every strategy: the types as they are, or autocast.
 
-Autocast holds for a thread, and data_parallel runs replicas in threads of their own: so the model is wrapped,
-not the step. Under fp16 the loss is scaled before backward and gradients are unscaled before the update, which
-is left out where one of them is infinite (torch.amp.GradScaler). Ranks decide that alike as long as each holds
-all averaged gradients: an infinite one is infinite in every average it is part of. Of shards (DTensor) torch tells
-every rank what any has found.
+Autocast holds for a thread, and data_parallel runs replicas in separate threads: so the model is wrapped, not the step.
+Under fp16 the loss is scaled before backward and gradients are unscaled before the update, which is skipped if one of
+them is infinite (torch.amp.GradScaler). Ranks decide that alike as long as each holds all averaged gradients: an
+infinite one is infinite in every average it is part of. For shards (DTensor) torch tells every rank what any has found.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ Loss = Callable[[Any, Any], torch.Tensor]
 
 
 class Precision:
-    """Full precision: whatever types model and data have."""
+    """Full precision: the types that model and data have."""
 
     name = "full"
     unit_roundoff = 0.0
-    """Of what forward computes in, where that is not the parameters' own type."""
+    """The unit roundoff of forward's type, where that is not the parameters' own."""
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return the model with its forward in this precision."""
@@ -37,19 +36,19 @@ class Precision:
         return loss
 
     def loss(self, loss: Loss) -> Loss:
-        """Return the same as backward is to start from it."""
+        """Return the loss in the form that backward starts from."""
         return self.value(loss)
 
     def unscaled(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the workload's own value of the loss that the last step gave, on its device."""
+        """Return the workload's unscaled loss of the last step, on its device."""
         return loss
 
     def true_loss(self, loss: torch.Tensor) -> float:
-        """Return the same as a number."""
+        """Return the unscaled loss of the last step as a number."""
         return float(self.unscaled(loss))
 
     def update(self, replica: Replica) -> None:
-        """Updates the parameters from a step's gradients."""
+        """Update the parameters from a step's gradients."""
         replica.apply()
 
     def true_gradient(self, gradient: torch.Tensor) -> torch.Tensor:
@@ -57,7 +56,7 @@ class Precision:
         return gradient.clone()
 
     def lower_scale(self) -> bool:
-        """Halves the loss's scale; False where there is none to halve."""
+        """Halve the loss's scale; return False if there is none to halve."""
         return False
 
 
@@ -118,12 +117,12 @@ class ScaledAutocast(Autocast):
 
 FULL = Precision()
 _NARROW = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-"""The types that autocast computes in, by their names in a case."""
+"""The types that autocast computes in, with their names in a case."""
 
 
 @contextmanager
 def entered_autocasts() -> Iterator[list[torch.dtype]]:
-    """Yield the types of those autocasts that are entered meanwhile, by whomever, in their order."""
+    """Yield the types of the autocasts that any code enters meanwhile, in order."""
     seen: list[torch.dtype] = []
     enter = torch.autocast.__enter__
 
@@ -140,18 +139,18 @@ def entered_autocasts() -> Iterator[list[torch.dtype]]:
 
 
 def widest(types: Iterable[torch.dtype]) -> str:
-    """Return the name of the autocast that rounds most among these types; empty where there is none."""
+    """Return the name of the autocast that rounds most among these types; empty if there is none."""
     known = [each for each in types if each in _NARROW]
     return _NARROW[max(known, key=lambda each: torch.finfo(each).eps)] if known else ""
 
 
 def roundoff_of(name: str) -> float:
-    """Return the unit roundoff of what an autocast of that name computes in; 0 for none."""
+    """Return the unit roundoff of the type in which the autocast of that name computes; 0 for none."""
     return next((torch.finfo(each).eps / 2 for each, own in _NARROW.items() if own == name), 0.0)
 
 
 def precision_of(name: str, device: torch.device) -> Precision:
-    """Return the precision of a case's name for it; fp16 comes with a scaler of its own."""
+    """Return the precision of that name; fp16 comes with its own scaler."""
     if name == "bf16":
         return Autocast(name, device.type, torch.bfloat16)
     if name == "fp16":
@@ -160,7 +159,7 @@ def precision_of(name: str, device: torch.device) -> Precision:
 
 
 class _Autocasting(nn.Module):
-    """A model whose forward enters autocast itself, in whichever thread it is called."""
+    """A model whose forward enters autocast itself, in any thread that calls it."""
 
     def __init__(self, model: nn.Module, device_type: str, dtype: torch.dtype) -> None:
         super().__init__()
@@ -169,7 +168,7 @@ class _Autocasting(nn.Module):
 
     @property
     def without_autocast(self) -> nn.Module:
-        """The model itself, for a strategy that enters autocast by a framework's own way."""
+        """Return the model itself, for a strategy that enters autocast in a framework's own way."""
         return self.model
 
     def forward(self, *inputs: Any) -> Any:
@@ -178,7 +177,7 @@ class _Autocasting(nn.Module):
 
 
 class _Update:
-    """A strategy's update as the scaler sees an optimizer: gradients to unscale, and a step to take or not."""
+    """A strategy's update in the form of an optimizer, for the scaler: gradients to unscale, a step to take or not."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica

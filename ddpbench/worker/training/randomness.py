@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _OWN = struct.Struct("<625I?d")
-"""State of `random`: its words with their place, and a Gaussian that is left of a pair, if there is one."""
+"""State of `random`: its words with their place, and the second Gaussian of a pair, if one is left."""
 _NUMPYS = struct.Struct("<?624IQ?d")
 """State of NumPy's generator, if it is the usual one: its words, their place, and such a Gaussian."""
 
@@ -54,7 +54,7 @@ def have_drawn(before: Any, now: Any) -> bool:
 
 
 class Draws:
-    """A note that something has drawn random numbers."""
+    """A note that some code has drawn random numbers."""
 
     found = False
 
@@ -71,7 +71,7 @@ class _Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def noticing_draws() -> Iterator[Draws]:
-    """Note whether random numbers are drawn in the meantime, also from a private generator of torch's."""
+    """Note whether random numbers are drawn meanwhile, also from a private generator of torch's."""
     draws, before = Draws(), random_state()
     with _Watched(draws):
         yield draws
@@ -79,7 +79,7 @@ def noticing_draws() -> Iterator[Draws]:
 
 
 def random_bytes() -> torch.Tensor:
-    """Return the states of the CPU's generators and of this process's GPU as bytes, equally many in each rank."""
+    """Return the states of the CPU's generators and of this process's GPU as bytes, of the same length in each rank."""
     _, words, left = random.getstate()
     packed = _OWN.pack(*words, left is not None, left or 0.0) + _packed_numpys()
     parts = [torch.get_rng_state(), torch.frombuffer(bytearray(packed), dtype=torch.uint8)]
@@ -108,13 +108,13 @@ def _packed_numpys() -> bytes:
     numpy = _numpy_random()
     state = None if numpy is None else numpy.get_state(legacy=False)
     if state is None or state["bit_generator"] != "MT19937":
-        return bytes(_NUMPYS.size)  # nothing has drawn from it, or a kind whose state has another form
+        return bytes(_NUMPYS.size)  # never drawn from, or of a kind whose state has another form
     keys, position = state["state"]["key"].tolist(), state["state"]["pos"]
     return _NUMPYS.pack(True, *keys, position, bool(state["has_gauss"]), state["gauss"])
 
 
 def _numpy_random() -> Any:
-    """Return `numpy.random`, or None where NumPy is not imported: then nothing can have drawn from it."""
+    """Return `numpy.random`, or None if NumPy is not imported and so cannot have drawn from it."""
     return getattr(sys.modules.get("numpy"), "random", None)
 
 

@@ -13,27 +13,27 @@ from typing import Any, TypeVar
 from ddpbench.strategies.trees import tensors
 
 AHEAD = 2
-"""Batches fetched before they are asked for: what a DataLoader's worker does by default (prefetch_factor)."""
+"""Batches fetched before they are asked for: the default of a DataLoader's worker (prefetch_factor)."""
 _CHUNK_BYTES = 1 << 20
 T = TypeVar("T")
 
 
 class StoreError(OSError):
-    """The store did not give what was asked for."""
+    """The store did not send what was asked for."""
 
 
 def fetch(connection: socket.socket, count: int, into: bytearray) -> None:
-    """Asks the store for `count` bytes and receives them, chunk after chunk, into one and the same buffer.
+    """Ask the store for `count` bytes and receive them, chunk after chunk, into the same buffer.
 
     Raises:
-        StoreError: the store hung up.
+        StoreError: the store closed the connection.
     """
     view = memoryview(into)
     try:
         connection.sendall(struct.pack(">Q", count))
         while count and (got := connection.recv_into(view[: min(count, len(into))])):
             count -= got
-    except ConnectionError:  # it went with a request of ours unread
+    except ConnectionError:  # the store closed the connection with a request of ours unread
         pass
     if count:
         raise StoreError(f"the store hung up with {count} bytes still to come")
@@ -45,13 +45,13 @@ def batch_bytes_of(batch: Any) -> int:
 
 
 def fetched(batches: Iterator[T], address: str, batch_bytes: int) -> Iterator[T]:
-    """Yield the batches, each once so many bytes have come from the store at `address` (`10.0.0.1:7000`).
+    """Yield the batches, each after `batch_bytes` have come from the store at `address` (`10.0.0.1:7000`).
 
-    A thread of this rank's fetches up to `AHEAD` batches ahead, so that input and gradients share the link
-    as they do where a loader reads from a file server.
+    A thread of this rank fetches up to `AHEAD` batches ahead, so that input and gradients share the link as they do
+    where a loader reads from a file server.
 
     Raises:
-        StoreError: the store cannot be reached or hangs up.
+        StoreError: the store cannot be reached or closes the connection.
     """
     ready: queue.Queue[Exception | None] = queue.Queue(maxsize=AHEAD)
     host, _, port = address.rpartition(":")
@@ -84,7 +84,7 @@ def fetched(batches: Iterator[T], address: str, batch_bytes: int) -> Iterator[T]
         closed.set()
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
-        while thread.is_alive():  # it may be waiting for room
+        while thread.is_alive():  # it may wait for room in the queue
             with contextlib.suppress(queue.Empty):
                 ready.get(timeout=0.01)
         connection.close()

@@ -35,17 +35,17 @@ from ddpbench.workloads.plain_updates import with_hooks
 
 
 class DivergedError(Exception):
-    """Training went wrong: a loss that is not a number, or replicas that differ."""
+    """Training failed: the loss is NaN or infinite, or replicas differ."""
 
 
 class Training:
-    """Everything of a case that lives in one rank, before a strategy is put on it."""
+    """One rank's workload, data and model of a case, before a strategy is applied to the model."""
 
     def __init__(self, case: Case, place: Place, device: torch.device, launch: int = 0) -> None:
-        """`launch` is the number of the case's launch: what is drawn at random for times differs between them."""
+        """Take `launch`, the number of the case's launch: random draws for times differ between launches."""
         self.case, self.place, self.device = case, place, device
         self._undone: dict[str, None] = {}
-        """Sentences on settings that the user's code had changed, and that were put back."""
+        """Sentences on settings that the user's code had changed and that were restored."""
         with self._settings_kept():
             self.strategy: Strategy[Any] = load_strategy(case.strategy)
             self.workload = load_workload(case.workload).for_case(case, place.rank, launch)
@@ -61,19 +61,19 @@ class Training:
             raise ValueError(reason)
         dealt = (0, 1) if place.processes == 1 else self.strategy.dealt(case, place.rank)
         self.samples = case.global_batch // dealt[1]
-        """Of a batch that this process takes."""
+        """Samples in a batch that this process takes."""
         self.share = case.global_batch if place.processes == 1 else case.local_batch
-        """Of a step's samples what counts as this process's: all ranks' shares are the job's batch."""
+        """Samples of a step that count as this process's: all ranks' shares are the job's batch."""
         if place.rank < case.world_size - self.strategy.trainers(case.world_size):
-            self.share = 0  # those that only serve are the first ranks
-        seed_all(case.seed)  # what a user's object draws when it is made is alike on all ranks
+            self.share = 0  # the first ranks are those that only serve
+        seed_all(case.seed)  # what a user's object draws when it is made is the same on all ranks
         with self._settings_kept():
             own = self.workload.loader(self.workload_options, *dealt, self.samples)
             dataset = self.workload.dataset(self.workload_options) if own is None else None
         self.is_stream = isinstance(dataset, IterableDataset)
-        """Its dataset has no length that tells how many samples each rank gets."""
+        """True if the dataset has no length, from which each rank's number of samples would follow."""
         self.shards_itself = own is not None or self.is_stream
-        """Which samples per rank gets is the workload's choice, not ours."""
+        """True if the workload chooses each rank's samples, not ddpbench."""
         if self.is_stream and place.processes > 1 and (reason := stream_reason(case)):
             raise ValueError(reason)
         self.loader = own if own is not None else self._made_loader(dataset, *dealt)
@@ -81,17 +81,17 @@ class Training:
         self.dataset_samples = (
             _length(getattr(self.loader, "dataset", None)) if self.workload.has_loss else None
         )
-        """Samples of the whole dataset; None for one that is endless, made up, or does not tell."""
+        """Samples of the whole dataset; None if it is endless, made up, or doesn't say."""
         self.trained_names: tuple[str, ...] = ()
         self.sparse_buffers: tuple[str, ...] = ()
         self.undivided: tuple[int, ...] = ()
         """Lengths of a batch's tensors that are whole in each part of it; set by a proof whose strategy makes some."""
         self.hooks_see_outputs = False
         """True if the model has forward hooks."""
-        """The parameters to be trained of the last `fresh_model`, as their module names them, in its order."""
+        """The trainable parameters of the last `fresh_model`, under its module's names, in its order."""
         self._passes: list[int] = []
         self._begun = 0
-        """Batches taken of the pass under way."""
+        """Batches taken so far in the current pass."""
 
     def _made_loader(self, dataset: Any, rank: int, processes: int) -> DataLoader[Any]:
         return make_loader(
@@ -108,7 +108,7 @@ class Training:
     ) -> torch.nn.Module:
         """Return a model in its initial state, the same in every rank: the case's seed decides it.
 
-        Its parameters are cast to `dtype`, to the case's if None. Its forward runs in `precision`, the case's own if
+        Its parameters are cast to `dtype`, or to the case's if None. Its forward runs in `precision`, or the case's if
         None.
         """
         seed_all(self.case.seed)
@@ -145,7 +145,7 @@ class Training:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Sentences on what was changed of a user's class so far: types of its model and batches, its settings."""
+        """Return sentences on changes to a user's class so far: types of its model and batches, its settings."""
         if not is_import_path(self.case.workload):
             return ()
         asked = f'dtype = "{self.case.dtype}" casts'
@@ -159,15 +159,15 @@ class Training:
 
     @property
     def given_types(self) -> tuple[torch.dtype, ...]:
-        """The types of the parameters that the workload's model has before any cast."""
+        """Return the types of the parameters that the workload's model has before any cast."""
         if self._given_types is None:
             self.fresh_model()
         return self._given_types or ()
 
     def batches(self) -> Iterator[tuple[Any, Any]]:
-        """The rank's batches, endlessly: inputs and targets, or all of it as inputs where the model takes all."""
+        """Return the rank's batches, endlessly: inputs and targets, or all as inputs if the model takes all."""
         size = self.samples if self._own_loader else None
-        found = endless(
+        batches = endless(
             self.loader,
             self.device,
             self.dtype,
@@ -177,7 +177,7 @@ class Training:
             on_batch=self._count,
             on_cast=self._batch_types.add,
         )
-        return ((batch, None) for batch in found) if self.workload.whole_batches else found
+        return ((batch, None) for batch in batches) if self.workload.whole_batches else batches
 
     def _samples_in(self, batch: Any) -> int:
         own = self.workload.samples_in(batch)
@@ -188,7 +188,7 @@ class Training:
         return is_import_path(self.case.workload) and samples(batch) != self.samples
 
     def batch_bytes(self) -> int:
-        """Return what a batch's input is on its way here, bytes: shrunk as the gradients are."""
+        """Return the bytes of a batch's input on its way here, shrunk as the gradients are."""
         size = self.workload.sample_bytes
         whole = batch_bytes_of(next(self.batches())) if size is None else size * self.samples
         return max(1, whole // self.case.shrink)
@@ -197,19 +197,19 @@ class Training:
         self._begun = begun
 
     def check_even(self, control: Control) -> None:
-        """Compares the lengths of the ranks' passes over their data, as far as they are known by now.
+        """Compare the lengths of the ranks' passes over their data, as far as they are known by now.
 
-        Ranks that go round and round never wait for one another's end, and so would not notice. A rank that does
-        not know its length yet is only held against one whose pass it has gone beyond: with `data = "memory"` they
-        may stop at batches of different number.
+        Ranks that cycle through their data never wait for another's end, and so would not notice. A rank that doesn't
+        know its length yet is only compared with one whose pass it has gone beyond: with `data = "memory"` they may
+        stop at different numbers of batches.
 
         Raises:
-            ValueError: they differ, on all ranks.
+            ValueError: they differ; raised on all ranks.
         """
         if self.place.processes == 1:
             return
-        told = self._passes[0] if self._passes else steps_a_pass(self.loader)
-        lengths = gather_number(-1 if told is None else told, control, self.place.processes)
+        steps = self._passes[0] if self._passes else steps_a_pass(self.loader)
+        lengths = gather_number(-1 if steps is None else steps, control, self.place.processes)
         begun = gather_number(self._begun, control, self.place.processes)
         known = [rank for rank, length in enumerate(lengths) if length >= 0]
         if not known:
@@ -226,7 +226,7 @@ class Training:
                 )
 
     def make_optimizer(self, parameters: Any) -> torch.optim.Optimizer:
-        """Return the workload's optimizer, with its options; of one with a step of its own, all of them as one."""
+        """Return the workload's optimizer, with its options; all of a step's own optimizers come as a single one."""
         if not self.workload.owns_step:
             optimizer = self.workload.optimizer(parameters, self.workload_options)
             with_hooks(optimizer)
@@ -262,7 +262,7 @@ class Training:
             recorder=recorder,
             step=partial(self.workload.step, model) if self.workload.owns_step else None,
         )
-        if self.case.strategy in SHIPPED:  # a framework sets up what it needs
+        if self.case.strategy in SHIPPED:  # a framework installs what it needs
             return self.strategy.build(job, self.options)
         with self._settings_kept():
             built: Any = self.strategy.build(job, self.options)
@@ -285,7 +285,7 @@ def _length(dataset: Any) -> int | None:
 
 
 class StepLoop:
-    """The one training step of all strategies: a batch, its gradients, the update."""
+    """The training step of all strategies: a batch, its gradients, the update."""
 
     def __init__(
         self,
@@ -297,7 +297,7 @@ class StepLoop:
         *,
         pacer: Pacer | None = None,
     ) -> None:
-        """`pacer` is the workload's, if it has one: it is told where steps end."""
+        """Take `pacer`, the workload's, if it has one: it is called where steps end."""
         self.replica = replica
         self._end_step = pacer.end_step if pacer is not None else None
         self._precision = precision
@@ -308,7 +308,7 @@ class StepLoop:
         self.loss: torch.Tensor | None = None
 
     def step(self) -> None:
-        """One step. The loss stays on the device; `check_loss` reads it outside timed regions."""
+        """Train one step. The loss stays on the device; `check_loss` reads it outside timed regions."""
         recorder, replica = self._recorder, self.replica
         inputs = targets = None
         if replica.draws:
@@ -328,7 +328,7 @@ class StepLoop:
         self._beat()
 
     def unscaled_loss(self) -> torch.Tensor:
-        """Return the last step's loss where it is: reading it would wait for the device."""
+        """Return the last step's loss on its device: reading it would wait for the device."""
         assert self.loss is not None
         return self._precision.unscaled(self.loss)
 
@@ -350,7 +350,7 @@ class StepLoop:
 
 
 def checksum(model: torch.nn.Module) -> str:
-    """Return a digest of all parameters' bits; buffers such as BatchNorm's running statistics are not in it."""
+    """Return a digest of all parameters' bits, without buffers such as BatchNorm's running statistics."""
     digest = hashlib.sha256()
     for parameter in model.parameters():
         data = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
@@ -381,7 +381,7 @@ def gather_number(value: int, control: Control, processes: int) -> list[int]:
 
 
 def gather_numbers(values: Sequence[float], control: Control, processes: int) -> list[list[float]]:
-    """Return every rank's numbers, equally many, in the order of ranks."""
+    """Return every rank's numbers, as many from each, in the order of ranks."""
     if processes == 1:
         return [list(values)]
     own = torch.tensor(values, dtype=torch.float64)

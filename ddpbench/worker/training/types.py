@@ -1,4 +1,4 @@
-"""The number types of a model and its batches: what they are, and what ddpbench makes of them."""
+"""The number types of a model and its batches: their names, and the casts between them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ddpbench.units import series_of
 
 
 def type_of(case_dtype: str) -> torch.dtype | None:
-    """Return the type that a case's `dtype` casts model and batches to; None where they keep their own."""
+    """Return the type that a case's `dtype` casts model and batches to; None if they keep their own."""
     if case_dtype == OWN_TYPES:
         return None
-    found: torch.dtype = getattr(torch, case_dtype)
-    return found
+    dtype: torch.dtype = getattr(torch, case_dtype)
+    return dtype
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -38,7 +38,7 @@ def names_of(types: Iterable[torch.dtype]) -> tuple[str, ...]:
 
 
 def cast_model(model: torch.nn.Module, dtype: torch.dtype | None) -> torch.nn.Module:
-    """Return the model with parameters and buffers cast as `cast_type` says; as it is where `dtype` is None."""
+    """Return the model with parameters and buffers cast by `cast_type`; unchanged if `dtype` is None."""
     if dtype is None:
         return model
     if not any(each.is_complex() for each in (*model.parameters(), *model.buffers())):
@@ -47,13 +47,13 @@ def cast_model(model: torch.nn.Module, dtype: torch.dtype | None) -> torch.nn.Mo
 
 
 def cast_words(types: Iterable[torch.dtype], dtype: torch.dtype | None) -> str:
-    """Return what a cast changes: `bfloat16 to float32`; empty where it changes nothing."""
+    """Return what a cast changes: `bfloat16 to float32`; empty if it changes nothing."""
     changed = {each: cast_type(each, dtype) for each in types}
     return series_of([f"{name_of(old)} to {name_of(new)}" for old, new in changed.items() if old != new])
 
 
 def mixed_words(model: torch.nn.Module, batch: Any) -> str:
-    """Return a hint where model and batch have different types of real numbers, as after a failed step; else empty."""
+    """Return a hint if model and batch have different types of real numbers, as after a failed step; else empty."""
     own = types_in(each for each in model.parameters() if not each.is_complex())
     given = types_in(each for each in tensors(batch) if not each.is_complex())
     if not own or not given or set(given) <= set(own):
@@ -65,7 +65,7 @@ def mixed_words(model: torch.nn.Module, batch: Any) -> str:
 
 
 def narrowest(types: Iterable[torch.dtype]) -> torch.dtype:
-    """Return the real type of fewest digits among these, for complex ones that of their parts; float32 for none."""
+    """Return the real type with the fewest digits among these (complex ones by their parts); float32 for none."""
     return max(
         (each.to_real() for each in types), key=lambda one: torch.finfo(one).eps, default=torch.float32
     )
@@ -78,16 +78,16 @@ class Numbers:
     cast: torch.dtype | None
     """Type that both are cast to; None: they keep their own."""
     given: tuple[torch.dtype, ...]
-    """The types of the model's parameters before that."""
+    """The types of the model's parameters before that cast."""
 
     @property
     def types(self) -> tuple[torch.dtype, ...]:
-        """The types of the model's parameters as they are compared."""
+        """Return the types of the model's parameters as they are compared."""
         return tuple(dict.fromkeys(cast_type(each, self.cast) for each in self.given))
 
     @property
     def narrowest(self) -> torch.dtype:
-        """The type of fewest digits among them, which decides what error is allowed."""
+        """Return the type with the fewest digits among them, which decides the allowed error."""
         return self.cast or narrowest(self.given)
 
     @property
@@ -99,7 +99,7 @@ class Numbers:
     def name(self) -> str:
         """Name the types for a proof: `float32`, `bfloat16 and float32`, `float64 (cast from bfloat16 and float32)`.
 
-        That float64 and float32 are computed of a model in float32 goes without saying.
+        Casts of a float32 model to float64 and float32 are not mentioned.
         """
         name = series_of(names_of(self.types)) or name_of(self.narrowest)
         if self.given in ((), (torch.float32,)) or not cast_words(self.given, self.cast):
@@ -108,9 +108,9 @@ class Numbers:
 
 
 def compared_numbers(dtype: torch.dtype | None, given: tuple[torch.dtype, ...]) -> list[Numbers]:
-    """Return the types to prove in: float64, which proves the algorithm, and what is trained in.
+    """Return the types to prove in: float64, which proves the algorithm, and the type that is trained in.
 
-    `dtype` is what the case casts to, None where the model keeps the types `given`. A case that casts is proved in
+    `dtype` is the type the case casts to, None if the model keeps the types `given`. A case that casts is proved in
     float32 too.
     """
     double = Numbers(cast=torch.float64, given=given)
