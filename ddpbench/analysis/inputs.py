@@ -46,7 +46,7 @@ InputVerdict = Literal[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputCase:
-    """One data setting of a group, and its cost.
+    """A data setting of a group, and its cost.
 
     `ratio` is its step time over the twin's, with the interval that decided the verdict.
     """

@@ -35,7 +35,7 @@ AT_PACE = 1.02
 
 @dataclass(frozen=True, slots=True)
 class RankRecovery:
-    """One rank's records of the recovery, over all its starts."""
+    """A rank's records of the recovery, over all its starts."""
 
     gangs: Sequence[Gang]
     snapshots: Sequence[Snapshot]

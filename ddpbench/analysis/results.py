@@ -40,7 +40,7 @@ class LaunchResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts(Generic[Value]):
-    """One value for each part of a step, such as its time or its text."""
+    """Values, one for each part of a step, such as its time or its text."""
 
     forward: Value
     backward: Value

@@ -143,7 +143,7 @@ class Conclusions:
 
     findings: tuple[Finding, ...] = ()
     answer: tuple[Finding, ...] = ()
-    """One or two lines that answer the experiment's question, from decided claims (`findings/answer.py`)."""
+    """Answer, in one or two lines, to the experiment's question, from decided claims (`findings/answer.py`)."""
     claims: tuple[Decided, ...] = ()
     """Verdicts on the experiment's claims, in its order."""
     warnings: tuple[str, ...] = ()
@@ -151,7 +151,7 @@ class Conclusions:
     validity: tuple[str, ...] = ()
     """Sentences on what limits the numbers: oversubscribed, noisy, too few rounds, not steady, damaged."""
     left_out: tuple[str, ...] = ()
-    """Those of them about records that do not belong where they are."""
+    """Sentences of `validity` about records that do not belong where they are."""
     checks: Checked = field(default_factory=Checked)
     """Findings of the report's checks of itself (`analysis/invariants`)."""
 

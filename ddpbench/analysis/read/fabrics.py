@@ -14,7 +14,7 @@ from ddpbench.units import with_minus
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FabricRun:
-    """One fabric. Rates are bit/s as made, that is slowed; fields that the file lacks are empty or None."""
+    """A fabric. Rates are bit/s as made, that is slowed; fields that the file lacks are empty or None."""
 
     links: str
     nodes: int | None

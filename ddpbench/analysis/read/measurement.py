@@ -290,7 +290,7 @@ _R = TypeVar("_R", bound=Record)
 
 
 class _Sorted:
-    """One rank's records by kind."""
+    """A rank's records by kind."""
 
     def __init__(self, rank: RankRecords) -> None:
         self._by_kind: dict[type, list[Any]] = defaultdict(list)

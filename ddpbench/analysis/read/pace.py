@@ -73,7 +73,7 @@ def pacing(
             late.append(np.array([pace.lateness_ns for pace in of], np.int64).max(axis=0))
         cpu += sum(pace.cpu_ns for pace in of)
         ranks = [own[index] for own in blocks]
-        # Each rank's processor time is that of its own block; ranks out of phase begin and end at other
+        # Each rank's processor time is measured over its own block; ranks out of phase begin and end at other
         # moments.
         wall += dilation * sum(block.end_ns - block.start_ns for block in ranks) / len(ranks)
     if not shared or not late or wall <= 0 or not cores:

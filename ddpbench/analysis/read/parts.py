@@ -23,7 +23,7 @@ _SOME = ("message", "ranks", "begun_ns", "root", "sent_bytes")
 
 @dataclass(frozen=True, slots=True)
 class RankSteps:
-    """One rank's instrumented steps and its parts in their transfers."""
+    """A rank's instrumented steps and its parts in their transfers."""
 
     steps: Sequence[StepRecord]
     transfers: Sequence[CommRecord]

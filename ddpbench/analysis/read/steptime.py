@@ -33,7 +33,7 @@ from ddpbench.analysis.statistics.timings import Timing
 
 
 class BlockTimes(NamedTuple):
-    """One rank's block: its duration, steps, samples, and each step's time, on the rank's own clock."""
+    """A rank's block: its duration, steps, samples, and each step's time, on the rank's own clock."""
 
     length_ns: int
     steps: int

@@ -1,7 +1,7 @@
-"""Cases joined into curves over world sizes, and the laws of each; what of it makes a finding.
+"""Curves of cases over world sizes, their fitted laws, and the findings about them.
 
-A curve's cases differ in nothing but how many ranks they have. On several nodes it fills a node before the next
-one: nodes of eight ranks continue the curve of one to eight ranks on one node, and nodes of four are another.
+A curve's cases differ only in their number of ranks. On several nodes a curve fills each node before the next:
+nodes of eight ranks continue the curve of one to eight ranks on one node, and nodes of four form another curve.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from ddpbench.strategies.traits import traits_of
 class CaseCurve:
     """The ok cases of one configuration by world size, one rank included where it was measured.
 
-    `runs` had cores or GPUs of their own; `crowded` ran oversubscribed. `panel` counts the groups of comparable
-    cases, `variant` those of its strategy and algorithm within one, both from 0.
+    `runs` had separate cores or GPUs for each rank; `crowded` ran oversubscribed. `panel` counts the groups of
+    comparable cases, `variant` those of its strategy and algorithm within one, both from 0.
     """
 
     name: str
     key: str
-    """The name that data has of it."""
+    """Name of the curve in data."""
     shared: tuple[str, ...]
-    """What its cases share, in words: the workload first."""
+    """Settings that its cases share, in words: the workload first."""
     panel: int
     variant: int
     base: CaseRun | None
@@ -48,47 +48,49 @@ class CaseCurve:
 
     @property
     def setting(self) -> str:
-        """What its cases share, in one line."""
+        """Return the settings that its cases share, in one line."""
         return ", ".join(self.shared)
 
     @property
     def first(self) -> CaseRun:
-        """One of its cases: what they share can be read off it. On emulated links not the one rank, which uses none."""
+        """Return a case from which the shared settings can be read: on emulated links not the one-rank case, which uses
+        none.
+        """
         return (self.runs or self.crowded)[-1]
 
     @property
     def emulated(self) -> bool:
-        """Whether links were shaped, or computation replayed, dilated or shrunk."""
+        """Return whether links were shaped, or computation replayed, dilated or shrunk."""
         return any(is_virtual(run.case) for run in (*self.runs, *self.crowded))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurveLaws:
-    """A curve by name and by its cases' ids, and what laws make of it."""
+    """A curve by name and by its cases' ids, and the laws fitted to it."""
 
     name: str
     key: str
-    """The name that data has of it."""
+    """Name of the curve in data."""
     shared: tuple[str, ...]
-    """What its cases share, in words: the workload first."""
+    """Settings that its cases share, in words: the workload first."""
     panel: int
     variant: int
     case: Case
     """A case of the curve, for the settings that all of them share."""
     case_ids: Mapping[int, str]
-    """By world size, those with cores of their own."""
+    """Ids by world size of the cases with separate cores for each rank."""
     laws: Laws
 
     @property
     def setting(self) -> str:
-        """What its cases share, in one line."""
+        """Return the settings that its cases share, in one line."""
         return ", ".join(self.shared)
 
 
 def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
     """Return every curve of a run, groups with the most ok cases first; each strategy at its first bucket cap.
 
-    That is the default cap where it was run, otherwise the smallest: the choice of the other figures.
+    The first is the default cap where it was run, otherwise the smallest, as in the other figures.
     """
     able = [run for run in cases if run.status == "ok" and run.timings]
     by_id = {run.case_id: run for run in able}
@@ -133,9 +135,9 @@ def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
 
 
 def _ladders(runs: Sequence[CaseRun]) -> Iterable[tuple[list[CaseRun], str]]:
-    """Yield the cases split so that no world size comes twice, each with what its nodes are where that differs.
+    """Yield the cases split so that no world size occurs twice, each with its nodes' shape where that differs.
 
-    One node is a curve of its own where it held more ranks than each of several did.
+    One node forms a separate curve where it held more ranks than each of several nodes did.
     """
     ordered = sorted(runs, key=lambda run: run.case.world_size)
     one = [run for run in ordered if run.case.nodes == 1]
@@ -149,31 +151,31 @@ def _ladders(runs: Sequence[CaseRun]) -> Iterable[tuple[list[CaseRun], str]]:
 
 
 def _shared(run: CaseRun) -> tuple[str, ...]:
-    """Return workload, scaling and batch, and the labels that must stand beside a number."""
+    """Return workload, scaling and batch, and the labels that must accompany a number."""
     case = run.case
     scaling = f"{FACETS['scaling'].word(case)} with a {batch_words(case)}"
     return (case.workload, scaling, *grouping.told(case))
 
 
 WORTH_SHARING = 20
-"""Curves. Laws are fitted to fewer before they are handed over."""
+"""Number of curves from which on fitting is handed to the second process."""
 
 
 class LawsOf:
-    """The laws of every curve that has its base case and a world size above one with cores of its own.
+    """The laws of every curve that has its base case and a world size above one with separate cores for each rank.
 
-    Many curves are fitted by a second process, where there is one, until somebody asks for them.
+    Many curves are fitted in a second process, where there is one, until their laws are requested.
     """
 
     def __init__(
         self, cases: Sequence[CaseRun], machine: Mapping[str, object], beside: Beside | None = None
     ) -> None:
-        """Begins with them.
+        """Start fitting.
 
         Args:
             cases: a run's cases.
-            machine: its `machine.json`, which knows how many devices there are.
-            beside: the second process; it is asked nothing else until `found`.
+            machine: its `machine.json`, which gives the number of devices.
+            beside: the second process; it gets no other request until `found`.
         """
         pairs = [(curve, curve.base) for curve in curves_of(cases)]
         fitted = [
@@ -195,7 +197,7 @@ class LawsOf:
             self._beside.ask(fit_all, self._asked)
 
     def found(self) -> tuple[CurveLaws, ...]:
-        """Return them. What the second process cannot fit is fitted here."""
+        """Return the laws. Curves that the second process cannot fit are fitted here."""
         answer: list[Laws] | None = None if self._beside is None else self._beside.answer()
         return tuple(
             CurveLaws(
@@ -215,7 +217,7 @@ class LawsOf:
 
 
 def judged_laws(laws: Sequence[CurveLaws], cases: Sequence[CaseRun]) -> tuple[CurveLaws, ...]:
-    """Return the laws with the speed-ups that claims have judged, where a claim names a case and its base case."""
+    """Return the laws with the claims' judgements of speed-ups, where a claim names a case and its base case."""
     by_id = {run.case_id: run for run in cases}
 
     def judged(curve: CurveLaws) -> CurveLaws:
@@ -240,7 +242,9 @@ def _numbers(curve: CaseCurve, base: CaseRun) -> SpeedupCurve:
 
 
 def _devices(curve: CaseCurve, machine: Mapping[str, object]) -> int | None:
-    """Return the most ranks that get a device of their own here; None across nodes, of which there may be more."""
+    """Return the most ranks that get a separate device each on this machine; None across nodes, whose
+    number is open.
+    """
     identity = machine.get("identity")
     case = curve.first.case
     found = identity.get("gpus" if case.device == "cuda" else "cores") if isinstance(identity, dict) else None
@@ -251,7 +255,7 @@ def _devices(curve: CaseCurve, machine: Mapping[str, object]) -> int | None:
 
 
 def law_findings(laws: Sequence[CurveLaws], cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return one sentence on the first curve of a strategy that aggregates: which law it follows, and its knee."""
+    """Return one sentence on the first curve of a strategy that aggregates: the law it follows, and its knee."""
     for curve in laws:
         if not traits_of(curve.case).exchanges or not curve.laws.fits:
             continue

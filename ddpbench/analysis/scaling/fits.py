@@ -1,4 +1,4 @@
-"""One law fitted to a curve: its parameters, how well it fits, and what that says in words."""
+"""Fit of a law to a curve: its parameters, goodness of fit, and their wording."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Fit:
 
     `parameters`: `s`, a fraction; or `alpha`, `beta`, and `gamma` in samples/s. `residuals` are the law's
     speed-up over the measured one, minus 1, by world size. `line` are (world size, speed-up) up to
-    `EXTRAPOLATION` times the largest measured world size. `goodness` asks whether some residual's interval,
-    corrected for their number (Bonferroni), excludes 0; it is undetermined where no point is left to ask, or where
-    none does and one has no interval. `unseen` is the largest misfit, a fraction, that those intervals leave open.
+    `EXTRAPOLATION` times the largest measured world size. `goodness` tests whether some residual's interval,
+    corrected for their number (Bonferroni), excludes 0; it is undetermined where no point is left to test, or where
+    none does and one has no interval. `unseen` is the largest misfit, a fraction, that those intervals allow.
     """
 
     law: Law
@@ -45,24 +45,24 @@ class Fit:
 
     @property
     def worst(self) -> tuple[int, float]:
-        """The world size with the largest residual, and that residual."""
+        """Return the world size with the largest residual, and that residual."""
         size = max(self.residuals, key=lambda n: abs(self.residuals[n].value))
         return size, self.residuals[size].value
 
     @property
     def coherency_held(self) -> bool:
-        """True if `beta` was not fitted but held at 0."""
+        """Return whether `beta` was held at 0 instead of fitted."""
         beta = self.parameters.get("beta")
         return beta is not None and beta.low is None and beta.value == 0
 
     @property
     def judged(self) -> str:
-        """Its goodness in a few words."""
+        """Return its goodness in a few words."""
         return _JUDGED[self.goodness]
 
     @property
     def detail(self) -> str:
-        """What its goodness rests on."""
+        """Return the basis of its goodness."""
         size, residual = self.worst
         off = f"off by {_percent(residual)} at most, at {counted(size, 'rank')}"
         if self.goodness == "within error":
@@ -80,7 +80,7 @@ class Fit:
 
     @property
     def verdict(self) -> str:
-        """Its goodness, and what it rests on."""
+        """Return its goodness, and the basis of it."""
         return f"{self.judged} ({self.detail})"
 
 
@@ -92,7 +92,7 @@ _JUDGED: dict[Goodness, str] = {
 
 
 def fit_of(model: Model, law: Law, found: Mapping[str, Estimated]) -> Fit | None:
-    """Return the fit of a law, or None where the data give none."""
+    """Return the fit of a law, or None where the data do not give one."""
     estimated, off = found[law], found[f"{law} residual"]
     if not np.isfinite(estimated.value).all() or not np.isfinite(off.value).all():
         return None
@@ -139,14 +139,14 @@ def _expm1(log: Interval) -> Interval:
 
 
 def excludes_zero(interval: Interval) -> bool:
-    """Return whether an interval says that its value is not 0, which takes more than rounding."""
+    """Return whether an interval excludes 0 by more than rounding."""
     if interval.low is None or interval.high is None or abs(interval.value) < EXACT:
         return False
     return not interval.low <= 0 <= interval.high
 
 
 def _remarks(law: Law, parameters: Mapping[str, Interval], *, beta_held: bool) -> list[str]:
-    """Return what parameters outside their usual range mean."""
+    """Return remarks on parameters outside their usual range."""
     words: list[str] = []
     if law != "usl":
         s = parameters["s"]

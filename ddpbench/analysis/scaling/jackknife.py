@@ -1,11 +1,12 @@
-"""Intervals of all that is estimated from a curve: one round at a time is left out, and everything is made again.
+"""Intervals of all estimates from a curve: leave out one round at a time, and compute everything again.
 
-Rounds are what is replicated, so intervals come from leaving out one round at a time and fitting again (the
-jackknife; Tukey 1958; Efron & Stein 1981). Where every round has every world size that is to first order the
-t-interval over one fit a round; but it also holds where no round has them all, as in a merge of several
+Rounds are the replicates, so intervals come from leaving out one round at a time and fitting again (the
+jackknife; Tukey 1958; Efron & Stein 1981). Where every round has every world size this is to first order the
+t-interval over one fit per round; but it is also valid where no round has them all, as in a merge of several
 allocations, and unlike a bootstrap over five rounds it is not too narrow. Rounds with the same world sizes form
 a stratum; Satterthwaite's formula gives the degrees of freedom over strata. Residuals and forecasts get their
-intervals in the same way, with all that correlates them. Where rounds are correlated all are wider (`correlation.py`).
+intervals in the same way, with all of their correlations. Where rounds are correlated all are wider
+(`correlation.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What scaling laws make of one curve: their fits, serial fractions, the knee, the peak, what to measure next.
+"""Scaling laws of one curve: their fits, serial fractions, the knee, the peak, and the next size to measure.
 
-A curve is one configuration at several world sizes (`speedups.py`). `model.py` has the laws, `jackknife.py` how
-intervals come about.
+A curve is one configuration at several world sizes (`speedups.py`). `model.py` has the laws, `jackknife.py` the
+computation of intervals.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS
 
 MIN_POINTS = 3
-"""World sizes, one rank among them, under which nothing is fitted."""
+"""Number of world sizes, one rank included, below which nothing is fitted."""
 KNEE_CUT = 0.5
-"""The knee is the last world size up to which an added rank brings at least this much of a rank."""
+"""The knee is the last world size up to which an added rank brings at least this fraction of a rank."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LawPoint:
     """A measured world size. `serial_fraction` is Karp-Flatt's (strong) or Gustafson's (weak).
 
-    `marginal` is what each rank added since the next smaller world size brought, in ranks.
+    `marginal` is the gain per rank added since the next smaller world size, in ranks.
     """
 
     world_size: int
@@ -45,15 +45,15 @@ _NOTHING = Sentence("")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Laws:
-    """What laws make of a curve. Without fits `absent` says why."""
+    """Results of the laws for a curve. Without fits `absent` says why."""
 
     scaling: Literal["weak", "strong"]
     points: tuple[LawPoint, ...] = ()
     fits: tuple[Fit, ...] = ()
     refused: tuple[str, ...] = ()
-    """The laws that are about other data, each with the reason."""
+    """Laws that do not apply to these data, each with the reason."""
     trend: str = ""
-    """What the serial fractions say."""
+    """Trend of the serial fractions, in words."""
     knee: int | None = None
     """The knee, where there is one within the measured world sizes."""
     knee_words: Sentence = _NOTHING
@@ -68,7 +68,7 @@ class Laws:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToFit:
-    """A curve, and what `fit_laws` wants to know of it."""
+    """A curve, and the further arguments of `fit_laws`."""
 
     curve: SpeedupCurve
     devices: int | None
@@ -76,16 +76,16 @@ class ToFit:
 
 
 def fit_all(curves: Sequence[ToFit]) -> list[Laws]:
-    """Return what laws make of each curve."""
+    """Return the laws of each curve."""
     return [fit_laws(one.curve, devices=one.devices, batch=one.batch) for one in curves]
 
 
 def fit_laws(curve: SpeedupCurve, *, devices: int | None = None, batch: int | None = None) -> Laws:
-    """Fits what may be fitted to a curve.
+    """Fit all laws that apply to a curve.
 
     Args:
         curve: its launches.
-        devices: the most ranks this machine has devices for; None where that is not known.
+        devices: the most ranks that this machine has devices for; None where unknown.
         batch: the global batch that world sizes must divide, under strong scaling.
     """
     sizes = list(curve.paired)
@@ -148,7 +148,7 @@ def _listed(sizes: Sequence[int]) -> str:
 
 
 def _short(curve: SpeedupCurve) -> list[int]:
-    """Return the world sizes that have been measured, in too few rounds for a point."""
+    """Return the measured world sizes that have too few rounds for a point."""
     return sorted(size for size in curve.sizes if size > 1 and size not in curve.paired)
 
 
@@ -163,7 +163,7 @@ def _too_few(curve: SpeedupCurve) -> str:
 
 
 def _trend(scaling: str, sizes: Sequence[int], rise: Interval) -> str:
-    """Return what the serial fraction does from the first measured world size to the last."""
+    """Return the change of the serial fraction from the first measured world size to the last, in words."""
     name = "Karp-Flatt's serial fraction" if scaling == "strong" else "The serial fraction"
     where = f"from {sizes[0]} to {sizes[-1]} ranks"
     if not excludes_zero(rise):
@@ -210,7 +210,7 @@ def _knee(points: Sequence[LawPoint]) -> tuple[int | None, Sentence]:
 
 
 def _peak(usl: Fit | None, peak: Interval, largest: int) -> str:
-    """Return a sentence on the USL's peak; empty where it cannot be told that there is one."""
+    """Return a sentence on the USL's peak; empty where the data do not show that there is one."""
     if usl is None or not _positive(usl.parameters["beta"]) or not math.isfinite(peak.value):
         return ""
     if peak.value > EXTRAPOLATION * largest:

@@ -3,15 +3,15 @@
 - Amdahl, AFIPS 1967, strong scaling only (a fixed amount of work): S(n) = 1 / (s + (1-s)/n).
 - Gustafson, CACM 31 (1988), weak scaling only (work grows with n): S(n) = n - s(n-1).
 - Karp & Flatt, CACM 33 (1990), strong: e(n) = (1/S - 1/n) / (1 - 1/n) at each point. Under weak scaling that
-  number falls with n even where ranks lose ever more, so there Gustafson's own fraction, (n-S)/(n-1), stands in.
+  number falls with n even where ranks lose ever more, so there Gustafson's own fraction, (n-S)/(n-1), replaces it.
 - Gunther, "Guerrilla Capacity Planning" (2007), the Universal Scalability Law, on either:
   X(n) = gamma n / (1 + alpha(n-1) + beta n(n-1)), largest at n* = sqrt((1-alpha)/beta).
 
 All of them are linear in their parameters, or in the parameters times 1/gamma, once the reciprocal is taken: the
-fits are weighted linear least squares, which has no starting values to choose and no minimum to miss. Weights are
-those of relative errors, which taking the reciprocal leaves as they are to first order; each point's is mixed with
-the mean of all, for an error known from five rounds is itself a guess. Parameters may leave their
-sensible range (a negative alpha is what superlinear speed-up looks like), and words say so; but a beta that would
+fits are weighted linear least squares, which needs no starting values and has no local minima. Weights are
+those of relative errors, which taking the reciprocal leaves unchanged to first order; each point's is mixed with
+the mean of all, because an error estimated from five rounds is itself uncertain. Parameters may leave their
+usual range (superlinear speed-up gives a negative alpha), and the wording says so; but a beta that would
 be negative is held at 0, or the USL would forecast that efficiency recovers.
 """
 
@@ -27,12 +27,12 @@ from ddpbench.analysis.scaling.speedups import Array, SpeedupCurve, standard_err
 from ddpbench.analysis.statistics.timings import Pair
 
 EXTRAPOLATION = 2
-"""Nothing is forecast beyond this many times the largest measured world size."""
+"""Largest world size of a forecast, as a multiple of the largest measured one."""
 _LINE_POINTS = 49
 _PRIOR_ROUNDS = 30
-"""The points' mean error counts as if known from so many rounds, beside each point's own."""
+"""Weight of the points' mean error compared with each point's own, in rounds."""
 EXACT = 1e-9
-"""Smaller than this is rounding: no misfit, and no parameter other than 0."""
+"""Anything smaller is rounding: not a misfit, nor a parameter different from 0."""
 
 Law = Literal["amdahl", "gustafson", "usl"]
 LAW_NAMES: Mapping[Law, str] = {
@@ -43,7 +43,7 @@ LAW_NAMES: Mapping[Law, str] = {
 
 
 class Model:
-    """The laws of one curve: fits them to all rounds, or to all but one, with the same weights."""
+    """The laws of one curve, fitted to all rounds, or to all but one, with the same weights."""
 
     def __init__(self, curve: SpeedupCurve, candidates: Sequence[int]) -> None:
         self.curve = curve
@@ -54,11 +54,11 @@ class Model:
         self.limit = EXTRAPOLATION * float(self.sizes[-1])
         self.grid = np.unique(np.concatenate([np.geomspace(1, self.limit, _LINE_POINTS), self.all_sizes]))
         errors = np.array([standard_error(curve, size) for size in curve.paired])
-        # Weights from few rounds chase chance, and intervals then are too narrow (88 % for 95 at five rounds).
+        # Weights from few rounds fit chance, and intervals then are too narrow (88 % for 95 at five rounds).
         trust = np.array([len(both) - 1 for both in curve.paired.values()], np.float64)
         mixed = np.sqrt((trust * errors**2 + _PRIOR_ROUNDS * np.mean(errors**2)) / (trust + _PRIOR_ROUNDS))
         self.sigma = np.maximum(mixed, 1e-3 if not mixed.any() else 1e-3 * float(mixed.max()))
-        # the base case's error is in every speed-up; as a point of the USL it weighs as the middle one of them
+        # The base case's error is in every speed-up; as a point of the USL it has the median weight.
         self.sigma_all = np.concatenate([[float(np.median(self.sigma))], self.sigma])
         self.beta_held = False
         logs, log_base = curve.log_speedups(), curve.log_base_rate()
@@ -87,7 +87,7 @@ class Model:
         return np.array([alpha, beta, math.exp(log_base) / one])
 
     def log_speedup(self, law: Law, parameters: Array, n: Array, log_base: float) -> Array:
-        """Return what the law says, as a logarithm; NaN where it has no positive speed-up."""
+        """Return the law's speed-up as a logarithm; NaN where it is not positive."""
         if law == "amdahl":
             value = parameters[0] + (1 - parameters[0]) / n
             return -_log(value)

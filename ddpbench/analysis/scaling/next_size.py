@@ -1,4 +1,4 @@
-"""Which world size is worth measuring next."""
+"""Choice of the world size to measure next."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class NextSize:
 
 
 def candidates(sizes: Sequence[int], *, devices: int | None, batch: int | None) -> list[int]:
-    """Return world sizes not measured that might be: powers of two, and one between each two that are apart.
+    """Return unmeasured world sizes worth considering: powers of two, and one between each two that are far apart.
 
     None is beyond `EXTRAPOLATION` times the largest measured; under strong scaling each divides the batch.
     """
@@ -48,14 +48,14 @@ def next_without_fit(
     short: Sequence[int] = (),
     missing: int = 1,
 ) -> NextSize | None:
-    """Return what would make a law's next point: a size with too few rounds, the next power of two, or one between.
+    """Return the size for a law's next point: one with too few rounds, the next power of two, or one between.
 
     Args:
-        sizes: the world sizes that are points, but 1.
-        devices: the most ranks this machine has devices for; None where that is not known.
+        sizes: the world sizes that are points, except 1.
+        devices: the most ranks that this machine has devices for; None where unknown.
         batch: the global batch that world sizes must divide, under strong scaling.
         short: the world sizes with too few rounds for a point, in order.
-        missing: how many points a law lacks.
+        missing: number of points that a law lacks.
     """
     needs = f"a law needs {'one more point' if missing == 1 else f'{missing} more points'}"
     if short:
@@ -76,10 +76,10 @@ def next_without_fit(
 def next_size(
     model: Model, fits: Sequence[Fit], found: Mapping[str, Estimated], devices: int | None
 ) -> NextSize | None:
-    """Return where the laws disagree most, or where the USL knows least about itself, relative to its value."""
+    """Return the size at which the laws disagree most, or at which the USL is least certain, relative to its value."""
     usable = [n for n in model.candidates if devices is None or n <= devices] or model.candidates
     largest = int(model.sizes[-1])
-    # what is known not to hold is asked only where nothing is known to hold, and then forecasts nothing
+    # Laws that are known not to hold are used only where none is known to hold, and then without a forecast.
     holding = [fit for fit in fits if fit.goodness != "beyond error"]
     fits = holding or fits
     best: tuple[float, int, str] | None = None

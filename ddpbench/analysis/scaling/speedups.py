@@ -1,8 +1,8 @@
-"""What laws are fitted to: one configuration's speed-ups at several world sizes.
+"""Data to which laws are fitted: one configuration's speed-ups at several world sizes.
 
-They are those of the whole report: samples/s over the base case's, `single` at one rank, paired within rounds. The
-base case therefore is the curve's point at world size 1; a strategy's own case at one rank is not fitted, for it
-would make a second one.
+They are the report's speed-ups: samples/s over the base case's, `single` at one rank, paired within rounds. The
+base case therefore is the curve's point at world size 1; a strategy's own case at one rank is not fitted, since it
+would be a second one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedupCurve:
-    """One configuration's launches by world size above one, each world size with cores of its own.
+    """A configuration's launches by world size above one, each world size with separate cores for each rank.
 
     `base` are the base case's launches; those that share no round with it are not used.
     """
@@ -36,7 +36,7 @@ class SpeedupCurve:
 
     @cached_property
     def paired(self) -> dict[int, dict[Pair, tuple[Timing, Timing]]]:
-        """By world size and round its timing and the base case's, where there are enough rounds of both."""
+        """Return, by world size and round, its timing and the base case's, where both have enough rounds."""
         found = {
             size: {own.pair: (own, base) for own, base in pairs(timings, self.base)}
             for size, timings in sorted(self.sizes.items())
@@ -46,14 +46,14 @@ class SpeedupCurve:
 
     @property
     def correlation(self) -> float:
-        """The lag-1 correlation of rounds that intervals reckon with."""
+        """Return the lag-1 correlation of rounds that intervals take into account."""
         return max((one.correlation for one in self.base), default=0.0)
 
     @cached_property
     def strata(self) -> list[list[Pair]]:
-        """The rounds in groups of the same world sizes; one that is alone joins the largest group.
+        """Return the rounds in groups of the same world sizes; a group of one joins the largest.
 
-        What two sessions ran of one round is two.
+        A round that two sessions shared counts as two.
         """
         groups: dict[tuple[int, ...], list[Pair]] = {}
         for one in sorted({one for both in self.paired.values() for one in both}):
@@ -76,7 +76,7 @@ class SpeedupCurve:
     def log_base_rate(self, without: Pair | None = None) -> float:
         """Return the logarithm of the base case's samples/s, all rounds but one.
 
-        That of the mean: a jackknife needs what changes smoothly, which a median does not.
+        It is that of the mean: a jackknife needs a smooth statistic, which a median is not.
         """
         return math.log(mean_rate([one for one in self.base if one.pair != without]))
 

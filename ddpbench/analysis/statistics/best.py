@@ -1,14 +1,14 @@
-"""Which case of a family is best, and which are as good: the one owner of these words.
+"""Best cases of a family, and those as good: the only definition of these words.
 
 A family is a few cases of which the fastest is not known beforehand, such as all at one number of ranks. Picking
 the fastest from the data and testing the others against it finds differences between identical cases; calling
-all that is not significantly slower "as good" hides slower ones. Both are settled here, on log times with rounds as
+all that is not significantly slower "as good" hides slower ones. Both are handled here, on log times with rounds as
 blocks, by one interval for each pair of cases (Tukey's all pairs), which all hold at once with 95 % confidence.
-Whatever is said of two cases of a family has that interval, and how a case stands follows from it: its difference from
+Every statement on two cases of a family uses that interval, and a case's standing follows from it: its difference from
 the best of the others is the largest of its differences, and so are the ends (Hsu). So at most 5 % of families have
 
 - a case that is "slower" (its lower end is above 0), or "best" (all others are slower), where all are identical;
-- a case that is "as good" (its upper end lies within the margin), but is not within the margin of the best.
+- a case that is "as good" (its upper end is within the margin), but is not within the margin of the best.
 
 Sources:
 
@@ -16,12 +16,12 @@ Sources:
 - Tukey's studentized range, as in Hsu 1996, 5.1.
 - Grubbs, J. Amer. Statist. Assoc. 43 (1948): each case's own variance in a two-way layout.
 
-The residual variance of case + round is pooled. Cases need not scatter alike: a pair's variance is the largest of
-the pooled one, that of its own differences and the sum of Grubbs' two. For spreads that are alike this costs a
+The residual variance of case + round is pooled. Cases need not have equal variances: a pair's variance is the largest
+of the pooled one, that of its own differences and the sum of Grubbs' two. For similar spreads this costs a
 little power; for spreads that differ by a factor of two it keeps the 5 %. A case that scatters far more than the others
 would hide all differences: so of three cases or more a pair's interval is the shorter of two, of which one has 4 of
 the 5 % and the other, from the pair's own differences alone (Bonferroni), has 1 %. All are wider where the run's rounds
-are correlated (`correlation.py`), which 5 % leave out.
+are correlated (`correlation.py`), which the 5 % do not include.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from ddpbench.analysis.statistics.timings import Pair, Timing
 
 _Array = NDArray[np.float64]
 _OWN = 0.2
-"""The share of a family's error that intervals have that are drawn from a pair's own differences."""
+"""Share of a family's error that goes to intervals from a pair's own differences."""
 
 _Z, _Z_WEIGHTS = np.polynomial.legendre.leggauss(64)
 _Z, _Z_WEIGHTS = 8 * _Z, 8 * _Z_WEIGHTS * np.exp(-((8 * _Z) ** 2) / 2) / math.sqrt(2 * math.pi)
@@ -71,7 +71,7 @@ class Family:
         alpha: float = ALPHA,
         claimed: Mapping[tuple[str, str], Judgement] = MappingProxyType({}),
     ) -> None:
-        """Compare all pairs. `alpha` is the family's error; pairs that were `claimed` are judged already.
+        """Compare all pairs. `alpha` is the family's error; `claimed` pairs already have judgements.
 
         Cases with too few rounds are left out of the comparison. Where launches are missing, the rounds that all
         cases have are used, or, where these are few, each pair's own, with Bonferroni's correction.
@@ -101,12 +101,12 @@ class Family:
         self._claimed = claimed
 
     def __contains__(self, name: str) -> bool:
-        """Return whether it has launches of this case."""
+        """Return whether the family has launches of this case."""
         return name in self._logs
 
     @property
     def size(self) -> int:
-        """How many cases are compared."""
+        """Return the number of compared cases."""
         return len(self._places)
 
     def pair(self, a: str, b: str, *, margin: float = MARGIN) -> Judgement | None:
@@ -126,7 +126,7 @@ class Family:
         return None if comparison is None else judge(comparison, min_rounds=sys.maxsize)
 
     def standings(self, names: Sequence[str] | None = None, *, margin: float = MARGIN) -> dict[str, Standing]:
-        """Return how each of these cases stands among them, by name and in their order; all by default.
+        """Return the standing of each of these cases among them, by name and in their order; all by default.
 
         Empty for fewer than two cases.
         """
@@ -143,7 +143,9 @@ class Family:
 def standings(
     family: Mapping[str, Sequence[Timing]], *, margin: float = MARGIN, alpha: float = ALPHA
 ) -> dict[str, Standing]:
-    """Return how each case of a family stands, by name and in the family's order; empty for fewer than two cases."""
+    """Return the standing of each case of a family, by name and in the family's order; empty for fewer than
+    two cases.
+    """
     return Family(family, alpha=alpha).standings(margin=margin)
 
 
@@ -164,7 +166,7 @@ def _told(
         others = np.where(rounds[index] >= MIN_ROUNDS, difference[index], -np.inf)
         others[index] = -np.inf
         if np.isneginf(others).all():
-            continue  # it shares its rounds with no other
+            continue  # it shares its rounds with no other case
         other = int(np.argmax(others))
         verdict: BestVerdict = (
             "best"
@@ -175,7 +177,7 @@ def _told(
             if slower[index]
             else "cannot tell"
         )
-        # a bound that a missing pair leaves open is None
+        # A bound that a missing pair leaves open is None.
         least, most = (math.exp(end) if math.isfinite(end) else None for end in (low[index], high[index]))
         ratio = Interval(value=math.exp(others[other]), low=least, high=most)
         found[name] = Standing(
@@ -214,14 +216,14 @@ def verdicts(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which cases are shown to be best, within the margin of the best, and slower than the best.
 
-    The last two may both be so of one case: measurably slower, yet within the margin.
+    A case may be both of the last two: measurably slower, yet within the margin.
     """
     low, high = bounds(difference, half)
     return high < 0, high < math.log1p(margin), low > 0
 
 
 def half_widths(logs: _Array, alpha: float = ALPHA) -> _Array:
-    """Half-widths of all differences of two cases' means, shape (..., cases, cases), that hold at once.
+    """Return half-widths of all differences of two cases' means, shape (..., cases, cases), that hold at once.
 
     `logs` has the shape (..., cases, rounds); every round has every case. See the module's docstring.
     """
@@ -253,7 +255,9 @@ def half_widths(logs: _Array, alpha: float = ALPHA) -> _Array:
 def _pairwise(
     logs: Sequence[Mapping[Pair, Timing]], alpha: float
 ) -> tuple[_Array, _Array, NDArray[np.int64]]:
-    """Differences, half-widths and rounds of every pair by itself; infinite where a pair shares too few rounds."""
+    """Return differences, half-widths and rounds of every pair by itself; infinite where a pair shares too
+    few rounds.
+    """
     cases = len(logs)
     difference = np.zeros((cases, cases))
     half = np.full((cases, cases), np.inf)
@@ -272,7 +276,9 @@ def _pairwise(
 
 
 def _cost(timings: Sequence[Timing]) -> float:
-    """The mean logarithm of time per sample: of launches in pairs, what their rounds share cancels in differences."""
+    """Return the mean logarithm of time per sample: for paired launches, common effects of rounds cancel in
+    differences.
+    """
     return math.fsum(math.log(one.sample_s) for one in timings) / len(timings)
 
 
@@ -291,7 +297,7 @@ def tukey_quantile(cases: int, df: int, alpha: float = ALPHA) -> float:
 
 
 def _scales(df: int) -> _Array:
-    """Nodes of sqrt(chi-square(df) / df), one for each equal-probability node of the quadrature."""
+    """Return nodes of sqrt(chi-square(df) / df), one for each equal-probability node of the quadrature."""
     found: _Array = np.sqrt(2 * special.gammaincinv(df / 2, _U) / df)
     return found
 

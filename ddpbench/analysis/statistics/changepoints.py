@@ -1,10 +1,10 @@
-"""Where the level of a series changes: permutation tests over every place at once, and how many values they need.
+"""Change points of a series: permutation tests over all places at once, and the number of values that they need.
 
-A series is cut where that explains most of its spread, if chance explains as much too rarely, and each part is tried
-again (binary segmentation: Scott & Knott, Biometrics 30 (1974)). One cut alone misses a spell, after which the old
-level returns, so that spells are tried too (Olshen, Venkatraman, Lucito & Wigler, Biostatistics 5 (2004)). Permuting
-needs no distribution: outliers make a test see less, and never more, than it says. ruptures segments as well, but says
-nothing of chance: this is what is needed here, and cutting takes ten lines.
+A series is cut where the cut explains most of its spread, if chance would rarely explain as much, and each part is
+tested again (binary segmentation: Scott & Knott, Biometrics 30 (1974)). One cut alone misses a spell, after which the
+old level returns, so that spells are tested too (Olshen, Venkatraman, Lucito & Wigler, Biostatistics 5 (2004)).
+Permuting needs no distribution: outliers reduce a test's power, but never raise its false alarms. ruptures segments as
+well, but without a test against chance, which is the part needed here; cutting itself takes ten lines.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from ddpbench.analysis.statistics.stats import FEWEST, Comparison
 
 _Series = NDArray[np.float64]
 _Places = tuple[NDArray[np.intp], NDArray[np.intp]]
-"""Stretches [begin, end) that may have another level than the rest of a series."""
+"""Stretches [begin, end) whose level may differ from the rest of a series."""
 
 STEP_SHARE = 0.8
-"""Of a test's level: for one cut; spells have the rest. A new level that lasts is what is looked for most."""
+"""Share of a test's level for one cut; spells have the rest. A new level that lasts is the main target."""
 _SEED = 2004
 _HITS = 40
-"""Permutations that may explain as much as the series does: by their number the rest of a test's error is small."""
+"""Permutations that may explain as much as the series does: this many make the test's remaining error small."""
 _AT_ONCE = 250_000
-"""Numbers that one batch of permutations may hold."""
+"""Most numbers that one batch of permutations may hold."""
 _MOST_ALIKE = 0.7
-"""A correlation of neighbours that is taken for what it seems; a larger one is from very few values."""
+"""Largest correlation of neighbours that is taken at face value; a larger one comes from very few values."""
 _SAME = 1 - 1e-9
-"""Sums of the same values in another order differ by rounding."""
+"""Relative tolerance for rounding: sums of the same values in another order differ by it."""
 
 
 def change_points(values: Sequence[float], level: float) -> tuple[int, ...]:
     """Return the places at which the level changes, in order: 3 is between the third value and the fourth.
 
     In a series without a change one is found with a probability of `level` at most, if its values are independent
-    and of one distribution. Where neighbours within levels are alike, as drift that lasts makes them, the F statistic
+    and identically distributed. Where neighbours within levels are alike, as under lasting drift, the F statistic
     of a change is divided by `variance_inflation`: that cannot raise false alarms, and halves those at a correlation
     of 0.3. No level has fewer than `FEWEST` values. Equal values give equal answers.
 
-    Permuting finds them, and `shifts` has a t-interval for each, which outliers widen more: a change whose interval
-    holds 0 is left out, the least sure one first. That only takes answers away, so the level still holds; of steps
-    among values without outliers it takes next to none.
+    Permutation tests find changes, and `shifts` has a t-interval for each, which outliers widen more: a change whose
+    interval contains 0 is left out, the least certain first. This only removes changes, so the level still holds; of
+    steps among values without outliers it removes almost none.
     """
     series = np.asarray(values, dtype=np.float64)
     cuts = sorted(_cuts(series, level, 0, 1.0))
@@ -61,7 +61,7 @@ def change_points(values: Sequence[float], level: float) -> tuple[int, ...]:
 
 
 def fewest_values(level: float) -> int:
-    """Return how many values a series must have at least for a test at `level` to find anything in it.
+    """Return the least number of values with which a test at `level` can find anything in a series.
 
     The clearest change there is, a cut in the middle between values that do not overlap, is one of
     `n over n/2` equally likely orders, or the same upside down.
@@ -75,11 +75,12 @@ def fewest_values(level: float) -> int:
 def level_each(counts: Sequence[int], alpha: float) -> float:
     """Return the level of each series' test, so that all series together have a false alarm with `alpha` at most.
 
-    Bonferroni's, over the series that are long enough to find anything at that level (Tarone, Biometrics 46 (1990)).
+    It is Bonferroni's, over the series that are long enough to find anything at that level (Tarone, Biometrics 46
+    (1990)).
 
     Args:
-        counts: how many values each series has.
-        alpha: one minus the confidence of all together.
+        counts: number of values of each series.
+        alpha: one minus the joint confidence of all series.
     """
     for number in range(1, len(counts)):
         fewest = fewest_values(alpha / number)
@@ -89,9 +90,10 @@ def level_each(counts: Sequence[int], alpha: float) -> float:
 
 
 def shifts(values: Sequence[float], cuts: Sequence[int]) -> list[Comparison]:
-    """Return what each change of level comes to: the mean after it less the mean before, of logarithms.
+    """Return the size of each change of level: the mean after it less the mean before, of logarithms.
 
-    All levels share one variance, for drift does not depend on what runs; `variance_inflation` widens it.
+    All levels share one variance, since drift does not depend on the program under test; `variance_inflation` widens
+    it.
 
     Args:
         values: logarithms.
@@ -119,11 +121,10 @@ def shifts(values: Sequence[float], cuts: Sequence[int]) -> list[Comparison]:
 
 
 def variance_inflation(values: Sequence[float], cuts: Sequence[int]) -> float:
-    """Return by what the variance of a level's mean is larger than that of as many independent values; 1 at least.
+    """Return the factor by which correlation raises the variance of a level's mean; at least 1.
 
-    It is (1 + r) / (1 - r) for values of which each is correlated with the one before by r, as in an autoregression. r
-    is that of neighbours within levels. Every mean and every place that was fitted makes it smaller by about 1 / n,
-    which is put back.
+    It is (1 + r) / (1 - r) for values that each correlate with the one before by r, as in an autoregression. r is that
+    of neighbours within levels. Every fitted mean and every fitted place lowers it by about 1 / n, which is added back.
     """
     parts = [np.asarray(values[begin:end]) for begin, end in pairwise((0, *cuts, len(values)))]
     rests = [part - part.mean() for part in parts if len(part)]
@@ -137,7 +138,7 @@ def variance_inflation(values: Sequence[float], cuts: Sequence[int]) -> float:
 
 
 def _cuts(series: _Series, level: float, begin: int, inflation: float) -> Iterator[int]:
-    """Yield the places found in a part that begins at `begin`; its parts share its level by their lengths."""
+    """Yield the places found in a part that begins at `begin`; its parts divide its level by their lengths."""
     place = _place(series, level, inflation)
     if place is None:
         return
@@ -148,7 +149,7 @@ def _cuts(series: _Series, level: float, begin: int, inflation: float) -> Iterat
 
 
 def _place(series: _Series, level: float, inflation: float) -> int | None:
-    """Return where to cut a series; None where no change is shown in it."""
+    """Return where to cut a series; None where the test shows no change in it."""
     count = len(series)
     if count < 2 * FEWEST or count < fewest_values(level):
         return None
@@ -176,9 +177,9 @@ def _spells(count: int) -> _Places:
 
 
 def _explained(rows: _Series, stretches: _Places) -> _Series:
-    """Return, by row and stretch, the sum of squares that a level of its own for the stretch explains.
+    """Return, by row and stretch, the sum of squares that a separate level for the stretch explains.
 
-    The sum of squares around the mean is the same for every order of a row: so this is as good as an F statistic.
+    The sum of squares around the mean is the same for every order of a row: so this is equivalent to an F statistic.
     """
     begins, ends = stretches
     count = rows.shape[1]
@@ -192,9 +193,9 @@ def _explained(rows: _Series, stretches: _Places) -> _Series:
 def _shown(series: _Series, stretches: _Places, level: float, inflation: float) -> bool:
     """Return whether chance explains as much as the best of these stretches with a probability of `level` at most.
 
-    What the best one explains is lessened to where its F statistic is the `inflation`-th part of what it was.
+    The best stretch's sum of squares is first reduced so that its F statistic is divided by `inflation`.
 
-    The test is (1 + hits) / (1 + permutations) <= level, given up as soon as there are too many hits.
+    The test is (1 + hits) / (1 + permutations) <= level, abandoned once there are too many hits.
     """
     count = len(stretches[0])
     if not count:

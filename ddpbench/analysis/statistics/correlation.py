@@ -1,15 +1,15 @@
-"""The lag-1 correlation of a run's rounds, and how much wider it makes an interval over rounds: the only owner.
+"""The lag-1 correlation of a run's rounds, and the widening of intervals over rounds: defined only here.
 
-A t-interval takes rounds to be independent. A machine whose load comes and goes makes one round's ratios resemble the
+A t-interval assumes independent rounds. On a machine whose load comes and goes, one round's ratios resemble the
 next one's: differences then vary less within a sweep than from sweep to sweep, and the interval is too narrow.
 
-The lag-1 correlation is one number a run, for it is the machine that correlates rounds: from few rounds of two cases
-it could not be known. It is estimated from the residuals of case + round of all its cases, of which one that scatters
-widely does not decide alone. Only rounds that one session ran one after the other are neighbours. From few rounds such
-an estimate is too low (Kendall, Biometrika 41, 1954): sought is the correlation whose expected estimate it is. Half a
-standard error is added, for an interval that is too wide does less harm than one that is too narrow.
+The lag-1 correlation is one number per run, because the machine correlates rounds: a few rounds of two cases
+could not show it. It is estimated from the residuals of case + round of all its cases, with limited weight for a case
+that scatters widely. Only rounds that one session ran one after the other are neighbours. From few rounds such
+an estimate is too low (Kendall, Biometrika 41, 1954), so the result is the correlation whose expected estimate it is.
+Half a standard error is added, because an interval that is too wide does less harm than one that is too narrow.
 
-For an AR(1) of correlation r the variance of a mean over n rounds, and what s^2 estimates, are
+For an AR(1) of correlation r the variance of a mean over n rounds, and the expectation of s^2, are
 
     Var(mean) = sum of R / n^2        E(s^2) = (n - sum of R / n) / (n - 1),      R(i, j) = r^|i - j| within a session
 
@@ -34,43 +34,45 @@ if TYPE_CHECKING:
     from ddpbench.analysis.statistics.timings import Pair, Timing
 
 MOST = 0.9
-"""No correlation above this is reckoned with: so few rounds as there are could not show it."""
+"""Largest correlation used in intervals: the usual numbers of rounds could not show a larger one."""
 IN_TURN_FROM = 12
-"""Fewer rounds in turn cannot show how they are correlated. Their intervals are wider than a t-interval from the start:
-up to a correlation of 0.35 that is enough (`python -m tests.simulations alike-rounds`), at 0.5 it is not."""
+"""Fewest rounds in turn that can show their correlation. Intervals over fewer are wider than a t-interval anyway: up to
+a correlation of 0.35 by enough (`python -m tests.simulations alike-rounds`), at 0.5 not.
+"""
 TOLD_FROM = 0.2
-"""The correlation of step times from which on a page says that their intervals take launches to be independent."""
+"""Correlation of step times from which on a page says that their intervals assume independent launches."""
 _SAFETY = 0.5
-"""Standard errors that are added to the estimate."""
+"""Number of standard errors added to the estimate."""
 _TOLD_BY = 200
-"""By how much an estimate is too low is worked out from at most this many rounds; with more it hardly is."""
+"""Most rounds for which the bias of an estimate is computed; with more it is negligible."""
 _FAR = 2.0
-"""A case that scatters by more than this many times the median of all counts as one that scatters by as much."""
+"""Largest scatter of a case, as a multiple of the median of all, that counts in full; a larger one counts as this."""
 _NOTHING = 1e-12
-"""A scatter of logarithms that is rounding."""
+"""Scatter of logarithms below which it is rounding."""
 _FURTHEST = 400
-"""Rounds that are as far apart are not correlated: `MOST` to that power is nothing."""
+"""Distance from which on rounds are taken as uncorrelated: `MOST` to this power is negligible."""
 _GRID = np.arange(-0.95, MOST + 0.01, 0.05)
 _Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """The lag-1 correlation of a run's rounds: what they show, and what their intervals reckon with."""
+    """The lag-1 correlation of a run's rounds: the estimate, and the value that its intervals use."""
 
     estimate: float = 0.0
     reckoned: float = 0.0
     shown: float = 0.0
-    """A standard error less than the estimate, taken as if what a round has in common were all that cases have."""
+    """Estimate less one standard error, computed as if cases shared nothing but the round's effect."""
 
 
 def correlation_of(cases: Sequence[Sequence[Timing]]) -> Correlation:
-    """Return the correlation of a run's rounds from all its cases' launches; 0 where too few show one."""
+    """Return the correlation of a run's rounds from all its cases' launches; 0 from too few rounds."""
     return _correlation_of(cases, fewest=2, ratios=False)
 
 
 def correlation_of_levels(cases: Sequence[Sequence[Timing]]) -> Correlation:
-    """Return the same of the cases' times as they are, with what a round has in common; 0 where too few show one.
+    """Return the correlation of the cases' times themselves, the rounds' common effects included; 0 from too few
+    rounds.
 
     The interval of a case's own step time needs this one to be 0, and is not widened by it.
     """
@@ -89,11 +91,11 @@ def _correlation_of(cases: Sequence[Sequence[Timing]], *, fewest: int, ratios: b
 def estimated(logs: _Array, rounds: Sequence[Pair], *, ratios: bool = False) -> Correlation:
     """Return the correlation of the rounds of log times, shape (cases, rounds), NaN where a launch is missing.
 
-    Of `ratios`, such as those of two sides in turn, what a round has in common stays: nothing cancels it.
+    For `ratios`, such as those of two sides in turn, the rounds' common effects stay: nothing cancels them.
     """
     apart, wide = _residuals(logs, np.ones((len(logs), 1)), ratios=ratios), np.ones((len(logs), 1))
     mean = np.nanmean if np.isnan(logs).any() else np.mean
-    for _ in range(2):  # what scatters widely must not be in the others' rounds
+    for _ in range(2):  # a case that scatters widely must not affect the others' rounds
         scatter = np.sqrt(mean(apart**2, axis=1, keepdims=True))
         usual = np.median(scatter)
         if not usual > _NOTHING:
@@ -112,7 +114,7 @@ def estimated(logs: _Array, rounds: Sequence[Pair], *, ratios: bool = False) -> 
 
 
 def reckoned_by_pairs(ratios: _Array) -> _Array:
-    """Return the correlation that each of many sweeps of two cases alone would reckon with, as `estimated`.
+    """Return the correlation that each of many sweeps of only two cases would use, as `estimated`.
 
     Args:
         ratios: log ratios within rounds, shape (sweeps, rounds), one round after the other.
@@ -126,27 +128,27 @@ def reckoned_by_pairs(ratios: _Array) -> _Array:
 
 
 def neighbours(rounds: Sequence[tuple[int, str | int]]) -> list[tuple[int, int]]:
-    """Return the places of two rounds each that one session ran one after the other."""
+    """Return the places of each two rounds that one session ran one after the other."""
     places = {pair: place for place, pair in enumerate(rounds)}
     after = ((place, places.get((number + 1, session))) for (number, session), place in places.items())
     return [(place, other) for place, other in after if other is not None]
 
 
 def widening(rounds: Sequence[Pair], correlation: float) -> float:
-    """Return the factor by which an interval over these rounds is to be wider than a t-interval; 1 or more."""
+    """Return the factor by which an interval over these rounds must be wider than a t-interval; 1 or more."""
     if correlation <= 0 or len(rounds) < 2:
         return 1.0
     return _widening(_places(rounds), correlation)
 
 
 def _places(rounds: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
-    """Return rounds with their sessions numbered, for what depends on nothing else of them."""
+    """Return rounds with their sessions numbered, a key for results that depend only on these."""
     sessions = {session: place for place, session in enumerate(dict.fromkeys(pair[1] for pair in rounds))}
     return tuple((number, sessions[session]) for number, session in rounds)
 
 
 def widening_of(rounds: int, correlation: float) -> float:
-    """Return the same for `rounds` rounds of one session, one after the other."""
+    """Return `widening` for `rounds` rounds of one session, one after the other."""
     if correlation <= 0 or rounds < 2:
         return 1.0
     lags = np.arange(1, min(rounds, _FURTHEST))
@@ -155,7 +157,7 @@ def widening_of(rounds: int, correlation: float) -> float:
 
 
 def widening_in_turn(rounds: int, correlation: float) -> float:
-    """Return the same for an interval that holds at every number of rounds in turn."""
+    """Return `widening` for an interval that holds at every number of rounds in turn."""
     return widening_of(rounds, correlation) if rounds >= IN_TURN_FROM else 1.0
 
 
@@ -188,13 +190,13 @@ def _matrix(rounds: Sequence[tuple[int, int]], correlation: float) -> _Array:
 
 
 def _residuals(logs: _Array, wide: _Array, *, ratios: bool) -> _Array:
-    """Return what is left of log times less their case's mean and, but of `ratios`, less their round's.
+    """Return log times less their case's mean and, except for `ratios`, less their round's.
 
-    In a round's mean a case counts by its scatter, as many times the others' as `wide` says.
+    In a round's mean a case's weight depends on its scatter, `wide` times the others'.
     """
     missing = np.isnan(logs)
     apart: _Array = logs
-    if not missing.any():  # most runs: the same without what looks for missing launches
+    if not missing.any():  # most runs: the same without handling missing launches
         apart = logs - logs.mean(axis=1, keepdims=True)
         if not ratios:
             weights = np.broadcast_to(1 / wide**2, logs.shape)
@@ -209,18 +211,18 @@ def _residuals(logs: _Array, wide: _Array, *, ratios: bool) -> _Array:
 
 
 def _of_seen(seen: float, rounds: Sequence[Pair]) -> float:
-    """Return the correlation that is expected to be seen as this in so few rounds."""
+    """Return the correlation whose expected estimate from `rounds` rounds is `seen`."""
     return float(np.interp(seen, _table(_places(rounds[:_TOLD_BY])), _GRID))
 
 
 @functools.lru_cache(maxsize=64)
 def _table(rounds: tuple[tuple[int, int], ...]) -> _Array:
-    """Return what is expected to be seen of each correlation in `_GRID`."""
+    """Return the expected estimate for each correlation in `_GRID`."""
     return np.array([_expected(value, rounds) for value in _GRID])
 
 
 def _expected(correlation: float, rounds: Sequence[tuple[int, int]]) -> float:
-    """Return the estimate to be expected of these rounds, each less the mean of all."""
+    """Return the expected estimate from these rounds, each less the mean of all."""
     matrix = _matrix(rounds, correlation)
     means = matrix.mean(axis=0)
     centred = matrix - means[:, None] - means[None, :] + means.mean()

@@ -1,13 +1,13 @@
-"""Names of the estimands: what is printed of several launches or rounds. Every table and sentence takes them from here.
+"""Names of the estimands, the summaries printed of several launches or rounds. All tables and sentences use them.
 
-- A case's own step time, and all that is per launch: the median over launches (`stats.median_launch`).
+- A case's own step time, and everything per launch: the median over launches (`stats.median_launch`).
 - Two cases of one sweep: the geometric mean of the ratios within rounds (`stats.compare`).
 - Two runs, and the runs of a history: the geometric mean over launches (`stats.geometric_mean`), and its quotients.
 - Two sides in turn: the same, and as their change the typical round (`sequential.middle_of`).
-- The parts of a step: the median over launches too, of each by itself (`read.overlap`). Their change between two runs:
-  the difference of the medians (`stats.median_difference`), and in turn the typical round.
-- What adds up over a job, as snapshots, failures and checkpoints do: the arithmetic mean over launches, in the share of
-  time that they take and in how often to save (`stats.mean_step_s`).
+- The parts of a step: the median over launches too, each part by itself (`read.overlap`). Their change between two
+  runs: the difference of the medians (`stats.median_difference`), and in turn the typical round.
+- Quantities that add up over a job, as snapshots, failures and checkpoints do: the arithmetic mean over launches, in
+  their share of time and in the best interval between saves (`stats.mean_step_s`).
 """
 
 from __future__ import annotations

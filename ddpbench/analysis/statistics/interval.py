@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from ddpbench.units import format_rounded
 
 WIDEST = 300.0
-"""Largest logarithm of a ratio: its exponential, times any time, is a number still."""
+"""Largest logarithm of a ratio: its exponential, times any time, is still finite."""
 _MOST_DECIMALS = 4
 _MOST_DIGITS = 4
-"""Digits of a column's largest value, unless they are whole ones: smaller values do not give it more."""
+"""Most digits of a column's largest value, unless it is a larger whole number: smaller values do not add any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Interval:
 
     @classmethod
     def around(cls, value: float, half_width: float | None) -> Interval:
-        """`value * exp(+-half_width)`: the half-width is that of a logarithm."""
+        """Return `value * exp(+-half_width)`: the half-width is that of a logarithm."""
         if half_width is None:
             return cls(value)
         factor = math.exp(min(half_width, WIDEST))
@@ -37,27 +37,27 @@ class Interval:
 
     @classmethod
     def plus_minus(cls, value: float, half_width: float | None) -> Interval:
-        """`value +- half_width`, in the value's own unit."""
+        """Return `value +- half_width`, in the value's own unit."""
         return cls(value) if half_width is None else cls(value, value - half_width, value + half_width)
 
     def scaled(self, factor: float) -> Interval:
-        """Return the same in another unit, or per rank; the factor is positive."""
+        """Return the interval in another unit, or per rank; the factor is positive."""
         low, high = (None if end is None else factor * end for end in (self.low, self.high))
         return Interval(factor * self.value, low, high)
 
     def reciprocal(self) -> Interval:
-        """Return the interval of one over a positive value."""
+        """Return the interval of the reciprocal of a positive value."""
         low, high = (None if end is None else 1 / end for end in (self.high, self.low))
         return Interval(1 / self.value, low, high)
 
     def exponential(self) -> Interval:
-        """Return the interval of a ratio whose logarithm this is; ends beyond all numbers are infinite."""
+        """Return the interval of a ratio whose logarithm this is; ends beyond the range of floats are infinite."""
         low, high = (None if end is None else _exp(end) for end in (self.low, self.high))
         return Interval(_exp(self.value), low, high)
 
     @property
     def has_ends(self) -> bool:
-        """True if both ends are known."""
+        """Return whether both ends are known."""
         return self.low is not None and self.high is not None
 
     def decimals(self, null: float | None = None) -> int:
@@ -65,8 +65,8 @@ class Interval:
         if self.low is not None and self.high is not None and self.high > self.low:
             half = (self.high - self.low) / 2
             exponent = math.floor(math.log10(half))
-            # one digit of the half-width, two where the first is a 1 or a 2; no more than six of the value, and no
-            # fewer than its whole number: a table's column has that too
+            # one digit of the half-width, two where the first is a 1 or a 2; no more than six of the value,
+            # and no fewer than its whole number, as a table's column has them
             found = -exponent if half / 10**exponent >= 3 else 1 - exponent
             most = 5 - math.floor(math.log10(abs(self.value))) if self.value else found
             found = min(found, max(most, 0))
@@ -98,7 +98,9 @@ class Interval:
         return format_rounded(self.value, decimals), f"[{low}, {high}]"
 
     def texts(self, null: float | None = None) -> tuple[str, str]:
-        """Return the same, rounded to its precision; a value that its ends say nothing about has up to two more."""
+        """Return value and ends rounded to their precision; a value whose ends give none has up to two more
+        decimals.
+        """
         decimals = self.decimals(null)
         number, ends = self.rounded(decimals)
         if self.low is not None and self.high is not None and self.high - self.low > 2 * abs(self.value) > 0:
@@ -108,12 +110,12 @@ class Interval:
 
     @property
     def number(self) -> str:
-        """The value alone, as text."""
+        """Return the value alone, as text."""
         return self.texts()[0]
 
     @property
     def brackets(self) -> str:
-        """Its ends alone, such as `[0.66, 0.76]`; empty where there are none."""
+        """Return its ends alone, such as `[0.66, 0.76]`; empty where there are none."""
         return self.texts()[1]
 
     def __str__(self) -> str:
@@ -121,7 +123,7 @@ class Interval:
 
 
 def decimals_of(column: Sequence[Interval], null: float | None = None) -> int:
-    """Return the decimals of all values of a column: what each needs, up to four digits of the largest."""
+    """Return the decimals of all values of a column: as many as each needs, up to four digits of the largest."""
     needed = max(one.decimals_in_column(null) for one in column)
     largest = max((abs(one.value) for one in column if math.isfinite(one.value)), default=0.0)
     found = min(needed, max(0, _MOST_DIGITS - 1 - math.floor(math.log10(largest)))) if largest else needed

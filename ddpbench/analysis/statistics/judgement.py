@@ -1,4 +1,4 @@
-"""Verdicts on step times, and the one owner of their words: for tables, findings, figures and answers."""
+"""Verdicts on step times, and the only definition of their words: for tables, findings, figures and answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MARGIN = 0.02
 """Differences of step time within 2 % are called equivalent."""
 MARGIN_WORDS = f"{100 * MARGIN:g} %"
 RATIO_THRESHOLD = 2.0
-"""From this ratio of two step times on, the ratio is given, and not a difference in per cent."""
+"""Ratio of two step times from which on the ratio is given instead of a difference in per cent."""
 Verdict = Literal["faster", "slower", "equivalent", "unresolved", "too few"]
 BestVerdict = Literal["best", "as good", "slower", "cannot tell", "too few"]
 BEST: Final = "best"
@@ -27,7 +27,7 @@ TOO_FEW_WORDS = "too few rounds"
 def percent_of(found: Interval, sign: str = "", *, bare: bool = False) -> str:
     """Return a fraction as `85 % [78, 92]`, with the digits that its interval supports; `sign` is `+` for a difference.
 
-    An end close to the margin is not rounded to it: `20 % [1.5, 42]`. Where `bare`, the interval is left out.
+    An end close to the margin is not rounded to it: `20 % [1.5, 42]`. With `bare` the interval is left out.
     """
     value = 100 * found.value
     ends = [None if end is None else 100 * end for end in (found.low, found.high)]
@@ -45,7 +45,7 @@ def _beside_margin(end: float, digits: int) -> int:
 
 
 def longer(ratio: Interval, *, bare: bool = False) -> str:
-    """Return a ratio of step times as `34 % [31, 38]`; without the interval where `bare`."""
+    """Return a ratio of step times as `34 % [31, 38]`; without the interval if `bare`."""
     return percent_of(_less_one(ratio), bare=bare)
 
 
@@ -69,9 +69,9 @@ def plain(interval: Interval, *, bare: bool = False) -> str:
 
 
 def takes_longer(ratio: Interval, *, bare: bool = False, than: bool = False) -> str:
-    """Return how long a step takes that is the longer one: `34 % [31, 38] longer`, `3.1 [2.9, 3.3] times as long`.
+    """Return how much longer the longer step takes: `34 % [31, 38] longer`, `3.1 [2.9, 3.3] times as long`.
 
-    With `than` it continues with the other: `34 % longer than`, `3.1 times as long as`.
+    With `than` the phrase leads on to the other case: `34 % longer than`, `3.1 times as long as`.
     """
     if ratio.value >= RATIO_THRESHOLD:
         return f"{plain(ratio, bare=bare)} times as long{' as' if than else ''}"
@@ -86,9 +86,9 @@ def is_faster(ratio: Interval, *, bare: bool = False, than: bool = False) -> str
 
 
 def undecided(ratio: Interval, whose: str = "") -> str:
-    """Return how much longer or shorter steps may be than the other's, from a ratio that was not told from 1.
+    """Return how much longer or shorter steps may be than the other's, from a ratio not distinguished from 1.
 
-    They are those of what was named first; `whose` says of what else.
+    Steps are those of the case named first; `whose` adds other steps' name.
     """
     of = f" of {whose}" if whose else ""
     return f"steps{of} may be up to {longer_or_shorter(ratio)}"
@@ -102,7 +102,7 @@ def longer_or_shorter(ratio: Interval) -> str:
 
 
 OPEN = "no significant difference"
-"""For two cases that a comparison does not distinguish."""
+"""Verdict on two cases that a comparison does not distinguish."""
 EQUAL = f"equivalent within {MARGIN_WORDS}"
 
 
@@ -110,9 +110,9 @@ EQUAL = f"equivalent within {MARGIN_WORDS}"
 class Judgement:
     """Conclusion of a comparison of two cases, A and B.
 
-    `ratio` is A's step time over B's with the interval the verdict was taken from, Bonferroni's where there
-    were several. `small`: resolved, and the whole interval is inside the margin. `beyond`: resolved, and
-    the whole interval is outside it. `bound`: the largest difference, as a fraction, that the interval
+    `ratio` is A's step time over B's with the interval that decided the verdict, Bonferroni's where there
+    were several. `small`: resolved, and the entire interval is inside the margin. `beyond`: resolved, and
+    the entire interval is outside it. `bound`: the largest difference, as a fraction, that the interval
     does not rule out. `rounds` are those shared by both. `comparisons` share the error, this one included.
     """
 
@@ -126,16 +126,18 @@ class Judgement:
 
     @property
     def cell(self) -> str:
-        """The verdict on A for a table, or next to a sentence."""
+        """Return the verdict on A for a table, or next to a sentence."""
         return CELLS.get(self.verdict, self.verdict)
 
     @property
     def by(self) -> Interval:
-        """The longer step over the shorter one."""
+        """Return the longer step over the shorter one."""
         return self.ratio if self.ratio.value >= 1 else self.ratio.reciprocal()
 
     def phrase(self, *, bare: bool = False) -> str:
-        """Return what A is for a figure or a part of a sentence: `31 % [29, 33] faster`, `equivalent within 2 %`."""
+        """Return the verdict on A for a figure or a part of a sentence: `31 % [29, 33] faster`, `equivalent within 2
+        %`.
+        """
         if self.verdict == "faster":
             return is_faster(self.by, bare=bare)
         if self.verdict == "slower":
@@ -150,7 +152,7 @@ class Judgement:
 
     @property
     def size_tags(self) -> tuple[str, ...]:
-        """Tags that a difference that was decided is small, or may be."""
+        """Return tags that a decided difference is small, or may be."""
         if self.verdict not in ("faster", "slower"):
             return ()
         if self.small:
@@ -159,7 +161,7 @@ class Judgement:
 
 
 CELLS = {"unresolved": CANNOT_TELL, "too few": TOO_FEW_WORDS}
-"""Verdicts that a table has other words for."""
+"""Words of tables for verdicts, where they differ."""
 
 
 def judged(ratio: Interval, rounds: int, *, margin: float = MARGIN) -> Judgement:
@@ -192,7 +194,7 @@ class Standing:
     """Comparison of a case with the others of its family.
 
     `against` is the fastest of the others by mean. `ratio` is the case's time over that of the best of the others;
-    its ends are the largest of those of its pairs. `rounds` is the number of rounds that the ratio was taken from.
+    its ends are the largest of those of its pairs. `rounds` is the number of rounds of the ratio.
     """
 
     verdict: BestVerdict
@@ -202,12 +204,14 @@ class Standing:
 
     @property
     def good(self) -> bool:
-        """True if it is shown to be best or as good."""
+        """Return whether it is shown to be best or as good."""
         return self.verdict in (BEST, AS_GOOD)
 
     @property
     def longer(self) -> float:
-        """The most by which its step is longer than the best's, as a fraction; infinite where nothing bounds it."""
+        """Return the most by which its step is longer than the best's, as a fraction; infinite where
+        nothing bounds it.
+        """
         return max(0.0, self.ratio.high - 1) if self.ratio.high is not None else float("inf")
 
     def cell(self, what: str = "") -> str:
@@ -233,5 +237,5 @@ class Standing:
 
 
 def at_most(found: Iterable[Standing]) -> str:
-    """`at most 1.6 % longer`, of the widest bound."""
+    """Return `at most 1.6 % longer`, from the widest bound."""
     return f"at most {format_at_most(max(one.longer for one in found))} longer"

@@ -1,7 +1,7 @@
-"""What a comparison can resolve in a given time, and how long a wanted resolution takes.
+"""Resolution of a comparison in a given time, and the time that a wanted resolution takes.
 
-The only owner of this arithmetic: `ddpbench noise` uses it to plan a comparison, and a verdict that cannot be given to
-say what would have been seen. A change is resolved where a comparison shows it with probability `POWER`, at the
+All of this arithmetic is here: `ddpbench noise` uses it to plan a comparison, and a comparison without a verdict uses
+it to say what it would have resolved. A change is resolved where a comparison shows it with probability `POWER`, at the
 confidence of the comparison. There are three ways to compare, and each has its own interval:
 
 in turn        `ddpbench compare --interleave`: rounds are pairs, and the comparison may end after any of them
@@ -35,42 +35,46 @@ from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
 
 DRIFT = 0.04
 """Standard deviation of the logarithm of step time from one session to another, minutes or days later: 3 to 5 % on the
-two shared cores of this project's own runs. `--drift` replaces it where a machine is known to be quieter."""
+two shared cores of this project's own runs. `--drift` replaces it on a machine known to be quieter.
+"""
 KNOWN = 1e9
 """Degrees of freedom of a variance that is not estimated."""
 _MORE = 1.5
-"""By this factor a session's own scatter is taken, where it is more than `DRIFT`: one calm session understates it. On
-the rounds of tests/analysis/recorded/equal_sides_us.json, of a machine shared with others, no less was enough."""
+"""Factor on a session's own scatter where it exceeds `DRIFT`: one calm session understates it. It is the smallest that
+suffices on the rounds of tests/analysis/recorded/equal_sides_us.json, from a machine shared with others.
+"""
 WANTED = 0.03
-"""The change that a comparison is wanted to resolve where nobody says another one."""
+"""Change that a comparison should resolve, unless the caller names another."""
 _MORE_MISS_AT_THE_LAST = 1.4
-"""Of comparisons in turn that show a change by their last round, some had shown it before, and would not at the end: by
-this factor more do not show it there. From simulations; `tests/analysis/test_resolution.py` has them."""
+"""Factor on the share of comparisons in turn that do not show a change at their last round: some showed it earlier
+only. From simulations; `tests/analysis/test_resolution.py` has them.
+"""
 _SWEEPS, _MOST_DRAWN = 2000, 200
-"""Sweeps that are drawn to see what such a sweep resolves, and the most rounds of one: more are taken to gain by their
-root alone."""
+"""Number of simulated sweeps for a sweep's resolution, and the most rounds of one: beyond, the gain is taken as the
+root of the rounds.
+"""
 _SHOWN = 40
-"""Scatters that a run's launches may show, each in the middle of an equal share of what is likely."""
+"""Scatters that a run's launches may show, each in the middle of an equal share of probability."""
 _MOST_LOOKED_FOR = 100_000
-"""Rounds that nobody waits for."""
+"""Largest number of rounds considered."""
 
 
 def resolved_in_turn(
     deviation: float, rounds: int, alpha: float = ALPHA, power: float = POWER, correlation: float = 0.0
 ) -> float | None:
-    """Return the smallest change that so many rounds in turn resolve, as a fraction; None where they give no verdict.
+    """Return the smallest change that this number of rounds in turn resolves, as a fraction; None without a verdict.
 
     The comparison looks at its interval after each round. That interval's half-width is a multiple f of the estimated
     deviation, which itself varies by about s / sqrt(2 (n - 1)), so that the end of the interval has the standard error
     s sqrt(1/n + f^2 / (2 (n - 1))). From `IN_TURN_FROM` rounds on it is wider by the correlation that its own rounds
-    show; what was shown before stays shown.
+    show; a change shown earlier stays shown.
 
     Args:
         deviation: standard deviation s of the logarithm of the ratio within a round.
         rounds: their number n.
         alpha: one minus the confidence of this interval.
         power: the share of comparisons that shows the change by then.
-        correlation: the lag-1 correlation that rounds have.
+        correlation: the lag-1 correlation of the rounds.
     """
     found = _in_turn(rounds, alpha, power)
     if found is not None and rounds >= IN_TURN_FROM:
@@ -82,7 +86,7 @@ def resolved_in_turn(
 
 def _in_turn(rounds: int, alpha: float, power: float) -> float | None:
     """Return the logarithm that n independent rounds in turn resolve, in deviations; None if they resolve none."""
-    factor = half_width_in_deviations(rounds, alpha / 2)  # of the two kinds of evidence this one
+    factor = half_width_in_deviations(rounds, alpha / 2)  # one of the two kinds of evidence
     if rounds < MIN_ROUNDS or factor is None:
         return None
     error = math.sqrt(1 / rounds + factor**2 / (2 * (rounds - 1)))
@@ -98,7 +102,7 @@ def resolved_in_one_sweep(deviation: float, rounds: int, correlation: float = 0.
     Args:
         deviation: standard deviation of the logarithm of the ratio within a round.
         rounds: their number.
-        correlation: the lag-1 correlation that they have.
+        correlation: the lag-1 correlation of the rounds.
     """
     if rounds < MIN_ROUNDS:
         return None
@@ -116,7 +120,7 @@ def _widening_shown(rounds: int, correlation: float) -> float:
 def _in_sweep(rounds: int, correlation: float) -> float:
     """Return the logarithm that a share `POWER` of sweeps of two cases shows, in deviations within a round.
 
-    By sweeps that are drawn, the same ones each time: no formula has how the widening varies with the deviation.
+    It is simulated, with the same draws each time: no formula describes how the widening varies with the deviation.
     """
     drawn = np.random.default_rng(1).standard_normal((_MOST_DRAWN, _SWEEPS))[:rounds].T
     for index in range(1, rounds):
@@ -140,9 +144,9 @@ class Variance:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The variance of the logarithm of step time from session to session, and what it was taken from.
+    """The variance of the logarithm of step time from session to session, and its source.
 
-    `of_launches` is `drift_of` their scatter, `pooled` is from both sides' sessions, and `known` was given.
+    `of_launches`: `drift_of` their scatter; `pooled`: from both sides' sessions; `known`: given.
     """
 
     variance: Variance
@@ -150,33 +154,33 @@ class Drift:
 
 
 def drift_of(deviation: float) -> float:
-    """Return the drift from session to session to reckon with where launches within one have this deviation.
+    """Return the assumed drift from session to session where launches within one have this deviation.
 
-    `DRIFT`, and what variance launches have beyond that, by `_MORE`: what disturbs them is taken to last for longer
-    than a session at times. Both are standard deviations of the logarithm of step time.
+    It is `DRIFT`, plus the launches' variance beyond that, by `_MORE`: a disturbance is assumed to sometimes outlast
+    a session. Both are standard deviations of the logarithm of step time.
     """
     return math.sqrt(DRIFT**2 + _MORE**2 * max(0.0, deviation**2 - DRIFT**2))
 
 
 def drift_by_launches(scatter: Variance) -> Drift:
-    """Return the drift to reckon with for a side whose launches scatter so within its sessions, by `drift_of`.
+    """Return the assumed drift of a side whose launches have this scatter within its sessions, by `drift_of`.
 
-    That they scatter by less than `DRIFT` is an estimate, too: a few launches of a disturbed session may do so.
+    A scatter below `DRIFT` is an estimate, too: a few launches of a disturbed session may show one.
     """
     drift = drift_of(math.sqrt(scatter.value)) ** 2
     return Drift(_partly(drift, _MORE**2 * scatter.value, scatter.df), "of_launches")
 
 
 def _partly(value: float, estimated: float, df: float) -> Variance:
-    """Return a variance of which this part, or all of it where that is less, was estimated with this many degrees."""
+    """Return a variance of which `estimated`, or all of it where that is less, has `df` degrees of freedom."""
     part = min(value, estimated)
     return Variance(value, min(df * (value / part) ** 2, KNOWN) if part else KNOWN)
 
 
 def mean_variance(scatter: Variance, launches: int, drift: Drift, shares: float = 1.0) -> Variance:
-    """Return the variance of the mean over a side's launches, at another time than the other side's.
+    """Return the variance of the mean over a side's launches, measured at another time than the other side's.
 
-    The drift that launches or sessions show is one estimate with the launches' own part.
+    Drift shown by launches or sessions is estimated together with the launches' own part.
 
     Args:
         scatter: the launches' variance within sessions.
@@ -200,10 +204,10 @@ def added(variances: Sequence[Variance]) -> Variance:
 
 
 def resolved_by_two_runs(deviation: float, rounds: int) -> float | None:
-    """Return the smallest change that two runs of so many rounds each resolve; None under `MIN_ROUNDS`.
+    """Return the smallest change that two runs of this many rounds each resolve; None under `MIN_ROUNDS`.
 
     The drift between them is that of `drift_of`. Runs estimate it with their own scatter, so that the interval of few
-    launches is narrow at times and wide at others: the power is the mean over what either side may show.
+    launches is narrow at times and wide at others: the power is the mean over the scatters that either side may show.
 
     Args:
         deviation: standard deviation of the logarithm of a launch's step time.
@@ -222,7 +226,7 @@ def resolved_by_two_runs(deviation: float, rounds: int) -> float | None:
 
 
 def _halves_of_two_runs(deviation: float, rounds: int) -> NDArray[np.float64]:
-    """Return half the interval of two runs, for each two of `_SHOWN` scatters that are equally likely to be shown."""
+    """Return half the interval of two runs, for each pair of `_SHOWN` equally likely scatters."""
     df = rounds - 1
     levels = (np.arange(_SHOWN) + 0.5) / _SHOWN
     shown: list[float] = (deviation**2 * special.chdtri(df, levels) / df).tolist()
@@ -240,7 +244,7 @@ def smallest_seen(standard_error: float, df: float, alpha: float = ALPHA) -> flo
 
 
 def rounds_to_resolve(change: float, resolved: Callable[[int], float | None]) -> int | None:
-    """Return the fewest rounds that resolve a change; None where no number does that anyone would wait for.
+    """Return the fewest rounds that resolve a change; None where no practical number does.
 
     Args:
         change: as a fraction, above 0.
@@ -264,23 +268,23 @@ def rounds_to_resolve(change: float, resolved: Callable[[int], float | None]) ->
 
 
 def power_of_each(cases: int) -> float:
-    """Return with which probability each of so many cases has to show its change, that all do with `POWER`.
+    """Return the probability with which each of n cases must show its change, so that all do with `POWER`.
 
-    As if they were independent; the noise that cases share makes all together likelier.
+    It assumes independent cases; their common noise makes it likelier that all show it.
     """
     return math.pow(POWER, 1 / max(cases, 1))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InTurn:
-    """What decides how much a comparison in turn resolves, and how long that takes."""
+    """Parameters that decide the resolution and the time of a comparison in turn."""
 
     deviation: float
     """Standard deviation of the logarithm of the ratio within a round."""
     round_s: float
-    """A round of both sides, with all cases, wall time."""
+    """Wall time of a round of both sides, with all cases."""
     begin_s: float = 0.0
-    """Until the first round begins: starting both sides, and proving their cases."""
+    """Wall time until the first round begins: starting both sides, and proving their cases."""
     alpha: float = ALPHA
     """One minus the confidence of one case's interval."""
     correlation: float = 0.0
@@ -292,7 +296,7 @@ class InTurn:
         return self._resolved(min(rounds, MOST_ROUNDS_IN_TURN), POWER)
 
     def rounds_for(self, change: float, power: float = POWER) -> int | None:
-        """Return how many rounds resolve a change; None where it takes more than a comparison may have."""
+        """Return the number of rounds that resolve a change; None where it exceeds a comparison's limit."""
         rounds = rounds_to_resolve(change, lambda n: self._resolved(n, power))
         return rounds if rounds is not None and rounds <= MOST_ROUNDS_IN_TURN else None
 
@@ -300,7 +304,7 @@ class InTurn:
         return resolved_in_turn(self.deviation, rounds, self.alpha, power, self.correlation)
 
     def time_for(self, change: float, power: float = POWER) -> float | None:
-        """Return how many seconds, from the start, resolve a change; None as for `rounds_for`."""
+        """Return the time from the start, seconds, that resolves a change; None as for `rounds_for`."""
         rounds = self.rounds_for(change, power)
         return None if rounds is None else self.begin_s + rounds * self.round_s
 
@@ -318,5 +322,5 @@ def deviation_interval(deviation: float, values: int, alpha: float = ALPHA) -> I
 
 
 def rounds_in(seconds: float, round_s: float) -> int:
-    """Return how many whole rounds fit a time; 0 where it is not known how long they take."""
+    """Return how many whole rounds fit a time; 0 where their duration is unknown."""
     return int(seconds / round_s) if seconds > 0 and round_s > 0 else 0

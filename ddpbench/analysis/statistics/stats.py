@@ -1,8 +1,8 @@
-"""Intervals, paired comparisons, correction for many of them, and what a comparison may be said to show.
+"""Intervals, paired comparisons, correction for multiple comparisons, and rules for what a comparison shows.
 
 Rounds are the replicates: a launch gives one number, its total time over its total steps or samples, and
 every interval here is over rounds, never over steps. Two cases are compared by the ratios within each round, because
-drift of the machine cancels in them; that holds for launches that one session ran in turn, and for no others (`pairs`).
+drift of the machine cancels in them; that holds only for launches that one session ran in turn (`pairs`).
 A comparison's interval is wider where the run's rounds are correlated (`correlation.py`). Sources:
 
 - Hoefler & Belli, "Scientific Benchmarking of Parallel Computing Systems", SC'15: rules 3 and 4 (totals for
@@ -20,7 +20,7 @@ A comparison's interval is wider where the run's rounds are correlated (`correla
 of the logarithms. **A step time or a rate** is that of the median launch, and its interval is the sign test's
 (`median_launch`): where one launch in ten is slow, none of five is, 59 times in 100, and no interval around the mean
 of the five covers the mean of all. `scipy.special` gives the quantiles: importing `scipy.stats` takes most of a second,
-and the interval that its `quantile_test` has is not interpolated.
+and the interval of its `quantile_test` is not interpolated.
 """
 
 from __future__ import annotations
@@ -40,43 +40,42 @@ from ddpbench.analysis.statistics.timings import Pair, Timing
 from ddpbench.spec import settings
 
 ALPHA = 0.05
-"""One minus the confidence of every interval, before correction for the number of comparisons."""
+"""Error probability of every interval, one minus its confidence, before correction for the number of comparisons."""
 MIN_ROUNDS = settings.MIN_ROUNDS
 FEWEST = 3
-"""Fewer values give no interval: that of two is 12.7 standard errors wide to either side, and says nothing."""
+"""Fewest values with an interval: that of two is 12.7 standard errors wide to either side, and says nothing."""
 FEWEST_FOR_MEDIAN = 5
-"""Fewer values give no interval of their median: the least and the largest of four hold it in 87.5 % of cases."""
+"""Fewest values with an interval of their median: the range of four covers it in only 87.5 % of cases."""
 LEAST_COVERAGE = 0.90
-"""The interval of a median covers it at least this often, for any distribution of the values."""
+"""Least probability with which the interval of a median covers it, for any distribution of the values."""
 POWER = 0.8
-"""A smallest resolvable change is one that would be seen this often."""
+"""Power of a comparison for its smallest resolvable change."""
 
 COPIES = "launches do not differ at all, as no clock measures: are these copies of one run?"
-"""What is said of launches without any scatter."""
+"""Reason given for launches without any scatter."""
 
 
 def shows_more(found: Interval, limit: float) -> bool:
-    """Return whether it is shown to be more than a limit: the whole interval is, and there is one.
+    """Return whether a value is shown to be more than a limit: its interval exists and is entirely above.
 
-    A finding denies that there is nothing to find. So its interval must leave out what it denies; a value alone says
-    nothing.
+    A finding denies that there is nothing to find, so its interval must exclude that; a value alone shows nothing.
     """
     return found.low is not None and found.low > limit
 
 
 def shows_less(found: Interval, limit: float) -> bool:
-    """Return whether it is shown to be less than a limit, likewise."""
+    """Return whether a value is shown to be less than a limit, likewise."""
     return found.high is not None and found.high < limit
 
 
 @lru_cache(maxsize=1024)
 def t_quantile(probability: float, df: float) -> float:
-    """Student's t: the value that is exceeded with probability `1 - probability`."""
+    """Return the quantile of Student's t: the value that is exceeded with probability `1 - probability`."""
     return float(special.stdtrit(df, probability))
 
 
 def half_width(values: Sequence[float], alpha: float = ALPHA) -> float | None:
-    """Half the t-interval of a mean: t(1 - alpha/2, n-1) * s / sqrt(n). None under `FEWEST` values."""
+    """Return half the t-interval of a mean: t(1 - alpha/2, n-1) * s / sqrt(n). None under `FEWEST` values."""
     count = len(values)
     if count < FEWEST:
         return None
@@ -90,7 +89,7 @@ def deviation(values: Sequence[float]) -> float:
 
 
 def step_time(timings: Sequence[Timing]) -> Interval:
-    """Return seconds per step of the median launch, and its interval over launches, each of which weighs alike."""
+    """Return seconds per step of the median launch, and its interval over launches, all of equal weight."""
     return median_launch([timing.step_s for timing in timings])
 
 
@@ -100,13 +99,13 @@ def samples_rate(timings: Sequence[Timing]) -> Interval:
 
 
 def median_launch(times: Sequence[float]) -> Interval:
-    """Return the median of independent times, one a launch, and its 95 % interval; no ends under `FEWEST_FOR_MEDIAN`.
+    """Return the median of independent times, one per launch, and its 95 % interval; no ends under `FEWEST_FOR_MEDIAN`.
 
-    By the sign test: from the d-th least to the d-th largest time an interval holds the median unless fewer than d
-    times are on one side of it, for any distribution. Of five, d = 1: 93.75 %. Of more, the ends lie between
-    those of two neighbouring d, as far as makes about 95 % of smooth distributions (Hettmansperger & Sheather, 1986);
-    where the narrower of the two has under `LEAST_COVERAGE`, the wider one is taken: of six launches that is 97 %, of
-    seven and ten 98 %. Launches that resemble their neighbours are not independent: the median is held less often.
+    By the sign test: from the d-th least to the d-th largest time an interval covers the median unless fewer than d
+    times are on one side of it, for any distribution. Of five, d = 1: 93.75 %. Of more, the ends are between those of
+    two neighbouring d, interpolated for about 95 % of smooth distributions (Hettmansperger & Sheather, 1986); where the
+    narrower of the two has under `LEAST_COVERAGE`, the wider one is taken: of six launches that is 97 %, of seven and
+    ten 98 %. Launches that resemble their neighbours are not independent: the interval then covers less often.
     """
     return _median(times, ALPHA, LEAST_COVERAGE)
 
@@ -115,14 +114,14 @@ def median_difference(a: Sequence[float], b: Sequence[float], alpha: float, *, m
     """Return the median of B less that of A, launches of two runs, and its interval; no ends where launches are few.
 
     Each end is as far off as those of both medians' intervals together, which are independent: the root of the sum of
-    their squares (Donner & Zou, 2012), whatever either distribution. So A and B need not scatter alike, nor be
-    disturbed alike. Both intervals hold at `alpha`: of six parts, 8 launches a side are the fewest.
+    their squares (Donner & Zou, 2012), for any two distributions. So A and B need not have the same scatter or the same
+    disturbances. Both intervals hold at `alpha`: for six parts, 8 launches per side are the fewest.
 
     Args:
-        a: one time a launch.
+        a: one time per launch.
         b: those of the other run.
         alpha: one minus the confidence.
-        more: half the interval, at `alpha`, of what both runs differ by besides.
+        more: half the interval, at `alpha`, of a further difference between the runs.
     """
     base, new = (_median(times, alpha, 1 - alpha) for times in (a, b))
     value = new.value - base.value
@@ -134,7 +133,7 @@ def median_difference(a: Sequence[float], b: Sequence[float], alpha: float, *, m
 
 
 def _median(times: Sequence[float], alpha: float, least: float) -> Interval:
-    """Return the median and its interval at `alpha`, which covers it at least so often; no ends where none does."""
+    """Return the median and its interval at `alpha`, which covers it with at least `least`; no ends where none does."""
     middle = statistics.median(times)
     at = _order_statistic(len(times), alpha, least)
     if at is None:
@@ -149,7 +148,7 @@ def _median(times: Sequence[float], alpha: float, least: float) -> Interval:
 
 @lru_cache(maxsize=1024)
 def _order_statistic(count: int, alpha: float, least: float) -> tuple[int, float] | None:
-    """Return which value from either end a median's interval ends at, and how far from there to the next one."""
+    """Return which value from either end a median's interval ends at, and the fraction of the way to the next one."""
 
     def coverage(depth: int) -> float:
         return 1 - 2 * float(special.bdtr(depth - 1, count, 0.5))
@@ -178,13 +177,13 @@ def geometric_mean(timings: Sequence[Timing]) -> Interval:
 def mean_step_s(timings: Sequence[Timing]) -> float:
     """Return the arithmetic mean over launches of seconds per step, to compare with other means.
 
-    Total time over total steps would weigh by steps, of which a launch has more the faster it is.
+    Total time over total steps would weight launches by steps, of which a faster launch has more.
     """
     return math.fsum(timing.step_s for timing in timings) / len(timings)
 
 
 def mean_rate(timings: Sequence[Timing]) -> float:
-    """Return the harmonic mean over launches of samples per second, and so smooth in every launch."""
+    """Return the harmonic mean over launches of samples per second, which is smooth in every launch."""
     return len(timings) / math.fsum(timing.sample_s for timing in timings)
 
 
@@ -193,9 +192,9 @@ def share(
 ) -> Interval:
     """Return the mean part over the mean whole, each pair from one round, with Fieller's interval.
 
-    It holds every ratio r for which the mean of part - r whole cannot be told from 0; `wider` is by how much more
-    than a t-test (`correlation.py`). The ends are None under `FEWEST` rounds, and where the whole cannot be told from
-    0, for then no end bounds the ratio.
+    It contains every ratio r for which the mean of part - r whole is not distinguished from 0; `wider` is the factor
+    over a t-test (`correlation.py`). The ends are None under `FEWEST` rounds, and where the whole is not distinguished
+    from 0, since then no end bounds the ratio.
     """
     count = len(wholes)
     part, whole = math.fsum(parts) / count, math.fsum(wholes) / count
@@ -217,12 +216,12 @@ def share(
 
 
 def by_pair(timings: Sequence[Timing]) -> dict[Pair, Timing]:
-    """Launches by what makes two of them, of different cases, a pair."""
+    """Return launches by the key that pairs them with another case's."""
     return {timing.pair: timing for timing in timings}
 
 
 def rounds_of_all(groups: Sequence[Mapping[Pair, Timing]]) -> list[Pair]:
-    """Return what all of these groups, by `by_pair`, have in common, in the first one's order."""
+    """Return the pairs that all of these groups, by `by_pair`, share, in the first one's order."""
     return [key for key in groups[0] if all(key in group for group in groups[1:])] if groups else []
 
 
@@ -241,22 +240,22 @@ class Comparison:
     paired: bool = True
 
     def half_width(self, alpha: float = ALPHA) -> float | None:
-        """Half the interval of the logarithm at confidence `1 - alpha`."""
+        """Return half the interval of the logarithm at confidence `1 - alpha`."""
         if self.standard_error is None:
             return None
         return t_quantile(1 - alpha / 2, self.df) * self.standard_error
 
     def time_ratio(self, alpha: float = ALPHA) -> Interval:
-        """Return a's time over B's."""
+        """Return A's time over B's."""
         return Interval.around(math.exp(self.log), self.half_width(alpha))
 
     def rate_ratio(self, alpha: float = ALPHA) -> Interval:
-        """Return a's samples per second over B's: the speed-up, where B is the base case."""
+        """Return A's samples per second over B's: the speed-up, where B is the base case."""
         return Interval.around(math.exp(-self.log), self.half_width(alpha))
 
     @property
     def p_value(self) -> float | None:
-        """Two-sided, of "A and B take the same time"; None without a standard error."""
+        """Return the two-sided p-value of "A and B take the same time"; None without a standard error."""
         if self.standard_error is None:
             return None
         if self.standard_error == 0:
@@ -265,16 +264,18 @@ class Comparison:
 
 
 def pairs(a: Sequence[Timing], b: Sequence[Timing]) -> list[tuple[Timing, Timing]]:
-    """Return a's launches with B's of the same round and session, in A's order; what has no partner is left out."""
+    """Return A's launches with B's of the same round and session, in A's order; those without a partner are
+    left out.
+    """
     partners = by_pair(b)
     return [(timing, partners[timing.pair]) for timing in a if timing.pair in partners]
 
 
 def compare(a: Sequence[Timing], b: Sequence[Timing]) -> Comparison | None:
-    """Return a against B, in `pairs`; by Welch's interval where there are none. None without data.
+    """Return A against B, in `pairs`; by Welch's interval where there are none. None without data.
 
-    The point is the geometric mean of the ratios within pairs, of a single one too, which gives no interval. A ratio of
-    totals would weigh a launch by its steps, of which a fast one has more: drift that the two share would no longer
+    The point is the geometric mean of the ratios within pairs; a single pair gives it too, without an interval. A ratio
+    of totals would weight a launch by its steps, of which a fast one has more: drift that the two share would no longer
     cancel. Without pairs the launches' geometric means are compared.
     """
     if not a or not b:
@@ -315,7 +316,7 @@ def judge(
 ) -> Judgement:
     """Return the verdict on A against B, for an interval at `alpha` and a margin as a fraction of step time.
 
-    There is none where no rounds are shared: what else differed between A's rounds and B's is not cancelled.
+    There is none where no rounds are shared: other differences between A's rounds and B's are not cancelled.
     """
     ratio = comparison.time_ratio(alpha)
     if not _enough(comparison, min_rounds):
@@ -330,10 +331,10 @@ def _enough(comparison: Comparison, min_rounds: int) -> bool:
 def judge_all(
     comparisons: Mapping[str, Comparison], *, margin: float = MARGIN, min_rounds: int = MIN_ROUNDS
 ) -> dict[str, Judgement]:
-    """Judges one family of comparisons, by name: the 5 % are divided among those that have enough rounds (Bonferroni).
+    """Return the verdicts of one family of comparisons, by name.
 
-    Intervals hold at once, then, and so does what is said of margins. Holm's larger levels would do for tests of no
-    difference alone.
+    The 5 % are divided among those that have enough rounds (Bonferroni), so all intervals hold at once, and so do
+    statements about margins. Holm's larger levels would only suffice for tests of no difference.
     """
     enough = sum(
         _enough(comparison, min_rounds) and comparison.p_value is not None
@@ -349,9 +350,9 @@ def judge_all(
 
 
 def rounds_for(ratio: Interval, rounds: int, margin: float = MARGIN) -> int | None:
-    """Return about how many rounds make an interval of so many rounds as narrow as +-margin, at the same spread.
+    """Return about how many rounds make an interval over `rounds` rounds as narrow as +-margin, at the same spread.
 
-    It narrows with the root of the rounds; that its quantile falls a little too is left out. None without an interval.
+    It narrows with the root of the rounds; the small decrease of its quantile is neglected. None without an interval.
     """
     if ratio.low is None or ratio.high is None:
         return None

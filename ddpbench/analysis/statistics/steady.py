@@ -1,6 +1,6 @@
-"""Whether launches were steady: judged from their timed steps, on three levels.
+"""Steadiness of launches, judged from their timed steps on three levels.
 
-What matters is whether the mean over the timed blocks is biased by steps that are still changing. The warm-up decides
+The question is whether the mean over the timed blocks is biased by steps that are still changing. The warm-up decides
 on a few steps, the timed blocks have more, and a start-up that is too short recurs in every launch. So a launch is
 judged by
 
@@ -8,10 +8,11 @@ judged by
 2. its case: the changes of the case's launches, by a t-test of their mean at `LEVEL`. Launches are the replicates, so
    that neither correlation between steps nor their heavy tails matter;
 3. its run: the same over all launches of the run, which start with the same machine, warm-up and libraries. A case
-   is spared where its own launches rule out a change of `TOLERANCE` in that direction.
+   is exempt where its own launches rule out a change of `TOLERANCE` in that direction.
 
-In each a mean change within `TOLERANCE` is steady. Under noise alone at most about 1 % + 2 `LEVEL` of the launches are
-flagged. What a single launch of 20 steps cannot show is seen where it matters, in what all launches share.
+On each level a mean change within `TOLERANCE` is steady. Under noise alone at most about 1 % + 2 `LEVEL` of the
+launches are flagged. Changes that a single launch of 20 steps cannot show are found where they matter, in all launches
+together.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from ddpbench.analysis.statistics.stats import deviation, t_quantile
 from ddpbench.trend import TOLERANCE, Change, change_of
 
 OWN_STEPS = 32
-"""A launch with fewer timed steps is judged by its case and its run alone: batches of under four are correlated."""
+"""Fewest timed steps for a judgement by a launch's own: batches of under four steps are correlated."""
 LEVEL = 0.015
 """The level of the tests over a case's launches and over a run's, two-sided."""
 FEWEST_LAUNCHES = 4
-"""Under this many launches there is no test over them."""
+"""Fewest launches with a test over them."""
 NOT_READY = "one-time work"
 """How a warm-up's reason begins that ended before the reducer was rebuilt."""
 
 
 def launch_change(ranks: Sequence[NDArray[np.int64]]) -> Change | None:
-    """Return a launch's change over its timed steps: of each step the mean over the ranks that take samples.
+    """Return a launch's change over its timed steps, from each step's mean over the ranks that take samples.
 
     Ranks with different numbers of steps are cut to the fewest. None for fewer than three steps.
     """
@@ -47,7 +48,7 @@ def launch_change(ranks: Sequence[NDArray[np.int64]]) -> Change | None:
 
 
 def unsteady(cases: Mapping[str, Sequence[Change]]) -> dict[str, list[bool]]:
-    """Of every case's launches, in their order, whether they were not steady. `cases` are those of one run."""
+    """Return for every case's launches, in order, whether they were not steady. `cases` are those of one run."""
     every = [change.log for changes in cases.values() for change in changes]
     over_run = _found(every)
     return {
@@ -62,7 +63,7 @@ def unsteady(cases: Mapping[str, Sequence[Change]]) -> dict[str, list[bool]]:
 
 
 def _found(logs: Sequence[float]) -> int:
-    """Return the sign of a change that launches have in common, 0 where none is found."""
+    """Return the sign of a change common to launches, 0 where none is found."""
     if len(logs) < FEWEST_LAUNCHES:
         return 0
     mean, error = math.fsum(logs) / len(logs), deviation(logs) / math.sqrt(len(logs))

@@ -1,18 +1,18 @@
-"""Slow-downs that hit only some of the rounds: the one owner of what few rounds can show of them.
+"""Slow-downs that affect only some of the rounds, and how much of them a few rounds can show: the only definition.
 
-A slow-down that hits a share p of rounds has hit none of n with probability (1 - p)^n: of every tenth round none of
-five, 59 times in 100. What was not seen is in no interval and no mean. So
+A slow-down that affects a share p of rounds affects none of n with probability (1 - p)^n: if it is every tenth round,
+none of five, 59 times in 100. Intervals and means contain nothing that did not occur. So
 
-- `missed_share` is said with verdicts: up to 1 - 0.05^(1/n) of all rounds may be slow though none of n is (95 %
+- `missed_share` accompanies verdicts: up to 1 - 0.05^(1/n) of all rounds may be slow though none of n is (95 %
   confidence; Hanley & Lippman-Hand, JAMA 249 (1983), who give 3/n);
-- a comparison of two sides calls them equivalent only from `ROUNDS_TO_SEE` rounds on (two runs: launches a side);
+- a comparison of two sides calls them equivalent only from `ROUNDS_TO_SEE` rounds on (two runs: launches per side);
 - where the interval is not the mean's, the mean has to agree with the verdict, also with `FURTHER` more rounds as far
-  off as the furthest (`agrees`): a comparison that looks after every round would else stop when few were slow.
+  off as the furthest (`agrees`): a comparison that looks after every round would otherwise stop when few were slow.
   The intervals of a sweep and of two runs are the mean's. A round far off makes them so wide that they show nothing,
   and need no such check.
 
-With fewer of either, slow rounds were overlooked too often; with more, sides that are disturbed alike are not called
-equivalent (`python -m tests.simulations rounds-far-off`).
+With lower values, slow rounds were overlooked too often; with higher ones, sides with the same disturbances are not
+called equivalent (`python -m tests.simulations rounds-far-off`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ddpbench.analysis.statistics.stats import ALPHA
 from ddpbench.units import format_at_most
 
 SEEN_SHARE = 0.15
-"""Before sides are called equivalent, a slow-down of this share is to be seen with probability `1 - ALPHA`."""
+"""Share of slow rounds that must be seen, with probability `1 - ALPHA`, before sides are called equivalent."""
 ROUNDS_TO_SEE = math.ceil(math.log(ALPHA) / math.log1p(-SEEN_SHARE))
-"""19 rounds have a slow one with that probability."""
+"""Number of rounds (19) that include a slow one with that probability."""
 FURTHER = 2
-"""Rounds as far off as the furthest, with which a mean has to agree as well."""
+"""Number of additional rounds, as far off as the furthest, with which a mean has to agree as well."""
 
 
 def missed_share(rounds: int) -> float:
@@ -38,7 +38,7 @@ def missed_share(rounds: int) -> float:
 
 
 def missed_words(count: int, noun: Literal["rounds", "launches"]) -> str:
-    """Return what this number of rounds or launches may not show, for a sentence or a bracket."""
+    """Return what this number of rounds or launches may miss, for a sentence or a bracket."""
     return f"a slow-down of up to {format_at_most(missed_share(count))} of {noun} may not have been seen"
 
 
@@ -49,7 +49,7 @@ def mean_and_further(logs: Sequence[float]) -> tuple[float, float]:
 
 
 def agrees(verdict: Literal["faster", "slower", "equivalent"], logs: Sequence[float], margin: float) -> bool:
-    """Return whether the mean of log ratios says what a verdict on the typical one does, as with `FURTHER` more."""
+    """Return whether the mean of log ratios supports a verdict on the typical one, also with `FURTHER` more."""
     low, high = mean_and_further(logs)
     limit = math.log1p(margin)
     return {"equivalent": -limit < low and high < limit, "faster": high < 0, "slower": low > 0}[verdict]
@@ -65,6 +65,6 @@ def too_few_words(count: int, noun: Literal["rounds", "launches"]) -> str:
 
 def unseen_words(count: int, noun: Literal["rounds", "launches"]) -> str:
     """Return that these are too few to see rare slow ones, and how many do."""
-    # rounds are made until it can be told
+    # rounds are added until enough are made
     how = "" if noun == "rounds" else f" (set budget.rounds_min, or a test's rounds, to {ROUNDS_TO_SEE})"
     return f"{count} {noun} are too few to see rare slow ones: {ROUNDS_TO_SEE} do{how}"

@@ -1,1 +1,1 @@
-"""What instrumented steps show: losses of efficiency, how long transfers take, one step as it happened."""
+"""Instrumented steps: losses of efficiency, times of transfers, and one step as it happened."""

@@ -1,10 +1,10 @@
-"""How long a transfer of so many bytes takes beside computation, and what bus bandwidth that is.
+"""Time of a transfer next to computation, by its bytes, and its bus bandwidth.
 
 A transfer takes from when its data can flow until its last rank has its result (`read/transfers.py`); time in a
-queue behind others is not in it, and of an instant that it shares with others over the same links it is charged with
-its even part (`Moved`). So no busbw exceeds what a link carries. busbw is nccl-tests' measure
-(doc/PERFORMANCE.md there): bytes over time, times a factor by which the number says how busy the links are,
-for each operation and number of ranks. Only the factor is nccl-tests'; its clock (`OTHER_CLOCK`) gives the
+queue behind others is not included, and an instant that it shares with others over the same links is divided
+evenly (`Moved`). So no busbw exceeds the capacity of a link. busbw is nccl-tests' measure
+(doc/PERFORMANCE.md there): bytes over time, times a factor for each operation and number of ranks, so that the number
+shows how busy the links are. Only the factor is nccl-tests'; its clock (`OTHER_CLOCK`) gives the
 columns `call_time_s` and `call_busbw`. The rounds are the replicates: a round gives one mean time for
 each size, over all its transfers of that size, and the result is the median of these with its interval.
 """
@@ -29,17 +29,18 @@ from ddpbench.spec import grouping
 from ddpbench.strategies.traits import traits_of
 
 MIN_SIZES = 3
-"""With fewer sizes of one operation on one number of ranks a curve says nothing about latency or bandwidth."""
+"""Fewest sizes of one operation on one number of ranks from which a curve shows latency or bandwidth."""
 OTHER_CLOCK = (
     "nccl-tests' clock is another: each rank's from its call to its result, so that waiting for late ranks is inside, "
     "and the mean over ranks"
 )
 """Sentence for each definition of busbw. nccl-tests, src/common.cu, BenchTime, and README, -a, at commit 01d6761: a
-rank's time for 20 calls back to back after a barrier, over 20, averaged over ranks (the default, `-a 1`)."""
+rank's time for 20 calls back to back after a barrier, over 20, averaged over ranks (the default, `-a 1`).
+"""
 MIN_SPREAD = 4.0
-"""The largest size over the smallest under which a line through sizes tells no latency."""
+"""Smallest ratio of the largest size to the smallest with which a line through sizes gives a latency."""
 MOST_MISFIT = 0.25
-"""A line that misses a size's time by more than this fraction says nothing of latency either."""
+"""Largest relative error at a size with which a line gives a latency."""
 FACTORS: Mapping[str, tuple[str, Callable[[int], float]]] = {
     **dict.fromkeys(TIMES, ("2(n-1)/n", lambda n: 2 * (n - 1) / n)),  # every way to reduce to all
     "reduce_scatter": ("(n-1)/n", lambda n: (n - 1) / n),
@@ -50,18 +51,19 @@ FACTORS: Mapping[str, tuple[str, Callable[[int], float]]] = {
     "scatter": ("n-1, of one rank's bytes", lambda n: n - 1.0),
     "send": ("1", lambda n: 1.0),  # from one rank to another, whatever their number
 }
-"""What bytes over time is multiplied by, in words and as a function of the number of ranks. nccl-tests counts
-the whole buffer of a gather or a scatter, n times one rank's, and multiplies by (n-1)/n: the same number."""
+"""Factors on bytes over time, in words and as a function of the number of ranks. nccl-tests counts
+the whole buffer of a gather or a scatter, n times one rank's, and multiplies by (n-1)/n: the same number.
+"""
 
 
 def transfer_results(cases: Sequence[CaseRun]) -> list[TransferResult]:
-    """Return one for each strategy, operation, number of ranks and size.
+    """Return one result for each strategy, operation, number of ranks and size.
 
-    `world_size` is the case's, and of collectives in groups, as of replicas of shards, a group's.
+    `world_size` is the case's; for collectives within groups, such as replicas of shards, the group's.
 
-    `group` numbers the strategies by how many sizes they have, most first; one that has not `MIN_SIZES` of an
-    operation on one number of ranks is left out, and so is what ran oversubscribed. `case_id` is one of the
-    row's cases.
+    `group` numbers the strategies by how many sizes they have, most first; a strategy with fewer than `MIN_SIZES` of
+    every operation on one number of ranks is left out, and so are oversubscribed cases. `case_id` is one of the row's
+    cases.
     """
     able = [
         run
@@ -101,7 +103,7 @@ class Line:
     misfit: float
 
     def share(self, size: float) -> float | None:
-        """Return how much of the time of so many bytes is latency; None where the line does not fit."""
+        """Return latency's share of the time of `size` bytes; None where the line does not fit."""
         whole = self.latency.value + self.byte_s * size
         if self.misfit > MOST_MISFIT or self.byte_s <= 0 or whole <= 0:
             return None
@@ -111,7 +113,7 @@ class Line:
 def line_of(times: Mapping[float, float], rounds: Sequence[Mapping[float, float]] = ()) -> Line | None:
     """Return the line of the rounds that have all sizes; without such rounds, that through `times`, by size.
 
-    None of too few sizes.
+    None with too few sizes.
     """
     if len(times) < MIN_SIZES or max(times) < MIN_SPREAD * min(times):
         return None
@@ -123,16 +125,16 @@ def line_of(times: Mapping[float, float], rounds: Sequence[Mapping[float, float]
 
 
 def _least_squares(times: Mapping[float, float]) -> tuple[float, float]:
-    """Latency and time per byte, with each size's error taken relative to its time."""
+    """Return latency and time per byte, with each size's error taken relative to its time."""
     sizes, seconds = np.array(list(times)), np.array(list(times.values()))
-    scale = float(sizes.max())  # numbers of like size, for the sake of precision
+    scale = float(sizes.max())  # scaled to similar magnitudes, for precision
     table = np.stack([1 / seconds, sizes / scale / seconds], axis=1)
     (latency, slope), *_ = np.linalg.lstsq(table, np.ones(len(sizes)), rcond=None)
     return float(latency), float(slope) / scale
 
 
 def _sizes(rows: Sequence[TransferResult], of: TransferResult) -> int:
-    """Return how many sizes of a row's operation there are on its number of ranks."""
+    """Return the number of sizes of a row's operation on its number of ranks."""
     return sum((row.op, row.world_size) == (of.op, of.world_size) for row in rows)
 
 

@@ -1,6 +1,6 @@
-"""One instrumented step as it happened: every rank's spans, transfers and waits on one clock.
+"""A single instrumented step as it happened: every rank's spans, transfers and waits on one clock.
 
-The case is the one that the run's sentences hold others against; its launch the one with the median step, and
+The case is the one with which the run's sentences compare others; its launch the one with the median step, and
 the step the one nearest that launch's median. A step's length is that of its slowest rank.
 """
 
@@ -19,7 +19,9 @@ from ddpbench.naming import Namer
 from ddpbench.records import COMPUTE_SPANS, CommRecord, RankStart, RunDir, StepRecord, read_launch
 
 MOST_LANES = 8
-"""With more ranks: those that computed least, as the median and most, the slowest, the last backward, and rank 0."""
+"""Most ranks shown. Of more, these: the one that computed least, the median, most, the slowest, the last backward, rank
+0.
+"""
 LAST = "backward ends last"
 
 
@@ -38,16 +40,16 @@ class Transfer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lane:
-    """What one rank did in the step. `spans` are (name, start, end), seconds from the step's start."""
+    """A rank's activity in the step. `spans` are (name, start, end), seconds from the step's start."""
 
     rank: int
     role: str
-    """Why it is among those told, where not all are: how long it computed, or `LAST`."""
+    """Reason for which it is among the ranks shown, where not all are: how long it computed, or `LAST`."""
     length_s: float
     spans: tuple[tuple[str, float, float], ...]
     transfers: tuple[Transfer, ...]
     exposed: tuple[tuple[float, float], ...]
-    """When a transfer was under way and the rank did not compute."""
+    """Intervals in which a transfer was under way and the rank did not compute."""
     computed_s: float
 
 
@@ -59,22 +61,22 @@ class OneStep:
     round: int
     step: int
     steps: int
-    """How many instrumented steps the launch has."""
+    """Number of instrumented steps of the launch."""
     launches: int
     median_s: float
     length_s: float
     slowest: int
-    """The rank whose step that is."""
+    """Rank that determines the step's length."""
     lanes: tuple[Lane, ...]
     omitted: tuple[int, ...]
-    """Ranks that are not told."""
+    """Ranks that are not shown."""
     backward_end_s: float | None
-    """When the slowest rank's backward ended."""
+    """End of the slowest rank's backward."""
     backward_rank: int | None
     comm_end_s: float | None
-    """When the last transfer was done on its last rank."""
+    """End of the last transfer on its last rank."""
     events: bool
-    """Whether times are CUDA events placed on the clock, and not readings of it."""
+    """True if times are CUDA events placed on the clock, instead of readings of it."""
 
 
 def _first_exchanging(cases: Sequence[CaseRun]) -> CaseRun | None:
@@ -86,7 +88,7 @@ def _first_exchanging(cases: Sequence[CaseRun]) -> CaseRun | None:
 
 
 def one_step(run: RunDir, cases: Sequence[CaseRun]) -> tuple[OneStep | None, str]:
-    """Return the step to look at, or None and a sentence that says why there is none."""
+    """Return the step to show, or None and a sentence that says why there is none."""
     case = _first_exchanging(cases)
     if case is None or case.parts is None:
         return None, (
@@ -147,9 +149,9 @@ def one_step(run: RunDir, cases: Sequence[CaseRun]) -> tuple[OneStep | None, str
 def _transfers(
     launch: Mapping[int, RankSteps], step: int, origin: int, backend: str
 ) -> dict[int, list[Transfer]]:
-    """Each rank's transfers of a step in the order in which they were handed over; one that lacks a rank is left out.
+    """Return each rank's transfers of a step in the order of queueing; a transfer that lacks a rank is left out.
 
-    What two ranks exchange may be in a step of another number to the other.
+    The step of a transfer between two ranks may have another number on the other rank.
     """
     result: dict[int, list[Transfer]] = {rank: [] for rank in launch}
     found = transfers_of([launch], len(launch), backend)
@@ -192,7 +194,7 @@ def _lane(rank: int, step: StepRecord, transfers: Sequence[Transfer], origin: in
 
 
 def _kept(lanes: Sequence[Lane], last: int | None, slowest: int) -> list[Lane]:
-    """Return all of them, or where they are too many those that tell most.
+    """Return all lanes, or where there are too many the most informative ones.
 
     These are rank 0, the slowest, ranks by how long they computed, and the one whose backward ends last: the figure
     marks that end.
@@ -205,7 +207,7 @@ def _kept(lanes: Sequence[Lane], last: int | None, slowest: int) -> list[Lane]:
         ordered[0].rank: "least computation",
         ordered[-1].rank: "most computation",
     }
-    if last:  # rank 0 is told anyway
+    if last:  # rank 0 is shown anyway
         roles.setdefault(last, LAST)
     return [
         replace(lane, role=roles.get(lane.rank, ""))
@@ -215,7 +217,7 @@ def _kept(lanes: Sequence[Lane], last: int | None, slowest: int) -> list[Lane]:
 
 
 def merged(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Their union as intervals that do not touch, in order; what does not end after its start is empty."""
+    """Return their union as intervals that do not touch, in order; one that does not end after its start is empty."""
     result: list[tuple[float, float]] = []
     for start, end in sorted(one for one in intervals if one[1] > one[0]):
         if result and start <= result[-1][1]:
@@ -228,7 +230,7 @@ def merged(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]
 def without(
     whole: Iterable[tuple[float, float]], taken: Sequence[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Return what is left of intervals outside others; both are unions as `merged` gives them."""
+    """Return the part of intervals outside others; both are unions as `merged` returns them."""
     result: list[tuple[float, float]] = []
     for start, end in whole:
         at = start

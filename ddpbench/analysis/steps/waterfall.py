@@ -1,4 +1,4 @@
-"""Where efficiency went: from the ideal's 1 down to what was measured, loss by loss, adding up exactly.
+"""Losses of efficiency: from the ideal's 1 down to the measured value, loss by loss, adding up exactly.
 
 Let a part of a case's instrumented step take p on n ranks, all its parts T, and let q be the base case's share of
 that part (its time per sample, times the case's global batch, over n). A part's loss is
@@ -13,13 +13,13 @@ at once and exchange nothing, ran at the same n: where their computation takes r
 That needs independent ranks to be the bound that they are meant to be: where they took longer than the case itself,
 the two would be large, of opposite signs, and both wrong, and are left together (`outrun`).
 
-The efficiency E is that of timed steps, and what the two kinds of steps do not agree on, F - E, is a
-loss of its own: `timed`. It holds the cost of instrumenting in either case, ranks that are not in step, and chance.
+The efficiency E is that of timed steps, and the disagreement of the two kinds of steps, F - E, is a
+separate loss: `timed`. It contains the cost of instrumenting in either case, ranks that are not in step, and chance.
 
-All of that is worked out round by round, in the rounds that have every launch it needs. A loss is the median of
-theirs, with the interval of a median (`stats.median_launch`): no interval around the mean of a few rounds holds.
-The efficiency is that of the whole report, a geometric mean. Medians do not add up exactly, so what is left of 1 - E
-stands by itself: `rest`. What befalls few rounds, and makes them much slower, is in it.
+All of this is computed round by round, in the rounds that have every launch it needs. A loss is the median over
+rounds, with the interval of a median (`stats.median_launch`): no interval around the mean of a few rounds is valid.
+The efficiency is that of the whole report, a geometric mean. Medians do not add up exactly, so the remainder of 1 - E
+is listed separately: `rest`. It includes effects that make a few rounds much slower.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LOSSES = (
     *("contention", "own_computation", "computation"),
     *("exposed_comm", "waiting", "optimizer", "data", "not_attributed", "timed", "rest"),
 )
-"""Names of losses in their order; `computation` stands where the two before it cannot be told apart."""
+"""Names of losses in their order; `computation` replaces the two before it where they cannot be separated."""
 _COMPUTED = ("forward", "backward", "other_compute")
 _SIMPLE = {
     "exposed_comm": "exposed_comm",
@@ -53,7 +53,7 @@ _SIMPLE = {
     "data": "data",
     "not_attributed": "not_attributed",
 }
-"""Parts of a step whose loss stands by itself, and the loss's name."""
+"""Parts of a step with a separate loss, and the loss's name."""
 
 
 def losses(
@@ -64,9 +64,10 @@ def losses(
 ) -> dict[str, float]:
     """Return each loss of a round as a share of the step, by the names in `LOSSES`; together they are 1 - efficiency.
 
-    `parts` are the case's parts of an instrumented step, `base` the base case's for as many samples a rank, both in
-    one unit, and `efficiency` that of timed steps. `independent` are the independent ranks' parts at the same number
-    of ranks. Without them contention cannot be told from the strategy's own computation: `computation` holds both.
+    `parts` are the case's parts of an instrumented step, `base` the base case's for the same number of samples per
+    rank, both in one unit, and `efficiency` that of timed steps. `independent` are the independent ranks' parts at the
+    same number of ranks. Without them contention cannot be separated from the strategy's own computation: `computation`
+    is both.
     """
     whole = sum(parts[name] for name in PARTS)
     found = {loss: (parts[part] - base[part]) / whole for part, loss in _SIMPLE.items()}
@@ -81,7 +82,7 @@ def losses(
 
 
 def of_rounds(rounds: Sequence[Mapping[str, float]], efficiency: float) -> dict[str, Interval]:
-    """Return the median over rounds of each loss, and what is then left of 1 - efficiency: `rest`, without ends."""
+    """Return the median over rounds of each loss, and the remainder of 1 - efficiency: `rest`, without ends."""
     found = {name: median_launch([one[name] for one in rounds]) for name in LOSSES if name in rounds[0]}
     left = 1 - efficiency - math.fsum(loss.value for loss in found.values())
     return {**found, "rest": Interval(value=left)}
@@ -92,7 +93,7 @@ def _computed(parts: Mapping[str, float]) -> float:
 
 
 def _for_samples(parts: Mapping[str, float], times: float) -> dict[str, float]:
-    """Return parts of a step for so many times its samples."""
+    """Return parts of a step scaled to `times` as many samples."""
     return {name: times * parts[name] for name in PARTS}
 
 
@@ -103,12 +104,12 @@ def _batch(timings: Iterable[Timing]) -> float:
 
 
 def waterfall_of(cases: Sequence[CaseRun]) -> Iterator[Loss]:
-    """Yield the losses, and then the efficiency they lead to, of each strategy worth asking about.
+    """Yield the losses, and then the resulting efficiency, of each relevant strategy.
 
-    That is, in each of the largest groups of comparable cases, the reference (see `reference_of`) first and then
-    every other strategy that exchanges gradients at the same number of ranks, at DDP's default cap or the
-    smallest there is. Cases without instrumented steps of their own and of their base case are left out, as are
-    those that share no round with it, and those whose model another framework computes than their base case's.
+    Relevant are, in each of the largest groups of comparable cases, the reference (see `reference_of`) first and then
+    every other strategy that exchanges gradients at the same number of ranks, at DDP's default cap or the smallest
+    there is. Left out are cases for which they or their base cases have no instrumented steps, cases that share no
+    round with their base case, and those whose model is computed by another framework than their base case's.
     """
     by_id = {run.case_id: run for run in cases}
     for members in compared_panels(cases):
