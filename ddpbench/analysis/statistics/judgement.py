@@ -88,7 +88,7 @@ def is_faster(ratio: Interval, *, bare: bool = False, than: bool = False) -> str
 def undecided(ratio: Interval, whose: str = "") -> str:
     """Return how much longer or shorter steps may be than the other's, from a ratio not distinguished from 1.
 
-    Steps are those of the case named first; `whose` adds other steps' name.
+    The steps are those of `whose`; if empty, of the case that the sentence names first.
     """
     of = f" of {whose}" if whose else ""
     return f"steps{of} may be up to {longer_or_shorter(ratio)}"
