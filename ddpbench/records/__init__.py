@@ -1,4 +1,4 @@
-"""What was seen: record types, the run directory that holds them, their writer and reader."""
+"""Records of measurements: their types, the run directory that holds them, their writer and reader."""
 
 from ddpbench.records.address import Address, LeftOut, left_out_sentences
 from ddpbench.records.archive import pack

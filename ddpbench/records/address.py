@@ -1,7 +1,7 @@
-"""Whether records are those of the launch in whose folder they lie: mixed-up ones are left out, and told.
+"""Check that records belong to the launch in whose folder they are: others are left out and reported.
 
-Records name their case, round, rank, number of ranks and run. Those of older versions name only some of these; what is
-not named cannot be checked, unless the plan has a run's id: then all of its records do.
+Records name their case, round, rank, number of ranks and run. Records of older versions name only some of
+these, and the rest cannot be checked; if the plan has a run's id, however, all of its records name it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Kind = Literal["mixed up", "unplanned", "misnamed", "rank", "unknown case"]
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Something in a run directory that does not fit where it lies, and so counts for nothing."""
+    """Something in a run directory that does not belong where it is, and is left out of the analysis."""
 
     kind: Kind
     path: Path
@@ -33,7 +33,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a launch lies in a run, which its records must agree with."""
+    """A launch's place in a run, which its records must agree with."""
 
     case: Case
     case_id: str
@@ -42,7 +42,9 @@ class Address:
     run_id: str = ""
 
     def misfit(self, outcome: LaunchOutcome, directory: LaunchDir) -> str:
-        """Return in which way an outcome is another launch's; empty where it is this one's, or nobody can tell."""
+        """Return in which way an outcome belongs to another launch; empty if it belongs to this one, or if
+        that is unknown.
+        """
         if outcome.case_id != self.case_id and not self._lent(outcome.case_id, directory):
             return f"it is of case {outcome.case_id!r}"
         if outcome.purpose != self.purpose:
@@ -56,7 +58,9 @@ class Address:
         return ""
 
     def _lent(self, case_id: str, directory: LaunchDir) -> bool:
-        """Return whether a proof is that of a case that trains alike: their launch.json has its contents."""
+        """Return whether a proof was taken over from a case that trains alike: their launch.json files have
+        equal contents.
+        """
         if self.purpose != "proof" or not (self.case.fabric or self.case.recovery != "off"):
             return False
         try:
@@ -66,7 +70,7 @@ class Address:
         return lender.case_id == case_id and lender.proof_key == self.case.proof_key
 
     def misfit_rank(self, start: RankStart, path: Path, outcome: LaunchOutcome | None) -> str:
-        """Return in which way a rank's records are not of this launch, by the record of its start."""
+        """Return in which way a rank's records do not belong to this launch, by the record of its start."""
         rank, attempt = rank_of(path)
         if (start.rank, start.attempt) != (rank, attempt):
             return f"it is of rank {start.rank}, attempt {start.attempt}"
@@ -95,9 +99,9 @@ class Address:
 
 
 def rank_of(path: Path) -> tuple[int, int]:
-    """Return rank and attempt of a file that `LaunchDir.rank_files` named."""
+    """Return rank and attempt of a file named by `LaunchDir.rank_files`."""
     name = path.name
-    if name[10:19] == ".attempt-":  # as nearly all are: a rank of five digits
+    if name[10:19] == ".attempt-":  # as in nearly all names: a rank of five digits
         return int(name[5:10]), int(name[19 : name.index(".", 19)])
     rank, attempt = name.removeprefix("rank-").split(".")[:2]
     return int(rank), int(attempt.removeprefix("attempt-"))
@@ -125,11 +129,11 @@ _SENTENCES: dict[Kind, tuple[str, str]] = {
         "folders are left out: they are of no case of the plan",
     ),
 }
-"""Of each kind what is said of one, and of several."""
+"""Sentences by kind: for one of them, and for several."""
 
 
 def left_out_sentences(left_out: Iterable[LeftOut], root: Path) -> list[str]:
-    """Return a sentence for each kind of what was left out: how many, and the first of them."""
+    """Return a sentence for each kind of what was left out: the number, and the first of them."""
     found = list(left_out)
     counts = Counter(one.kind for one in found)
     sentences = []

@@ -31,26 +31,31 @@ _NAME = re.compile(
     r"/(launch\.json|outcome\.json|rank-\d+\.attempt-\d+\.jsonl)",
     re.ASCII,
 )
-"""What an archive may hold: more than is packed now. Nothing that this matches lies outside the run directory."""
+"""Files that an archive may hold: more than are packed now. No path that matches is outside the run
+directory.
+"""
 MOST_BYTES = 2**30
-"""Records are packed up to this size, and no archive is unpacked that holds more: a few KB of xz can hold TB."""
+"""Largest size of packed records and of an archive that is unpacked: a few KB of xz can hold TB."""
 _MOST_ON_DISK = 2 * MOST_BYTES
-"""Bytes that the files may take on a disk, with their folders: two million empty ones are 1 GiB of an archive."""
+"""Most disk space of the unpacked files and folders, bytes: two million empty files are 1 GiB of an archive.
+"""
 _BLOCK = 4096
-"""Bytes that a file takes on a usual disk, or a multiple of it; and a folder."""
+"""Disk space is used in blocks of this many bytes on a usual disk; a folder uses one too."""
 _MOST_MEMORY = 2**27
-"""Bytes that decompression may need; an archive of `pack` needs half of it, and a hostile one could ask for 4 GiB."""
+"""Most memory for decompression, bytes; an archive of `pack` needs half of it, and a hostile one could ask
+for 4 GiB.
+"""
 _STAMP = ".unpacked"
-"""In `cases/`: the digest of the archive that holds the same records; absent where a sweep wrote them."""
+"""In `cases/`: the digest of the archive with the same records; missing if a sweep wrote them."""
 
 
 def pack(run: RunDir) -> Path:
-    """Write `records.tar.xz` from `cases/` and return its path; `cases/` stays as it is.
+    """Write `records.tar.xz` from `cases/` and return its path; `cases/` stays unchanged.
 
-    What is called unlike a record, as `unpackable` tells, is left out.
+    Files without a record's name, as listed by `unpackable`, are left out.
 
     Raises:
-        RequestError: there are no records to pack, or more than `MOST_BYTES`, or their names are too long.
+        RequestError: there is nothing to pack, or more than `MOST_BYTES`, or their names are too long.
         OutputError: the archive cannot be written.
     """
     import lzma
@@ -67,11 +72,11 @@ def pack(run: RunDir) -> Path:
     with tarfile.open(fileobj=content, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name in names:
             data = read_bytes(run.path / name, most_of(name))
-            member = tarfile.TarInfo(name)  # time 0, owner 0, mode 0644: nothing of this machine
+            member = tarfile.TarInfo(name)  # time 0, owner 0, mode 0644: nothing from this machine
             member.size = len(data)
             try:
                 archive.addfile(member, io.BytesIO(data))
-            except ValueError:  # of the folder of a case that no sweep has planned
+            except ValueError:  # in the folder of a case that no sweep has planned
                 raise RequestError(
                     f"{shortened(name)} cannot be packed: its name is too long; remove the folder"
                 ) from None
@@ -95,11 +100,11 @@ def _too_many(run: RunDir) -> RequestError:
 
 
 def unpack(run: RunDir) -> None:
-    """Unpack `records.tar.xz` into `cases/` where only the archive is there; do nothing where `cases/` is.
+    """Unpack `records.tar.xz` into `cases/` if there is only the archive; do nothing if `cases/` exists.
 
     Raises:
-        UnreadableError: the archive is damaged, or holds anything but records.
-        RequestError: `cases/` was unpacked from another archive than the one that is there now.
+        UnreadableError: the archive is damaged, or holds something other than records.
+        RequestError: `cases/` was unpacked from a different archive than the present one.
         OutputError: the directory cannot be written.
     """
     if not run.packed.exists():
@@ -112,7 +117,9 @@ def unpack(run: RunDir) -> None:
 
 
 def outdated(run: RunDir) -> str:
-    """Return that `records.tar.xz` lacks launches of `cases/` or is damaged, and what renews it; else an empty text."""
+    """Return a sentence if `records.tar.xz` lacks launches of `cases/` or is damaged, with what renews it;
+    else an empty text.
+    """
     if not run.packed.exists() or not run.cases.exists():
         return ""
     renew = f"renew it with: {command('ddpbench', 'pack', run.path)}"
@@ -191,7 +198,7 @@ class _Content:
         """Return the next bytes, `most` or fewer; none at the end.
 
         Raises:
-            EOFError: the end is missing, or comes too late.
+            EOFError: the archive ends too early, or data follow its end.
         """
         while not self._decompressor.eof:
             given = self._packed[: MIB if self._decompressor.needs_input else 0]
@@ -220,20 +227,21 @@ class _Content:
             yield found
 
     def skip(self, count: int) -> None:
-        """Leave out the next `count` bytes; raises as `pieces`."""
+        """Skip the next `count` bytes; raises as `pieces`."""
         for _ in self.pieces(count):
             pass
 
     def finish(self) -> None:
-        """Read all that is left: a checksum follows the last member; raises as `piece`."""
+        """Read the remaining bytes: a checksum follows the last member; raises as `piece`."""
         while self.piece(MIB):
             pass
 
 
 def _headers(content: _Content) -> Iterator[tarfile.TarInfo]:
-    """Yield the headers of members, each of one block as `pack` writes it. Contents are read between two of them.
+    """Yield the headers of members, each of one block as `pack` writes it. The caller reads contents between
+    headers.
 
-    tarfile reads others too, and takes minutes for one with millions of fields.
+    tarfile also reads longer headers, and takes minutes for one with millions of fields.
     """
     import tarfile
 
@@ -242,7 +250,7 @@ def _headers(content: _Content) -> Iterator[tarfile.TarInfo]:
 
 
 def _padding(size: int) -> int:
-    """Return how many bytes follow a member's contents, up to the next block."""
+    """Return the number of padding bytes between a member's contents and the next block."""
     import tarfile
 
     return -size % tarfile.BLOCKSIZE
@@ -260,14 +268,14 @@ def _naming_damage(path: Path) -> Iterator[None]:
 
 
 def _members(path: Path, packed: bytes) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Yield names and contents of the files of an archive, whose path is for messages; contents in pieces, in turn.
+    """Yield names and contents of an archive's files, contents in pieces; `path` is used in messages.
 
     Raises:
         UnreadableError: a member is not a record file or comes twice.
         EOFError, lzma.LZMAError, tarfile.TarError: it is damaged; contents raise them too.
     """
     content = _Content(packed)
-    _check_members(path, content)  # all of them before any is written
+    _check_members(path, content)  # all of them, before any is written
     content.finish()
     content = _Content(packed)
     for member in _headers(content):
@@ -276,7 +284,7 @@ def _members(path: Path, packed: bytes) -> Iterator[tuple[str, Iterator[bytes]]]
 
 
 def _check_members(path: Path, content: _Content) -> set[str]:
-    """Return the members' names, and refuse what no archive of records holds.
+    """Return the members' names; refuse what no archive of records holds.
 
     Raises:
         UnreadableError: a member is not a record file, comes twice or is too large, or there are too many.
@@ -309,14 +317,14 @@ def _check_members(path: Path, content: _Content) -> set[str]:
 
 
 def _record_files(root: Path) -> Iterator[str]:
-    """Yield the names of what is packed. `read_plan` has seen to it that no folder on the way is a link."""
+    """Yield the names of files to pack. `read_plan` has checked that no folder on the way is a link."""
     for path in (root / "cases").glob("*/*/*"):
         if is_record(*path.parts[-3:]) and path.is_file() and not path.is_symlink():
             yield path.relative_to(root).as_posix()
 
 
 def unpackable(run: RunDir) -> list[str]:
-    """Return the names of files that look like records and are not packed, as a report leaves them out."""
+    """Return the names of files that look like records but are not packed, as a report leaves them out."""
     found = (path for path in run.cases.glob("*/*/*") if path.suffix in (".json", ".jsonl"))
     return sorted(path.relative_to(run.path).as_posix() for path in found if not is_record(*path.parts[-3:]))
 
@@ -330,7 +338,7 @@ def _check_stamp(run: RunDir) -> None:
             return
         if digest in stamped:
             return
-        if digest == _digest(read_bytes(run.packed, MOST_BYTES)):  # else it was packed between the two looks
+        if digest == _digest(read_bytes(run.packed, MOST_BYTES)):  # else it was packed between the two reads
             break
     raise RequestError(
         f"{run.cases} was unpacked from another {run.packed.name} than the one that is there now; move "
@@ -339,7 +347,7 @@ def _check_stamp(run: RunDir) -> None:
 
 
 def _stamp_now(run: RunDir) -> list[str]:
-    """Return the digest of the archive that is there, if the records are stamped with it."""
+    """Return the digest of the present archive, if the records are stamped with it."""
     with contextlib.suppress(FileNotFoundError, UnreadableError):
         digest = _digest(read_bytes(run.packed, MOST_BYTES))
         return [digest] if digest in _stamped(run.cases / _STAMP) else []
@@ -347,7 +355,7 @@ def _stamp_now(run: RunDir) -> list[str]:
 
 
 def _stamped(stamp: Path) -> list[str]:
-    """Return the digests of the archives that the records are the same as: two while the archive is replaced."""
+    """Return the digests of archives with the same records: two while the archive is replaced."""
     return read_bytes(stamp, 1000).decode("ascii", "replace").split()
 
 

@@ -1,6 +1,7 @@
-"""JSON files with a model of their fields: read and checked, or refused in a message that names the file and the field.
+"""JSON files with a model of their fields: read and checked, or refused in a message with the file and the
+field.
 
-Every JSON document that a command reads comes through `read_json`; those with a model here through `read_checked`.
+Every JSON document that a command reads is read by `read_json`; those with a model here by `read_checked`.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from ddpbench.texts import shortened
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _TRIED_AS = re.compile(r"bool|float|int|str|[\w-]+\[.*\]", re.DOTALL)
-"""The parts of a value's path that pydantic adds for the types it was tried as."""
+"""Parts that pydantic adds to a value's path for the types it was tried as."""
 
 
 def read_json(path: Path, most: int) -> dict[str, Any]:
-    """Return the JSON object that a file of `most` bytes or fewer holds.
+    """Return the JSON object of a file of `most` bytes or fewer.
 
     Raises:
-        FileNotFoundError: there is none; NotADirectoryError: a part of its path is a file.
-        IdentityError: it cannot be read, is damaged, or is of another schema.
+        FileNotFoundError: the file does not exist; NotADirectoryError: a part of its path is a file.
+        IdentityError: it cannot be read, is damaged, or has another schema.
     """
     try:
         data = parse_json(read_bytes(path, most))
@@ -44,10 +45,10 @@ def read_json(path: Path, most: int) -> dict[str, Any]:
 
 
 def check_schema(where: object, version: object) -> None:
-    """Refuse what another version of ddpbench wrote.
+    """Refuse a file that another version of ddpbench wrote.
 
     Raises:
-        IdentityError: the schema is another one; `where` it was found is named.
+        IdentityError: the schema is another one; the message names `where` it was found.
     """
     if isinstance(version, bool) or version != SCHEMA_VERSION:
         reads = f"this ddpbench reads schema {SCHEMA_VERSION}: use the version that wrote it"
@@ -55,7 +56,7 @@ def check_schema(where: object, version: object) -> None:
 
 
 def read_checked(model: type[_Model], path: Path, most: int) -> _Model:
-    """Return what a file holds, checked by its model.
+    """Return a file's contents, checked by the model.
 
     Raises:
         FileNotFoundError, NotADirectoryError, IdentityError: as `read_json`, or a field is wrong.
@@ -64,7 +65,7 @@ def read_checked(model: type[_Model], path: Path, most: int) -> _Model:
 
 
 def check(model: type[_Model], path: Path, data: object) -> _Model:
-    """Return what a file's contents are by its model.
+    """Return a file's contents as an instance of the model.
 
     Raises:
         IdentityError: a field is missing or wrong.
@@ -76,7 +77,7 @@ def check(model: type[_Model], path: Path, data: object) -> _Model:
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return the first problem, and where it is; of a value of several possible types, what each asks for."""
+    """Return the first problem and its place; for a value of several possible types, what each type requires."""
     problems = error.errors(include_url=False)
     where = _field(problems[0])
     if problems[0]["type"] == "missing":
@@ -89,5 +90,5 @@ def first_problem(error: ValidationError) -> str:
 
 
 def _field(problem: ErrorDetails) -> str:
-    """Return where a value is, without the types that it was tried as, such as `literal['default']`."""
+    """Return the place of a value, without the types that it was tried as, such as `literal['default']`."""
     return ".".join(str(part) for part in problem["loc"] if not _TRIED_AS.fullmatch(str(part)))

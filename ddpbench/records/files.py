@@ -1,8 +1,9 @@
-"""A run directory's files, opened with care: none leads out of it, blocks its reader, or is without end.
+"""Safe access to a run directory's files: no link leads out of it, no read blocks or is unbounded.
 
-A run directory may come from a stranger. What is read in one is a regular file of a sane size, and what is written is
-a regular file of it; links are refused or replaced, wherever they lead. Whatever writes in one does so from here.
-Nothing here defends against someone who changes it meanwhile: `RunDir.held` does, for a directory of this user's.
+A run directory may come from a stranger. Only regular files of a limited size are read from it, and only its
+own regular files are written; links are refused or replaced, regardless of their target. Everything that is
+written in a run directory is written by functions of this module. Nothing here defends against someone who
+changes the directory meanwhile: `RunDir.held` does, for a directory of this user.
 """
 
 from __future__ import annotations
@@ -27,35 +28,39 @@ MIB = 1 << 20
 MOST_PLAN = 64 * MIB
 """Bytes of plan.json: a sweep's 100,000 launches take 7 MiB, ten thousand cases 12."""
 MOST_NOTES = 16 * MIB
-"""Of machine.json, sessions.json, fabric.json, merged.json and experiment.toml: thousands of entries."""
+"""Most bytes of machine.json, sessions.json, fabric.json, merged.json and experiment.toml: thousands of
+entries.
+"""
 MOST_OUTCOME = MIB
-"""Of outcome.json and launch.json: 4,096 exit codes, a sentence, a line of a log."""
+"""Most bytes of outcome.json and launch.json: 4,096 exit codes, a sentence, a line of a log."""
 MOST_RECORDS = 256 * MIB
-"""Of a rank's records: some 20 million steps. A launch of seconds has some KiB."""
+"""Most bytes of a rank's records: some 20 million steps. A launch of seconds has some KiB."""
 MOST_LOG = 64 * MIB
-"""Of a rank's log, where it is copied."""
+"""Most bytes of a rank's log that is copied."""
 
 MOST_VALUES = 1 << 21
-"""Values of a JSON document: three bytes of a file may take 64 in memory, and a sweep's largest plan has 700,000."""
+"""Most values of a JSON document: three bytes of a file may take 64 in memory; a sweep's largest plan has
+700,000.
+"""
 
 _PART = 1 << 16
 _DEEPEST = 64
-"""How deep its JSON may be nested; what is written has a handful of levels."""
+"""Deepest nesting of JSON; documents that ddpbench writes have a handful of levels."""
 _TOO_DEEP = f"nested more than {_DEEPEST} levels deep"
 
 
 def damaged(path: Path, what: str) -> IdentityError:
-    """The error of a file of a run directory that holds what nobody wrote."""
+    """Return the error for a file of a run directory whose contents ddpbench cannot have written."""
     return IdentityError(f"{on_one_line(f'{path} is damaged: {what}')}; restore it from a copy")
 
 
 def kind_of(mode: int) -> str:
-    """What a path is that is no regular file, in words."""
+    """Return words for a path that is not a regular file."""
     return f"a {noun_of(mode)}"
 
 
 def noun_of(mode: int) -> str:
-    """Return the same in one word: link, folder, pipe, socket, file or device."""
+    """Return `kind_of` in one word: link, folder, pipe, socket, file or device."""
     kinds = (
         (stat.S_ISLNK, "link"),
         (stat.S_ISDIR, "folder"),
@@ -67,10 +72,10 @@ def noun_of(mode: int) -> str:
 
 
 def open_file(path: Path, most: int | None) -> int:
-    """Return a descriptor of a regular file of `most` bytes or fewer, if it is a number; never waits.
+    """Return a descriptor of a regular file, of `most` bytes or fewer if that is a number; never wait.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: the file does not exist.
         UnreadableError: it is a link, a folder, a pipe, a socket, a device or too large.
         OSError: it cannot be opened.
     """
@@ -92,16 +97,16 @@ def open_file(path: Path, most: int | None) -> int:
 
 
 def check_default(folder: Path, advice: str) -> Path:
-    """Return a folder of the working directory that no user has named, unless another one has planted it.
+    """Return a default folder in the working directory, unless another user has planted it.
 
-    Its owner can put something else in the place of what is written there, and so run code as this user.
+    Its owner could replace what is written there, and so run code as this user.
 
     Raises:
-        OutputError: it is planted; what to do.
+        OutputError: it is planted; the message says what to do.
     """
     try:
         planted = is_planted(folder)
-    except OSError:  # it is not there; or cannot be reached, as writing will say
+    except OSError:  # it does not exist, or cannot be reached, which writing will report
         planted = False
     if planted:
         raise OutputError(f"{folder} is another user's, in a folder that everybody can write: {advice}")
@@ -109,24 +114,24 @@ def check_default(folder: Path, advice: str) -> Path:
 
 
 def create_file(path: Path, mode: int = 0o666) -> BinaryIO:
-    """Return a new file, open for writing. `mode` is what the umask leaves of it.
+    """Return a new file, open for writing; the umask is applied to `mode`.
 
     Raises:
-        FileExistsError: there is one, or a link, wherever it leads.
-        OSError: it cannot be made.
+        FileExistsError: there is a file or a link of that name.
+        OSError: it cannot be created.
     """
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb")
 
 
 _ROOM_BYTES = 1 << 16
-"""More than a writer holds back before it writes."""
+"""More than a writer buffers before it writes."""
 
 
 def check_room(folder: Path) -> None:
-    """Sees that a folder's disk has room: who cannot write does not always live to say so.
+    """Check that a folder's disk has room: a process that cannot write may die before it reports so.
 
     Raises:
-        OSError: it has none.
+        OSError: it has no room.
     """
     path = _unfinished(folder)
     try:
@@ -137,7 +142,7 @@ def check_room(folder: Path) -> None:
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """Return a regular file, made if it is missing, open for writing at its end; never waits.
+    """Return a regular file, created if missing, open for writing at its end; never wait.
 
     Raises:
         OutputError: it is a link, a pipe, a socket or a device.
@@ -156,12 +161,12 @@ def open_to_append(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "ab")
 
 
-def _not_written(path: Path, found: str) -> str:
-    return f"{path} is {found}; in a run directory a regular file is written there: remove it"
+def _not_written(path: Path, kind: str) -> str:
+    return f"{path} is {kind}; in a run directory a regular file is written there: remove it"
 
 
 def _check_replaceable(path: Path) -> None:
-    """Refuse to replace what is neither a file nor a link.
+    """Refuse to replace anything but a file or a link.
 
     Raises:
         OutputError: it is a pipe, a socket, a device or a folder.
@@ -176,7 +181,7 @@ def _check_replaceable(path: Path) -> None:
 
 
 def write_anew(path: Path, content: str | bytes) -> None:
-    """Writes a file in place of whatever file or link has its name; what a link leads to stays as it is.
+    """Write a file in place of the file or link of that name; the link's target stays unchanged.
 
     Raises:
         OutputError: a pipe, a socket, a device or a folder has its name.
@@ -190,34 +195,34 @@ def write_anew(path: Path, content: str | bytes) -> None:
 
 _UNFINISHED = re.compile(r"\.ddpbench-[0-9a-f]{16}\.new", re.ASCII)
 _LEFT_S = 86_400
-"""Seconds after which nobody writes an unfinished file any more."""
+"""Seconds after which an unfinished file no longer has a writer."""
 
 
 def _unfinished(folder: Path, key: str = "") -> Path:
-    """Return a name for a file that is being written: another one each time, or that of a key."""
+    """Return a name for a file that is being written: a new one each time, or the one of a key."""
     return folder / f".ddpbench-{key or secrets.token_hex(8)}.new"
 
 
 def is_unfinished(name: str) -> bool:
-    """Return whether a file has the name of one that is being written."""
+    """Return whether a file's name is that of an unfinished file."""
     return _UNFINISHED.fullmatch(name) is not None
 
 
 @contextlib.contextmanager
 def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """Gives a new file, which takes the name of another as a whole when the body ends; of one that fails nothing stays.
+    """Yield a new file, which is renamed to `path` when the body ends; if the body fails, nothing stays.
 
-    Each of several writers of one file has its own file: the last to end has the name. Whoever has written one removes
-    what killed writers left in the folder a day ago or longer. A process id in the name would say no more: on a shared
-    disk it may be another host's.
+    Several writers of one path each write their own file: the last one to end wins. Each writer also removes
+    files that killed writers left in the folder a day ago or longer. A process id in the name would not help:
+    on a shared disk it may be another host's.
 
     Raises:
-        OSError: it cannot be written; the other one is as it was.
+        OSError: it cannot be written; the file at `path` is unchanged.
     """
     new = _unfinished(path.parent)
     try:
         with create_file(new, mode) as file:
-            now = os.fstat(file.fileno()).st_mtime  # by the disk's clock, as that of the others
+            now = os.fstat(file.fileno()).st_mtime  # by the disk's clock, like that of the others
             yield file
         new.replace(path)
     except BaseException:
@@ -228,7 +233,7 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def _remove_left(folder: Path, now: float) -> None:
-    """Removes this user's unfinished files of writers that were killed."""
+    """Remove this user's unfinished files of writers that were killed."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if not _UNFINISHED.fullmatch(entry.name):
@@ -243,10 +248,10 @@ def _remove_left(folder: Path, now: float) -> None:
 def write_atomically(
     path: Path, content: str | bytes, *, flushed: bool = True, private: bool = False
 ) -> None:
-    """Writes beside, flushes to the disk, then renames, so that a reader never sees half a file.
+    """Write next to the target, flush to the disk, then rename, so that a reader never sees half a file.
 
-    Unless `flushed`, a power cut may leave an empty file: for what can be made again. Nobody else may read what is
-    `private`.
+    Unless `flushed`, a power cut may leave an empty file: for files that can be regenerated. A `private` file
+    can be read by its owner alone.
 
     Raises:
         OutputError: a pipe, a socket, a device or a folder has its name.
@@ -265,10 +270,11 @@ def _fill(file: BinaryIO, content: str | bytes, *, flushed: bool = True) -> None
 
 
 def write_numbered(path: Path, number: int, content: bytes, is_taken: Callable[[], bool]) -> bool:
-    """Writes a file as a whole under a number that only one file of its folder may have; returns whether it is there.
+    """Write a complete file under a number that only one file of its folder may have; return whether it was
+    written.
 
-    It is not where another writer is at this number, where the number `is_taken`, or where a file has the name: try
-    the next number.
+    It is not written if another writer is at this number, if the number `is_taken`, or if a file has the
+    name: then try the next number.
 
     Raises:
         OSError: it cannot be written.
@@ -281,10 +287,10 @@ def write_numbered(path: Path, number: int, content: bytes, is_taken: Callable[[
     try:
         with file:
             _fill(file, content)
-        if is_taken():  # looked for under the claim: nobody else gives this number meanwhile
+        if is_taken():  # checked while the claim is held: nobody else can use this number meanwhile
             return False
         try:
-            os.link(claim, path)  # which replaces nothing
+            os.link(claim, path)  # link() does not replace a file
         except FileExistsError:
             return False
         except OSError:  # a file system without hard links
@@ -295,15 +301,16 @@ def write_numbered(path: Path, number: int, content: bytes, is_taken: Callable[[
 
 
 def field_lines(data: Mapping[str, Any]) -> str:
-    """Return a JSON object as a launch's files have it: a field a line.
+    """Return a JSON object in the form of a launch's files: one field per line.
 
-    With an indent, `json.dumps` makes functions anew that hold each other: a long sweep would grow between collections.
+    With an indent, `json.dumps` creates functions that refer to each other: a long sweep would grow between
+    collections.
     """
     return json.dumps(data, separators=(",\n ", ": ")) + "\n"
 
 
-def _refusal(path: Path, found: str) -> str:
-    return f"{path} is {found}; in a run directory a regular file is expected there"
+def _refusal(path: Path, kind: str) -> str:
+    return f"{path} is {kind}; in a run directory a regular file is expected there"
 
 
 def read_bytes(path: Path, most: int) -> bytes:
@@ -322,8 +329,8 @@ def read_text(path: Path, most: int) -> str:
     """Return a file's contents as text.
 
     Raises:
-        FileNotFoundError: there is none.
-        UnreadableError: it is no such file, or no UTF-8.
+        FileNotFoundError: the file does not exist.
+        UnreadableError: it is not a regular file, or not UTF-8.
         OSError: it cannot be read.
     """
     try:
@@ -335,34 +342,34 @@ def read_text(path: Path, most: int) -> str:
 
 
 def copy_file(source: Path, target: Path, most: int) -> None:
-    """Copies a file's contents to a new file; raises as `open_file`."""
+    """Copy a file's contents to a new file; raises as `open_file`."""
     with os.fdopen(open_file(source, most), "rb", buffering=0) as file, create_file(target) as copy:
         while part := file.read(MIB):
             copy.write(part)
 
 
 def most_of(name: str) -> int:
-    """Return how many bytes a file of a launch's folder may have."""
+    """Return the largest size of a file of that name in a launch's folder, bytes."""
     return {".jsonl": MOST_RECORDS, ".log": MOST_LOG}.get(Path(name).suffix, MOST_OUTCOME)
 
 
 def read_end(path: Path, most: int) -> bytes:
-    """Return the last bytes of a file of any size, at most so many; raises as `open_file`."""
+    """Return the last bytes of a file of any size, `most` or fewer; raises as `open_file`."""
     with os.fdopen(open_file(path, None), "rb", buffering=0) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - most))
         return file.read(most) or b""
 
 
 def parse_json(data: bytes | str, *, finite: bool = True, most: int = MOST_VALUES) -> Any:
-    """Return a JSON value with numbers of 64 bits, none infinite, and texts that can be shown: Unicode, no NULs.
+    """Return a JSON value with numbers of 64 bits, all finite, and texts that can be shown: Unicode, no NULs.
 
     It has at most `most` values; commas and brackets within texts count too.
 
-    Unless `finite`, infinite numbers and NaN are read too: for files that other programs write. `check_finite` finds
-    them in a part of such a file.
+    Unless `finite`, infinite numbers and NaN are accepted: for files that other programs write.
+    `check_finite` finds them in a part of such a file.
 
     Raises:
-        ValueError: it is none; the message says where and why.
+        ValueError: the data are not such a value; the message says where and why.
     """
     text = data.decode("utf-8") if isinstance(data, bytes) else data
     if (count := sum(map(text.count, ",[{"))) > most:

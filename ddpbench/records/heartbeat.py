@@ -1,4 +1,6 @@
-"""A shared page in which each rank counts its steps, for a watchdog that must not disturb them."""
+"""A shared page in which each rank counts its steps, so that a watchdog can follow them without disturbing
+them.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,16 @@ PAGE_BYTES = MAX_RANKS * _SLOT_WORDS * 8
 
 
 WORDS_BYTES = MAX_RANKS * 2 * 8
-"""Behind the page, where another launcher starts ranks: which process each one is, and how it ended."""
+"""Bytes behind the page, used if another launcher starts ranks: each rank's process, and how it ended."""
 _PID_BITS = 22
-"""Linux has no larger process ids. Above them stands when the process began, so that no later one passes for it."""
-_KNOWN = 1 << 16  # what is added to an exit code, so that 0 and signals are told from nothing
+"""Linux has no larger process ids. The bits above hold the process's start time, which no later process
+shares.
+"""
+_KNOWN = 1 << 16  # added to an exit code: 0 and signals differ from an empty word
 
 
 def note_pid(page: mmap.mmap, rank: int) -> None:
-    """Notes this process as a rank's, behind the page."""
+    """Record this process as a rank's, behind the page."""
     memoryview(page).cast("Q")[PAGE_BYTES // 8 + 2 * rank] = _began(os.getpid()) << _PID_BITS | os.getpid()
 
 
@@ -49,14 +53,16 @@ def noted_pid(words: memoryview, rank: int) -> int:
 
 
 def noted_lives(words: memoryview, rank: int) -> bool:
-    """Return whether the process that was noted as a rank's is there still; its id may be another's by now."""
+    """Return whether the process recorded as a rank's still exists; by now its id may belong to another
+    process.
+    """
     word: int = words[PAGE_BYTES // 8 + 2 * rank]
     began = word >> _PID_BITS
     return bool(began) and began == _began(noted_pid(words, rank))
 
 
 def _began(pid: int) -> int:
-    """Return when a process began, in the kernel's ticks since its own start; 0 where there is no such process."""
+    """Return when a process began, in the kernel's ticks since boot; 0 if it does not exist."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -65,18 +71,20 @@ def _began(pid: int) -> int:
 
 
 def note_end(page: mmap.mmap, rank: int, code: int) -> None:
-    """Notes how a rank's process ended: its exit code, negative for a signal."""
+    """Record how a rank's process ended: its exit code, negative for a signal."""
     memoryview(page).cast("Q")[PAGE_BYTES // 8 + 2 * rank + 1] = _KNOWN + code
 
 
 def noted_end(words: memoryview, rank: int) -> int | None:
-    """Return how a rank's process ended; None where it is not known, as where its launcher ended it."""
+    """Return how a rank's process ended; None if that is not known, for example because its launcher ended
+    it.
+    """
     word: int = words[PAGE_BYTES // 8 + 2 * rank + 1]
     return word - _KNOWN if word else None
 
 
 def shared_page(path: Path) -> mmap.mmap:
-    """Return the page that a file holds, which others map as well.
+    """Return the page that a file holds, shared with other processes that map it.
 
     Raises:
         OSError: the file cannot be opened, or is empty.
@@ -86,7 +94,7 @@ def shared_page(path: Path) -> mmap.mmap:
 
 
 class Heartbeat:
-    """One rank's slot. Counting a step costs a memory write; nobody else writes there."""
+    """Slot of one rank. Counting a step costs a memory write; no other process writes there."""
 
     def __init__(self, page: mmap.mmap | bytearray, rank: int) -> None:
         self._words = memoryview(page).cast("Q")
@@ -95,25 +103,27 @@ class Heartbeat:
         self._words[self._steps + 1] = 0
 
     def end_forks(self, leave: Callable[[], NoReturn]) -> None:
-        """Has a process forked from here call `leave` where it would count a step or enter a phase."""
+        """Make processes forked from here call `leave` instead of counting a step or entering a phase."""
         os.register_at_fork(after_in_child=lambda: setattr(self, "_words", _Forbidden(leave)))
 
     def beat(self) -> None:
-        """Counts a step."""
+        """Count a step."""
         self._words[self._steps] += 1
 
     def enter(self, phase: str) -> None:
-        """Notes the phase; the watchdog counts it as a sign of life."""
+        """Record the phase; the watchdog counts it as a sign of life."""
         self._words[self._steps + 1] = PHASES.index(phase)
 
     @property
     def pulse(self) -> Pulse:
-        """What the slot says now."""
+        """Return the slot's present contents."""
         return read_pulse(self._words, self._steps // _SLOT_WORDS)
 
 
 class _Forbidden:
-    """Stands for the page in a process that must not count: who touches it leaves. The rank itself pays nothing."""
+    """A stand-in for the page in a process that must not count: it ends on any access. The rank itself pays
+    no cost.
+    """
 
     def __init__(self, leave: Callable[[], NoReturn]) -> None:
         self._leave = leave
@@ -127,7 +137,7 @@ class _Forbidden:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What a rank's slot said at a moment."""
+    """Contents of a rank's slot at one moment."""
 
     steps: int
     phase: str

@@ -1,6 +1,7 @@
-"""Folders that are reached part by part, each held open: what was looked at is what is then used.
+"""Folders that are reached part by part, each held open: the folder that was checked is the one that is used.
 
-Whoever looks at a path and then uses it can be led elsewhere in between, by a link put in a folder's place.
+A program that checks a path and then uses it can be led elsewhere in between, by a link that replaces a
+folder.
 """
 
 from __future__ import annotations
@@ -17,51 +18,51 @@ from ddpbench.planted import is_planted_in
 from ddpbench.removal import Identity, empty, make_folder, remove_folder
 
 _MOST_LINKS = 40
-"""Symbolic links that are followed, as in the kernel."""
+"""Most symbolic links that are followed, as in the kernel."""
 
 
 _OPEN = Path("/proc/self/fd")
 
 
 class HeldFolder:
-    """A folder that stays the same one whatever is put in its place, and those above it."""
+    """A folder held open with those above it: it stays the same one, even if another takes its name."""
 
     def __init__(self) -> None:
         self._folders = [os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
         self._names: list[str] = []
         self._left: list[int] = []
-        """Folders that `..` has led out of."""
+        """Folders that `..` has left."""
         self._made: list[tuple[int, str, Identity]] = []
 
     @property
     def path(self) -> Path:
-        """Its path without links, as it was reached: for messages."""
+        """Return its path without links, as it was reached: for messages."""
         return Path("/", *self._names)
 
     @property
     def descriptor(self) -> int:
-        """The folder, open as a place alone."""
+        """Return the folder's descriptor, opened as a location only."""
         return self._folders[-1]
 
     @property
     def itself(self) -> Path:
-        """A path of it that leads nowhere else while it is held."""
+        """Return a path that leads to this folder as long as it is held."""
         return _OPEN / str(self.descriptor)
 
     def close(self) -> None:
-        """Lets go of the folder and of those above it."""
+        """Close the folder and those above it."""
         for folder in (*self._folders, *self._left):
             os.close(folder)
 
     def enter(self, path: Path, *, make: bool = False) -> None:
-        """Goes along an absolute path, with its `..`; folders that are missing are made if so asked.
+        """Follow an absolute path, including its `..`; with `make`, create missing folders.
 
         Raises:
-            OutputError: a link is another user's, in a folder like /tmp or below one of theirs there.
-            OSError: a part is missing, is not a folder or cannot be reached; or links lead in a circle; or another
-                folder was put in the place of one that was made.
+            OutputError: a link belongs to another user, in a folder like /tmp or below one of theirs there.
+            OSError: a part is missing, is not a folder or cannot be reached; or links form a circle; or
+            another folder replaced one that was created.
         """
-        if path.parts[:4] == _OPEN.parts and len(path.parts) > 4:  # held already: where it leads is not read
+        if path.parts[:4] == _OPEN.parts and len(path.parts) > 4:  # held already: the link is not read
             held = Path(*path.parts[:5])
             self._folders.append(os.open(held, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
             self._names.append(str(held.relative_to("/")))
@@ -86,7 +87,7 @@ class HeldFolder:
             parts += reversed([one for one in target.parts if one != "/"])
 
     def _enter(self, name: str, *, make: bool) -> Path | None:
-        """Enter a folder of this one, or return where the link of that name leads; raises as `enter`."""
+        """Enter a subfolder, or return the target of the link of that name; raises as `enter`."""
         with self._named(name):
             try:
                 folder = self._open(name)
@@ -107,16 +108,16 @@ class HeldFolder:
         return None
 
     def _open(self, name: str) -> int:
-        # O_DIRECTORY: else what is mounted on demand is not.
+        # O_DIRECTORY: without it, folders that are mounted on demand are not mounted.
         return os.open(
             name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.descriptor
         )
 
     def target(self, name: str) -> Path | None:
-        """Return where a link in this folder leads; None where the name is not there or no link's.
+        """Return the target of a link in this folder; None if the name does not exist or is not a link.
 
         Raises:
-            OutputError: it is another user's, in a folder like /tmp or below one of theirs there.
+            OutputError: it belongs to another user, in a folder like /tmp or below one of theirs there.
             OSError: it cannot be read.
         """
         try:
@@ -148,13 +149,13 @@ class HeldFolder:
                 )
 
     def remove_made(self) -> None:
-        """Removes the folders that were made on the way, as far as they are empty."""
+        """Remove the folders that were created on the way, as far as they are empty."""
         for folder, name, made in reversed(self._made):
             remove_folder(name, folder, made)
 
     @contextlib.contextmanager
     def _named(self, name: str) -> Iterator[None]:
-        """Give an error the whole path of what is called so in this folder."""
+        """Give errors the full path of a name in this folder."""
         try:
             yield
         except OSError as error:
@@ -164,11 +165,12 @@ class HeldFolder:
 
 @contextlib.contextmanager
 def held_folder(path: Path) -> Iterator[HeldFolder]:
-    """Holds a folder open.
+    """Hold a folder open.
 
     Raises:
-        OutputError: another user's link in a folder like /tmp leads there, or one below a folder of theirs there.
-        OSError: it is missing, is no folder or cannot be reached; or links lead in a circle.
+        OutputError: another user's link in a folder like /tmp leads there, or one below a folder of theirs
+        there.
+        OSError: it is missing, is not a folder or cannot be reached; or links form a circle.
     """
     with contextlib.closing(HeldFolder()) as folder:
         folder.enter(path.absolute())
@@ -180,12 +182,13 @@ def check_links(path: Path) -> None:
 
     Links below a folder that the other user has created there are refused, too.
 
-    The kernel refuses such a link too, unless `fs.protected_symlinks` is off, but only at the end of a path and in
-    folders with the sticky bit. What is written there is written by `held_folder` or `new_folder`: this looks alone.
+    The kernel refuses such a link too, unless `fs.protected_symlinks` is off, but only at the end of a path
+    and in folders with the sticky bit. This function only checks; writing there is done by `held_folder` or
+    `new_folder`.
 
     Raises:
         OutputError: it does.
-        OSError: links lead in a circle, or a folder cannot be reached.
+        OSError: links form a circle, or a folder cannot be reached.
     """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), held_folder(path):
         pass
@@ -193,18 +196,20 @@ def check_links(path: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Create a folder and those above it, and yield it by a path that leads nowhere else; messages name its own.
+    """Create a folder and those above it, and yield a path that always leads to it; messages give the user's
+    path.
 
-    Folders that are new and empty are removed where the body fails.
+    New, empty folders are removed if the body fails.
 
     Raises:
-        OutputError: another user's link in a folder like /tmp leads there, or one below a folder of theirs there.
+        OutputError: another user's link in a folder like /tmp leads there, or one below a folder of theirs
+        there.
         OSError: it cannot be created, or is not a folder.
     """
     with contextlib.closing(HeldFolder()) as held:
         try:
             held.enter(folder.absolute(), make=True)
-            with told_of(held.itself, folder):
+            with errors_naming(held.itself, folder):
                 yield held.itself
         except BaseException:
             held.remove_made()
@@ -212,13 +217,13 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 class MadeFolder:
-    """A folder that this call has made in a held one; written and removed even if another is put in its place."""
+    """A folder created in a held one; it is written and removed even if another one takes its name."""
 
     def __init__(self, parent: Path, name: str) -> None:
-        """Makes it.
+        """Create it.
 
         Raises:
-            OSError: it cannot be made, as where something of that name is there, or another was put in its place.
+            OSError: it cannot be created, for example because its name exists or another folder replaced it.
         """
         self._parent, self._name = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), name
         try:
@@ -230,24 +235,24 @@ class MadeFolder:
 
     @property
     def itself(self) -> Path:
-        """A path of it that leads nowhere else while it is held."""
+        """Return a path that leads to this folder as long as it is held."""
         return _OPEN / str(self._descriptor)
 
     def close(self) -> None:
-        """Lets go of it."""
+        """Close it."""
         os.close(self._descriptor)
         os.close(self._parent)
 
     def remove(self) -> None:
-        """Removes it with all that is in it, as far as that can be."""
+        """Remove it with its contents, as far as possible."""
         empty(self._descriptor, self.itself)
         remove_folder(self._name, self._parent, Identity.of(os.fstat(self._descriptor)))
 
     def rename(self, name: str) -> None:
-        """Gives it another name in the same folder.
+        """Rename it within its folder.
 
         Raises:
-            OutputError: something else was put in its place.
+            OutputError: something else has taken its name.
             OSError: it cannot be renamed.
         """
         os.rename(self._name, name, src_dir_fd=self._parent, dst_dir_fd=self._parent)
@@ -258,8 +263,8 @@ class MadeFolder:
 
 
 @contextlib.contextmanager
-def told_of(itself: Path, path: Path) -> Iterator[None]:
-    """Has errors of the body name a held folder by the path that its user knows."""
+def errors_naming(itself: Path, path: Path) -> Iterator[None]:
+    """Name a held folder in the body's errors by the path that the user knows."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,6 @@
-"""The key by which the slots of a job know each other: in the run directory, or in the launcher's environment."""
+"""The key by which the slots of a job recognize each other: in the run directory, or in the launcher's
+environment.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,12 @@ from ddpbench.texts import command
 
 KEY_VARIABLE = "DDPBENCH_KEY"
 _SHORTEST = 16
-"""Characters of a key in the environment; shorter ones can be tried out."""
+"""Fewest characters of a key in the environment; shorter ones could be guessed."""
 _LONGEST_BYTES = 4096
 
 
 def make_job_key(run: RunDir) -> None:
-    """Writes a new random key that its owner alone may read; one that is there stays."""
+    """Write a new random key that only its owner can read, unless there is one."""
     try:
         file = create_file(run.job_key, 0o600)
     except FileExistsError:
@@ -29,9 +31,10 @@ def make_job_key(run: RunDir) -> None:
 
 
 def job_key(run: RunDir, env: Mapping[str, str]) -> tuple[bytes, str]:
-    """Return the key, and a sentence where it is missing or can be read by others; an empty key is none.
+    """Return the key, and a sentence if it is missing or readable by others; an empty key means that there is
+    none.
 
-    DDPBENCH_KEY goes before the directory's file.
+    DDPBENCH_KEY takes precedence over the directory's file.
 
     Raises:
         RequestError: DDPBENCH_KEY is too short.

@@ -1,4 +1,6 @@
-"""`machine.json` and `merged.json` read back: what a run was measured on, and what a merged one was made of."""
+"""Read `machine.json` and `merged.json`: the machine a run was measured on, and the runs that were merged
+into one.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ DIGESTS = {
     "workload_digest": "a workload or strategy, or its source",
     "rank_code_digest": "ddpbench's code in ranks",
 }
-"""What the digests in a run's identity are of."""
+"""Files and versions that the digests in a run's identity cover."""
 _Text = str | None
 _Device = Annotated[int, Field(ge=0, strict=True)]
 _Cores = list[_Device] | None
@@ -24,7 +26,7 @@ _Gpus = list[str] | None
 
 
 class _Identity(BaseModel, extra="allow", strict=True):
-    """What is computed with; whatever else is there is only compared and shown."""
+    """Fields used in computations; all others are only compared and shown."""
 
     cpu: _Text | dict[str, _Text] = None
     cores: _Cores | dict[str, _Cores] = None
@@ -81,10 +83,10 @@ class _Merged(BaseModel, extra="allow", strict=True):
 
 
 def read_machine(run: RunDir) -> dict[str, Any]:
-    """Return a run's machine.json, of which what is known has the right types.
+    """Return a run's machine.json, whose known fields have the right types.
 
     Raises:
-        IdentityError: it is missing, damaged, or of another schema.
+        IdentityError: it is missing, damaged, or has another schema.
     """
     data = run.read_json(run.machine)
     check(_Machine, run.machine, data)
@@ -92,12 +94,12 @@ def read_machine(run: RunDir) -> dict[str, Any]:
 
 
 def is_dirty(commit: str) -> bool:
-    """Return whether `git_commit` of a machine.json, or one of a merged run's, had uncommitted changes."""
+    """Return whether a `git_commit` of machine.json, or one of a merged run, had uncommitted changes."""
     return any(one.strip().endswith("+") for one in commit.split(","))
 
 
 def setups_of(context: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return how each host of a run is set up, as far as is known; hosts that do not differ stand as one."""
+    """Return how each host of a run is set up, as far as known; hosts with equal setups are combined."""
     setup = context.get("setup") or {}
     by_host = all(isinstance(own, Mapping) for own in setup.values())
     return {
@@ -106,10 +108,10 @@ def setups_of(context: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def read_merged(run: RunDir) -> dict[str, Any]:
-    """Return a merged run's merged.json; empty where it is none.
+    """Return a merged run's merged.json; empty if the run is not merged.
 
     Raises:
-        IdentityError: it is damaged, or of another schema.
+        IdentityError: it is damaged, or has another schema.
     """
     if not run.merged.exists():
         return {}

@@ -1,4 +1,6 @@
-"""How a launch ended and what the machine did beside it: the record that the controlling side writes, once a launch."""
+"""Outcome of a launch, and the machine's other activity: the record that the controlling side writes once per
+launch.
+"""
 
 from __future__ import annotations
 
@@ -16,28 +18,33 @@ _Seconds = Annotated[float, Field(ge=0, lt=1e9)]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Noise:
-    """What the machine did beside a launch. Fractions are of the time of the cores its ranks may use."""
+    """Other activity of the machine during a launch. Fractions refer to the time of the cores its ranks may
+    use.
+    """
 
     steal_fraction: _Finite = 0.0
-    """Time the hypervisor gave to others."""
+    """Time that the hypervisor gave to other guests."""
     foreign_fraction: _Finite = 0.0
-    """Time used by processes that are not this launch's."""
+    """Time used by processes outside this launch."""
     clock_change: _Finite | None = None
-    """Largest relative change of a core's reported frequency; None where the system reports none."""
+    """Largest relative change of a core's reported frequency; None if the system reports no frequency."""
     throttled_s: _Finite = 0.0
     """Seconds for which a CPU quota held the ranks back."""
     shared_machine: bool = False
-    """Another sweep was allowed to run beside this one."""
+    """True if another sweep was allowed to run at the same time."""
     in_turn: bool = False
-    """Another side of a comparison computed while this launch waited: foreign time, which it would be, is left at 0."""
+    """True if another side of a comparison computed while this launch waited; that time is not counted as
+    foreign.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchOutcome:
-    """How a launch ended, written once by the controlling side when all its ranks are gone.
+    """Outcome of a launch, written once by the controlling side when all its ranks are gone.
 
     `wall_s` runs from the request to the last rank's end; `measured_s` is its part spent in warm-up and
-    measured steps; `server_s` this launch's share of its fork server's start, and all of what that imported for it.
+    measured steps; `server_s` is this launch's share of its fork server's start, and all of the time the
+    server spent on imports for it.
     """
 
     kind: Literal["launch"] = "launch"
@@ -57,16 +64,16 @@ class LaunchOutcome:
     server_s: _Seconds = 0.0
     noise: Noise = field(default_factory=Noise)
     session: str = ""
-    """The id of the sweep that ran it, which `sessions.json` names too; empty in records of older versions."""
+    """The id of the sweep that ran it, as in `sessions.json`; empty in records of older versions."""
     run_id: str = ""
-    """The id of the run, which `plan.json` names too; empty likewise."""
+    """The id of the run, as in `plan.json`; empty in records of older versions."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the outcome as a JSON object."""
         return asdict(self)
 
 
-# Its texts are no other launch's: kept for later, as short ones are, they would pile up in a long sweep.
+# Its texts differ from launch to launch: if they were cached, as short ones are, a long sweep would grow.
 _OUTCOME = SchemaValidator(TypeAdapter(LaunchOutcome).core_schema, {"cache_strings": "keys"})
 
 

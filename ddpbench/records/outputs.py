@@ -1,7 +1,7 @@
 """Files that the user names: outputs such as `--html FILE`, and a script that `init --write` changes.
 
-A regular file is replaced as a whole or stays as it was. Pipes, terminals and devices are written through; nothing
-that is not a regular file is ever removed or replaced. `-` is standard output.
+A regular file is replaced as a whole, or stays unchanged. Pipes, terminals and devices are written through;
+anything else that is not a regular file is never removed or replaced. `-` is standard output.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from ddpbench.errors import OutputError, UnreadableError
 from ddpbench.planted import is_planted_in
 from ddpbench.records.files import MOST_PLAN, kind_of, noun_of, parse_json, read_bytes, replacing
-from ddpbench.records.held import held_folder, told_of
+from ddpbench.records.held import errors_naming, held_folder
 from ddpbench.records.rundir import explain_os_error, is_marked, is_of_run
 from ddpbench.records.submission_dir import is_of_submission
 
@@ -29,16 +29,16 @@ _DESCRIPTOR = re.compile(
     r"(?:/dev/fd|/proc/(?:self|thread-self|(?P<process>\d+))(?:/task/\d+)?/fd)/(?P<number>\d+)"
 )
 _MOST_LINKS = 40
-"""Symbolic links that are followed, as in the kernel."""
+"""Most symbolic links that are followed, as in the kernel."""
 _MARKS = {"plan.json": "cases", "comparison.json": "order", "submission.json": "sizes"}
-"""Files that make a directory one of ddpbench's, each with a key that it has with `schema_version`."""
+"""Files that mark a directory as ddpbench's, each with a key that it has in addition to `schema_version`."""
 _SIDES = frozenset({"base", "new"})
-"""Run directories in a comparison's."""
+"""Names of the run directories in a comparison's directory."""
 _READ = frozenset(
     {*_MARKS, "experiment.toml", "machine.json", "fabric.json", "sessions.json", "merged.json", "job.key"}
     | {"records.tar.xz", "cases"}
 )
-"""Files and folders of a directory with one of `_MARKS` that it is read from, and that nobody can make again."""
+"""Files and folders that a directory with one of `_MARKS` is read from, and that cannot be regenerated."""
 _KEPT_ATTRIBUTES = ("user.", "system.posix_acl_access")
 
 
@@ -46,7 +46,7 @@ def write_output(path: Path, content: str | bytes) -> None:
     """Write an output to the place that the user named: `-`, a pipe, a device or a regular file.
 
     Raises:
-        OutputError: it cannot be written; a regular file is then as it was.
+        OutputError: it cannot be written; a regular file is then unchanged.
         OSError: standard output cannot be written.
         BrokenPipeError: nobody reads the pipe.
     """
@@ -58,7 +58,7 @@ def write_output(path: Path, content: str | bytes) -> None:
             sys.stdout.buffer.flush()
         except BrokenPipeError:
             raise
-        except OSError as error:  # which names no file
+        except OSError as error:  # its message names no file
             error.filename = "standard output"
             raise
         return
@@ -85,7 +85,8 @@ def check_output(path: Path) -> None:
     """Check that an output can be written, before work is done for it. Nothing is opened or created.
 
     Raises:
-        OutputError: it is a folder, a socket or a block device, or its folder is missing or cannot be written.
+        OutputError: it is a folder, a socket or a block device, or its folder is missing or cannot be
+        written.
     """
     if path == STANDARD_OUTPUT:
         return
@@ -97,7 +98,7 @@ def check_output(path: Path) -> None:
 
 
 def is_stream(path: Path) -> bool:
-    """Return whether an output goes to `-`, a pipe, a terminal or a device, for which no name is wrong."""
+    """Return whether an output goes to `-`, a pipe, a terminal or a device, for which any name is allowed."""
     if path == STANDARD_OUTPUT:
         return True
     try:
@@ -108,10 +109,10 @@ def is_stream(path: Path) -> bool:
 
 
 def replace_user_file(path: Path, content: bytes) -> None:
-    """Replace a regular file of the user's by one with this content; its mode, owner and links to it stay.
+    """Replace a user's regular file by one with this content; its mode, owner and links to it stay.
 
     Raises:
-        OutputError: it is not a regular file, or cannot be written; it is then as it was.
+        OutputError: it is not a regular file, or cannot be written; it is then unchanged.
     """
     try:
         with _checked(path) as target:
@@ -124,15 +125,15 @@ def replace_user_file(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A name in a folder that is held open: nothing put in the folder's place is written in."""
+    """A name in a folder that is held open: a folder that takes its place is not written to."""
 
     folder: int
     itself: Path
-    """The folder, by a path that leads nowhere else."""
+    """The folder, by a path that always leads to it."""
     path: Path
     """The path with all links resolved, for messages."""
     found: os.stat_result | None
-    """The status of the file, which is not a link; None where there is none."""
+    """The status of the file, which is not a link; None if it does not exist."""
 
     @property
     def mode(self) -> int | None:
@@ -140,7 +141,7 @@ class _Target:
 
     @property
     def is_replaced(self) -> bool:
-        """Return whether a file takes the name, of no other or of another file."""
+        """Return whether the output takes a free name or replaces a regular file."""
         return self.found is None or stat.S_ISREG(self.found.st_mode)
 
 
@@ -150,10 +151,11 @@ def _is_stream(mode: int | None) -> bool:
 
 @contextlib.contextmanager
 def _checked(path: Path) -> Iterator[_Target | int]:
-    """Yield where an output goes: an open descriptor of this process, or a name in a folder that is held open.
+    """Yield the place of an output: an open descriptor of this process, or a name in a folder that is held
+    open.
 
     Raises:
-        OutputError: what is there cannot be an output.
+        OutputError: what exists there cannot be an output.
         OSError: it cannot be reached or written.
     """
     with contextlib.ExitStack() as stack:
@@ -179,7 +181,7 @@ def _checked(path: Path) -> Iterator[_Target | int]:
                 f"{path} cannot be written: the directory {target.path.parent} may not be written; a file is written "
                 "next to it first and then renamed"
             )
-        with told_of(target.itself, target.path.parent):
+        with errors_naming(target.itself, target.path.parent):
             yield target
 
 
@@ -203,7 +205,7 @@ def _has_become(target: _Target, mode: int) -> OutputError:
 
 
 def _run_read_from(file: Path) -> Path | None:
-    """Return the run directory whose records a file is part of; None where it is not."""
+    """Return the run directory that has this file among its data; None if there is none."""
     for folder in file.parents:
         if file.relative_to(folder).parts[0] in _READ and any(
             _has(folder / mark, _MARKS[mark]) for mark in _MARKS
@@ -213,7 +215,9 @@ def _run_read_from(file: Path) -> Path | None:
 
 
 def without_own(files: Iterable[Path]) -> list[Path]:
-    """Return the files but for what ddpbench has written into directories of runs, comparisons and submissions."""
+    """Return the files without those that ddpbench has written into directories of runs, comparisons and
+    submissions.
+    """
 
     @cache
     def is_own(folder: Path) -> bool:
@@ -231,7 +235,7 @@ def _is_own_name(name: str) -> bool:
 
 
 def _has(mark: Path, key: str) -> bool:
-    """Return whether a file is one of ddpbench's: other programs write a plan.json, too."""
+    """Return whether a file was written by ddpbench: other programs write a plan.json, too."""
     try:
         data = parse_json(read_bytes(mark, MOST_PLAN))
     except (OSError, ValueError, UnreadableError):
@@ -241,16 +245,15 @@ def _has(mark: Path, key: str) -> bool:
 
 @contextlib.contextmanager
 def _target(path: Path) -> Iterator[_Target | int]:
-    """Yield the descriptor that a path means, such as /dev/fd/63, or where its symbolic links lead, held open.
+    """Yield the descriptor that a path means, such as /dev/fd/63, or the target of its symbolic links, held
+    open.
 
     Raises:
-        OutputError: the descriptor is not open, a folder is missing, or a link is another user's in a folder that all
-            can write.
-        OSError: links lead in a circle, or a folder cannot be reached.
+        OutputError: the descriptor is not open, a folder is missing, or a link belongs to another user in a
+        folder that all can write.
+        OSError: links form a circle, or a folder cannot be reached.
     """
-    here = (
-        path.absolute()
-    )  # with its `..`, which may come behind a link; resolve() would follow /proc/self/fd/1
+    here = path.absolute()  # keeps `..`, which may follow a link; resolve() would follow /proc/self/fd/1
     for _ in range(_MOST_LINKS):
         if (number := _descriptor(here)) is not None:
             yield number
@@ -294,12 +297,12 @@ def _descriptor(path: Path) -> int | None:
 
 
 def _check_planted(target: _Target, found: os.stat_result) -> None:
-    """Refuse what shells cannot open either where `fs.protected_regular` and `fs.protected_fifos` are on.
+    """Refuse what shells cannot open either if `fs.protected_regular` and `fs.protected_fifos` are on.
 
-    It may lie in wait: what is written to it would be its owner's to read and to change.
+    It may be a trap: its owner could read and change what is written to it.
 
     Raises:
-        OutputError: it is somebody else's file or pipe in a folder like /tmp.
+        OutputError: it is another user's file or pipe in a folder like /tmp.
     """
     if not stat.S_ISCHR(found.st_mode) and is_planted_in(target.folder, found.st_uid):
         raise OutputError(
@@ -312,7 +315,7 @@ def _replace(target: _Target, data: bytes) -> None:
     """Write a new file next to the target, flush it to the disk and rename it over the target.
 
     Raises:
-        OSError: it cannot be written; the target is then as it was.
+        OSError: it cannot be written; the target is then unchanged.
     """
     name = target.path.name
     with replacing(target.itself / name, 0o666 if target.found is None else 0o600) as file:

@@ -1,4 +1,4 @@
-"""`plan.json` read back: cases, budget and the order of launches, for whoever carries out or understands a run."""
+"""Read `plan.json`: cases, budget and the order of launches, for code that carries out or analyses a run."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from ddpbench.spec.limits import MAX_CLAIMS, MAX_HISTORY, MAX_NODES, MAX_PAIRS, 
 from ddpbench.texts import shortened, unprintable
 
 Starter = Literal["sweep", "submit", "plan"]
-"""The command that a run was started by."""
+"""The command that started a run."""
 MOST_MERGED = 1_000
-"""Runs that one may be merged from: each is looked up for each case."""
+"""Most runs that one may be merged from: each is looked up for each case."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MergedRun:
-    """A run that a merged one has launches of: what it was to reach, and where its rounds are."""
+    """A run whose launches a merged run has: its target, and which rounds are its."""
 
     path: str
-    """Its directory, as the merge was given it."""
+    """Its directory, as given to the merge."""
     started_by: Starter
     first_round: int
     """Its first round, as the merged run counts them."""
@@ -41,51 +41,52 @@ class MergedRun:
     rounds_min: int
     target_half_width: float
     spent: bool
-    """`budget.total` ended it."""
+    """True if `budget.total` ended it."""
     cases: frozenset[str]
-    """Ids of the cases that it was to run, and whose launches the merge took."""
+    """Ids of the cases that it was to run, and whose launches the merge used."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredPlan:
-    """A run's plan as its directory holds it."""
+    """A run's plan, as stored in its directory."""
 
     experiment: str
     question: str
     budget: Budget
     cases: tuple[PlannedCase, ...]
     ids: tuple[str, ...]
-    """The cases' ids as the plan names them, which is how their folders are called."""
+    """The cases' ids as the plan names them; their folders have these names."""
     order: tuple[tuple[int, str], ...]
     """(round, case id) of every launch up to `rounds_max`."""
     run_id: str = ""
-    """What its records name; empty in runs of older versions."""
+    """The run's id, which its records name; empty in runs of older versions."""
     claims: tuple[PlannedClaim, ...] = ()
-    """What the run is to decide."""
+    """Claims that the run is to decide."""
     scope: str = ""
-    """Why it has just these cases, where the experiment says so."""
+    """Why it has just these cases, if the experiment says so."""
     merged: tuple[MergedRun, ...] = ()
-    """The runs that it was merged from; none where it was not, or by a version that did not note them."""
+    """The runs that it was merged from; empty if it was not merged, or by a version that did not record them.
+    """
 
     def merged_of(self, case_id: str) -> list[MergedRun]:
         """Return the merged runs that were to run a case."""
         return [run for run in self.merged if case_id in run.cases]
 
     def target_half_widths(self) -> dict[str, float]:
-        """Return the half-width that each case's interval was to reach, by id: of a merged run, the narrowest."""
-        found = dict.fromkeys(self.ids, self.budget.target_half_width)
+        """Return the target half-width of each case's interval, by id; for a merged run, the narrowest."""
+        half_widths = dict.fromkeys(self.ids, self.budget.target_half_width)
         asked: dict[str, float] = {}
         for run in self.merged:
             for case_id in run.cases:
                 asked[case_id] = min(run.target_half_width, asked.get(case_id, run.target_half_width))
-        return found | asked
+        return half_widths | asked
 
     def case(self, case_id: str) -> PlannedCase | None:
         """Return the planned case of that id."""
         return next((entry for entry in self.cases if entry.case.case_id == case_id), None)
 
     def request(self, case: Case, purpose: Purpose, round_number: int) -> LaunchRequest:
-        """Return what the ranks of one launch of a case are asked to do."""
+        """Return the request to the ranks of one launch of a case."""
         return LaunchRequest(
             case=case,
             purpose=purpose,
@@ -97,7 +98,7 @@ class StoredPlan:
 
     @property
     def runnable(self) -> tuple[PlannedCase, ...]:
-        """The cases that are not skipped."""
+        """Return the cases that are not skipped."""
         return tuple(entry for entry in self.cases if entry.skip_reason is None)
 
 
@@ -119,13 +120,13 @@ def launches_json(order: Iterable[tuple[int, str]]) -> list[dict[str, Any]]:
 
 
 def merged_json(runs: Iterable[MergedRun]) -> list[dict[str, Any]]:
-    """Return the runs that one was merged from as `plan.json` holds them."""
+    """Return the runs that a run was merged from, as `plan.json` holds them."""
     return [{**asdict(run), "cases": sorted(run.cases)} for run in runs]
 
 
 def claims_json(claims: Iterable[PlannedClaim]) -> dict[str, Any]:
-    """Return claims as `plan.json` holds them, under their key; nothing where there is none."""
-    found = [
+    """Return claims as `plan.json` holds them, under their key; empty without claims."""
+    entries = [
         {
             "says": one.says,
             **({"number": one.number} if one.number is not None else {}),
@@ -138,21 +139,21 @@ def claims_json(claims: Iterable[PlannedClaim]) -> dict[str, Any]:
         }
         for one in claims
     ]
-    return {"claims": found} if found else {}
+    return {"claims": entries} if entries else {}
 
 
 def _table(text: str) -> dict[str, Any]:
-    """Return the object that a text holds, of no more keys and of no longer texts than a table of an experiment.
+    """Return the object in a JSON text, with no more keys and no longer texts than a table of an experiment.
 
     Raises:
-        ValueError: it is none, or has more.
+        ValueError: it is not an object, or has more.
     """
-    found = parse_json(text)
-    if not isinstance(found, dict):
+    value = parse_json(text)
+    if not isinstance(value, dict):
         raise ValueError("a JSON object was expected")  # noqa: TRY004  pydantic's
-    if odd := odd_parts(found):
+    if odd := odd_parts(value):
         raise ValueError(f"{odd[0].path} {odd[0].message}".lstrip())
-    return found
+    return value
 
 
 def _options(text: str) -> str:
@@ -212,9 +213,9 @@ _CHECKS: dict[str, Callable[[str], str]] = {
     "env_json": _env,
     "strategy_traits": _stated,
 }
-"""What the texts of a case must hold, beside the type and the limits that `Case` declares."""
+"""Checks of a case's texts, in addition to the type and the limits that `Case` declares."""
 _Positive = Annotated[int, Field(ge=1, le=2**53)]
-"""Whole numbers up to it are exact as floats too."""
+"""Whole numbers up to this limit are exact as floats too."""
 
 
 def _case_fields() -> type[BaseModel]:
@@ -235,7 +236,7 @@ else:
 
 
 class _Entry(_CaseFields, strict=True, frozen=True):
-    """What an entry of `cases` must hold: as a sweep makes it, so that its contents can be trusted."""
+    """Contents of an entry of `cases`, as a sweep makes it: entries that pass can be trusted."""
 
     case_id: str
     skip_reason: str | None
@@ -252,7 +253,7 @@ class _Launch(BaseModel, strict=True):
 
 _Two = Annotated[list[str], Field(min_length=2, max_length=2)]
 _MOST_CLAIMS, _MOST_PAIRS = 20 * MAX_CLAIMS, 20 * MAX_PAIRS
-"""A merged run has those of all that it was made of."""
+"""A merged run has the claims of all runs it was made from."""
 _Words = Annotated[str, Field(max_length=MAX_CHARACTERS), AfterValidator(_printable)]
 
 
@@ -305,10 +306,10 @@ _PLAN: TypeAdapter[_Plan] = TypeAdapter(_Plan)
 
 
 def count_cases(run: RunDir) -> int:
-    """Return how many cases a run's plan has, without a look at them.
+    """Return how many cases a run's plan has, without checking them.
 
     Raises:
-        IdentityError: it is missing, damaged, or of another schema.
+        IdentityError: it is missing, damaged, or has another schema.
     """
     cases = run.read_json(run.plan).get("cases")
     if not isinstance(cases, list):
@@ -317,19 +318,19 @@ def count_cases(run: RunDir) -> int:
 
 
 def repeated(ids: Iterable[str]) -> str | None:
-    """Return the first id that comes twice; None where none does."""
+    """Return the first id that comes twice; None if there is none."""
     return next((one for one, times in Counter(ids).items() if times > 1), None)
 
 
 def read_plan(run: RunDir) -> StoredPlan:
-    """Read the plan of a run, checked as it comes, and unpack its records where they were kept as an archive.
+    """Read and check a run's plan, and unpack its records if they were kept as an archive.
 
-    Every command that reads a run begins here: what follows is within the directory, and of cases that are what their
-    ids say.
+    Every command that reads a run calls this first: afterwards all files are within the directory, and all
+    cases have the ids of their contents.
 
     Raises:
-        IdentityError: it is missing, damaged, or of another schema; or the directory leads elsewhere.
-        UnreadableError: the archive is damaged, or holds anything but records.
+        IdentityError: it is missing, damaged, or has another schema; or the directory leads elsewhere.
+        UnreadableError: the archive is damaged, or holds something other than records.
         OutputError: the archive cannot be unpacked here.
     """
     run.check()
@@ -373,7 +374,7 @@ def read_plan(run: RunDir) -> StoredPlan:
 
 
 def _check_ids(run: RunDir, found: _Plan) -> None:
-    """Refuse a plan that has a case twice, or speaks of a case that it does not have.
+    """Refuse a plan that has a case twice, or refers to a case that it does not have.
 
     Raises:
         IdentityError: it does.
@@ -395,7 +396,8 @@ def _check_ids(run: RunDir, found: _Plan) -> None:
 
 
 def _check_names(run: RunDir, cases: Iterable[PlannedCase]) -> None:
-    """Refuse more options and variables than an experiment's table may have: each may become a column, and words.
+    """Refuse more options and variables than an experiment's table may have: each may become a column, and
+    words.
 
     Raises:
         IdentityError: there are more.
@@ -417,10 +419,10 @@ def _check_names(run: RunDir, cases: Iterable[PlannedCase]) -> None:
 
 
 def checked_case(raw: Mapping[str, Any]) -> Case:
-    """Return the case of an entry that stands elsewhere than in a plan, its id included, as strictly as from one.
+    """Return the case of an entry outside a plan, its id included, checked as strictly as a plan's.
 
     Raises:
-        ValueError: it is none, or its id is not that of its contents.
+        ValueError: it is not a case, or its id is not that of its contents.
     """
     try:
         entry = _Entry.model_validate(
@@ -437,10 +439,10 @@ def checked_case(raw: Mapping[str, Any]) -> Case:
 
 
 def _planned(run: RunDir, entry: _Entry, raw: Mapping[str, Any]) -> PlannedCase:
-    """Return a planned case, of the values as they stand in the file: 5 and 5.0 make different ids.
+    """Return a planned case with the values exactly as in the file: 5 and 5.0 make different ids.
 
     Raises:
-        IdentityError: its id is none, or not that of its contents.
+        IdentityError: its id is malformed, or not that of its contents.
     """
     case = Case.from_json(dict(raw))
     if case.fabric and case.nodes > MAX_NODES:
@@ -453,7 +455,7 @@ def _planned(run: RunDir, entry: _Entry, raw: Mapping[str, Any]) -> PlannedCase:
         ids = [shortened(one) for one in (entry.case_id, case.case_id)]
         raise damaged(run.plan, f"the case called {ids[0]} has the contents of {ids[1]}")
     if not CASE_ID.fullmatch(entry.case_id):
-        raise damaged(run.plan, f"{shortened(entry.case_id)} is no case's id")
+        raise damaged(run.plan, f"{shortened(entry.case_id)} is not a case's id")
     return PlannedCase(
         case=case,
         skip_reason=entry.skip_reason,

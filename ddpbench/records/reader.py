@@ -1,4 +1,4 @@
-"""Reads record files back. A torn last line (a rank was killed while writing) is reported, not fatal."""
+"""Read record files. A torn last line (a rank was killed while writing) is reported, and is not an error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _R = TypeVar("_R", bound=Record)
 
 @dataclass(frozen=True, slots=True)
 class RankRecords:
-    """One rank's records in the order they were written."""
+    """Records of one rank in the order they were written."""
 
     path: Path
     records: tuple[Record, ...]
@@ -45,29 +45,29 @@ class RankRecords:
 
     @property
     def rank(self) -> int:
-        """The rank that wrote them, from the file's name."""
+        """Return the rank that wrote them, from the file's name."""
         return rank_of(self.path)[0]
 
     @property
     def attempt(self) -> int:
-        """Which of its starts wrote them; of those of several, the last."""
+        """Return the number of the start (attempt) that wrote them; for merged attempts, the last."""
         return rank_of(self.path)[1]
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecords:
-    """A launch: its ranks' records and its outcome, None while unfinished or where it is another launch's."""
+    """A launch: its ranks' records and its outcome, which is None if unfinished or if it is another launch's."""
 
     directory: LaunchDir
     ranks: tuple[RankRecords, ...]
     outcome: LaunchOutcome | None = None
     damage: tuple[str, ...] = field(default=())
     left_out: tuple[LeftOut, ...] = ()
-    """What lies in its folder and is not its own."""
+    """Things in its folder that do not belong to it."""
 
     @property
     def finished(self) -> bool:
-        """Whether it has ended, and left an outcome or what is left of one."""
+        """Return whether it has ended, and left an outcome or a damaged one."""
         return self.outcome is not None or bool(self.damage)
 
 
@@ -75,8 +75,8 @@ def read_rank(path: Path) -> RankRecords:
     """Return all records of one file.
 
     Raises:
-        RecordError: a line other than the last is not a record, or the file has another schema or more than any rank
-            writes.
+        RecordError: a line other than the last is not a record, or the file has another schema or more than
+        any rank writes.
     """
     data = read_bytes(path, MOST_RECORDS)
     try:
@@ -96,7 +96,7 @@ def read_rank(path: Path) -> RankRecords:
 
 
 def _one_by_one(path: Path, lines: Sequence[bytes]) -> list[Record]:
-    """Return the same, slower: says which line is wrong."""
+    """Return the records, parsed line by line: slower, but an error names the line."""
     records: list[Record] = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -107,10 +107,10 @@ def _one_by_one(path: Path, lines: Sequence[bytes]) -> list[Record]:
 
 
 def read_launch(directory: LaunchDir, address: Address | None = None) -> LaunchRecords:
-    """Return a launch's records. What cannot be read is named in `damage`; that rank's records are then missing.
+    """Return a launch's records. `damage` names what cannot be read; that rank's records are then missing.
 
-    What does not fit the `address` is not among them, and told in `left_out`. Without one nothing is held against it,
-    and an unfinished launch is read too.
+    Records that do not fit the `address` are left out and reported in `left_out`. Without an address nothing
+    is checked, and an unfinished launch is read too.
     """
     ranks: list[RankRecords] = []
     damage: list[str] = []
@@ -119,7 +119,7 @@ def read_launch(directory: LaunchDir, address: Address | None = None) -> LaunchR
     try:
         outcome = read_outcome(directory)
     except FileNotFoundError:
-        if address is not None:  # what an unfinished launch has recorded counts for nothing
+        if address is not None:  # records of an unfinished launch are not used
             return LaunchRecords(directory, ())
     except (RecordError, OSError) as error:
         damage.append(str(error))
@@ -145,7 +145,7 @@ def read_launch(directory: LaunchDir, address: Address | None = None) -> LaunchR
 
 
 def _last_attempts(files: Sequence[Path]) -> set[tuple[int, int]]:
-    """Return rank and attempt of those files that no later attempt of the rank follows: others may end anywhere."""
+    """Return rank and attempt of the files that are a rank's last attempt: earlier ones may end anywhere."""
     last: dict[int, int] = {}
     for rank, attempt in (rank_of(path) for path in files if rank_file(path.name)):
         last[rank] = max(last.get(rank, 0), attempt)
@@ -153,7 +153,9 @@ def _last_attempts(files: Sequence[Path]) -> set[tuple[int, int]]:
 
 
 def _merged(ranks: Sequence[RankRecords]) -> tuple[RankRecords, ...]:
-    """Return one a rank: the records of all its attempts, with the first one's start and the last one's outcome."""
+    """Return one entry per rank: the records of all its attempts, with the first one's start and the last
+    one's outcome.
+    """
     by_rank: dict[int, list[RankRecords]] = {}
     for rank in ranks:
         by_rank.setdefault(rank.rank, []).append(rank)
@@ -183,7 +185,7 @@ def read_outcome(directory: LaunchDir) -> LaunchOutcome:
 
     Raises:
         FileNotFoundError: it is not finished.
-        UnreadableError: it is damaged, or no file.
+        UnreadableError: it is damaged, or not a regular file.
         OSError: it cannot be read.
     """
     data = read_bytes(directory.outcome, MOST_OUTCOME)
@@ -194,7 +196,7 @@ def read_outcome(directory: LaunchDir) -> LaunchOutcome:
 
 
 def stray_rank(path: Path, outcome: LaunchOutcome | None) -> LeftOut | None:
-    """Return why a file is of no rank of its launch, by its name alone; None where it is of one."""
+    """Return why a file belongs to no rank of its launch, by its name alone; None if it belongs to one."""
     if not rank_file(path.name):
         return LeftOut("rank", path, "it has no rank's name")
     ranks = len(outcome.exit_codes) if outcome is not None else 0

@@ -1,4 +1,4 @@
-"""What the ranks of one launch are asked to do: a file the controlling side writes and every rank reads."""
+"""The request to the ranks of one launch: a file that the controlling side writes and every rank reads."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ddpbench.texts import shortened
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchRequest:
-    """One launch. `measured_s` is the timed steps' share of it, seconds; a proof ignores it.
+    """Request for one launch. `measured_s` is the time for its timed steps, seconds; a proof ignores it.
 
-    With a `target_loss` it trains down to a loss besides. `run_id` is what `plan.json` calls the run.
+    With a `target_loss` it also trains down to a loss. `run_id` is the run's id in `plan.json`.
     """
 
     case: Case
@@ -42,7 +42,7 @@ class LaunchRequest:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> LaunchRequest:
-        """Return the request back from its JSON object."""
+        """Return the request from its JSON object."""
         target_loss = data.get("target_loss")
         run_id = data.get("run_id", "")
         if not RUN_ID.fullmatch(run_id):
@@ -57,16 +57,17 @@ class LaunchRequest:
         )
 
     def write(self, path: Path) -> None:
-        """Writes the request as JSON."""
-        # No rename, no flush to the disk: without an outcome the launch is done again, whatever stands here.
+        """Write the request as JSON."""
+        # No rename, no flush to the disk: without an outcome the launch is repeated, regardless of this
+        # file.
         write_anew(path, field_lines(self.to_json()))
 
     @classmethod
     def read(cls, path: Path) -> LaunchRequest:
-        """Return the request back from its file.
+        """Return the request from its file.
 
         Raises:
-            ValueError: it is damaged, no file, or of another schema.
+            ValueError: it is damaged, not a regular file, or has another schema.
             OSError: it cannot be read.
         """
         try:

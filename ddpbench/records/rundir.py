@@ -1,9 +1,9 @@
-"""The run directory: the one owner of every path in it, and of its lock.
+"""The run directory: all of its paths, and its lock. No other module builds these paths.
 
 experiment.toml  machine.json  plan.json  cases.csv  report.html  figures/
 cases/<case id>/proof/  and  cases/<case id>/launch-<round>/
     launch.json  rank-00000.attempt-0.jsonl  rank-00000.attempt-0.log  outcome.json
-records.tar.xz  in a run that is kept: the files of cases/ but the logs
+records.tar.xz  in a run that is kept: the files of cases/ except the logs
 """
 
 from __future__ import annotations
@@ -42,23 +42,24 @@ from ddpbench.records.files import (
     read_text,
     write_atomically,
 )
-from ddpbench.records.held import check_links, told_of
+from ddpbench.records.held import check_links, errors_naming
 from ddpbench.removal import Identity, make, remove_in, remove_tree
 from ddpbench.texts import command, on_one_line, shortened
 
 Purpose = Literal["proof", "measure"]
 MAX_NAME = 150
-"""Bytes of a run directory's own name: folders of checkpoints elsewhere are named after it and a case."""
+"""Most bytes of a run directory's own name: folders of checkpoints elsewhere are named after it and a case.
+"""
 MAX_PART = 255
-"""Bytes of each part of a path, on every usual file system."""
+"""Most bytes of each part of a path, on every usual file system."""
 
 
 def checked_name(path: Path) -> Path:
-    """Return a path to make a run directory of, or refuse it.
+    """Return a path that can become a run directory, or refuse it.
 
     Raises:
-        OutputError: its name, or that of a folder in it, is too long, or holds a NUL; it is not a directory; or another
-            user's link in a folder like /tmp leads there.
+        OutputError: its name, or that of a folder in it, is too long, or holds a NUL; it is not a directory;
+        or another user's link in a folder like /tmp leads there.
     """
     *folders, name = path.absolute().parts
     for part, most in [*((folder, MAX_PART) for folder in folders), (name, MAX_NAME)]:
@@ -79,12 +80,12 @@ def checked_name(path: Path) -> Path:
 
 
 _given: set[Path] = set()
-"""Folder of commands that were given no --out."""
+"""Default folders of commands that were called without --out."""
 _REPORTS = Path("reports")
 
 
 def _own_reports() -> Path:
-    """Return the folder that commands write in unless told otherwise.
+    """Return the folder that commands write in by default.
 
     Raises:
         OutputError: another user has planted it.
@@ -93,7 +94,7 @@ def _own_reports() -> Path:
 
 
 def default_path(name: str) -> Path:
-    """Return where a command writes that is given no --out: below `reports` in the working directory.
+    """Return the default output path of a command: below `reports` in the working directory.
 
     Raises:
         OutputError: another user has planted that folder, or the user may not enter the working directory.
@@ -109,13 +110,13 @@ def default_path(name: str) -> Path:
 
 
 def make_parents(path: Path) -> None:
-    """Makes the folders above one that is to be written, and looks at `reports` again where that is among them.
+    """Create the folders above an output, and check `reports` again if it is among them.
 
-    Since `default_path` has looked, while a command planned, another user may have made it.
+    Another user may have created it since `default_path` checked, while a command planned.
 
     Raises:
-        OutputError: another user has, and nobody has named the path.
-        OSError: they cannot be made.
+        OutputError: another user has created it, and the path was not given by the user.
+        OSError: they cannot be created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if not _given.isdisjoint([path, *path.parents]):
@@ -123,7 +124,7 @@ def make_parents(path: Path) -> None:
 
 
 MARK = ".ddpbench"
-"""In a folder that a command has made, or was given while it was empty."""
+"""File in a folder that a command has created, or was given while it was empty."""
 _MARK_TEXT = (
     "ddpbench made this folder or was given it empty: it may replace and remove its own files in it.\n"
 )
@@ -131,25 +132,25 @@ _MARK_TEXT = (
 
 @dataclass(slots=True)
 class Made:
-    """Files and folders that a call has made at a path: they are removed if it fails, and all others stay."""
+    """Files and folders that a call has created at a path: if it fails they are removed, and all others stay."""
 
     path: Path
     own: Callable[[str], bool]
-    """Tells the names that the call may give to files and folders in it."""
+    """Return whether the call may give a name to a file or folder in the directory."""
     folders: tuple[Path, ...] = ()
-    """The directory and those above it, the innermost first: those of them that were not there."""
+    """The directory and those above it that did not exist, the innermost first."""
     kept: set[str] = field(default_factory=set)
-    """Names of what is not this call's."""
+    """Names of what other calls have created."""
     made: Identity | None = None
-    """Identity of the folder when this call came to it."""
+    """Identity of the folder when this call first saw it."""
 
     @property
     def is_new(self) -> bool:
-        """Return whether the directory was not there."""
+        """Return whether the directory did not exist before."""
         return self.path in self.folders
 
     def mark(self) -> None:
-        """Marks the directory, so that another call may use it if this one is killed.
+        """Mark the directory, so that another call may use it if this one is killed.
 
         Raises:
             OSError: it cannot be written.
@@ -158,11 +159,11 @@ class Made:
             write_atomically(self.path / MARK, _MARK_TEXT)
 
     def begin(self) -> None:
-        """Notes, once the directory is locked, that all else that is there by now is another call's."""
+        """Record, once the directory is locked, that everything else in it belongs to other calls."""
         self.kept |= {name for name, _ in _entries(self.path)} - _CREATED
 
     def remove(self) -> None:
-        """Removes what this call has made, as far as it can."""
+        """Remove what this call has created, as far as possible."""
         if self.is_new:
             remove_tree(self.path, made=self.made)
         else:
@@ -172,19 +173,19 @@ class Made:
                 folder.rmdir()
 
     def remove_files(self, *paths: Path) -> None:
-        """Removes files of the directory that this call has written."""
+        """Remove files of the directory that this call has written."""
         names = {path.name for path in paths} - self.kept
         remove_in(self.path, self.made, names.__contains__)
 
 
 def make_dir(path: Path, own: Callable[[str], bool]) -> Made:
-    """Makes a directory and those above it, or takes one that `check_free` lets pass.
+    """Create a directory and those above it, or accept one that passes `check_free`.
 
-    What it has made is gone again where it raises, as where the umask lets nobody into a new folder.
+    What it has created is removed if it raises, for example if the umask lets nobody into a new folder.
 
     Raises:
         OutputError: it holds something else; or another user could exchange it.
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     missing = [one for one in (path, *path.parents) if not one.exists()]
     try:
@@ -205,7 +206,8 @@ def make_dir(path: Path, own: Callable[[str], bool]) -> Made:
 
 
 def check_free(path: Path, own: Callable[[str], bool]) -> None:
-    """Refuses a directory for a command's files that is neither missing nor empty, nor marked with its own files alone.
+    """Refuse a directory for a command's files unless it is missing, empty, or marked and with the command's
+    files alone.
 
     Raises:
         OutputError: it holds something else, which may be its user's.
@@ -218,7 +220,7 @@ def check_free(path: Path, own: Callable[[str], bool]) -> None:
 
 
 def check_own(path: Path) -> None:
-    """Refuses to write in another user's directory: they can put links there meanwhile, or something in its place.
+    """Refuse to write in another user's directory: they could put links there meanwhile, or replace it.
 
     Raises:
         OutputError: it is another user's.
@@ -275,20 +277,22 @@ _BEFORE_PLAN = frozenset(
         "experiment.toml",
     }
 )
-"""Names in a sweep's directory until its plan stands, in addition to those of `is_before_plan`."""
+"""Names in a sweep's directory until its plan is written, in addition to those of `is_before_plan`."""
 _CREATED = frozenset({MARK, ".lock", "cases"})
-"""Files made before the directory is locked."""
+"""Files created before the directory is locked."""
 
 
 def is_before_plan(name: str) -> bool:
-    """Return whether a sweep that ended before its plan stood may have left this; a killed one removes nothing."""
+    """Return whether a sweep that ended before its plan was written may have left this; a killed one removes
+    nothing.
+    """
     return (
         name in _BEFORE_PLAN or name.startswith(".tmp-") or (name.startswith(".") and name.endswith(".new"))
     )
 
 
 CASE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
-"""What a case's id looks like: the name of a folder, which nothing leads out of."""
+"""Pattern of a case's id: the name of a folder that stays within the directory."""
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{0,64}")
 """Pattern of a run's id; runs of older versions have an empty one."""
 _LAUNCH = re.compile(r"launch-(\d{2}|[1-9]\d{2,8})", re.ASCII)
@@ -309,19 +313,19 @@ def is_of_run(name: str) -> bool:
 
 
 def is_record(case_id: str, launch: str, name: str) -> bool:
-    """Return whether a file of such a folder of a case is called as what a launch records, set aside or not."""
+    """Return whether a file of such a folder of a case is named like a launch's record, set aside or not."""
     folder = launch == "proof" or any(one.fullmatch(launch) for one in (_LAUNCH, _ASIDE))
     file = name in ("launch.json", "outcome.json") or (rank_file(name) and name.endswith(".jsonl"))
     return folder and file and CASE_ID.fullmatch(case_id) is not None
 
 
 def rank_file(name: str) -> bool:
-    """Return whether a file is called as a rank's records or log are."""
+    """Return whether a file is named like a rank's records or log."""
     return _RANK_FILE.fullmatch(name) is not None
 
 
 def _entries(folder: Path) -> list[tuple[str, int]]:
-    """Return the names in a folder, and of each what kind of file it is; nothing where it is no folder."""
+    """Return the names in a folder with the kind of each file; empty if it is not a folder."""
     try:
         with os.scandir(folder) as found:
             return [(entry.name, _kind(entry)) for entry in found]
@@ -342,20 +346,22 @@ def _kind(entry: os.DirEntry[str]) -> int:
 def leading_elsewhere(
     folder: Path, is_folder: Callable[[str], object], is_file: Callable[[str], object]
 ) -> Iterator[tuple[Path, str]]:
-    """Yield what by its name should be a folder or a file of a directory and is neither, and what it is in words."""
+    """Yield paths that by their name should be a folder or a file of a directory but are not, and what they
+    are.
+    """
     for name, kind in _entries(folder):
         wanted = stat.S_IFDIR if is_folder(name) else stat.S_IFREG if is_file(name) else None
         if wanted is not None and kind != wanted:
             yield folder / name, kind_of(kind)
 
 
-def refuse(found: Iterable[tuple[Path, str]]) -> None:
-    """Refuses a directory of which something leads elsewhere.
+def refuse(misplaced: Iterable[tuple[Path, str]]) -> None:
+    """Refuse a directory with something that leads elsewhere.
 
     Raises:
         IdentityError: something does.
     """
-    for path, kind in found:
+    for path, kind in misplaced:
         raise IdentityError(
             f"{on_one_line(str(path))} is {kind}: what a run directory holds is its own, and nothing in it is "
             "followed elsewhere; put the file or folder itself there, or remove it"
@@ -363,7 +369,7 @@ def refuse(found: Iterable[tuple[Path, str]]) -> None:
 
 
 def _odd_in(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yield what a folder holds that is neither file nor folder."""
+    """Yield a folder's entries that are neither file nor folder."""
     for name, kind in _entries(folder):
         if kind not in (stat.S_IFREG, stat.S_IFDIR):
             yield folder / name, kind_of(kind)
@@ -371,29 +377,30 @@ def _odd_in(folder: Path) -> Iterator[tuple[Path, str]]:
 
 @dataclass(frozen=True, slots=True)
 class LaunchDir:
-    """One launch's folder and the names of the files in it."""
+    """Folder of one launch, and the names of the files in it."""
 
     path: Path
 
     @property
     def request(self) -> Path:
-        """What the ranks are asked to do; written by the controlling side before they start."""
+        """Return the file of the request to the ranks; the controlling side writes it before they start."""
         return self.path / "launch.json"
 
     @property
     def outcome(self) -> Path:
-        """How the launch ended. Without it the launch is unfinished."""
+        """Return the file that says how the launch ended. Without it the launch is unfinished."""
         return self.path / "outcome.json"
 
     @property
     def rendezvous(self) -> Path:
-        """The file in which the ranks of one host meet."""
+        """Return the file by which the ranks of one host find each other."""
         return self.path / "rendezvous"
 
     def checkpoints(self, parent: str, run_id: str) -> Path:
-        """Return the folder of its checkpoints, here or in `parent`; it is gone when the launch has ended.
+        """Return the folder of its checkpoints, here or in `parent`; it is removed when the launch has ended.
 
-        `run_id`, which is drawn for each run, keeps runs apart that have the same name: several users' in one `parent`.
+        `run_id`, which is drawn for each run, separates runs of the same name, such as several users' in one
+        `parent`.
 
         Raises:
             ValueError: the run's id is not a part of a file name.
@@ -408,29 +415,29 @@ class LaunchDir:
         return Path(parent) / "-".join(filter(None, ["ddpbench", run_id, run, case_id, launch]))
 
     def records(self, rank: int, attempt: int = 0) -> Path:
-        """Return a rank's records, one JSON object a line."""
+        """Return the file of a rank's records, one JSON object per line."""
         return self.path / f"rank-{rank:05d}.attempt-{attempt}.jsonl"
 
     def log(self, rank: int, attempt: int = 0) -> Path:
-        """Return a rank's standard output and error."""
+        """Return the file of a rank's standard output and error."""
         return self.path / f"rank-{rank:05d}.attempt-{attempt}.log"
 
     @property
     def number(self) -> int | None:
-        """Its round, as the folder's name has it; None for a proof."""
+        """Return its round, from the folder's name; None for a proof."""
         found = _LAUNCH.fullmatch(self.path.name)
         return int(found[1]) if found else None
 
     def rank_files(self) -> list[Path]:
-        """Return the record files that are there, by rank."""
+        """Return the existing record files, by rank."""
         return [self.path / name for name in self._names() if name.endswith(".jsonl")]
 
     def log_files(self) -> list[Path]:
-        """Return the ranks' logs that are there."""
+        """Return the existing logs of ranks."""
         return [self.path / name for name in self._names() if name.endswith(".log")]
 
     def copy_to(self, target: Path) -> None:
-        """Copies its files into a new folder; what is none, such as a link, is left out."""
+        """Copy its files into a new folder; anything else, such as a link, is left out."""
         target.mkdir(parents=True)
         for path in (self.request, self.outcome, *self.rank_files(), *self.log_files()):
             with contextlib.suppress(FileNotFoundError, UnreadableError):
@@ -452,67 +459,75 @@ class RunDir:
 
     @property
     def experiment(self) -> Path:
-        """The resolved experiment; the same command there resumes the sweep."""
+        """Return the file of the resolved experiment; the same command there resumes the sweep."""
         return self.path / "experiment.toml"
 
     @property
     def machine(self) -> Path:
-        """The machine's identity and context."""
+        """Return the file of the machine's identity and context."""
         return self.path / "machine.json"
 
     @property
     def plan(self) -> Path:
-        """The cases, and the launches in run order."""
+        """Return the file of the cases, and of the launches in run order."""
         return self.path / "plan.json"
 
     @property
     def fabrics(self) -> Path:
-        """The emulated networks that were made for it, and what each was proved to carry."""
+        """Return the file of the emulated networks made for it, with what each was proved to carry."""
         return self.path / "fabric.json"
 
     @property
     def sessions(self) -> Path:
-        """One entry for each time a sweep worked here: its wall time, its measured time, why it stopped."""
+        """Return the file with an entry for each session of a sweep: its wall time, its measured time, why it
+        stopped.
+        """
         return self.path / "sessions.json"
 
     @property
     def merged(self) -> Path:
-        """The runs that this one was merged from; only in a merged one, which no sweep can resume."""
+        """Return the file of the runs that this one was merged from; only merged runs have it, and no sweep
+        can resume them.
+        """
         return self.path / "merged.json"
 
     @property
     def table(self) -> Path:
-        """One row a case."""
+        """Return the table with one row per case."""
         return self.path / "cases.csv"
 
     @property
     def report(self) -> Path:
-        """The report, one file."""
+        """Return the report, one file."""
         return self.path / "report.html"
 
     @property
     def figures(self) -> Path:
-        """The report's figures: PNG files, and the formats that were asked for."""
+        """Return the folder of the report's figures: PNG files, and the requested formats."""
         return self.path / "figures"
 
     @property
     def slides(self) -> Path:
-        """The report's figures as slides, where they were asked for."""
+        """Return the folder of the report's figures as slides, if they were requested."""
         return self.path / "slides"
 
     @property
     def cases(self) -> Path:
-        """The raw records: a folder for each case."""
+        """Return the folder of the raw records: a folder for each case."""
         return self.path / "cases"
 
     @property
     def packed(self) -> Path:
-        """The raw records as one file, in a run that is kept; `records/archive.py` reads and writes it."""
+        """Return the raw records as one file, in a run that is kept; `records/archive.py` reads and writes
+        it.
+        """
         return self.path / "records.tar.xz"
 
     @property
     def job_key(self) -> Path:
-        """The key by which slots of a planned run know each other; `records/job_key.py` makes and reads it."""
+        """Return the file of the key by which slots of a planned run recognize each other; see
+        `records/job_key.py`.
+        """
         return self.path / "job.key"
 
     def case(self, case_id: str) -> Path:
@@ -529,11 +544,11 @@ class RunDir:
         return LaunchDir(self.case(case_id) / name)
 
     def launches(self, case_id: str) -> list[LaunchDir]:
-        """Return the measuring launches that have a folder, by round; moved-aside ones are not among them."""
+        """Return the measuring launches that have a folder, by round, without those that were set aside."""
         return self.folders(case_id)[0]
 
     def folders(self, case_id: str) -> tuple[list[LaunchDir], list[Path]]:
-        """Return the same, and what is called like a launch and has none's name, such as `launch-007`."""
+        """Return `launches`, and paths that resemble a launch's name without being one, such as `launch-007`."""
         folder = self.case(case_id)
         launches: list[tuple[int, LaunchDir]] = []
         misnamed: list[Path] = []
@@ -549,18 +564,19 @@ class RunDir:
         return [launch for _, launch in sorted(launches, key=lambda one: one[0])], sorted(misnamed)
 
     def check(self) -> None:
-        """Refuses a directory that leads elsewhere or could block its reader: it may come from a stranger.
+        """Refuse a directory that leads elsewhere or could block its reader: it may come from a stranger.
 
         Raises:
-            IdentityError: a file or folder of it is a link, a pipe, a socket or a device, or the one for the other.
+            IdentityError: one of its entries is a link, a pipe, a socket or a device, or a file in place of a
+            folder or the reverse.
         """
         refuse(self._leading_elsewhere())
 
     def check_records(self) -> None:
-        """Refuses a directory of which only the report was kept.
+        """Refuse a directory of which only the report was kept.
 
         Raises:
-            RequestError: it has a page, and nothing that it could be made from again.
+            RequestError: it has a page, but no records to remake it from.
         """
         if self.report.exists() and not self.cases.exists() and not self.packed.exists():
             raise RequestError(
@@ -569,7 +585,9 @@ class RunDir:
             )
 
     def _leading_elsewhere(self) -> Iterator[tuple[Path, str]]:
-        """Yield what is neither file nor folder, and of its own names what is the one for the other."""
+        """Yield entries that are neither file nor folder, and known names with a file in place of a
+        folder or the reverse.
+        """
         yield from leading_elsewhere(self.path, _FOLDERS.__contains__, _FILES.fullmatch)
         for folder in (self.figures, self.slides):
             yield from _odd_in(folder)
@@ -581,10 +599,10 @@ class RunDir:
 
     @contextlib.contextmanager
     def held(self, *, planned: bool = True) -> Iterator[RunDir]:
-        """Holds the directory open to write in it, and yields it by a path that leads nowhere else.
+        """Hold the directory open for writing, and yield it by a path that always leads to it.
 
-        A user who can rename it, or a folder above it, cannot have anything written elsewhere. Where it need not be
-        `planned`, all that is written must come from it.
+        A user who can rename it, or a folder above it, cannot divert what is written. Unless it must be
+        `planned`, everything that is written must come from it.
 
         Raises:
             OutputError: it is another user's, or cannot be reached.
@@ -598,7 +616,7 @@ class RunDir:
             raise OutputError(f"{self.path} cannot be written: {explain_os_error(error)}") from None
         itself = RunDir(Path(f"/proc/self/fd/{folder}"))
         try:
-            with told_of(itself.path, self.path):
+            with errors_naming(itself.path, self.path):
                 _check_held(self.path, folder)
                 if planned and not itself.plan.exists():
                     raise self._is_none()
@@ -607,7 +625,7 @@ class RunDir:
             os.close(folder)
 
     def check_resumable(self) -> None:
-        """Refuses to resume a run that another user could exchange, and with it the code that is run.
+        """Refuse to resume a run that another user could exchange, and with it the code that is run.
 
         Raises:
             OutputError: it is another user's, or below such a folder, in which everybody can write.
@@ -620,7 +638,7 @@ class RunDir:
             )
 
     def set_aside(self, launch: LaunchDir) -> None:
-        """Moves the folder of a launch that is to be done again aside, with its records and logs."""
+        """Move aside the folder of a launch that is to be repeated, with its records and logs."""
         for number in range(1000):
             target = launch.path.with_name(f"{launch.path.name}.aside-{number}")
             if not target.exists():
@@ -629,7 +647,7 @@ class RunDir:
         raise OutputError(f"{launch.path} was set aside 1000 times; remove some of its .aside folders")
 
     def check_free(self) -> None:
-        """Refuses a directory that a new sweep may not use: one with files that are not a sweep's.
+        """Refuse a directory that a new sweep may not use: one with files that are not a sweep's.
 
         Raises:
             OutputError: it is one.
@@ -638,7 +656,7 @@ class RunDir:
         check_free(self.path, is_before_plan)
 
     def check_begun(self) -> None:
-        """Refuses a directory that no sweep has begun: without a plan, and with files that are made later.
+        """Refuse a directory that no sweep has begun: without a plan, but with files that are made after it.
 
         Raises:
             IdentityError: it is one.
@@ -651,13 +669,13 @@ class RunDir:
             raise self._is_none() from None
 
     def create(self) -> Made:
-        """Makes the directory and proves that it can be written; returns what was made of it.
+        """Create the directory and check that it can be written; return what was created.
 
-        That is gone again where it cannot be.
+        All of it is removed if the directory cannot be written.
 
         Raises:
             OutputError: it cannot be, or holds files that are not a sweep's.
-            IdentityError: it is there, and leads elsewhere.
+            IdentityError: it exists, and leads elsewhere.
         """
         self.check()
         made = Made(self.path, is_before_plan, kept={name for name, _ in _entries(self.path)})
@@ -673,7 +691,7 @@ class RunDir:
             self.cases.mkdir(exist_ok=True)
             check_room(self.path)
         except OSError as error:
-            # It is not locked: what another call may have made meanwhile stays.
+            # It is not locked: files that another call may have made meanwhile stay.
             with contextlib.suppress(OSError):
                 made.remove_files(self.path / MARK)
             for path in (*([self.cases] if cases else []), *made.folders):
@@ -684,10 +702,10 @@ class RunDir:
 
     @contextlib.contextmanager
     def locked(self, holder: str = "a sweep", otherwise: str = "") -> Iterator[None]:
-        """Holds the directory for one command; the kernel releases it however that ends.
+        """Lock the directory for one command; the kernel releases the lock however that command ends.
 
-        Its file is removed again where this call has made it. `holder` is what messages name; `otherwise` what else
-        this command's user can do than wait.
+        The lock's file is removed if this call has created it. `holder` is named in messages; `otherwise` is
+        what the command's user can do instead of waiting.
 
         Raises:
             OutputError: another process holds it, or its file system has no locks.
@@ -704,7 +722,7 @@ class RunDir:
                     path.unlink(missing_ok=True)
 
     def experiment_text(self) -> str | None:
-        """Return the text of its experiment; None where it cannot be read."""
+        """Return the text of its experiment; None if it cannot be read."""
         try:
             return read_text(self.experiment, MOST_NOTES)
         except (OSError, UnreadableError):
@@ -714,7 +732,7 @@ class RunDir:
         """Return a JSON object of this run.
 
         Raises:
-            IdentityError: the file is missing, damaged, no file, or of a newer schema.
+            IdentityError: the file is missing, damaged, not a regular file, or has a newer schema.
         """
         try:
             return read_json(path, MOST_PLAN if path == self.plan else MOST_NOTES)
@@ -727,11 +745,11 @@ class RunDir:
 
 
 _MOST_HOLDER = 400
-"""Bytes that a lock's file has of who holds it."""
+"""Most bytes of a lock's file that say who holds it."""
 
 
 def _locked_file(path: Path, instead: str) -> tuple[BinaryIO, bool]:
-    """Return a directory's lock, held, and whether it was made for this.
+    """Return a directory's lock, held, and whether its file was created for this.
 
     Raises:
         OutputError: another process holds it, or its file system has no locks.
@@ -751,7 +769,7 @@ def _locked_file(path: Path, instead: str) -> tuple[BinaryIO, bool]:
             raise OutputError(
                 f"{path.parent} is in use by {_held_by(path)}: wait until that ends{instead}"
             ) from None
-        except OSError as error:  # a file system without locks, or whose lock service is away
+        except OSError as error:  # a file system without locks, or whose lock service does not answer
             lock.close()
             raise OutputError(
                 f"{path} cannot be locked ({error.strerror}): have the directory on a file system that has locks"
@@ -761,7 +779,7 @@ def _locked_file(path: Path, instead: str) -> tuple[BinaryIO, bool]:
 
 
 def _is_at(path: Path, file: BinaryIO) -> bool:
-    """Return whether an open file is the one at a path: it may be another by now, or none."""
+    """Return whether an open file is still the one at a path."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.lstat())
     except OSError:
@@ -769,13 +787,13 @@ def _is_at(path: Path, file: BinaryIO) -> bool:
 
 
 def _note_holder(lock: int, words: str) -> None:
-    with contextlib.suppress(OSError):  # a full disk: it is held all the same
+    with contextlib.suppress(OSError):  # a full disk: the lock is held nevertheless
         os.ftruncate(lock, 0)
         os.write(lock, os.fsencode(words)[:_MOST_HOLDER])
 
 
 def _held_by(lock: Path) -> str:
-    """Return in words who holds a lock, as far as its file says."""
+    """Return words for the holder of a lock, as far as its file says."""
     try:
         words = read_bytes(lock, _MOST_HOLDER).decode("utf-8", "replace")
     except (OSError, UnreadableError):
@@ -784,9 +802,10 @@ def _held_by(lock: Path) -> str:
 
 
 def held_elsewhere(run: RunDir) -> str:
-    """Return in words which other process of this machine holds a run directory, as a sweep does; empty if none does.
+    """Return words for another process of this machine that holds a run directory, such as a sweep; empty if
+    none does.
 
-    Where the kernel does not list its locks, none seems to.
+    If the kernel does not list its locks, the result is empty.
     """
     lock = run.path / ".lock"
     found = re.search(r"\(process (\d+) on (.+)\)$", words := _held_by(lock))
@@ -803,16 +822,16 @@ def held_elsewhere(run: RunDir) -> str:
 
 
 def _own_line() -> set[int]:
-    """Return this process and those that it descends from."""
-    found, number = set[int](), os.getpid()
-    while number and number not in found:
-        found.add(number)
+    """Return the ids of this process and its ancestors."""
+    pids, number = set[int](), os.getpid()
+    while number and number not in pids:
+        pids.add(number)
         try:
             fields = Path(f"/proc/{number}/stat").read_bytes().rpartition(b")")[2].split()
         except OSError:
             break
         number = int(fields[1])
-    return found
+    return pids
 
 
 def is_run(path: Path) -> bool:
@@ -824,7 +843,9 @@ _ALLOW = "have its owner allow it, or choose another place"
 
 
 def _barred_folder(error: OSError) -> str:
-    """Return the first folder on the way to a file that the user may not enter; empty where that is not the error."""
+    """Return the first folder on the way to a file that the user may not enter; empty if that is not the
+    error.
+    """
     if error.errno != errno.EACCES or not isinstance(error.filename, str | os.PathLike):
         return ""
     path = Path(error.filename)
@@ -836,7 +857,9 @@ def _barred_folder(error: OSError) -> str:
 
 
 def explain_unreadable(error: OSError) -> str:
-    """Return in words that a file or folder may not be read, and by what; empty where that is not the error."""
+    """Return words for the file or folder that may not be read, and the cause; empty if that is not the
+    error.
+    """
     if folder := _barred_folder(error):
         return f"{error.strerror}; you may not enter {folder}: {_ALLOW}"
     path = error.filename
@@ -850,16 +873,17 @@ def explain_unreadable(error: OSError) -> str:
 
 
 def check_checkpoint_dir(name: str) -> None:
-    """Refuses a directory for checkpoints in which other users could put a folder, or a link, in a checkpoint's place.
+    """Refuse a directory for checkpoints in which other users could replace a checkpoint's folder.
 
     Raises:
-        OutputError: everybody can rename what is in it or in a folder above, or a link of another user's leads there.
+        OutputError: everybody can rename what is in it or in a folder above, or a link of another user's
+        leads there.
     """
     try:
         check_links(Path(name))
         shared = exchangeable_in(Path(name))
     except OSError:
-        return  # the write says why
+        return  # the write reports why
     if shared is not None:
         raise OutputError(
             f"base.checkpoint_dir = {name!r}: everybody can rename what is in {shared}, and so have "
@@ -870,7 +894,7 @@ def check_checkpoint_dir(name: str) -> None:
 
 
 def _starts_here(error: OSError) -> bool:
-    """Return whether the path that an error is of is looked for from the working directory."""
+    """Return whether an error's path is relative to the working directory."""
     name = error.filename
     return name is None or (isinstance(name, str | os.PathLike) and not Path(name).is_absolute())
 

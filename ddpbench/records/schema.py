@@ -23,36 +23,41 @@ _T = TypeVar("_T")
 SCHEMA_VERSION = 1
 
 _AT_ONCE = FailFast()
-"""Nothing is read after the first fault: notes on millions of them would take GB."""
+"""Reading stops at the first fault: notes on millions of them would take GB."""
 Many = Annotated[tuple[_T, ...], _AT_ONCE]
 
 Whole = Annotated[int, Field(ge=0)]
-"""A size or a count. That it is no larger than 64 bits hold, as every number of a record, `check_digits` sees to."""
+"""A size or a count. `check_digits` limits it to 64 bits, as every number of a record."""
 Size = Annotated[int, Field(ge=0, le=2**43)]
-"""Bytes of one bucket or transfer: 8 TiB at most, so that they can be multiplied by what a case was shrunk by."""
+"""Bytes of one bucket or transfer: at most 8 TiB, so that they can be multiplied by a case's shrink."""
 Count = Annotated[int, Field(gt=0)]
 Steps = Annotated[int, Field(gt=0, lt=2**31)]
-"""Of a block: so many that those of all launches together are still a number of 64 bits."""
+"""Steps of a block: the sum over all launches fits in 64 bits."""
 Place = Annotated[int, Field(ge=0, le=2**53)]
-"""Of a sample in a job's order, or how many follow one another: sums over ranks and launches are 64 bits at most."""
+"""Position of a sample in a job's order, or the length of a run of samples: sums over ranks and launches fit
+in 64 bits.
+"""
 Number = int
-"""A time on a clock whose zero is anywhere, or a number of something."""
+"""A time on a clock with an arbitrary zero, or a plain number."""
 
 Status = Literal["ok", "failed", "hung", "oom", "diverged", "skipped"]
 CaseStatus = Literal["ok", "failed", "hung", "oom", "diverged", "skipped", "unfinished"]
-"""The statuses of a case: `unfinished` has too few rounds, as its sweep was interrupted or ran out of time."""
+"""The statuses of a case: `unfinished` has too few rounds, because its sweep was interrupted or ran out of
+time.
+"""
 WORST_FIRST: tuple[Status, ...] = ("diverged", "hung", "oom", "failed", "ok", "skipped")
-"""The order in which a case takes the worst status of its launches."""
+"""Statuses from worst to best: a case gets the worst status of its launches."""
 
 COMPUTE_SPANS = frozenset({"forward", "backward", "optimizer", "scatter", "replicate", "gather", "reduce"})
 """Names of the spans in which a rank computes; `gather`, `scatter`, `replicate` and `reduce` are
 DataParallel's own work on its master. Other names: `data` (waiting for a batch), `synchronize` (blocked
-until gradients are aggregated, or parameters gathered or sent: a span around it is noted in pieces)."""
+until gradients are aggregated, or parameters gathered or sent: a span around it is recorded in pieces).
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankStart:
-    """A rank has started: who it is, where it runs and what it found there."""
+    """A rank has started: its rank, where it runs and what it found there."""
 
     kind: Literal["start"] = "start"
     schema_version: Number = SCHEMA_VERSION
@@ -62,14 +67,14 @@ class RankStart:
     pid: Whole
     host: str
     started_ns: Number
-    """When its imports were done. A fork server's were before it was asked."""
+    """When its imports were done. In a fork server that was before the launch was requested."""
     asked_ns: Number | None = None
-    """When its launch was asked for, on the same clock; None where that was on another host, or not told."""
+    """When its launch was requested, on the same clock; None if that was on another host, or is unknown."""
     entered_ns: Number | None = None
     """When its own process began to work for it."""
     cores: Many[Whole]
     loader_cores: Many[Whole] = ()
-    """Cores set aside for loader workers; empty while there are workers: they share the ranks' cores."""
+    """Cores set aside for loader workers; empty if workers share the ranks' cores."""
     threads: Count
     device: str
     torch_version: str
@@ -80,36 +85,41 @@ class RankStart:
     types: Many[str] = ()
     """The number types of the parameters, by torch's names, sorted."""
     loader_workers: Whole | None = None
-    """Worker processes of its DataLoader; None where its loader is of another class."""
+    """Worker processes of its DataLoader; None if its loader is of another class."""
     own_step: bool = False
-    """The workload makes its steps itself: what is sent in one may be some gradients, or some of them twice."""
+    """True if the workload makes its steps itself: a step may then send only some gradients, or some of them
+    twice.
+    """
     case_id: str = ""
-    """The case, round, number of ranks and run that it was started for. Older records name none of them."""
+    """The case, round, number of ranks and run that it was started for. Older records lack them."""
     round: Whole | None = None
     ranks: Count | None = None
     run_id: str = ""
     gloo_interface: str = ""
-    """Over which interface gloo moves its data, with the rate that it claims. Told where nodes are several, alone."""
+    """The interface over which gloo moves its data, with its nominal rate. Recorded only for several nodes.
+    """
     faster_interface: str = ""
-    """Another one here that claims twice that rate or more."""
+    """Another interface of this host with at least twice that nominal rate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Met:
-    """The ranks have met, and made their process groups."""
+    """The ranks have met, and formed their process groups."""
 
     kind: Literal["met"] = "met"
     start_ns: Number
     end_ns: Number
     backend: str = ""
-    """The collective library of the process group; empty where there is none, and in older records."""
+    """The collective library of the process group; empty without a group, and in older records."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drift:
-    """A fixed computation's time before or after the measured steps. Read from old records; no longer written.
+    """A fixed computation's time before or after the measured steps. Read from old records; no longer
+    written.
 
-    Over recorded runs its change did not correlate with a launch's deviation; stolen time does."""
+    Over recorded runs its change did not correlate with a launch's deviation; stolen time does.
+    """
 
     kind: Literal["drift"] = "drift"
     when: Literal["before", "after"]
@@ -118,30 +128,32 @@ class Drift:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Warmup:
-    """How the warm-up ended: after how many steps, and whether they were seen to change still."""
+    """End of the warm-up: the number of steps, and whether step times were still changing."""
 
     kind: Literal["warmup"] = "warmup"
     steps: Whole
     start_ns: Number
     end_ns: Number
     step_ns: Number
-    """A step's time at its end: the last block's median."""
+    """A step's time at the end of the warm-up: the last block's median."""
     steady: bool
     reason: str
     blocks_ns: Many[Many[Number]] = ()
-    """This rank's step times, block by block, once the one-time work was done. Older records have none."""
+    """This rank's step times, block by block, once the one-time work was done. Older records lack them."""
     first_ns: Number | None = None
-    """When the first step ended; older records have none."""
+    """When the first step ended; older records lack it."""
     waited_ns: Number = 0
-    """Meanwhile, while another side of a comparison had its turn: rank 0 alone notes it."""
+    """Time of waiting during the warm-up, while another side of a comparison had its turn: recorded by rank 0
+    alone.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """Consecutive steps between two barriers; the first after the barrier is not in it.
+    """Consecutive steps between two barriers, without the first step after the barrier.
 
-    `step_ns` are this rank's own step times, in order; their sum is `end_ns - start_ns`. `samples` are
-    this rank's (for `data_parallel`, of all its replicas). A step of `evaluation` is forward and loss
+    `step_ns` are this rank's own step times, in order; their sum is `end_ns - start_ns`. `samples` are this
+    rank's (for `data_parallel`, those of all its replicas). A step of `evaluation` is forward and loss
     without gradients.
     """
 
@@ -154,16 +166,19 @@ class Block:
     end_ns: Number
     step_ns: Many[Number] = ()
     minor_faults: Whole | None = None
-    """Pages the kernel gave this process meanwhile, none of them read from a disk. None: not counted."""
+    """Page faults of this process during the block that needed no disk read. None: not counted."""
     cpu_ns: Number | None = None
-    """Processor time of this process meanwhile, its threads and system calls included. None: not counted."""
+    """Processor time of this process during the block, with its threads and system calls. None: not counted.
+    """
     waited_ns: Number = 0
-    """Before it, while another side of a comparison had its turn: rank 0 alone notes it."""
+    """Time of waiting before the block, while another side of a comparison had its turn: recorded by rank 0
+    alone.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Buckets:
-    """The gradient buckets the reducer really made, in the order of their first transfer, bytes."""
+    """The gradient buckets that the reducer made, in the order of their first transfer, bytes."""
 
     kind: Literal["buckets"] = "buckets"
     bytes: Many[Size]
@@ -171,9 +186,10 @@ class Buckets:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Held:
-    """What a rank holds of the model's state between backward and update: its own part of whatever is sharded.
+    """Bytes of the model's state on a rank between backward and update: its own part of everything that is
+    sharded.
 
-    Buckets, activations and what the library keeps for itself are not in it.
+    Buckets, activations and the library's buffers are not included.
     """
 
     kind: Literal["held"] = "held"
@@ -184,7 +200,7 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepRecord:
-    """One instrumented step: its spans as (name, start_ns, end_ns), in order of their starts."""
+    """An instrumented step: its spans as (name, start_ns, end_ns), in order of their starts."""
 
     kind: Literal["step"] = "step"
     step: Whole
@@ -195,7 +211,7 @@ class StepRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommRecord:
-    """One rank's part in one transfer of an instrumented step: from handing it over to having its result.
+    """Part of one rank in one transfer of an instrumented step: from handing it over to having its result.
 
     `op` is one of `ddpbench.records.operations.OPERATIONS`.
     """
@@ -208,21 +224,27 @@ class CommRecord:
     start_ns: Number
     end_ns: Number
     sent_bytes: Size | None = None
-    """What this rank handed to the network for it, counted message by message; None where the library sends."""
+    """Bytes that this rank handed to the network for it, counted per message; None if the library sends."""
     ranks: Whole | None = None
-    """How many ranks take part, as two in a message from one to another; None: all of them."""
+    """Number of ranks that take part, such as two in a message from one to another; None: all of them."""
     message: Number | None = None
-    """What only two ranks exchange they know by this number, in steps that may have others; None: steps agree."""
+    """Number by which two ranks match their message, in steps that may have others; None: all steps are
+    alike.
+    """
     begun_ns: Number | None = None
-    """When the rank turned to it, where it keeps a queue; None: it follows from the backend, or there is no queue."""
+    """When the rank turned to it, if it keeps a queue; None: it follows from the backend, or there is no
+    queue.
+    """
     root: Number | None = None
-    """The rank that a gather, reduce, scatter or broadcast goes to or comes from; None: rank 0, and of a broadcast the
-    rank that its bucket numbers."""
+    """The rank that a gather, reduce, scatter or broadcast goes to or comes from; None: rank 0, and for a
+    broadcast the rank that its bucket numbers.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
-    """One checkpoint of model and optimizer state as one rank saw it, from the barrier before to the one after.
+    """A checkpoint of model and optimizer state as one rank saw it, from the barrier before to the one
+    after.
 
     `plain`: rank 0 calls torch.save and the others wait; `dcp`: all ranks call
     torch.distributed.checkpoint.save. Either ends when the bytes are on the disk (fsync).
@@ -231,20 +253,21 @@ class Checkpoint:
     kind: Literal["snapshot"] = "snapshot"
     method: Literal["plain", "dcp"]
     index: Whole
-    """From 0; the first of a method pays for what is done once."""
+    """From 0; the first of a method includes one-time work."""
     bytes: Whole
-    """What this rank wrote."""
+    """Bytes that this rank wrote."""
     start_ns: Number
     end_ns: Number
     write_ns: Number | None
-    """The rank's own part of it; None where it only waited."""
+    """The rank's own part of the time; None if it only waited."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossCurve:
     """Consecutive steps of a training to a loss, which begins with a fresh model and the data's first batch.
 
-    Ranks agree between these records whether to go on; the time for it is in none of them. `samples` are this rank's.
+    Between these records ranks agree whether to continue; no record includes that time. `samples` are this
+    rank's.
     """
 
     kind: Literal["curve"] = "curve"
@@ -257,60 +280,62 @@ class LossCurve:
     step_ns: Many[Number]
     """This rank's step times, in order; their sum is `end_ns - start_ns`."""
     losses: Many[float]
-    """This rank's loss of each step, before its update, in seven digits; empty where it knows none, as a server."""
+    """This rank's loss of each step, before its update, to seven digits; empty if it has no loss, as a
+    server.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gang:
-    """A training with snapshots begins, or goes on from one: its ranks were started together, and have met.
+    """A training with snapshots begins, or continues from one: its ranks were started together, and have met.
 
-    What an agent of torchrun did before, it has told this rank, which it started: None of the first gang, and of an
-    agent that was started anew itself.
+    Times before that come from the agent of torchrun that started this rank. They are None for the first
+    gang, and for an agent that was itself restarted.
     """
 
     kind: Literal["gang"] = "gang"
     number: Whole
-    """From 0, whatever agents count."""
+    """From 0, regardless of the agents' own count."""
     world_size: Count
     noticed_ns: Number | None
-    """When its agent saw that a rank had failed, or that a node had come."""
+    """When its agent saw that a rank had failed, or that a node had joined."""
     stopped_ns: Number | None
     """When the agent's earlier ranks had all ended."""
     placed_ns: Number | None
-    """When the agents had agreed who is there: ranks are started from here on."""
+    """When the agents had agreed on the members: ranks are started from then on."""
     entered_ns: Number | None
     started_ns: Number
     meeting_ns: Number
     met_ns: Number
     ready_ns: Number
-    """When the model was as it had been saved, and the next step could begin."""
+    """When the model was in its saved state, and the next step could begin."""
     built_ns: Number | None = None
-    """Time of making the model and the replica, before what was saved was loaded; not in older records."""
+    """Time of making the model and the replica, before the saved state was loaded; not in older records."""
     step: Whole
-    """Steps made before, of which the snapshot tells."""
+    """Steps made before, as recorded in the snapshot."""
     samples: Whole
-    """Of the job, trained on in these."""
+    """Samples of the job, trained on in these steps."""
     unreadable: Many[str] = ()
     """Later snapshots that could not be used, and why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """Model, optimizer, generators and place in the data, saved by rank 0 while the others wait."""
+    """Model, optimizer, generators and position in the data, saved by rank 0 while the others wait."""
 
     kind: Literal["state"] = "state"
     gang: Whole
     step: Whole
     """Steps made by then."""
     bytes: Whole
-    """What this rank wrote."""
+    """Bytes that this rank wrote."""
     start_ns: Number
     end_ns: Number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """Consecutive steps of a training with snapshots, which ends at a snapshot, a failure or its last step."""
+    """Consecutive steps of a training with snapshots, which end at a snapshot, a failure or the last step."""
 
     kind: Literal["trained"] = "trained"
     gang: Whole
@@ -320,14 +345,17 @@ class Trained:
     ends_ns: Many[Number]
     """The end of each step."""
     losses: Many[float]
-    """This rank's, in seven digits; empty where it knows none."""
+    """This rank's losses, to seven digits; empty if it has no loss."""
     samples: Many[Annotated[tuple[Place, Place], _AT_ONCE]]
-    """What this rank trained on, by place in the job's order of samples: runs, each its first and how many."""
+    """Samples that this rank trained on, by position in the job's order: runs of samples as (first, count).
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """What was planned to fail fails now: the last that its rank, or a rank beside it, notes."""
+    """The planned failure happens now: the last record of the rank that fails, or of another rank that sees
+    it.
+    """
 
     kind: Literal["failure"] = "failure"
     gang: Whole
@@ -355,10 +383,10 @@ Compared = Literal[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proof:
-    """One comparison with a single process, before timing.
+    """A comparison with a single process, before timing.
 
-    `compared` names what was held against what; `error` is the largest relative error over parameters
-    (norm of the difference over norm of the reference), `tolerance` what was allowed.
+    `compared` names both sides; `error` is the largest relative error over parameters (norm of the difference
+    over norm of the reference), `tolerance` the largest allowed error.
     """
 
     kind: Literal["proof"] = "proof"
@@ -376,24 +404,26 @@ class Proof:
 
 
 def was_made(tolerance: float) -> bool:
-    """Return False for what is allowed where a comparison was left out."""
+    """Return False for the tolerance of a comparison that was left out."""
     return not math.isinf(tolerance)
 
 
 UPDATE_EXCHANGES = "the update exchanges values between ranks"
-"""Beginning of a note on updates that one process would make otherwise: gradients alone do not prove the training."""
+"""Beginning of a note on updates that differ from one process by design: gradients alone do not prove the
+training.
+"""
 
 
 _DECISIVE = (("gradients", "sums"), ("update", "parameters"), ("share",))
-"""Groups of comparisons, by how they begin: of each group that a proof has, one has to be made."""
+"""Groups of comparisons, by their beginnings: of each group that a proof has, one must be made."""
 
 
 def why_unproved(proofs: Iterable[Proof]) -> str:
-    """Return why no comparison shows what a strategy trained; empty where one does, or where it aggregates nothing.
+    """Return why no comparison shows what a strategy trained; empty if one does, or if it aggregates nothing.
 
-    Gradients alone do not show it where updates are to be compared as well, nor do these without gradients. A type in
-    which the class cannot compute is left out before its initial states are compared: what holds in the others is the
-    reason.
+    Gradients alone do not show it if updates are to be compared as well, nor do updates without gradients. A
+    type in which the class cannot compute is left out before its initial states are compared: the reason is
+    that of the other types.
     """
     proofs = list(proofs)
     types = {each.dtype for each in proofs if each.compared == "initial state"}
@@ -410,10 +440,10 @@ _NOT_COMPARED = "no comparison was made"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Costs:
-    """What one sample costs, and how many there are.
+    """The cost of one sample, and the number of samples.
 
     `flops_per_sample` are floating-point operations of forward and backward (torch's own counter);
-    `dataset_samples` is the length of the dataset, None where it has none.
+    `dataset_samples` is the length of the dataset, None if it has no length.
     """
 
     kind: Literal["costs"] = "costs"
@@ -423,19 +453,20 @@ class Costs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traffic:
-    """What a node's emulated link carried during a block, as its first rank read it from the kernel's counters.
+    """Bytes that a node's emulated link carried during a block, read by its first rank from the kernel's
+    counters.
 
-    Where ranks of a node have links of their own (`local_bandwidth`) each of them notes its own's.
+    If ranks of a node have separate links (`local_bandwidth`), each of them records its own link.
 
-    Bytes of frames as the interface counts them: a segment that the kernel splits later has its headers
-    counted once, so that they fall short of the wire's by up to 5 %. Traffic that stays within the node is not in a
-    node's; a rank's own link carries both.
+    Bytes of frames are as the interface counts them: a segment that the kernel splits later has its headers
+    counted once, so that they fall short of the wire's by up to 5 %. Traffic that stays within the node is
+    not in a node's counters; a rank's own link carries both.
     """
 
     kind: Literal["traffic"] = "traffic"
     phase: Literal["warmup", "timed", "instrumented", "evaluation"]
     index: Whole
-    """Of the block."""
+    """Index of the block."""
     steps: Steps
     node: Whole
     sent_bytes: Whole
@@ -444,27 +475,28 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:
-    """How well a rank's replay kept its profile's times during a block, and what the host worked beside.
+    """Accuracy with which a rank's replay kept its profile's times during a block, and the processor time it used.
 
-    `lateness_ns` is of each step the latest that any of its moments came after it was due (0: none was late).
-    `cpu_ns` is the processor time of the rank's process, its threads and system calls included, over the block.
+    `lateness_ns` is, for each step, the largest delay of any of its events after its due time (0: none was
+    late). `cpu_ns` is the processor time of the rank's process, its threads and system calls included, over
+    the block.
     """
 
     kind: Literal["pace"] = "pace"
     phase: Literal["warmup", "timed", "instrumented", "evaluation"]
     index: Whole
-    """Of the block."""
+    """Index of the block."""
     lateness_ns: Many[Number]
     cpu_ns: Number
     optimizer_ns: Number
-    """The time the rank's own update of the parameters took a step, which the profile's optimizer time should hide."""
+    """Time per step of the rank's own parameter update, which the profile's optimizer time should cover."""
     optimizer_due_ns: Number = 0
-    """That profiled time as this run replays it: dilated, on the same clock as `optimizer_ns`. 0: not told."""
+    """That profiled time as this run replays it: dilated, on the same clock as `optimizer_ns`. 0: unknown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Staleness:
-    """How stale the gradients were that a server applied in a block of timed steps, and the step before it.
+    """Staleness of the gradients that a server applied in a block of timed steps, and in the step before it.
 
     `counts[s]` of them were computed from parameters to which s updates had been made since.
     """
@@ -475,7 +507,7 @@ class Staleness:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankOutcome:
-    """How a rank ended. A rank that was killed leaves none."""
+    """Outcome of a rank. A rank that was killed leaves no such record."""
 
     kind: Literal["outcome"] = "outcome"
     status: Status
@@ -487,10 +519,12 @@ class RankOutcome:
     peak_memory_bytes: Whole | None = None
     final_loss: float | None = None
     cpu_s: float | None = None
-    """Processor time of its process and of loader workers that it waited for, threads and system calls included."""
+    """Processor time of its process and of loader workers that it waited for, threads and system calls
+    included.
+    """
     finished_ns: Number
     threads: Count | None = None
-    """Compute threads that torch had at its end; older records have none."""
+    """Compute threads that torch had at its end; older records lack it."""
     changes: Many[str] = ()
     """Sentences, without their full stop, on types and settings of a user's class that ddpbench changed."""
 
@@ -520,13 +554,15 @@ Record = (
 )
 _Tagged = Annotated[Record, Field(discriminator="kind")]
 _TEXTS_NOT_KEPT = ConfigDict(cache_strings="keys")
-"""Each launch has others, and a long sweep would grow."""
+"""Texts differ from launch to launch: a cache of them would grow during a long sweep."""
 _MANY: TypeAdapter[list[Record]] = TypeAdapter(Annotated[list[_Tagged], _AT_ONCE], config=_TEXTS_NOT_KEPT)
 
 
 @cache
 def _one() -> TypeAdapter[Record]:
-    """Return what reads a single record: made on first use, for that takes as long as reading some hundred files."""
+    """Return the parser of a single record: made on first use, as that takes as long as reading some hundred
+    files.
+    """
     return TypeAdapter(_Tagged, config=_TEXTS_NOT_KEPT)
 
 
@@ -535,27 +571,28 @@ _LONG = b"0" * 19
 
 
 def check_digits(data: bytes) -> None:
-    """Refuses whole numbers that 64 bits do not hold: for less than limits on each field would cost.
+    """Refuse whole numbers that do not fit in 64 bits: cheaper than a limit on each field.
 
     Raises:
         ValueError: there is one.
     """
     if _LONG not in data.translate(_TO_ZEROS):
         return
-    for found in _WHOLE_NUMBER.finditer(_TEXT.sub(b'""', data)):
-        if len(found[1]) > 19 or int(found[1]) >= 2**63:
-            raise ValueError(f"a whole number of {len(found[1]):,} digits")
+    for digits in _WHOLE_NUMBER.finditer(_TEXT.sub(b'""', data)):
+        if len(digits[1]) > 19 or int(digits[1]) >= 2**63:
+            raise ValueError(f"a whole number of {len(digits[1]):,} digits")
 
 
 MOST_LISTS = 1 << 22
-"""Lists, objects and lines of a rank's records: training to a loss notes four each ten steps, that with snapshots six
-each step where steps take a quarter of a second."""
+"""Most lists, objects and lines of a rank's records: training to a loss writes four per ten steps, training
+with snapshots six per step if steps take a quarter of a second.
+"""
 MOST_NUMBERS = 26_000_000
-"""Commas in them: training to a loss notes two numbers a step, and five for each ten."""
+"""Most commas in them: training to a loss writes two numbers per step, and five per ten steps."""
 
 
 def check_counts(data: bytes) -> None:
-    """Refuses what takes far more in memory than in a file: empty lists, or lines without a record.
+    """Refuse what takes far more memory than disk space: empty lists, or lines without a record.
 
     Raises:
         ValueError: there are more of them than any rank writes.
@@ -588,10 +625,10 @@ def record_from_json(line: bytes) -> Record:
 
 
 def records_from_json(lines: bytes) -> list[Record]:
-    """Return the records of many whole lines at once, which takes two thirds of the time.
+    """Return the records of many complete lines at once, in two thirds of the time.
 
     Raises:
-        ValueError: one of them is not a record; `record_from_json` tells which and why.
+        ValueError: one of them is not a record; `record_from_json` reports which and why.
     """
     data = b"[%s]" % lines.removesuffix(b"\n").replace(b"\n", b",")
     check_digits(data)
@@ -599,5 +636,5 @@ def records_from_json(lines: bytes) -> list[Record]:
 
 
 def as_json(record: Record) -> dict[str, Any]:
-    """A record as a JSON object."""
+    """Return a record as a JSON object."""
     return asdict(record)

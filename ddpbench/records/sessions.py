@@ -1,4 +1,4 @@
-"""Which session of a sweep ran a launch: as its outcome says, or by its time where an older version wrote it."""
+"""Assign launches to the sessions of a sweep: by their outcome, or by time if an older version wrote it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from ddpbench.records.rundir import RunDir
 from ddpbench.units import utc_of
 
 _SLACK = timedelta(seconds=2)
-"""Times were noted in whole seconds, rounded down: a session's start follows from its end and its length."""
+"""Times were recorded in whole seconds, rounded down: a session's start follows from its end and its length.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """When the sessions that did not number their launches worked, in order; they never overlap."""
+    """Times at which sessions without launch ids worked, in order; they never overlap."""
 
     spans: tuple[tuple[datetime, datetime], ...] = ()
 
     @classmethod
     def of(cls, run: RunDir) -> Sessions:
-        """Return those of a run; none where the file is missing or damaged.
+        """Return the sessions of a run; empty if the file is missing or damaged.
 
-        A merged run's are none either: its sessions may have worked at the same time, on different machines, and
-        rounds of different runs have different numbers anyhow.
+        Also empty for a merged run: its sessions may have worked at the same time on different machines, and
+        rounds of different runs have different numbers anyway.
         """
         if run.merged.exists():
             return cls()
@@ -42,8 +43,8 @@ class Sessions:
     def session_of(self, session: str, started_utc: str) -> str:
         """Return the session of a launch, from its outcome's fields; the same text for all launches of one.
 
-        One without an id is placed by its start. What falls between two sessions that were noted is of one or more
-        that were killed before they could be: those count as one.
+        A launch without an id is assigned by its start. Launches between two recorded sessions come from
+        sessions that were killed before they were recorded: those count as one.
         """
         started = utc_of(started_utc)
         if session or started is None or not self.spans:
@@ -55,7 +56,7 @@ class Sessions:
 
 
 def _spans(entries: Iterable[dict[str, Any]]) -> Iterable[tuple[datetime, datetime]]:
-    """From when to when each session without an id worked: it noted its end, as `started_utc`, and how long it took."""
+    """Yield start and end of each session without an id, from its recorded end (`started_utc`) and length."""
     for entry in entries:
         if entry.get("session"):
             continue
@@ -66,11 +67,11 @@ def _spans(entries: Iterable[dict[str, Any]]) -> Iterable[tuple[datetime, dateti
 
 
 UNKNOWN = Sessions()
-"""No session that would be known by its time."""
+"""Sessions of a run without times: no session can be found by time."""
 
 
 def stop_reason_of(run: RunDir) -> str:
-    """Return why the last sweep of a run stopped; empty where that was not noted."""
+    """Return why the last sweep of a run stopped; empty if that was not recorded."""
     try:
         entries = read_sessions(run)
     except IdentityError:
@@ -93,10 +94,11 @@ class _Sessions(BaseModel, strict=True):
 
 
 def read_sessions(run: RunDir) -> list[dict[str, Any]]:
-    """Return the sweeps that worked in a run, as they noted themselves; none where there is no such file yet.
+    """Return the sweeps that worked in a run, as they recorded themselves; empty if the file does not
+    exist yet.
 
     Raises:
-        IdentityError: the file is damaged, or of another schema.
+        IdentityError: the file is damaged, or has another schema.
     """
     if not run.sessions.exists():
         return []

@@ -1,7 +1,7 @@
-"""A submission's directory: the one owner of every path in it, and what is checked before any of them is used.
+"""A submission's directory: all of its paths, and the checks before any of them is used.
 
-submission.json  nodes-1/  nodes-2/ ...  merged/
-    each a run directory; with what submit writes, and a job of Slurm prints, in each of the nodes'
+    submission.json  nodes-1/  nodes-2/ ...  merged/
+    each a run directory; those of nodes also hold what submit writes and what a job of Slurm prints
 
 Like a run directory, it may come from a stranger: nothing in it is followed elsewhere.
 """
@@ -39,7 +39,8 @@ def is_of_submission(name: str) -> bool:
 
 
 def check_free_for_submission(path: Path) -> None:
-    """Refuses a directory for a new submission that is neither missing nor empty, nor was left by one that made no run.
+    """Refuse a directory for a new submission unless it is missing, empty, or left by a submission that made
+    no run.
 
     Raises:
         OutputError: it is one.
@@ -56,7 +57,7 @@ class SubmissionDir:
 
     @property
     def file(self) -> Path:
-        """Return the file of what was asked of Slurm and which jobs were submitted."""
+        """Return the file with the requests to Slurm and the submitted jobs."""
         return self.path / "submission.json"
 
     @property
@@ -66,12 +67,12 @@ class SubmissionDir:
 
     @property
     def merged_next(self) -> Path:
-        """Return where the next merged run is made."""
+        """Return the directory in which the next merged run is made."""
         return self.path / _NEXT
 
     @property
     def merged_before(self) -> Path:
-        """Return where the last merged run is until the next one has replaced it."""
+        """Return the directory of the last merged run until the next one has replaced it."""
         return self.path / _BEFORE
 
     def run(self, nodes: int) -> RunDir:
@@ -79,9 +80,9 @@ class SubmissionDir:
         return RunDir(self.path / f"nodes-{nodes}")
 
     def runs(self) -> list[RunDir]:
-        """Return the runs that are there, by their number of nodes."""
-        found = {int(match[1]) for path in self.path.iterdir() if (match := _RUN.fullmatch(path.name))}
-        return [self.run(nodes) for nodes in sorted(found)]
+        """Return the existing runs, by their number of nodes."""
+        sizes = {int(match[1]) for path in self.path.iterdir() if (match := _RUN.fullmatch(path.name))}
+        return [self.run(nodes) for nodes in sorted(sizes)]
 
     @property
     def is_there(self) -> bool:
@@ -89,10 +90,11 @@ class SubmissionDir:
         return self.file.exists() or self.file.is_symlink()
 
     def check(self) -> None:
-        """Refuses a directory that leads elsewhere or could block its reader, in any of its runs.
+        """Refuse a directory that leads elsewhere or could block its reader, in any of its runs.
 
         Raises:
-            IdentityError: a file or folder of it is a link, a pipe, a socket or a device, or the one for the other.
+            IdentityError: one of its entries is a link, a pipe, a socket or a device, or a file in place of a
+            folder or the reverse.
         """
         refuse(
             leading_elsewhere(
@@ -105,7 +107,7 @@ class SubmissionDir:
             run.check()
 
     def read(self) -> dict[str, Any]:
-        """Return what the file says, after the whole directory was checked.
+        """Return the file's contents, after checking the entire directory.
 
         Raises:
             RequestError: the directory holds no submission.
@@ -125,7 +127,7 @@ class SubmissionDir:
         return data
 
     def measured(self) -> RunDir:
-        """Return the run that shows all that was measured: the merged one, or the only one.
+        """Return the run with everything that was measured: the merged one, or the only one.
 
         Raises:
             RequestError: there are several and they were not merged yet, or nothing was measured.
@@ -146,11 +148,11 @@ class SubmissionDir:
 
 
 def run_at(path: Path) -> RunDir:
-    """Return the run of a directory to be read: itself, or of a submission's directory the run that shows all of it.
+    """Return the run at a directory: the directory itself, or the run that covers a submission.
 
     Raises:
-        RequestError: it is a submission's whose runs were not merged yet, or of which nothing was measured.
-        IdentityError: it is a submission's, and leads elsewhere.
+        RequestError: the runs of a submission were not merged yet, or nothing was measured in them.
+        IdentityError: it is a submission, and leads elsewhere.
         UnreadableError: it cannot be reached.
     """
     run, submission = RunDir(path), SubmissionDir(path)

@@ -1,4 +1,4 @@
-"""The one writer of a rank's record file: appends lines and flushes them; nobody else writes there."""
+"""The one writer of a rank's record file: appends lines and flushes them; no other code writes there."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from ddpbench.texts import within
 
 
 class RecordWriteError(Exception):
-    """A record could not be written: not the training's failure, and not one to record."""
+    """A record could not be written: not a failure of the training, and not one to record."""
 
 
 def leave_forked() -> NoReturn:
-    """Ends a process that a rank's workload forked and that came back to go on as the rank, which its parent does."""
+    """End a process that a rank's workload forked and that tries to continue as the rank, which its parent
+    does.
+    """
     print(  # noqa: T201
         f"ddpbench: process {os.getpid()}, which the workload forked, came back from the workload's code: it was ended "
         "here. A process that is forked must end itself (os._exit), as those of multiprocessing do",
@@ -31,7 +33,7 @@ def leave_forked() -> NoReturn:
 
 
 _AT_ONCE = 1000
-"""So many records are read back together: of all at once a rank's memory would be told too large."""
+"""Most records that are parsed back at once: for more, the rank's reported memory would be too large."""
 
 
 def _line(record: Record) -> str:
@@ -46,7 +48,7 @@ def _check(lines: list[str]) -> None:
     try:
         records_from_json("".join(lines).encode())
     except ValueError:
-        for line in lines:  # says which, and what is wrong with it
+        for line in lines:  # reports the line and its fault
             try:
                 record_from_json(line.encode())
             except ValueError as error:
@@ -58,14 +60,14 @@ _UNREADABLE = "a record that the strategy or the workload gave cannot be read ba
 
 
 class RecordWriter:
-    """Appends records to one file. Call it outside timed regions."""
+    """Append records to one file. Call it outside timed regions."""
 
     def __init__(self, path: Path) -> None:
         self._file = TextIOWrapper(open_to_append(path), encoding="utf-8")
         self._pid = os.getpid()
 
     def write(self, *records: Record) -> None:
-        """Appends the records, each a line, and flushes them together.
+        """Append the records, one per line, and flush them together.
 
         Raises:
             ValueError: one of them could not be read back, and none is written.
@@ -83,7 +85,7 @@ class RecordWriter:
             raise RecordWriteError(str(error)) from error
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._file.close()
 
     def __enter__(self) -> RecordWriter:

@@ -23,7 +23,7 @@ from ddpbench.launch.merge.sources import Source, check_alike, check_different, 
 from ddpbench.machine.identity import setup_of
 from ddpbench.records import SCHEMA_VERSION, RunDir, explain_os_error
 from ddpbench.records.files import write_anew
-from ddpbench.records.held import MadeFolder, new_folder, told_of
+from ddpbench.records.held import MadeFolder, errors_naming, new_folder
 from ddpbench.records.machine import read_merged
 from ddpbench.records.plan import MOST_MERGED, MergedRun, claims_json, merged_json, read_plan
 from ddpbench.spec import limits
@@ -75,7 +75,7 @@ def _made(sources: Sequence[Source], folder: MadeFolder, out: Path) -> Merged:
     """Make a run directory under a temporary name, and give it that of `out` once it is whole; raises as `merging`."""
     run = RunDir(folder.itself)
     try:
-        with told_of(folder.itself, out):
+        with errors_naming(folder.itself, out):
             run.cases.mkdir()
             merged = _write(sources, run, out)
             read_plan(run)  # what was made is a run directory
