@@ -40,12 +40,14 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Simulated:
-    """Texts with figures that a command prints, which is on their page."""
+    """Figures that a command prints; reports/README.md has them all, `texts` repeat some next to the command."""
 
     command: str
-    texts: Sequence[str]
+    about: str
+    """The setting, and what is counted."""
     prints: Mapping[str, str]
     """Each figure by what it is of, as the command names it."""
+    texts: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""What people read: the README and the pages of docs/, as one text with links as from the root."""
+"""Pages that people read: the README, docs/ and the evidence, as one text with links as from the root."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ ROOT = Path(__file__).parents[1]
 GENERATED = ("columns.md", "commands.md", "glossary.md", "settings.md")
 """Pages that `make docs` writes."""
 TABLES = ("rules.md",)
-"""Pages with a test of their own."""
+"""Pages with a separate test."""
+EVIDENCE = "reports/README.md"
+"""A page whose simulated figures have a separate test."""
 
 
 def pages() -> dict[str, str]:
-    """The text of each page by its path, the README first; links of docs/ lead from the root."""
+    """Return the text of each page by its path, the README first, with links as from the root."""
     found = {"README.md": (ROOT / "README.md").read_text(encoding="utf-8")}
     for path in sorted((ROOT / "docs").glob("*.md")):
         if path.name not in (*GENERATED, *TABLES):
             text = re.sub(r"\]\(\.\./", "](", path.read_text(encoding="utf-8"))
             found[f"docs/{path.name}"] = text
+    text = (ROOT / EVIDENCE).read_text(encoding="utf-8").partition("## Error rates, simulated")[0]
+    found[EVIDENCE] = re.sub(r"\]\((?!https?:|#)", "](reports/", text).replace("](reports/../", "](")
     return found
 
 

@@ -1,6 +1,7 @@
-"""The simulated figures of docs/: `python -m tests.simulations NAME` prints those of one simulation, seeds fixed.
+"""Simulated error rates: `python -m tests.simulations NAME` prints those of one simulation, seeds fixed.
 
-`reports/claims.toml` has what each prints, and tests/test_simulations.py that it still does.
+`reports/claims.toml` has what each prints, and tests/test_simulations.py checks that it still does. `--page` writes
+them into reports/README.md.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable, Mapping
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
 from unittest import mock
 
 import numpy as np
@@ -33,6 +35,8 @@ from tests.analysis import (
     test_robustness,
     test_tails,
 )
+from tests.claims import Simulated, read_claims
+from tests.kept import REPORTS
 
 Printed = dict[str, str]
 """Figures by what they are of."""
@@ -375,8 +379,40 @@ SIMULATIONS: Mapping[str, Callable[[], Printed]] = {
 }
 
 
+EVIDENCE = REPORTS / "README.md"
+"""The page with all simulated figures, in its last section."""
+HEADING = "## Error rates, simulated\n"
+
+
+def section(simulated: Iterable[Simulated]) -> str:
+    """Return the last section of `EVIDENCE`."""
+    parts = [
+        "\n".join(
+            [
+                *textwrap.wrap(one.about, 120),
+                f"`{one.command}` prints:",
+                "",
+                "| case | figure |",
+                "|---|---|",
+                *(f"| {case} | {figure} |" for case, figure in one.prints.items()),
+            ]
+        )
+        for one in simulated
+    ]
+    return "\n\n".join([HEADING.rstrip(), *parts]) + "\n"
+
+
+def write_section() -> None:
+    """Replace the last section of `EVIDENCE`."""
+    text = EVIDENCE.read_text(encoding="utf-8").partition(HEADING)[0].rstrip()
+    EVIDENCE.write_text(f"{text}\n\n{section(read_claims().simulated)}", encoding="utf-8")
+
+
 def main(arguments: list[str]) -> int:
-    """Print the figures of the simulations that are named, of all without a name."""
+    """Print the figures of the simulations that are named, of all without a name; `--page` writes the page."""
+    if arguments == ["--page"]:
+        write_section()
+        return 0
     if unknown := set(arguments) - set(SIMULATIONS):
         print(
             f"no simulation {', '.join(sorted(unknown))}; there are {', '.join(SIMULATIONS)}", file=sys.stderr

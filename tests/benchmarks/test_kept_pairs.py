@@ -115,7 +115,7 @@ def test_every_framework_s_own_loop_is_kept_and_said_to_be_beyond_its_bounds_whe
         f"{loop}-{world}-strategy": 1 + ((loop, world) in MEASURED_TWICE) for loop, world in MEASURED
     }
     assert set(beyond(loops)) == BEYOND
-    method = (REPORTS.parent / "docs/method.md").read_text(encoding="utf-8")
+    method = (REPORTS / "README.md").read_text(encoding="utf-8")
     assert sentence_on_loops(loops) in method, sentence_on_loops(loops)
 
 
@@ -151,7 +151,7 @@ def test_what_noting_a_pipeline_costs_is_said_as_its_pairs_tell_it(name: str, co
     rows = (NOTING / "README.md").read_text(encoding="utf-8").splitlines()
     (row,) = (one for one in rows if one.startswith(f"| `{name}.csv` |"))
     assert row.endswith(f"| {count} | **{told}** |")
-    assert f"{count} launches, {told}" in (REPORTS.parent / "docs/method.md").read_text(encoding="utf-8")
+    assert f"{count} launches, {told}" in (REPORTS / "README.md").read_text(encoding="utf-8")
 
 
 def assert_rows_say(rows: Sequence[str], ratios: Mapping[Loop, Ratio], of: str) -> None:
@@ -172,8 +172,8 @@ def test_what_noting_each_strategy_costs_is_said_as_its_pairs_tell_it() -> None:
         assert NOTING_LAUNCHES[0] <= ratio.pairs <= NOTING_LAUNCHES[1]
         assert ratio.pairs in NOTING_LAUNCHES or ratio.half_width <= 0.015
     told = sentence_on_each(ratios)
-    method = (REPORTS.parent / "docs/method.md").read_text(encoding="utf-8")
-    assert f"[every pair kept](../reports/noting/README.md): {told};" in method, told
+    method = (REPORTS / "README.md").read_text(encoding="utf-8")
+    assert f"[every pair kept](noting/README.md): {told};" in method, told
     rows = (NOTING_EACH / "README.md").read_text(encoding="utf-8").splitlines()
     assert_rows_say(rows, ratios, "timed")
 
@@ -189,8 +189,8 @@ def test_launches_beside_torchrun_are_said_as_their_pairs_tell_them() -> None:
         assert all(one.steps == 1 and len(one.pairs) == 1 for one in kept)
         assert all(0.001 < seconds < 1 for one in kept for seconds in one.pairs[0])
     told = sentence_on_torchrun()
-    method = (REPORTS.parent / "docs/method.md").read_text(encoding="utf-8")
-    assert f"| [every pair kept](../reports/beside-torchrun/README.md): {told} |" in method, told
+    method = (REPORTS / "README.md").read_text(encoding="utf-8")
+    assert f"| [every pair kept](beside-torchrun/README.md): {told} |" in method, told
     readme = (BESIDE_TORCHRUN / "README.md").read_text(encoding="utf-8")
     together = told.rpartition("together ")[2].partition("]")[0]
     assert f"{together}]" in " ".join(readme.split())
@@ -210,8 +210,8 @@ def test_steps_after_a_pause_are_said_as_their_pairs_tell_them() -> None:
         assert all(one.steps == 1 and 3 <= len(one.pairs) <= 24 for one in kept)
         assert all(0.005 < seconds < 1 for one in kept for pair in one.pairs for seconds in pair)
     told = sentence_on_each(ratios)
-    method = (REPORTS.parent / "docs/method.md").read_text(encoding="utf-8")
-    assert f"| [every pair kept](../reports/after-a-pause/README.md): {told} |" in method, told
+    method = (REPORTS / "README.md").read_text(encoding="utf-8")
+    assert f"| [every pair kept](after-a-pause/README.md): {told} |" in method, told
     rows = (AFTER_A_PAUSE / "README.md").read_text(encoding="utf-8").splitlines()
     assert_rows_say(rows, ratios, "without")
 
@@ -222,8 +222,8 @@ FOUND = {
     "short": {"sleep-of-3-percent": 8},
     "equal": {"equal-sides": 0},
 }
-"""How often of ten it is promised that a difference is found, by the row of docs/method.md that has them together. Of
-the short sleep nine are, which its file does not show by today's rule: docs/method.md says so."""
+"""Hits promised of ten, by the row of reports/README.md that has them together; of the short sleep nine are promised,
+which its file does not show by today's rule, and that page says so."""
 MOST_APART = 1
 """So often of ten equal sides may be told apart."""
 
@@ -231,10 +231,10 @@ MOST_APART = 1
 def test_what_was_planted_is_found_as_often_as_is_said() -> None:
     files = {path.stem: path for path in PLANTED.glob("*/*.csv")}
     assert set(files) == {name for names in FOUND.values() for name in names}
-    method = (REPORTS.parent / "docs/method.md").read_text(encoding="utf-8")
+    method = (REPORTS / "README.md").read_text(encoding="utf-8")
     for names in FOUND.values():
         told = "; ".join(sentence_on(files[name]) for name in names)
-        assert f"| [every round kept](../reports/planted/README.md): {told} |" in method, told
+        assert f"| [every round kept](planted/README.md): {told} |" in method, told
     readme = (PLANTED / "README.md").read_text(encoding="utf-8").splitlines()
     for name, fewest in (each for names in FOUND.values() for each in names.items()):
         path = files[name]

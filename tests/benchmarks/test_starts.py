@@ -72,11 +72,13 @@ def test_every_file_of_starts_is_read() -> None:
 def test_the_method_has_the_ratio_of_a_harness_launch() -> None:
     one = harness_over_torchrun(LAUNCHES)
     assert one.pairs == 250
-    assert f"{one.value:.4f} [{one.low:.4f}, {one.high:.4f}]" in (ROOT / "docs/method.md").read_text("utf-8")
+    assert f"{one.value:.4f} [{one.low:.4f}, {one.high:.4f}]" in (ROOT / "reports/README.md").read_text(
+        "utf-8"
+    )
 
 
 def test_starts_are_kept_and_the_method_has_their_ratios() -> None:
-    method = (ROOT / "docs/method.md").read_text(encoding="utf-8")
+    method = (ROOT / "reports/README.md").read_text(encoding="utf-8")
     for name in ("ddp-2", "single-1"):
         found = read(STARTS / f"{name}.csv")
         for way in ("exec", "fork-all", "harness"):
@@ -87,7 +89,9 @@ def test_starts_are_kept_and_the_method_has_their_ratios() -> None:
 @pytest.mark.parametrize("name", IN_TURN)
 def test_the_method_has_what_a_harness_launch_costs_in_turn(name: str) -> None:
     one = harness_over_torchrun((name,))
-    assert f"{one.value:.4f} [{one.low:.4f}, {one.high:.4f}]" in (ROOT / "docs/method.md").read_text("utf-8")
+    assert f"{one.value:.4f} [{one.low:.4f}, {one.high:.4f}]" in (ROOT / "reports/README.md").read_text(
+        "utf-8"
+    )
 
 
 @pytest.mark.parametrize("names", [LAUNCHES, (ALIKE,)], ids="+".join)
