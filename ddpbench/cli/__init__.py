@@ -1,4 +1,4 @@
-"""The command line: one subcommand a file. Parses, calls, prints; exit codes are documented in `main`."""
+"""The command line: parse, call, print. One file per subcommand; `main` documents the exit codes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ EXIT_NOT_OK = 1
 EXIT_REQUEST = 2
 EXIT_INTERRUPTED = 130
 EXIT_NOT_READ = 128 + signal.SIGPIPE
-"""As of a program that the kernel ends for it."""
+"""The exit code of a program that the kernel ends for writing to a closed pipe."""
 
 _EPILOG = """\
 exit codes:
@@ -61,9 +61,10 @@ exit codes:
 
 
 def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Return the whole command line, without importing anything heavy.
+    """Return the parser of the command line, without importing anything slow.
 
-    Where the first of `words` is not a command of ddpbench, it has those that installed packages register so.
+    If the first of `words` is not a command of ddpbench, the parser also has the commands of that name that
+    installed packages register.
     """
     parser = _Parser(
         prog="ddpbench",
@@ -108,22 +109,22 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Runs a command and exits: 0 all well, 1 some case not ok, 2 a wrong request, 130 interrupted."""
+    """Run a command and exit: 0 all well, 1 some case not ok, 2 invalid request, 130 interrupted."""
     _open_standard_streams()
     code = run(argv)
     _end_without_threads(code)
-    gc.freeze()  # Python would look for garbage in all that is left, which takes up to half a second after a report
+    gc.freeze()  # collecting garbage at the end would take Python up to half a second after a report
     sys.exit(code)
 
 
 _PATIENCE_S = 1.0
-"""The longest wait for threads that others' code has left running."""
+"""Seconds to wait for threads that other code has left running."""
 
 
 def _end_without_threads(code: int) -> None:
-    """Have the process end with this code although threads or processes run on for which Python would wait.
+    """End the process with this code even if threads or processes still run that Python would wait for.
 
-    A file or package of the user's may have started them.
+    A file or package of the user may have started them.
     """
     if not _left_running():
         return
@@ -144,12 +145,12 @@ def _end_without_threads(code: int) -> None:
 def _left_running() -> list[Any]:
     """Return the threads and processes for which Python waits before it ends."""
     processes = sys.modules.get("multiprocessing.process")
-    found = [one for one in threading.enumerate() if one is not threading.main_thread()]
-    return [one for one in (*found, *(processes.active_children() if processes else ())) if not one.daemon]
+    threads = [one for one in threading.enumerate() if one is not threading.main_thread()]
+    return [one for one in (*threads, *(processes.active_children() if processes else ())) if not one.daemon]
 
 
 def _whose(one: Any) -> str:
-    """Return in words a thread or process, and the user's file that started it, where that is known."""
+    """Return a description of a thread or process, with the user's file that started it if known."""
     if not isinstance(one, threading.Thread):
         return f"the process {one.name}"
     from ddpbench.user_files import file_of_thread
@@ -159,29 +160,29 @@ def _whose(one: Any) -> str:
 
 
 def _open_standard_streams() -> None:
-    """Gives closed standard streams to nobody: the next file to be opened would be one, and get what they print."""
+    """Open closed standard streams on /dev/null: the next opened file would take their number and get their output."""
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest that is free
+            os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor
         if getattr(sys, name) is None:
             setattr(sys, name, open(descriptor, "w" if descriptor else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def run(argv: list[str] | None = None) -> int:
-    """Runs a command and returns its exit code."""
+    """Run a command and return its exit code."""
     try:
         return _ended(argv)
-    except BrokenPipeError:  # whoever read what is printed has seen enough, as head has
+    except BrokenPipeError:  # the reader has closed the pipe, as head does
         _give_up_output()
         return EXIT_NOT_READ
 
 
 def _ended(argv: list[str] | None) -> int:
-    """As `run`, which alone knows what a closed pipe is: errors are told into it, too."""
+    """Run a command and return its exit code; raise BrokenPipeError to `run`, also when printing an error."""
     signal.signal(signal.SIGTERM, _interrupt)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # under nohup it is ignored, and stays so
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # nohup ignores it, and it stays ignored
         signal.signal(signal.SIGHUP, _interrupt)
     try:
         words = sys.argv[1:] if argv is None else argv
@@ -193,7 +194,7 @@ def _ended(argv: list[str] | None) -> int:
             _check_address_space()
             _check_environment(os.environ)
             code: int = _function(arguments)(arguments)
-        except SystemExit:  # --help, which has printed
+        except SystemExit:  # --help has already printed
             _flush_output()
             raise
         _flush_output()
@@ -204,7 +205,7 @@ def _ended(argv: list[str] | None) -> int:
         raise
     except OSError as error:
         return _explained(error)
-    except RuntimeError as error:  # what Path.resolve raises before Python 3.13
+    except RuntimeError as error:  # raised by Path.resolve before Python 3.13
         if not str(error).startswith("Symlink loop"):
             raise
         _tell(f"ddpbench: {on_one_line(str(error))}: links that lead in a circle lead to no file")
@@ -223,7 +224,7 @@ def _function(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], i
     """Return the function of the command that was given.
 
     Raises:
-        RequestError: it is a package's, which has set none.
+            RequestError: the command is a package's, which sets no function.
     """
     function: Callable[[argparse.Namespace], int] | None = getattr(arguments, "run", None)
     if function is None:
@@ -235,15 +236,15 @@ def _function(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], i
 
 
 def _explained(error: OSError) -> int:
-    """Print what the system refused, and return the exit code: whether it was what the user asked for."""
+    """Print what the system refused; return the exit code: 2 if the user asked for it, else 1."""
     from ddpbench.records import explain_os_error, explain_unreadable
 
     _give_up_output()
-    name = on_one_line(str(error.filename or ""))  # a stranger's, perhaps
+    name = on_one_line(str(error.filename or ""))  # may come from someone else's folder
     if why := explain_unreadable(error):
         _tell(f"ddpbench: {name} cannot be read: {why}")
         return EXIT_REQUEST
-    if error.errno == errno.ENAMETOOLONG:  # no name is longer but one that was given
+    if error.errno == errno.ENAMETOOLONG:  # only a name that was given is that long
         _tell(f"ddpbench: {shortened(error.filename)}: the name is too long for this file system")
         return EXIT_REQUEST
     _tell(f"ddpbench: {f'{name}: ' if name else ''}{explain_os_error(error)}")
@@ -251,10 +252,10 @@ def _explained(error: OSError) -> int:
 
 
 def _flush_output() -> None:
-    """Write what is still to be printed, while a failure can still be reported: Python would end with code 120.
+    """Flush standard output while a failure can still be reported: Python itself would exit with code 120.
 
     Raises:
-        DdpbenchError: it cannot be written, as on a full disk.
+        DdpbenchError: it cannot be written, for example on a full disk.
     """
     try:
         sys.stdout.flush()
@@ -269,13 +270,13 @@ def _flush_output() -> None:
 
 def _tell(sentence: str) -> None:
     """Print what went wrong on standard error."""
-    with _told():
+    with _guarded_stderr():
         say(sentence, sys.stderr)
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """Guard writes to standard error: where one fails, as on a full disk, the exit code alone tells the outcome."""
+def _guarded_stderr() -> Iterator[None]:
+    """Guard writes to standard error: if one fails, as on a full disk, the exit code alone reports the outcome."""
     try:
         yield
     except BrokenPipeError:
@@ -285,7 +286,7 @@ def _told() -> Iterator[None]:
 
 
 def _give_up_output() -> None:
-    """Send what cannot be printed to nobody: Python would try again as it ends, and end with code 120."""
+    """Send unwritable output to /dev/null: Python would retry at exit and end with code 120."""
     for descriptor, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
             stream.flush()
@@ -294,14 +295,14 @@ def _give_up_output() -> None:
 
 
 _LEAST_ADDRESS_SPACE = 512 << 20
-"""Bytes: with less, libraries of NumPy abort or hang before Python raises an error."""
+"""Bytes. With less, NumPy's libraries abort or hang before Python raises an error."""
 _MORE_MEMORY = "raise the limit with ulimit -v, or free some memory"
 _NO_MEMORY = ("failed to map segment", "annot allocate memory", "cannot create shared object")
-"""Words of the loader of libraries for memory that has run out."""
+"""Messages of the library loader when memory runs out."""
 
 
 def _check_address_space() -> None:
-    """Refuse to work under a limit of the address space in which no library can be loaded.
+    """Refuse an address-space limit that is too low to load libraries.
 
     Raises:
         RequestError: there is such a limit.
@@ -321,10 +322,10 @@ _MOST_DIGITS = 9
 
 
 def _check_environment(env: Mapping[str, str]) -> None:
-    """Refuse variables that NumPy, Matplotlib or Rich would end with a traceback for, in the middle of a command.
+    """Refuse environment variables with which NumPy, Matplotlib or Rich would end a command in a traceback.
 
     Raises:
-        RequestError: one has a value that the libraries cannot read; the sentence names it.
+        RequestError: a value cannot be read; the message names its variable.
     """
     given = env.get("SOURCE_DATE_EPOCH")
     if given is not None:
@@ -344,10 +345,10 @@ def _check_environment(env: Mapping[str, str]) -> None:
 
 
 def _check_readable(word: str) -> None:
-    """Refuses an argument that no file, setting or message can have.
+    """Refuse an argument that cannot be a file, setting or message.
 
     Raises:
-        RequestError: it holds a NUL, or bytes that are not UTF-8; or the locale cannot tell.
+        RequestError: it holds a NUL or bytes that are not UTF-8, or the locale cannot decode it.
     """
     surrogates = any("\ud800" <= one <= "\udfff" for one in word)
     if surrogates and "\0" not in word and _is_utf8(word):
@@ -362,7 +363,7 @@ def _check_readable(word: str) -> None:
 
 
 def _is_utf8(word: str) -> bool:
-    """Return whether an argument's bytes are UTF-8, although Python has read them in another encoding."""
+    """Return whether an argument's bytes are UTF-8 even if Python decoded them in another encoding."""
     try:
         os.fsencode(word).decode("utf-8")
     except UnicodeError:
@@ -371,7 +372,7 @@ def _is_utf8(word: str) -> bool:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Prints its messages as all of the command line does, and drops nothing of a flag that is repeated."""
+    """Prints messages like the rest of the command line, and keeps every value of a repeated flag."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -379,7 +380,7 @@ class _Parser(argparse.ArgumentParser):
             self.register("action", name, flags.Given)
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        """Refuse an empty value, and `--flag=--`, of which argparse makes an empty list; all else is as usual."""
+        """Refuse an empty value, and `--flag=--`, which argparse reads as an empty list; read all else as usual."""
         if "" in arg_strings and action.nargs != argparse.PARSER:
             raise argparse.ArgumentError(action, "an empty text was given: give a value, or leave it out")
         if arg_strings == ["--"] and action.nargs is None and action.option_strings:
@@ -387,13 +388,13 @@ class _Parser(argparse.ArgumentParser):
         return super()._get_values(action, arg_strings)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a value that is none of the choices, and name the nearest one."""
+        """Refuse a value that is not among the choices, and name the nearest choice."""
         if action.choices is not None and value not in action.choices:
             advice = nearest(str(value), map(str, action.choices))
             raise argparse.ArgumentError(action, f"invalid choice {shortened(value)}; {advice}")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As usual, but what a subcommand does not know is told with its own usage, not with that of all."""
+        """Parse; report arguments that a subcommand does not know with the subcommand's usage."""
         known, unknown = self.parse_known_args(args, namespace)
         if unknown:
             words = [*(sys.argv[1:] if args is None else args)]
@@ -412,8 +413,8 @@ class _Parser(argparse.ArgumentParser):
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if message:
-            message = within(message) if file is not sys.stdout else message  # help is read whole
-            with contextlib.nullcontext() if file is sys.stdout else _told():
+            message = within(message) if file is not sys.stdout else message  # help is printed in full
+            with contextlib.nullcontext() if file is sys.stdout else _guarded_stderr():
                 show(message, end="", file=file or sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""`ddpbench baseline save|list|remove`: runs kept by name, to compare later ones with."""
+"""`ddpbench baseline save|list|remove`: keep runs by name, to compare later runs with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddpbench.cli.lines import aligned, columns_here, say, show
 
 
 def add_parser(commands: Any) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     parser = commands.add_parser(
         "baseline",
         help="save a run by a name, to compare later ones with: ddpbench compare NAME RUN",

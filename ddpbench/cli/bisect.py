@@ -1,4 +1,4 @@
-"""`ddpbench bisect EXPERIMENT GOOD BAD`: which commit made training slower?"""
+"""`ddpbench bisect EXPERIMENT GOOD BAD`: find the commit that made training slower."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Any) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     parser = commands.add_parser(
         "bisect",
         help="find the commit that made training slower",
@@ -81,7 +81,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 total_s=arguments.total,
                 fewest=5,
                 limit=limit,
-                rare=False,  # what is looked for was found in typical rounds
+                rare=False,  # the change was found in typical rounds
                 alpha=alpha,
                 turns=arguments.turns or "blocks",
             ),
@@ -106,7 +106,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _removed_if_refused(out: Path) -> Iterator[None]:
-    """Have a directory that was made in here removed after a refusal, if it is empty: what was measured stays."""
+    """Remove a directory made in this context if it is empty after a refusal; keep what was measured."""
     from ddpbench.errors import RequestError
 
     made_here = not out.exists()
@@ -128,13 +128,13 @@ def _worst(changes: Sequence[Change]) -> Change | None:
 
 
 class _Quiet:
-    """Says nothing of single rounds."""
+    """Prints nothing about single rounds."""
 
     def begun(self, out: Path) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def event(self, text: str) -> None:
         say(text, sys.stderr)
 
     def round_made(self, number: int, left_s: float) -> None:
-        """Nothing."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""`ddpbench compare BASE NEW`: did training become slower, where, and by how much? `--interleave` measures both."""
+"""`ddpbench compare BASE NEW`: compare training speed of two sides; `--interleave` measures both."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FEWEST_ROUNDS = 5
 
 
 def add_parser(commands: Any) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     parser = commands.add_parser(
         "compare",
         help="compare two runs case by case: faster, slower, equivalent, or cannot tell",
@@ -104,7 +104,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if not one:
             raise RequestError("--interleave measures one experiment: give its name or its TOML file alone")
         _refuse_drift(arguments)
-        return _told(_interleaved(arguments), arguments)
+        return _publish(_interleaved(arguments), arguments)
     how = ("base_side", "new_side", "overrides", "rounds", "total", "out", "turns")
     if any(getattr(arguments, name) not in (None, []) for name in how):
         raise RequestError(
@@ -115,17 +115,17 @@ def _run(arguments: argparse.Namespace) -> int:
         from ddpbench.launch.interleave.told import changes_in
 
         _refuse_drift(arguments)
-        return _told(changes_in(Path(arguments.runs[0])), arguments)
+        return _publish(changes_in(Path(arguments.runs[0])), arguments)
     if len(arguments.runs) != 2:
         raise RequestError("give two runs, BASE and NEW, or a directory that --interleave has written")
-    return _told(_of_two(arguments), arguments)
+    return _publish(_of_two(arguments), arguments)
 
 
 def _refuse_drift(arguments: argparse.Namespace) -> None:
-    """Refuse what is for sides that were measured at different times.
+    """Refuse flags that only apply to sides measured at different times.
 
     Raises:
-        RequestError: it was given.
+        RequestError: such a flag was given.
     """
     from ddpbench.errors import RequestError
 
@@ -136,11 +136,11 @@ def _refuse_drift(arguments: argparse.Namespace) -> None:
 
 
 def _of_two(arguments: argparse.Namespace) -> Changes:
-    """Return the comparison of two sides that were measured before.
+    """Return the comparison of two sides that are already measured.
 
     Raises:
-        RequestError: they are one and the same, or copies, or a text means nothing.
-        IdentityError: they are of other machines, and that was not asked for.
+        RequestError: they are the same or copies, or an argument names no side.
+        IdentityError: they were measured on different machines, and that was not allowed.
     """
     from ddpbench.analysis.regression import changes_of, unlike
     from ddpbench.analysis.regression.baselines import find_side, side_of
@@ -163,11 +163,11 @@ def _of_two(arguments: argparse.Namespace) -> Changes:
 
 
 def _interleaved(arguments: argparse.Namespace) -> Changes:
-    """Measure two sides in turn, and return what came of it.
+    """Measure two sides in turn and return their comparison.
 
     Raises:
-        RequestError: a side means nothing, or cannot begin.
-        LaunchError: a side cannot go on.
+        RequestError: an argument names no side, or a side cannot start.
+        LaunchError: a side cannot continue.
     """
     from contextlib import nullcontext
 
@@ -182,7 +182,7 @@ def _interleaved(arguments: argparse.Namespace) -> Changes:
     base, new = parse_side("base", arguments.base_side), parse_side("new", arguments.new_side)
     check_apart(base, new)
     check_common(arguments.overrides, (base, new))
-    for side in (base, new):  # before cores are waited for
+    for side in (base, new):  # before waiting for cores
         check_there(side)
     asked = Asked(
         experiment=find_experiment(arguments.runs[0]),
@@ -209,7 +209,7 @@ def _interleaved(arguments: argparse.Namespace) -> Changes:
 
 
 class _Lines:
-    """Tells on standard error how far two sides have come."""
+    """Prints the progress of two sides on standard error."""
 
     def __init__(self) -> None:
         self.out: Path | str = ""
@@ -229,8 +229,8 @@ class _Lines:
         say(f"round {number} of both sides; {format_seconds(max(0.0, round(left_s)))} left", sys.stderr)
 
 
-def _told(changes: Changes, arguments: argparse.Namespace) -> int:
-    """Print and write what was asked for; return 1 where the gate fails."""
+def _publish(changes: Changes, arguments: argparse.Namespace) -> int:
+    """Print and write the comparison as requested; return 1 if the gate fails."""
     from dataclasses import replace
 
     from ddpbench.analysis.regression.told import failing, judged_any, markdown, to_json, why_failing
@@ -264,7 +264,7 @@ def _told(changes: Changes, arguments: argparse.Namespace) -> int:
 
 
 def print_changes(changes: Changes) -> None:
-    """Print the table, what it came to, and what limits it."""
+    """Print the table, the summary of the changes, and what limits it."""
     from ddpbench.analysis.regression.told import HEADS, headline, remarks, rows
 
     lines = aligned([HEADS, *rows(changes)], columns_here(), left=(0, 5, 6), breakable=(0, 6))

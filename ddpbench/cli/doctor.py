@@ -1,4 +1,4 @@
-"""`ddpbench doctor`: what can run on this machine and, if not, why and what to do."""
+"""`ddpbench doctor`: report what can run on this machine, and for the rest why not and what to do."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 _MARKS = {"ok": "✓", "note": "!", "problem": "✗"}
 _PLAIN_MARKS = {"ok": "+", "note": "!", "problem": "x"}
 _SUBJECT_WIDTH = 16
-"""A longer subject stands on a line of its own."""
+"""The most characters of a subject that shares a line with its finding."""
 _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
 
 def add_parser(commands: Any) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     parser = commands.add_parser(
         "doctor",
         help="check what can run on this machine and what to fix",
@@ -64,7 +64,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 lines.say(text, sys.stderr)
 
         found = check_nodes(arguments.nodes, arguments.port or PORT, waiting=waiting)
-        if found is None:  # the first node tells
+        if found is None:  # the first node prints
             return 0
         findings = list(found)
     elif arguments.port is not None:
@@ -81,7 +81,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def show(findings: Sequence[Finding], console: Console) -> None:
-    """Prints findings under their topics, and the verdict, which is the last of them, as the last line."""
+    """Print findings under their topics, with the verdict, the last finding, as the last line."""
     from rich.text import Text
 
     *listed, verdict = (_cleaned(finding) for finding in findings)
@@ -101,11 +101,11 @@ def show(findings: Sequence[Finding], console: Console) -> None:
         style = _STYLES[finding.level]
         line = Text("  ").append(words[finding].ljust(level_width + 2), style=style)
         line.append(finding.subject.ljust(subject_width + 2))
-        told = _wrapped(finding.found, console.width - indent)
+        lines = _wrapped(finding.found, console.width - indent)
         if len(finding.subject) <= subject_width:
-            line.append(told.pop(0))
+            line.append(lines.pop(0))
         console.print(line, soft_wrap=True)
-        for text in told:
+        for text in lines:
             console.print(Text(" " * indent + text), soft_wrap=True)
         for number, text in enumerate(_wrapped(finding.advice, console.width - indent - len(arrow) - 1)):
             lead = arrow if number == 0 else " " * len(arrow)
@@ -124,5 +124,5 @@ def _cleaned(finding: Finding) -> Finding:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Return the text's lines; a word longer than a line, such as a path, is not broken, so that it can be copied."""
+    """Return the text's lines; keep a word longer than a line, such as a path, in one piece for copying."""
     return textwrap.wrap(text, max(width, 20), break_long_words=False, break_on_hyphens=False)

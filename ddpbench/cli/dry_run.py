@@ -1,4 +1,4 @@
-"""`ddpbench sweep --dry-run`: the cases, how many launches they take and how long. Starts nothing."""
+"""`ddpbench sweep --dry-run`: print the cases, their launches and estimated time. Starts nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MUCH_BYTES = 2**30
 
 
 def table(prepared: Prepared, width: int) -> list[str]:
-    """Return the sweep as a table of its cases, with what each takes, what all take, and which are skipped."""
+    """Return the sweep as a table: each case with its cost, the total, and the skipped cases."""
     plan, budget = prepared.plan, prepared.experiment.budget
     rounds, proofs, names = budget.rounds_min, to_prove(plan.runnable), plan.names
     shared = names.shared(entry.case for entry in plan.runnable)
@@ -51,7 +51,7 @@ def table(prepared: Prepared, width: int) -> list[str]:
     lines.append(f"run directory: {prepared.run.path}")
     lines += [line for note in prepared.notes for line in wrapped(note, width, indent=2)]
     lines += (
-        wrapped(told, width, indent=2) if (told := open_words(plan.cases)) and not prepared.resumes else []
+        wrapped(text, width, indent=2) if (text := open_words(plan.cases)) and not prepared.resumes else []
     )
     lines += wrapped(f"all cases: {JOINT.join(shared)}", width) if shared else []
     lines += ["", *aligned(rows, width), ""]
@@ -73,7 +73,7 @@ def table(prepared: Prepared, width: int) -> list[str]:
 
 
 def _claims(prepared: Prepared, width: int) -> list[str]:
-    """Return each claim with how many pairs of cases are to decide it, and why some cannot."""
+    """Return each claim with how many pairs of cases decide it, and why some cannot."""
     claims = prepared.plan.claims
     entries = {entry.case.case_id: entry for entry in prepared.plan.cases}
     lines = ["", f"claims: {len(claims)}"] if claims else []
@@ -81,7 +81,7 @@ def _claims(prepared: Prepared, width: int) -> list[str]:
         pairs = [(entries[a], entries[b]) for a, b in claim.pairs]
         skipped = sum(any(entry.skip_reason is not None for entry in pair) for pair in pairs)
         crowded = sum(any(entry.oversubscribed for entry in pair) for pair in pairs)
-        told = [
+        parts = [
             f"{_many(len(pairs), 'pair')} of cases",
             *([f"{skipped} with one that is skipped"] if skipped else []),
             *(
@@ -90,12 +90,12 @@ def _claims(prepared: Prepared, width: int) -> list[str]:
                 else []
             ),
         ]
-        lines += wrapped(f"  {claim.says}: {', '.join(told)}", width, indent=4)
+        lines += wrapped(f"  {claim.says}: {', '.join(parts)}", width, indent=4)
     return lines
 
 
 def launches(prepared: Prepared, catalog: Catalog) -> Iterator[str]:
-    """Yield every launch of the first `rounds_min` rounds in order, the proofs first, with each rank's command line."""
+    """Yield every launch of the first `rounds_min` rounds in order, proofs first, with each rank's command line."""
     plan, rounds = prepared.plan, prepared.experiment.budget.rounds_min
     names = plan.names
     yield _order_words(prepared)
@@ -110,7 +110,7 @@ def launches(prepared: Prepared, catalog: Catalog) -> Iterator[str]:
 
 
 def _order_words(prepared: Prepared) -> str:
-    """Return where the printed order comes from."""
+    """Return the source of the printed order."""
     seed = prepared.experiment.budget.seed
     if prepared.draws_seed:
         return f"order of launches: an example (seed {seed}); each run draws its own, or takes budget.seed"
@@ -141,13 +141,13 @@ def _marks(entry: PlannedCase) -> list[str]:
 
 
 def _unknown(prepared: Prepared, entry: PlannedCase) -> bool:
-    """Return whether nothing is known of how long a case's steps take."""
+    """Return whether the step time of a case is unknown."""
     case = entry.case
     return is_unknown(case, prepared.plan.tried.get(case.workload_with_options))
 
 
 def _memory(prepared: Prepared) -> str:
-    """Return what the largest case needs of memory at least, where that is known and much; empty where not."""
+    """Return the least memory that the largest case needs, if known and large; otherwise an empty string."""
     known = [(least_bytes(entry.case) or 0, entry.case) for entry in prepared.plan.runnable]
     most, case = max(known, key=lambda one: one[0], default=(0, None))
     if case is None or most < _MUCH_BYTES:
@@ -157,7 +157,7 @@ def _memory(prepared: Prepared) -> str:
 
 
 def _total(prepared: Prepared) -> str:
-    """Return how long all of it takes, with as few rounds as it may have and with as many."""
+    """Return the estimated total time, for the fewest and for the most rounds."""
     plan, budget = prepared.plan, prepared.experiment.budget
     unknown = [entry.case.workload for entry in plan.runnable if _unknown(prepared, entry)]
     if unknown:
@@ -170,23 +170,23 @@ def _total(prepared: Prepared) -> str:
         plan.estimate_s(rounds, shared=own_environment_allows_sharing())
         for rounds in (budget.rounds_min, budget.rounds_max)
     )
-    told = f"{about(budget)} {_seconds(least)} for {_many(budget.rounds_min, 'round')}"
+    text = f"{about(budget)} {_seconds(least)} for {_many(budget.rounds_min, 'round')}"
     if least > budget.total:
         shared = own_environment_allows_sharing()
         fitting = (n for n in range(budget.rounds_min) if plan.estimate_s(n, shared=shared) <= budget.total)
         room = max(fitting, default=0)
-        return f"{told}, and budget.total, {_seconds(budget.total)}, has room for {room} of them"
+        return f"{text}, and budget.total, {_seconds(budget.total)}, has room for {room} of them"
     if budget.rounds_max == budget.rounds_min:
-        return told
+        return text
     longest = _seconds(min(most, budget.total))
     return (
-        f"{told}; up to {budget.rounds_max} rounds ({longest}) while intervals are wider than "
+        f"{text}; up to {budget.rounds_max} rounds ({longest}) while intervals are wider than "
         f"±{100 * budget.target_half_width:g} %"
     )
 
 
 def _left(prepared: Prepared) -> str:
-    """Return how much of a run that was begun is done, and how long the promised rounds still take."""
+    """Return how much of a started run is done, and how long its promised rounds still take."""
     done = Done(prepared.run, prepared.plan)
     done.read()
     left_s = prepared.plan.left_s(done, shared=own_environment_allows_sharing())
@@ -196,7 +196,7 @@ def _left(prepared: Prepared) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    """Return an estimate: it is not known to more than whole seconds from ten on."""
+    """Return an estimate in seconds; from ten on in whole seconds, as it is not known better."""
     return format_seconds(math.ceil(seconds) if seconds >= 10 else round(seconds, 1))
 
 

@@ -1,4 +1,4 @@
-"""`ddpbench export RUN_DIR --format ...`: a run's numbers for other programs."""
+"""`ddpbench export RUN_DIR --format ...`: write a run's numbers for other programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddpbench.cli import flags
 
 
 def add_parser(commands: Any) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     parser = commands.add_parser(
         "export",
         help="write a run's numbers in a format that other programs read",

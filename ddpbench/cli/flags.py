@@ -1,4 +1,4 @@
-"""Flags that several commands have: each is defined once."""
+"""Flags that several commands share, each defined once."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 
 class Given(argparse.Action):
-    """Store what a flag was given. A repeated flag that takes several values keeps all of them, each once.
+    """Store a flag's value. A repeated flag that takes several values keeps each of them once.
 
-    A flag that takes one value may not be repeated with another one: which of the two was meant is not known.
+    A flag that takes one value cannot be repeated with another value: which of the two was meant is unknown.
     """
 
     hint = "give it once"
@@ -23,7 +23,7 @@ class Given(argparse.Action):
         """Add the values to those of the same flag, or refuse a second value.
 
         Raises:
-            ArgumentError: the flag takes one value and was given another one before.
+            ArgumentError: the flag takes one value and already has a different one.
         """
         before = getattr(namespace, self.dest, None) if self._repeated(namespace) else None
         if self.option_strings and isinstance(values, list):
@@ -46,19 +46,19 @@ class Given(argparse.Action):
 
 
 class Joined(Given):
-    """Stores a list that is written with commas; where the flag is repeated, one list of all."""
+    """Store a comma-separated list; if the flag is repeated, store one list of all values."""
 
     def __call__(
         self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
     ) -> None:
-        """Add the list to those given before."""
+        """Append the list to the values given before."""
         if self._repeated(namespace):
             values = f"{getattr(namespace, self.dest)},{values}"
         setattr(namespace, self.dest, values)
 
 
 class _Setting(Given):
-    """Adds `--set KEY=VALUE` to the overrides, and refuses a second value of one key."""
+    """Add `--set KEY=VALUE` to the overrides, and refuse a second value for the same key."""
 
     def __call__(
         self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
@@ -66,14 +66,14 @@ class _Setting(Given):
         """Add the setting.
 
         Raises:
-            ArgumentError: the same setting was given another value before.
+                ArgumentError: the setting already has a different value.
         """
         self._add(namespace, values)
 
     def _add(self, namespace: argparse.Namespace, setting: str) -> None:
         overrides = [*(getattr(namespace, self.dest) or []), setting]
         setattr(namespace, self.dest, overrides)
-        if len(overrides) == 1:  # nothing to read it for, which would import more
+        if len(overrides) == 1:  # a single setting needs no parsing, which would import more
             return
         from ddpbench.spec.overrides import GivenSettings
 
@@ -86,7 +86,7 @@ class _Setting(Given):
 
 
 class _Workload(_Setting):
-    """Adds `--workload NAME` to the overrides, as the setting that it stands for."""
+    """Add `--workload NAME` to the overrides, as the setting that it stands for."""
 
     hint = 'for several give an axis with --set: axes.workload=["NAME", "NAME"]'
 
@@ -96,7 +96,7 @@ class _Workload(_Setting):
         """Add the setting.
 
         Raises:
-            ArgumentError: another workload was given before.
+                ArgumentError: another workload was given before.
         """
         setting, overrides = f"base.workload={values}", list(getattr(namespace, self.dest) or [])
         if self._repeated(namespace) and setting not in overrides:
@@ -106,7 +106,7 @@ class _Workload(_Setting):
 
 
 class Renamed(argparse.Action):
-    """Appends a value, and says so where the flag was given by a name other than its first, which it had before."""
+    """Append a value; if the flag was given by an old name, print its current name."""
 
     def __call__(
         self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
@@ -120,7 +120,7 @@ class Renamed(argparse.Action):
 
 
 def number(flag: str, limit: str) -> Callable[[str], Any]:
-    """Return what reads a flag's number: one that the table of limits has under that name."""
+    """Return the parser of a flag's number, checked by the limit of that name."""
 
     def read(text: str) -> float:
         from ddpbench.spec import limits
@@ -136,7 +136,7 @@ def share(text: str) -> float:
     """Return a flag's fraction, from `3%` or `0.03`.
 
     Raises:
-        ArgumentTypeError: it is none, or not between 0 and 1.
+        ArgumentTypeError: it is not a number, or not between 0 and 1.
     """
     from ddpbench.units import parse_share
 
@@ -147,7 +147,7 @@ def share(text: str) -> float:
 
 
 def experiment(parser: argparse.ArgumentParser, default: str | None = None) -> None:
-    """What to run. Without a default it must be given."""
+    """Add the argument that names the experiment. Without a default it is required."""
     if default is None:
         parser.add_argument("experiment", metavar="EXPERIMENT", help="a name, a TOML file or a run directory")
     else:
@@ -161,7 +161,7 @@ def experiment(parser: argparse.ArgumentParser, default: str | None = None) -> N
 
 
 def overrides(parser: argparse.ArgumentParser, example: str) -> None:
-    """Settings that take the place of the experiment's."""
+    """Add `--set`, whose settings replace those of the experiment."""
     parser.add_argument(
         "--set",
         dest="overrides",
@@ -173,7 +173,7 @@ def overrides(parser: argparse.ArgumentParser, example: str) -> None:
 
 
 def workload(parser: argparse.ArgumentParser) -> None:
-    """The shorter form of the setting that is given most often."""
+    """Add `--workload`, short for the most frequent setting."""
     parser.add_argument(
         "--workload",
         dest="overrides",
@@ -190,7 +190,7 @@ def out(
     metavar: str = "DIR",
     required: bool = False,
 ) -> None:
-    """Where files go."""
+    """Add `--out`, where files are written."""
     parser.add_argument("--out", type=Path, metavar=metavar, help=help, required=required)
 
 
@@ -198,7 +198,7 @@ def output_path(text: str) -> Path:
     """Return the path of an output file; `-` is standard output. Marks an option that names one.
 
     Raises:
-        ArgumentTypeError: it can only be a folder's.
+        ArgumentTypeError: it can only name a folder.
     """
     if text.endswith("/"):
         from ddpbench.texts import shortened
@@ -215,7 +215,7 @@ def output_file(parser: argparse.ArgumentParser, option: str, help: str) -> None
 
 
 def check_outputs(arguments: argparse.Namespace, *names: str) -> bool:
-    """Check that the files that a command is to write can be written; return whether one is standard output.
+    """Check that a command's output files can be written; return whether one is standard output.
 
     Raises:
         RequestError: standard output is given twice, or with --json; or a file is given twice.
@@ -234,7 +234,7 @@ def check_outputs(arguments: argparse.Namespace, *names: str) -> bool:
     for name, path in given.items():
         check_output(path)
         if path == STANDARD_OUTPUT or (path.exists() and not path.is_file()):
-            continue  # a pipe or a device takes both
+            continue  # a pipe or device can be written twice
         first = files.setdefault(path.resolve(), name)
         if first != name:
             both = f"--{first} and --{name} both write {given[first]}"
@@ -243,7 +243,7 @@ def check_outputs(arguments: argparse.Namespace, *names: str) -> bool:
 
 
 def turns(parser: argparse.ArgumentParser, who: str) -> None:
-    """Adds `--turns`, which says what two sides (`who`) take turns in."""
+    """Add `--turns`: what two sides (`who`) take turns in."""
     parser.add_argument(
         "--turns",
         choices=("blocks", "launches"),
@@ -253,10 +253,10 @@ def turns(parser: argparse.ArgumentParser, who: str) -> None:
 
 
 def as_json(parser: argparse.ArgumentParser, what: str = "the result") -> None:
-    """For other programs."""
+    """Add `--json`, for other programs."""
     parser.add_argument("--json", action="store_true", help=f"print {what} as JSON")
 
 
 def run_dir(parser: argparse.ArgumentParser, kind: str = "a sweep's run directory") -> None:
-    """A run that is there."""
+    """Add the argument that names an existing run."""
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=kind)

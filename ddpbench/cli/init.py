@@ -1,4 +1,4 @@
-"""`ddpbench init SCRIPT`: writes the class that lets a training script be measured, as far as the script shows it."""
+"""`ddpbench init SCRIPT`: write the class that makes a training script measurable, as far as the script allows."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ddpbench.cli.lines import show
 from ddpbench.texts import command
 
 _SHOWN = 6
-"""Statements of a group that are printed below the class at most; its comment has all, and the lines have numbers."""
+"""The most statements of a group printed below the class; its comment lists all, with line numbers."""
 
 if TYPE_CHECKING:
     from ddpbench.launch.own_class import Script, Written
 
 
 def add_parser(commands: Any) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     parser = commands.add_parser(
         "init",
         help="print, or insert, the class that makes a training script a workload",
@@ -77,7 +77,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _tried(script: Script, written: Written, source: str) -> tuple[bool, str]:
-    """Return whether a step of the class works, and what is to be said of that."""
+    """Return whether a step of the class works, and the sentence about it to print."""
     from ddpbench.errors import DdpbenchError
     from ddpbench.launch.own_class import can_guard
     from ddpbench.launch.own_class.trial import trial_of

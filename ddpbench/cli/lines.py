@@ -1,4 +1,4 @@
-"""Lines for a terminal: as wide as it is, columns aligned, no word broken, nothing that the terminal would obey.
+"""Lines for a terminal: at most its width, with aligned columns and whole words, and without control characters.
 
 The only file of `cli` that prints.
 """
@@ -18,19 +18,19 @@ from ddpbench.telling import Told
 from ddpbench.texts import JOINT, clean, on_one_line
 
 WIDEST = 100
-"""Columns of a table at most; a terminal of fewer gets what it has."""
-"""Between the words of a label, where a long one is broken."""
+"""The most columns of a table; a narrower terminal gets its width."""
+"""Between the words of a label, where a long label is broken."""
 _NARROWEST = 60
 _PATIENCE_S = 1.0
-"""What takes less is not told of."""
+"""Seconds below which no progress is shown."""
 _REDRAWN_S = 0.2
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _QUOTED_WORD = re.compile(r"""(?<![^\s(=])(?:\$'(?:[^'\\]|\\.)*+'|'[^']*+'(?:"'"'[^']*+')*+)""")
-"""A word of a command line that `texts.quoted` has put in quotes."""
+"""A word of a command line that `texts.quoted` has quoted."""
 
 
 def columns_here(stream: TextIO | None = None) -> int:
-    """Return the width to print for: the terminal's, or `WIDEST` where that is less or there is none."""
+    """Return the width to print for: the terminal's, or `WIDEST` if the terminal is wider or there is none."""
     asked = os.environ.get("COLUMNS", "")
     here = int(asked[:9]) if asked.isdecimal() and int(asked[:9]) else WIDEST
     if here == WIDEST:
@@ -40,11 +40,11 @@ def columns_here(stream: TextIO | None = None) -> int:
 
 
 _broken: dict[str, str] = {}
-"""Names in the command line that have line breaks, such as a stranger's folder, and what is printed for each."""
+"""Names on the command line that contain line breaks, such as a folder's, and the text printed for each."""
 
 
 def note_words(words: Collection[str]) -> None:
-    """Have every part of a path among these words of the command line be printed on one line."""
+    """Print every part of a path among these command-line words on one line from now on."""
     _broken.clear()
     parts = {part for word in words if "\n" in word or "\r" in word for part in word.split("/")}
     for part in sorted(parts, key=len, reverse=True):
@@ -53,7 +53,7 @@ def note_words(words: Collection[str]) -> None:
 
 
 def show(*texts: object, end: str = "\n", file: TextIO | None = None) -> None:
-    """Print texts, a line each, without what a terminal would obey or cannot write."""
+    """Print texts, one per line, without control characters and characters that the terminal cannot write."""
     stream = file or sys.stdout
     text = clean(_named_on_one_line("\n".join(map(str, texts))))
     encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -61,7 +61,7 @@ def show(*texts: object, end: str = "\n", file: TextIO | None = None) -> None:
         print(text.encode(encoding, "replace").decode(encoding), end=end, file=stream, flush=True)
     except BrokenPipeError:
         raise
-    except OSError as error:  # which names no file
+    except OSError as error:  # it names no file
         error.filename = error.filename or ("standard error" if stream is sys.stderr else "standard output")
         raise
 
@@ -73,7 +73,7 @@ def _named_on_one_line(text: str) -> str:
 
 
 def say(text: str, stream: TextIO | None = None, *, indent: int = 2) -> None:
-    """Print sentences: on a terminal in lines of whole words, elsewhere a line each, for whoever reads them next."""
+    """Print sentences: on a terminal wrapped between words, elsewhere one line each, for other programs."""
     stream = stream or sys.stdout
     for line in clean(_named_on_one_line(text)).split("\n"):
         before = len(line) - len(line.lstrip())
@@ -82,7 +82,7 @@ def say(text: str, stream: TextIO | None = None, *, indent: int = 2) -> None:
 
 
 class PassingLine(AbstractContextManager[Told]):
-    """Shows on a terminal how far long work is, in one line that is gone at its end; elsewhere nothing."""
+    """Shows the progress of long work in one terminal line, which is removed at the end; prints nothing elsewhere."""
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream or sys.stderr
@@ -117,10 +117,10 @@ def aligned(
     breakable: Collection[int] = (0,),
     gaps: Sequence[str] = ("  ", " "),
 ) -> list[str]:
-    """Return rows in columns, those of `left` to the left and the others to the right.
+    """Return rows in columns, those of `left` aligned left and the others right.
 
-    Where they are wider than `width`, cells of the `breakable` columns go on in further lines, the widest column
-    first; where that is not enough, the next of `gaps` stands between columns. What never fits stays too wide.
+    If they are wider than `width`, cells of the `breakable` columns wrap, the widest column first; if that is not
+    enough, the next of `gaps` separates the columns. Rows that still do not fit stay too wide.
     """
     lines: list[str] = []
     rows = [[on_one_line(cell) for cell in row] for row in rows]
@@ -147,11 +147,11 @@ def _in_columns(
         ]
         for number in range(max(map(len, cells))):
             parts = [cell[number] if number < len(cell) else "" for cell in cells]
-            told = [
+            padded = [
                 f"{part:<{size}}" if column in left else f"{part:>{size}}"
                 for column, (part, size) in enumerate(zip(parts, widths, strict=True))
             ]
-            lines.append(gap.join(told).rstrip())
+            lines.append(gap.join(padded).rstrip())
     return lines
 
 
@@ -177,11 +177,11 @@ def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
 
 
 def _least(label: str) -> int:
-    """Return the width below which a word of a label would not fit."""
+    """Return the smallest width in which each word of a label fits."""
     return max((len(word) + 2 for word in _held(label).split(" ")), default=0)
 
 
 def _held(text: str) -> str:
-    """Return a text with spaces that do not break between a number and its unit, and in a quoted word of a command."""
+    """Return a text with no-break spaces between a number and its unit, and in a quoted word of a command."""
     held = _QUOTED_WORD.sub(lambda word: word[0].replace(" ", _NO_BREAK), text)
     return re.sub(r"(?<=\d) (?=[^\s\d])", _NO_BREAK, held)

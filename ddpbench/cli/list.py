@@ -1,4 +1,4 @@
-"""`ddpbench list`: the strategies, algorithms, schedules, workloads, launchers and experiments there are."""
+"""`ddpbench list`: print the strategies, algorithms, schedules, workloads, launchers and experiments."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LAUNCHERS = {
 
 
 def add_parser(commands: Any) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     parser = commands.add_parser(
         "list", help="list strategies, algorithms, schedules, workloads, launchers and experiments"
     )
@@ -58,7 +58,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _sections() -> dict[str, dict[str, str]]:
-    """Return what each name of each kind stands for."""
+    """Return, for each kind, its names with their descriptions."""
     from ddpbench.collectives import NAMES as ALGORITHMS
     from ddpbench.collectives import TABLE as COLLECTIVES
     from ddpbench.installed import listed
@@ -82,7 +82,7 @@ def _told(table: Mapping[str, Entry]) -> dict[str, str]:
 
 
 def _folded(section: Mapping[str, str]) -> dict[str, str]:
-    """Return a line for each name, and one for the sizes of a name that are said to be the same."""
+    """Return a line for each name; sizes of a name with the same description share one."""
     sizes: dict[tuple[str, str], list[str]] = {}
     for name, summary in section.items():
         head, _, size = name.partition(":")

@@ -1,4 +1,4 @@
-"""`ddpbench merge RUN_DIR... --out DIR`: runs from several allocations made into one."""
+"""`ddpbench merge RUN_DIR... --out DIR`: merge runs from several allocations into one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddpbench.cli.lines import PassingLine, say, show
 
 
 def add_parser(commands: Any) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     parser = commands.add_parser(
         "merge",
         help="merge runs measured on the same type of machine",
@@ -44,7 +44,7 @@ def _run(arguments: argparse.Namespace) -> int:
         try:
             with PassingLine() as progress:
                 page, summary = ddpbench.report_on(merged.run.path, told=progress)
-        except RequestError:  # nothing was made of the request: nothing stays
+        except RequestError:  # nothing was made, so nothing stays
             merged.remove()
             raise
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""`ddpbench noise`: A against A on this machine, and the smallest change it can resolve in a given time."""
+"""`ddpbench noise`: run an A/A test on this machine; report the smallest change it can resolve in a given time."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _FLAG_OF = {
     "base.world_size": "--world-size",
     "budget.measured_s": "--measured",
 }
-"""The flag that each setting of the temporary experiment comes from."""
+"""The flag from which each setting of the temporary experiment comes."""
 
 
 def add_parser(commands: Any) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     parser = commands.add_parser(
         "noise",
         help="run an A/A test: the smallest difference this machine can detect",
@@ -96,7 +96,7 @@ def _run(arguments: argparse.Namespace) -> int:
         experiment.write_text(text, encoding="utf-8")
         try:
             prepared = prepare(SweepRequest(experiment=experiment, out=arguments.out))
-        except ExperimentError as error:  # the experiment is a temporary file, made from the flags
+        except ExperimentError as error:  # the experiment is a temporary file made from the flags
             problems = [replace(one, path=_FLAG_OF.get(one.path, one.path)) for one in error.problems]
             raise ExperimentError("noise", problems) from None
         except RequestError as error:
@@ -118,7 +118,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _asked(arguments: argparse.Namespace) -> dict[str, list[float]]:
-    """Return the times and changes that are asked for; nothing where none are.
+    """Return the requested times and changes; nothing if none were requested.
 
     Raises:
         RequestError: a change is not above 0.

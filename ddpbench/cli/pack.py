@@ -1,4 +1,4 @@
-"""`ddpbench pack RUN_DIR`: a run's records as one small file, so that the run can be kept in git."""
+"""`ddpbench pack RUN_DIR`: pack a run's records into one small file that git can keep."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddpbench.cli.lines import show
 
 
 def add_parser(commands: Any) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     parser = commands.add_parser(
         "pack",
         help="pack a run's records into one file, to keep the run in git",
@@ -43,7 +43,7 @@ def _run(arguments: argparse.Namespace) -> int:
     run = run_at(arguments.run_dir)
     with run.held() as own:
         for read in (read_plan, read_machine, read_merged, read_sessions):
-            read(run)  # whole, or refused with what is wrong, before anything is written
+            read(run)  # read all records, or refuse them, before anything is written
         commit = str((read_machine(run).get("context") or {}).get("git_commit") or "")
         if is_dirty(commit) and not arguments.dirty:
             raise RequestError(

@@ -1,4 +1,4 @@
-"""`ddpbench plan`: plans an experiment for your nodes, and prints the lines that run it there."""
+"""`ddpbench plan`: plan an experiment for given nodes, and print the command lines that run it there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Any) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     parser = commands.add_parser(
         "plan",
         help="plan an experiment for several nodes and print the commands to start",

@@ -1,4 +1,4 @@
-"""`ddpbench profile`: measures a workload's times, for replays of it."""
+"""`ddpbench profile`: measure a workload's times, for replays of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Any) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     parser = commands.add_parser(
         "profile",
         help="measure a workload's times for replay",
@@ -79,15 +79,15 @@ def _summary(profile: Profile) -> list[str]:
     first, last = (profile.parameters[profile.order[place]].ready_s.mean for place in (0, -1))
     moments = f"{format_seconds(first)} to {format_seconds(last)} after the start of backward"
     return [
-        f"  forward    {_told(profile.forward_s)}",
-        f"  backward   {_told(profile.backward_s)}",
-        f"  optimizer  {_told(profile.optimizer_s)}",
+        f"  forward    {_with_interval(profile.forward_s)}",
+        f"  backward   {_with_interval(profile.backward_s)}",
+        f"  optimizer  {_with_interval(profile.optimizer_s)}",
         f"  means over {profile.steps} steps and their 95 % intervals, which know nothing of drift",
         f"  {len(profile.parameters)} gradients, {format_bytes(size)}, ready {moments}",
     ]
 
 
-def _told(seconds: Seconds) -> str:
+def _with_interval(seconds: Seconds) -> str:
     from ddpbench.units import format_seconds
 
     if seconds.low is None or seconds.high is None:

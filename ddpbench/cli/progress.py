@@ -1,4 +1,4 @@
-"""Shows a sweep's progress: a bar with an honest time left on a terminal, plain lines elsewhere."""
+"""Progress of a sweep: a bar with the time left on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ddpbench.units import format_number, format_seconds
 
 @contextmanager
 def listening(console: Console) -> Iterator[Listener]:
-    """A bar on a terminal while the context lasts, lines elsewhere."""
+    """Yield a bar on a terminal while the context lasts, lines elsewhere."""
     if console.is_terminal:
         with BarListener(console) as bar:
             yield bar
@@ -40,7 +40,7 @@ def _result(label: str, what: str, outcome: LaunchOutcome, rate: float | None) -
 
 
 class LineListener(Listener):
-    """One line a launch."""
+    """Prints one line per launch."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
@@ -69,9 +69,9 @@ class LineListener(Listener):
         self._left_s, self._since = left_s, self._clock()
 
     def _left(self) -> str:
-        """Return how long the rest is expected to take from now on; empty once it is less than a second.
+        """Return how long the rest is expected to take from now on; empty below one second.
 
-        However long this launch takes, those after it have their share of the time left.
+        However long this launch takes, later launches keep their share of the time left.
         """
         after = self._total - self._done
         left_s = max(self._left_s - (self._clock() - self._since), self._left_s * after / (after + 1))
@@ -100,17 +100,17 @@ def _round_line(number: int, half_widths: dict[str, float | None], stop_reason: 
 
 
 class BarListener(LineListener):
-    """A bar with the case under way, its throughput so far and the time left; failures as lines above it."""
+    """Shows a bar with the running case, its throughput so far and the time left; failures as lines above it."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(console, clock)
-        # Drawn once a second at most: the ranks may want these cores.
+        # Redrawn at most once per second: the ranks may need these cores.
         self._progress = Progress(
             TextColumn("{task.fields[what]:<8}", table_column=Column(no_wrap=True)),
             BarColumn(bar_width=14, table_column=Column(min_width=14)),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[left]:>15}", table_column=Column(no_wrap=True)),
-            # What does not fit on a narrow terminal is the end of this, and nothing else.
+            # A narrow terminal cuts the end of this, and nothing else.
             TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
             console=console,
             expand=True,

@@ -1,4 +1,4 @@
-"""`ddpbench report RUN_DIR`: regenerates the table, the page and the figures from a run's records."""
+"""`ddpbench report RUN_DIR`: regenerate the table, the page and the figures from a run's records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddpbench.cli.lines import PassingLine, say, show
 
 
 def add_parser(commands: Any) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     parser = commands.add_parser(
         "report",
         help="regenerate a run directory's table and report",
@@ -43,10 +43,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
     formats = _formats(arguments.figures)
     wanted = Wanted(figures=formats, slides=formats if arguments.slides else frozenset())
-    gc.disable()  # to the end: looking through a large report for garbage takes most of a second
-    with PassingLine() as told:
-        page, summary = ddpbench.report_on(arguments.run_dir, wanted, told)
-    from ddpbench.cli.results import (  # after `report_on`, which starts other processes first
+    gc.disable()  # until the end: collecting a large report's garbage takes most of a second
+    with PassingLine() as progress:
+        page, summary = ddpbench.report_on(arguments.run_dir, wanted, progress)
+    from ddpbench.cli.results import (  # after `report_on`, which first starts other processes
         failed,
         say_outdated,
     )
@@ -69,7 +69,7 @@ def _formats(text: str) -> frozenset[str]:
     """Return the formats of `svg,pdf`.
 
     Raises:
-        RequestError: one is unknown.
+        RequestError: a format is unknown.
     """
     from ddpbench.errors import RequestError, nearest
     from ddpbench.wanted import FORMATS

@@ -1,4 +1,4 @@
-"""The table of cases that a sweep ends with, for a terminal."""
+"""The table of cases that a sweep prints at its end."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _ESTIMANDS = f"samples/s: {MEDIAN}; speed-up: {WITHIN_ROUNDS}"
 
 
 def table(frame: pd.DataFrame, planned: Mapping[str, Case], width: int) -> list[str]:
-    """Return a line for each case: what tells it apart, and what it came to.
+    """Return a line for each case: the settings that distinguish it, and its results.
 
-    What tells cases apart has columns; where these are too wide, even with their words in several lines, it is one
-    label, as in a dry run.
+    These settings have columns; if the columns are too wide even with wrapped cells, they are one label, as in a
+    dry run.
     """
     cases = [planned[case_id] for case_id in frame["case_id"]]
     records: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")  # type: ignore[assignment]
     targets = sorted(frame["target_loss"].dropna().unique())
-    told = [_head(targets), *(_told(record, to_loss=bool(targets)) for record in records)]
+    results = [_head(targets), *(_results(record, to_loss=bool(targets)) for record in records)]
     settings = settings_of(cases)
     heads = ["strategy", "ranks", "bucket", *(setting.title.lower() for setting in settings)]
-    rows = [heads + told[0]]
-    for case, record, values in zip(cases, records, told[1:], strict=True):
+    rows = [heads + results[0]]
+    for case, record, values in zip(cases, records, results[1:], strict=True):
         caps = [record[name] for name in ("bucket_cap_mb", "same_buckets_mb") if record[name] is not None]
         cap = " = ".join(map(str, caps))
         own = [case.strategy, str(case.world_size), cap, *(setting.text(case) for setting in settings)]
@@ -54,9 +54,9 @@ def table(frame: pd.DataFrame, planned: Mapping[str, Case], width: int) -> list[
     if max(map(len, lines)) > width:
         names = Namer(cases)
         shared = names.shared()
-        rows = [["case", *told[0]]]
+        rows = [["case", *results[0]]]
         rows += [
-            [names.full(case, but=shared), *values] for case, values in zip(cases, told[1:], strict=True)
+            [names.full(case, but=shared), *values] for case, values in zip(cases, results[1:], strict=True)
         ]
         lines = [f"all cases: {JOINT.join(shared)}"] if shared else []
         lines += aligned(rows, width, left=(0, len(rows[0]) - 1), gaps=(" ",))
@@ -64,7 +64,7 @@ def table(frame: pd.DataFrame, planned: Mapping[str, Case], width: int) -> list[
 
 
 def sentences(summary: RunSummary) -> list[str]:
-    """Return what a run came to beside its table: the answer, the findings, and what is left out or violated."""
+    """Return a run's results outside its table: the answer, the findings, and what is left out or violated."""
     lines = [_ESTIMANDS] if any(one.samples_per_s is not None for one in summary.by_case) else []
     lines += [*failed(summary), *(one.line for one in summary.conclusions.answer)]
     lines += [
@@ -77,9 +77,9 @@ def sentences(summary: RunSummary) -> list[str]:
 
 
 def failed(summary: RunSummary) -> list[str]:
-    """Return why cases are not ok, and what to do: a sentence for each of a few.
+    """Return why cases are not ok and what to do, one sentence for each group of a few cases.
 
-    Those that the plan skips are in it, with their reasons; those that were skipped in their proof are named here.
+    Cases that the plan skips are included, with their reasons; cases skipped in their proof are named here.
     """
     refused = {one.case_id for one in summary.course.failures if one.status == "skipped" and one.phase}
     names = Namer(summary.planned.values())
@@ -95,7 +95,7 @@ def failed(summary: RunSummary) -> list[str]:
 
 
 def say_outdated(summary: RunSummary) -> None:
-    """Say on standard error that a run's archive lacks launches, where it does."""
+    """Print on standard error that a run's archive lacks launches, if it does."""
     if line := outdated(RunDir(Path(summary.about.run_path))):
         say(line, sys.stderr)
 
@@ -105,8 +105,8 @@ def _head(targets: Sequence[float]) -> list[str]:
     return ["samples/s", "95 % interval", "speed-up", "efficiency", *losses, "status"]
 
 
-def _told(record: Mapping[str, Any], *, to_loss: bool) -> list[str]:
-    """Return what a case came to; empty where it is not known."""
+def _results(record: Mapping[str, Any], *, to_loss: bool) -> list[str]:
+    """Return a case's results; empty where unknown."""
     low, high = record["samples_per_s_ci_low"], record["samples_per_s_ci_high"]
     return [
         _number(record["samples_per_s"]),
@@ -126,8 +126,10 @@ def _known(value: Any) -> bool:
 
 
 def settings_of(cases: Sequence[Case]) -> list[Setting]:
-    """What tells cases apart beside strategy, ranks and bucket: what a strategy was given only where that varies within
-    it at a number of ranks, links over the cases that have any.
+    """Return the settings besides strategy, ranks and bucket that distinguish cases.
+
+    A strategy's options count only if they vary within the strategy at some number of ranks; links count if they
+    vary over the cases that have any.
     """
     groups: dict[tuple[str, int], list[Case]] = {}
     for case in cases:

@@ -1,4 +1,4 @@
-"""`ddpbench submit EXPERIMENT --nodes 1,2,4`: jobs of Slurm, one for each number of nodes, and one report of all."""
+"""`ddpbench submit EXPERIMENT --nodes 1,2,4`: submit one Slurm job per number of nodes, and make one report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAMED = ("partition", "account", "gres", "constraint")
 
 
 def add_parser(commands: Any) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     parser = commands.add_parser(
         "submit",
         help="measure an experiment in Slurm jobs, one for each number of nodes",
@@ -109,10 +109,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _asked_for(arguments: argparse.Namespace) -> Submission:
-    """Return the submission that the flags mean: a new one, or one that stands, with the flags in place of its own.
+    """Return the submission that the flags describe: a new one, or an existing one with its flags replaced.
 
     Raises:
-        RequestError: the flags do not go together, or mean nothing.
+        RequestError: the flags contradict each other, or mean nothing.
     """
     from ddpbench.errors import RequestError
     from ddpbench.launch.experiments import find_experiment, is_not_meant
@@ -137,12 +137,12 @@ def _asked_for(arguments: argparse.Namespace) -> Submission:
             raise RequestError(
                 f"{path} is planned already: --nodes, --ranks-per-node, --set and --out belong to an experiment"
             )
-        found = open_submission(path)
-        if "options" in given:  # those that are given replace those of their names
+        submission = open_submission(path)
+        if "options" in given:  # a new option replaces the one of the same name
             named = {option.name for option in options}
-            kept = tuple(option for option in found.request.options if option.name not in named)
+            kept = tuple(option for option in submission.request.options if option.name not in named)
             given["options"] = (*kept, *options)
-        return replace(found, request=replace(found.request, **given))
+        return replace(submission, request=replace(submission.request, **given))
     source = find_experiment(arguments.experiment)
     if source.is_dir():
         raise RequestError(
@@ -164,7 +164,7 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
     room = needs(submission)
     if room and asked:  # before anything is written
         _check_room(room, dict.fromkeys(room, asked))
-    scripts(submission)  # likewise: what cannot be read, or put into a script, is refused
+    scripts(submission)  # also before: it refuses what cannot be read, or put into a script
     if retry_failed:
         for size in submission.sizes:
             size.has_failed()
@@ -173,7 +173,7 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
         submission = current(submission)  # another call may have noted jobs since it was read
         try:
             follower = _written(submission, room, asked=bool(asked), retry_failed=retry_failed)
-        except BaseException:  # nothing was submitted: nothing stays
+        except BaseException:  # nothing was submitted, so nothing stays
             if submission.plans:
                 made.remove()
             raise
@@ -201,12 +201,12 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
 def _written(
     submission: Submission, room: Mapping[int, float], *, asked: bool, retry_failed: bool
 ) -> Follower:
-    """Write the submission, and return what follows its jobs, once Slurm would take them.
+    """Write the submission once Slurm would accept its jobs, and return what follows them.
 
-    `room` is how long each size's job is, by its nodes, and `asked` whether a partition was asked for.
+    `room` is how long each size's job is, by its nodes, and `asked` whether a partition was requested.
 
     Raises:
-        RequestError: Slurm refuses one, or no partition has room for it.
+        RequestError: Slurm refuses a job, or no partition has room for it.
     """
     from ddpbench.errors import RequestError
     from ddpbench.launch.slurm.follow import Follower
@@ -228,7 +228,7 @@ def _written(
 
 
 def _say_left(submission: Submission) -> None:
-    """Say that the jobs go on, and how to follow or end them."""
+    """Print that the jobs continue, and how to follow or end them."""
     from ddpbench.texts import command
 
     jobs = [size.jobs[-1].job_id for size in submission.sizes if size.jobs]
@@ -241,10 +241,10 @@ def _say_left(submission: Submission) -> None:
 
 
 def _check_room(room: Mapping[int, float], chosen: Mapping[int, str]) -> None:
-    """Looks whether jobs fit the partitions `chosen` for them, by their nodes: Slurm takes jobs that never start.
+    """Check that jobs fit the partitions `chosen` by their nodes: Slurm accepts jobs that can never start.
 
     Raises:
-        RequestError: one does not.
+        RequestError: a job does not fit.
     """
     from ddpbench.launch.slurm import control
 
@@ -254,26 +254,26 @@ def _check_room(room: Mapping[int, float], chosen: Mapping[int, str]) -> None:
 
 
 def _explain(error: RequestError, room: Mapping[int, float]) -> None:
-    """Says why Slurm refuses a job where the default partition has no room for it.
+    """Explain why Slurm refuses a job if the default partition has no room for it.
 
     Raises:
-        RequestError: that is why; Slurm's own words follow.
+        RequestError: that is the reason; Slurm's message follows it.
     """
     from ddpbench.errors import LaunchError, RequestError
 
     try:
         _check_room(room, dict.fromkeys(room, ""))
-    except LaunchError:  # who refuses knows why
+    except LaunchError:  # the side that refuses gives the reason
         return
     except RequestError as why:
         raise RequestError(f"{why}\n{error}") from None
 
 
 def _make(path: Path) -> Made:
-    """Sees that the directory is there, to be locked; returns what was made of it.
+    """Create the directory if missing, so that it can be locked; return what was created.
 
     Raises:
-        OutputError: it cannot be made, holds something else, or another user could exchange it.
+        OutputError: it cannot be created, holds something else, or another user could replace it.
     """
     from ddpbench.errors import OutputError
     from ddpbench.records.rundir import Made, check_own, explain_os_error, make_dir
@@ -293,7 +293,7 @@ def _make(path: Path) -> Made:
 
 
 def _report(submission: Submission) -> int:
-    """Make one report of all sizes with something measured; returns whether all cases are ok."""
+    """Make one report of all sizes with measurements; return whether all cases are ok."""
     import ddpbench
     from ddpbench.cli.results import say_outdated, sentences, table
     from ddpbench.errors import IdentityError
@@ -312,7 +312,7 @@ def _report(submission: Submission) -> int:
     if len(measured) > 1:
         directory = SubmissionDir(submission.path)
         path, fresh, old = directory.merged.path, directory.merged_next, directory.merged_before
-        for left in (fresh, old):  # of a call that was ended
+        for left in (fresh, old):  # left by a call that was ended
             remove_tree(left)
         try:
             for sentence in merge(measured, fresh).left_out:
@@ -326,8 +326,8 @@ def _report(submission: Submission) -> int:
             for own in measured:
                 show(f"report: {ddpbench.report_on(own)[0]}")
             return 1
-    with PassingLine() as told:
-        page, summary = ddpbench.report_on(path, told=told)
+    with PassingLine() as progress:
+        page, summary = ddpbench.report_on(path, told=progress)
     show(*table(summary.cases, summary.planned, columns_here()))
     for sentence in sentences(summary):
         say(sentence)
@@ -337,7 +337,7 @@ def _report(submission: Submission) -> int:
 
 
 class _Lines:
-    """Says on standard error what changes: states at once, launches now and then."""
+    """Prints changes on standard error: states at once, launches now and then."""
 
     def __init__(self, submission: Submission) -> None:
         self._planned = {}
@@ -350,7 +350,7 @@ class _Lines:
         self._said: dict[int, tuple[str, int]] = {}
 
     def state(self, size: Size, words: str, launches: int) -> None:
-        """Says it where it is news."""
+        """Print the state if it changed."""
         planned = self._planned.get(size.shape.nodes, 0)
         before, then = self._said.get(size.shape.nodes, ("", -1))
         if words == before and launches - then < max(1, planned // 20):
@@ -359,5 +359,5 @@ class _Lines:
         say(f"{size.name}: {words}; {launches} of up to {planned} launches", sys.stderr)
 
     def event(self, sentence: str) -> None:
-        """Says it."""
+        """Print the event."""
         say(sentence, sys.stderr)

@@ -1,4 +1,4 @@
-"""`ddpbench sweep`: runs an experiment and shows how it goes."""
+"""`ddpbench sweep`: run an experiment and show its progress."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Any) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     parser = commands.add_parser(
         "sweep",
         help="run an experiment's launches and report on them",
@@ -97,7 +97,7 @@ def _dry_run(request: SweepRequest, *, as_json: bool, verbose: bool) -> int:
 
 
 def _describe(prepared: Prepared) -> None:
-    """Says on standard error what is about to run."""
+    """Print on standard error what is about to run."""
     plan, experiment = prepared.plan, prepared.experiment
     say(f"{experiment.name}: {experiment.question}".rstrip(": "), sys.stderr)
     say(f"{counted(len(plan.runnable), 'case')} to run, into {prepared.run.path}", sys.stderr)
@@ -130,7 +130,7 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
         _print_json(result, page, summary)
     else:
         _print_report(result, page, summary, start)
-    from ddpbench.cli.results import say_outdated  # loads pandas, as the report has
+    from ddpbench.cli.results import say_outdated  # loads pandas, as the report already has
 
     say_outdated(summary)
     statuses = {one.status for one in summary.by_case}
@@ -138,7 +138,7 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
 
 
 def _carry_out(prepared: Prepared, console: Console) -> tuple[SweepResult, Path, RunSummary]:
-    """Measures, and writes the report; says how to go on where it is interrupted."""
+    """Measure, and write the report; if interrupted, print how to resume."""
     import ddpbench
     from ddpbench.cli.progress import listening
     from ddpbench.errors import LaunchError, OutputError
@@ -160,13 +160,13 @@ def _carry_out(prepared: Prepared, console: Console) -> tuple[SweepResult, Path,
             work = Sweep(prepared, listener)
             result = work.result
             ddpbench.carry_out(work, interrupted)
-        with PassingLine() as told:
-            page, summary = ddpbench.report_on(run.path, told=told)
+        with PassingLine() as progress:
+            page, summary = ddpbench.report_on(run.path, told=progress)
     except KeyboardInterrupt:
-        if not said:  # while the report was written
+        if not said:  # while the report was being written
             interrupted()
         raise
-    except OutputError as error:  # no longer a wrong request where launches have been made
+    except OutputError as error:  # after the first launch the request was valid
         raise (LaunchError(f"{error}; {_resuming(run)}") if result.launches else error) from None
     except (LaunchError, OSError) as error:
         if not run.plan.exists() or not (reason := _reason(error, run)):
@@ -180,7 +180,7 @@ def _resuming(run: RunDir) -> str:
 
 
 def _reason(error: LaunchError | OSError, run: RunDir) -> str:
-    """Return what ended a sweep; empty of a closed pipe and an unreadable file, which every command reports."""
+    """Return what ended a sweep; empty for a closed pipe or unreadable file, which every command reports."""
     from ddpbench.records import explain_os_error, explain_unreadable
 
     if not isinstance(error, OSError):
@@ -191,7 +191,7 @@ def _reason(error: LaunchError | OSError, run: RunDir) -> str:
 
 
 def _print_json(result: SweepResult, page: Path, summary: RunSummary) -> None:
-    told = {
+    result_json = {
         "run_dir": str(result.run.path),
         "report": str(page),
         "stop_reason": result.stop_reason,
@@ -202,11 +202,11 @@ def _print_json(result: SweepResult, page: Path, summary: RunSummary) -> None:
         "violations": [violation.to_json() for violation in summary.conclusions.checks.violations],
         "cases": json.loads(summary.cases.to_json(orient="records")),
     }
-    show(json.dumps(told, indent=1))
+    show(json.dumps(result_json, indent=1))
 
 
 def _print_report(result: SweepResult, page: Path, summary: RunSummary, start: float) -> None:
-    """Prints the table, the findings, how much of the time since `start` went into measuring, and where the page is."""
+    """Print the table, the findings, the share of the time since `start` spent measuring, and the page's path."""
     from ddpbench.cli.results import sentences, table
 
     show(*table(summary.cases, summary.planned, columns_here()))

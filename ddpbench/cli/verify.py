@@ -1,4 +1,4 @@
-"""`ddpbench verify`: proves strategies right against one process, and prints what was compared."""
+"""`ddpbench verify`: prove strategies correct against one process, and print what was compared."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 _HEAD = "largest error"
 _NAME, _DETAIL = 20, 30
-"""The fewest characters of the first and of the last column on a terminal."""
+"""The fewest characters of the first and the last column on a terminal."""
 
 
 def add_parser(commands: Any) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     parser = commands.add_parser(
         "verify",
         help="check strategies against single-process training",
@@ -91,7 +91,7 @@ def _run(arguments: argparse.Namespace) -> int:
     columns = _Columns.of([entry.case for entry in cases], registered_names(strategies_asked, groups))
     headed = False
 
-    def told(verdict: Verdict) -> None:
+    def on_verdict(verdict: Verdict) -> None:
         nonlocal headed
         if not arguments.json:
             head = [] if headed else [columns.head()]
@@ -101,13 +101,13 @@ def _run(arguments: argparse.Namespace) -> int:
     def kept(folder: Path) -> None:
         say(f"logs of the ranks: {folder}", sys.stderr)
 
-    verdicts = verify(cases, told, hang_timeout_s=arguments.hang_timeout, on_logs=kept)
+    verdicts = verify(cases, on_verdict, hang_timeout_s=arguments.hang_timeout, on_logs=kept)
     results = Counter(verdict.result for verdict in verdicts)
     proved, unproved, skipped = results["ok"], results["unproved"], results["skipped"]
     broken = len(verdicts) - proved - unproved - skipped
     if arguments.json:
-        found = [asdict(one) | {"result": one.result, "unproved": one.unproved} for one in verdicts]
-        show(json.dumps(found, indent=1), end="")
+        results_json = [asdict(one) | {"result": one.result, "unproved": one.unproved} for one in verdicts]
+        show(json.dumps(results_json, indent=1), end="")
     else:
         left = f", {unproved} unproved" if unproved else ""
         show(f"{proved} proved, {broken} not, {skipped} skipped{left}")
@@ -121,27 +121,29 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _by_workload(strategies: list[str], workloads: list[str] | None) -> dict[str, list[str]]:
-    """Return which strategies to prove with which workload."""
+    """Return the strategies to prove, by workload."""
     if workloads is not None:
         return dict.fromkeys(workloads, strategies)
     from ddpbench.strategies import TABLE, load_strategy
 
-    beside = [name for name in strategies if name in TABLE and load_strategy(name).pieces == "branches"]
-    others = [name for name in strategies if name not in beside]
-    chosen = {"mlp": others, "gpt:nano": others, "two_branch": beside}
+    with_branches = [
+        name for name in strategies if name in TABLE and load_strategy(name).pieces == "branches"
+    ]
+    others = [name for name in strategies if name not in with_branches]
+    chosen = {"mlp": others, "gpt:nano": others, "two_branch": with_branches}
     return {workload: names for workload, names in chosen.items() if names}
 
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """How wide columns are: on a terminal no line is wider than it, and long names and reasons go on below."""
+    """Column widths: no line is wider than the terminal, and long names and reasons wrap."""
 
     name: int
     workload: int
     detail: int
-    """Of the last column; 0: as wide as it takes, for whoever reads the lines next."""
+    """Width of the last column; 0: unlimited, if other programs read the lines."""
     called: Mapping[str, str] = field(default_factory=dict)
-    """Names that were asked for, by the paths of the classes that they stand for."""
+    """Requested names, by the paths of the classes that they stand for."""
 
     @classmethod
     def of(cls, cases: Sequence[Case], called: Mapping[str, str]) -> _Columns:
@@ -157,14 +159,14 @@ class _Columns:
         return cls(name, workload, max(left - name, _DETAIL), called)
 
     def head(self) -> str:
-        """Return what the columns are called."""
+        """Return the header line."""
         return _line(f"{'strategy':<{self.name}}", f"{'workload':<{self.workload}}", "ranks", "result", _HEAD)
 
     def lines(self, verdict: Verdict) -> list[str]:
-        """Return a verdict's line, and those that go on with it."""
+        """Return a verdict's line, followed by its wrapped lines."""
         names = broken(_called(verdict.name, verdict.strategy, self.called), self.name)
-        told = _detail(verdict)
-        details = wrapped(told, self.detail) if self.detail else [told]
+        detail = _detail(verdict)
+        details = wrapped(detail, self.detail) if self.detail else [detail]
         first, *rest = zip_longest(names, details, fillvalue="")
         workload = self.called.get(verdict.workload, verdict.workload)
         middle = f"{workload:<{self.workload}}", str(verdict.world_size), verdict.result
@@ -175,7 +177,7 @@ class _Columns:
 
 
 def _called(name: str, strategy: str, called: Mapping[str, str]) -> str:
-    """Return a verdict's name with its strategy as it was asked for."""
+    """Return a verdict's name, with its strategy as it was requested."""
     return called.get(strategy, strategy) + name.removeprefix(strategy)
 
 
@@ -184,7 +186,7 @@ def _line(name: str, workload: str, ranks: str, result: str, detail: str) -> str
 
 
 def _detail(verdict: Verdict) -> str:
-    """Return how far it was off, or why it is not ok."""
+    """Return a verdict's error, or why it is not ok."""
     if verdict.result != "ok":
         apart = verdict.promise == "nothing"
         return verdict.reason or f"{'' if apart else 'nothing shows what it trained: '}{verdict.unproved}"
@@ -193,7 +195,7 @@ def _detail(verdict: Verdict) -> str:
     for proof in verdict.proofs:
         if proof.compared == "share of gradients kept back":
             kept = max(kept, proof.error)
-        elif proof.was_made and proof.tolerance > 0:  # others are yes or no
+        elif proof.was_made and proof.tolerance > 0:  # the others have no error
             worst[proof.dtype] = max(worst.get(proof.dtype, 0.0), proof.error)
     errors = ", ".join(f"{dtype} {f'{error:.1e}' if error else '0'}" for dtype, error in worst.items())
     if kept:
@@ -204,12 +206,12 @@ def _detail(verdict: Verdict) -> str:
 
 
 def _left_out(verdict: Verdict) -> str:
-    """Return what was compared in no type, and why, though it belongs to the proof; empty if nothing."""
+    """Return what belongs to the proof but was compared in no type, and why; empty if nothing."""
     made = {proof.compared for proof in verdict.proofs if proof.was_made}
     left: dict[str, str] = {}
     for proof in verdict.proofs:
         if proof.compared not in made and not proof.compared.startswith(
             "gradients"
-        ):  # some are, or it is unproved
+        ):  # some gradients are compared, or the verdict is unproved
             left.setdefault(proof.compared, proof.note)
     return "; ".join(f"not compared: {compared} ({note})" for compared, note in left.items())
