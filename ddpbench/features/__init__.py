@@ -1,4 +1,5 @@
-"""Features of ddpbench, a folder each, registered with the core as installed packages are.
+"""Features of ddpbench, one folder each, registered with the core like installed packages.
 
-`ddpbench.installed` reads `REGISTERED` of each. The core imports nothing from here, and no feature another.
+`ddpbench.installed` reads each feature's `REGISTERED`. The core imports no feature, and features do not import each
+other.
 """

@@ -1,4 +1,4 @@
-"""Feature: a run written up for an allocation proposal."""
+"""Feature: write up a run for an allocation proposal."""
 
 from ddpbench.installed import Registered
 

@@ -1,4 +1,4 @@
-"""`ddpbench allocation RUN_DIR`: what an HPC centre asks for in a proposal, ready to paste."""
+"""`ddpbench allocation RUN_DIR`: write what an HPC centre asks for in a proposal, ready to paste."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddpbench.cli.lines import show
 
 
 def add_parser(commands: Any) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     parser = commands.add_parser(
         "allocation",
         help="write a run up for an allocation proposal: Markdown, LaTeX, PNG",
@@ -116,10 +116,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _resolved(kind: str, name: str | None) -> str | None:
-    """Return the name that a run has of a strategy, workload or algorithm that an installed package has registered.
+    """Return a run's name for a strategy, workload or algorithm that an installed package has registered.
 
     Raises:
-        RequestError: several packages have, or what is registered is not a class.
+        RequestError: several packages register it, or the registered object is not a class.
     """
     from ddpbench.errors import RequestError
     from ddpbench.launch.own_workloads import resolved
@@ -133,10 +133,10 @@ def _resolved(kind: str, name: str | None) -> str | None:
 
 
 def _where(given: list[str]) -> dict[str, str]:
-    """Names and values from `local_batch=32`.
+    """Return names and values from `local_batch=32`.
 
     Raises:
-        RequestError: one is not of that form, or a name comes twice.
+        RequestError: one is not of that form, or a name is repeated.
     """
     from ddpbench.errors import RequestError
 
@@ -152,7 +152,7 @@ def _where(given: list[str]) -> dict[str, str]:
 
 
 def _waits(text: str) -> dict[int, float]:
-    """Queue waits by world size, seconds, from `1=5min,8=2h`. A comma may be left over, as at the end.
+    """Return queue waits by world size, seconds, from `1=5min,8=2h`. A trailing comma is allowed.
 
     Raises:
         RequestError: the text is not of that form, or has no wait.

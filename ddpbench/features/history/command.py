@@ -1,4 +1,4 @@
-"""`ddpbench history RUNS`: since when is a case slower, and by how much?"""
+"""`ddpbench history RUNS`: find since when a case is slower, and by how much."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Any) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     parser = commands.add_parser(
         "history",
         help="find since when cases are slower or faster, over many runs",
@@ -85,7 +85,7 @@ def _say_skipped(folder: Path, why: str) -> None:
 
 
 def _print(history: History) -> None:
-    """Print the answer, the table, what lies at each change, and what limits it."""
+    """Print the answer, the table, the changes, and the limits."""
     from ddpbench.features.history.analysis.told import HEADS, headline, place_words, places, remarks, rows
 
     say(headline(history))

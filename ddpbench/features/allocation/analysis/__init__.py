@@ -1,1 +1,1 @@
-"""Job sizes, their costs, and which one to ask for."""
+"""Job sizes, their costs, and the size to request."""

@@ -1,6 +1,6 @@
-"""A curve as HPC centres ask for it: job sizes, wall times, core- or GPU-hours, and the size to ask for.
+"""A scaling curve in the form that HPC centres request: job sizes, wall times, core- or GPU-hours, recommended size.
 
-Only what was measured on real links with real computation, each rank on a core or GPU of its own.
+Uses only measurements on real links with real computation, where each rank has its own core or GPU.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ddpbench.spec import Case, grouping
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """One job size. Times are seconds; hours are of all its cores, or of all its GPUs."""
+    """One job size. Times are in seconds; hours are summed over its cores, or over its GPUs."""
 
     world_size: int
     base: bool
@@ -52,18 +52,18 @@ class Job:
 
     @property
     def finish_s(self) -> float | None:
-        """Queue wait and run time together."""
+        """Queue wait plus run time."""
         return None if self.wait_s is None or self.run_s is None else self.wait_s + self.run_s.value
 
     @property
     def surest_efficiency(self) -> float:
-        """What the choice looks at: the interval's lower end, or the value where there is no interval."""
+        """Efficiency that decides the choice: the interval's lower end, or the value if there is no interval."""
         return self.efficiency.value if self.efficiency.low is None else self.efficiency.low
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation:
-    """The numbers of a proposal. `first` finishes first where queue waits are given."""
+    """The numbers of a proposal. `first` is the job that finishes first, if queue waits are given."""
 
     name: str
     case: Case
@@ -78,9 +78,9 @@ class Allocation:
     first: Job | None
     samples_per_epoch: int | None
     samples_recorded: bool
-    """`samples_per_epoch` is the dataset's length as recorded, and was not given."""
+    """`samples_per_epoch` is the recorded length of the dataset and was not given."""
     waits_recorded: int
-    """Number of the run's jobs whose queue waits are used; 0: all were given, or there are none."""
+    """Number of the run's jobs whose queue waits are used; 0 if all waits were given, or there are none."""
     waits_given: tuple[int, ...]
     """World sizes whose queue waits were given."""
     epochs: int | None
@@ -95,11 +95,11 @@ class Allocation:
     """Launches of these cases that were flagged as disturbed."""
     launches: int
     saving: Saving | None
-    """How often to save, where it is told how often the job fails."""
+    """The snapshot period, if the time between failures is given."""
     left_out: str
-    """A sentence on job sizes that are not in the table, if there are any."""
+    """A sentence on job sizes missing from the table, if any."""
     elsewhere: str
-    """A sentence on the run's other curves, for whoever asks; no part of a proposal."""
+    """A sentence on the run's other curves; not part of the proposal."""
 
 
 def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
@@ -107,23 +107,23 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
 
     Raises:
         RequestError: the request cannot be met from this run.
-        IdentityError: it is not a run directory, or one of another schema.
+        IdentityError: it is not a run directory, or has another schema.
     """
     check(request)
     plan = read_plan(run)
     machine = read_machine(run)
     cases = read_cases(run, plan)
-    if plan.claims:  # a pair of theirs has one interval, here as in the report
+    if plan.claims:  # a claim's pair has one interval, here as in the report
         cases = decide(plan, cases, machine, fabrics_of(run), plan.claims).cases
     curve, elsewhere = choose(cases, request, run)
     base = curve.base
-    assert base is not None  # choose takes none without
+    assert base is not None  # choose returns no curve without a base case
     recorded = request.samples_per_epoch is None
     request = _with_samples(request, [base, *curve.runs])
     case = curve.first.case
     members = [base, *curve.runs]
     _check_possible(plan, members, machine)
-    given = tuple(sorted(request.waits_s))  # known better than what is recorded
+    given = tuple(sorted(request.waits_s))  # the user knows waits better than the record
     waited = _waited(_slurm_jobs(machine), [run for run in members if run.case.world_size not in given])
     waits_s = {size: statistics.median(waits.values()) for size, waits in waited.items()}
     request = replace(request, waits_s=waits_s | dict(request.waits_s))
@@ -161,7 +161,7 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
 
 
 def _check_possible(plan: StoredPlan, runs: Sequence[CaseRun], machine: Mapping[str, Any]) -> None:
-    """Refuses a curve with numbers that cannot be right.
+    """Refuse a curve with impossible numbers.
 
     Raises:
         RequestError: it has such numbers.
@@ -186,7 +186,7 @@ def _slurm_jobs(machine: Mapping[str, Any]) -> list[SlurmJob]:
 
 
 def _waited(jobs: Sequence[SlurmJob], runs: Sequence[CaseRun]) -> dict[int, dict[tuple[str, int], float]]:
-    """Return by world size how long the jobs of the smallest allocation that held it had waited, by id and restart."""
+    """Return, by world size, the queue waits of the smallest jobs that held it, by job id and restart."""
     found: dict[int, dict[tuple[str, int], float]] = {}
     able = [job for job in jobs if job.queue_wait_s is not None]
     for case in (run.case for run in runs):
@@ -202,10 +202,10 @@ def _waited(jobs: Sequence[SlurmJob], runs: Sequence[CaseRun]) -> dict[int, dict
 
 
 def _with_samples(request: AllocationRequest, runs: Sequence[CaseRun]) -> AllocationRequest:
-    """Return it with the dataset's length as recorded where it gives none.
+    """Return the request, with the recorded length of the dataset if it gives none.
 
     Raises:
-        RequestError: it asks for epochs, and neither it nor a record says how long one is.
+        RequestError: it requests epochs, but neither the request nor a record gives their length.
     """
     if request.samples_per_epoch is None:
         request = replace(request, samples_per_epoch=_recorded_samples(runs))
@@ -235,19 +235,19 @@ def _jobs(curve: CaseCurve, base: CaseRun, request: AllocationRequest) -> list[J
 
 
 def _largest_worth_it(jobs: Sequence[Job], cut: float) -> Job:
-    """Return the largest job size that is surely as efficient as asked; the base case where none is."""
+    """Return the largest job size whose efficiency is surely at least `cut`; the base case if there is none."""
     able = [job for job in jobs if not job.base and job.surest_efficiency >= cut]
     return max(able, key=lambda job: job.world_size, default=jobs[0])
 
 
 def _first_done(jobs: Sequence[Job]) -> Job | None:
-    """Return the job that finishes first, queue wait included; None where no wait was given."""
+    """Return the job that finishes first, including its queue wait; None if no wait was given."""
     timed = [job for job in jobs if job.finish_s is not None]
     return min(timed, key=lambda job: job.finish_s or 0.0, default=None)
 
 
 def _left_out(curve: CaseCurve) -> str:
-    """Return a sentence on the job sizes that are not in the table; empty where all are."""
+    """Return a sentence on the job sizes missing from the table; empty if there are none."""
     if not curve.crowded:
         return ""
     sizes = ", ".join(str(one.case.world_size) for one in curve.crowded)
@@ -255,9 +255,9 @@ def _left_out(curve: CaseCurve) -> str:
 
 
 def _recorded_samples(runs: Sequence[CaseRun]) -> int | None:
-    """Return the length of the curve's dataset; None where no proof, or not every one, tells the same."""
-    told = {run.proof.dataset_samples if run.proof is not None else None for run in runs}
-    return told.pop() if len(told) == 1 else None
+    """Return the length of the curve's dataset; None if no proof records it, or proofs differ."""
+    lengths = {run.proof.dataset_samples if run.proof is not None else None for run in runs}
+    return lengths.pop() if len(lengths) == 1 else None
 
 
 def _job(run: CaseRun, base: CaseRun, request: AllocationRequest, *, base_case: bool) -> Job:

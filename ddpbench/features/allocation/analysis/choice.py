@@ -1,4 +1,4 @@
-"""Which curve of a run an allocation is asked for: what a request may say, and the one curve that it means."""
+"""The choice of the curve for an allocation: what a request may contain, and the one curve that it selects."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ddpbench.strategies.traits import traits_of
 from ddpbench.texts import command
 
 EFFICIENCY_CUT = 0.7
-"""A job size is worth asking for from this efficiency on, unless another cut is given."""
+"""The efficiency from which a job size is worth requesting, unless another cut is given."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AllocationRequest:
-    """What is asked for. `waits_s` are queue waits by world size, seconds; a given, not measured.
+    """The request. `waits_s` are queue waits by world size, seconds; given, not measured.
 
-    `where` tells curves of one strategy and workload apart: names of `Case`'s fields or of options, and values.
-    `samples_per_epoch` None: the dataset's length as the proof recorded it, where it did.
+    `where` selects among curves of one strategy and workload: names of `Case`'s fields or of options, and values.
+    `samples_per_epoch` None: the dataset's length as recorded by the proof, if it was.
     """
 
     strategy: str | None = None
@@ -35,16 +35,16 @@ class AllocationRequest:
     steps: int | None = None
     waits_s: Mapping[int, float] = field(default_factory=dict)
     mtbf_s: float | None = None
-    """Mean time between failures of the job, seconds; a given."""
+    """Mean time between failures of the job, seconds; given, not measured."""
     recovery: RunDir | None = None
-    """The run in which failures were measured; None: this one."""
+    """The run in which failures were measured; None: this run."""
 
 
 def check(request: AllocationRequest) -> None:
-    """Refuses a request that is wrong by itself.
+    """Refuse a request that is invalid in itself.
 
     Raises:
-        RequestError: something in it is.
+        RequestError: a value of it is invalid.
     """
     if request.epochs is not None and request.steps is not None:
         raise RequestError("--epochs and --steps both say how long the run is; give one of them")
@@ -64,7 +64,7 @@ def check(request: AllocationRequest) -> None:
 
 
 def choose(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -> tuple[CaseCurve, str]:
-    """Return the curve of the request, DDP's where it names none, and a sentence on the others."""
+    """Return the curve that the request selects, DDP's if it names no strategy, and a sentence on the others."""
     at_cap = _at_cap(cases, request, run)
     curves = [curve for curve in curves_of(at_cap) if curve.runs and curve.base is not None]
     real = [curve for curve in curves if not curve.emulated]
@@ -99,7 +99,7 @@ def choose(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) ->
     ddp = [curve for curve in found if traits_of(curve.first.case).role == "reference"]
     able = [curve for curve in found if traits_of(curve.first.case).exchanges]
     curve = (ddp or able or found)[0]
-    # of equal names the one with more world sizes, for two batches of one strategy are two curves
+    # among equal names, the one with more world sizes: two batches of one strategy are two curves
     same = [one for one in found if one.first.case.strategy == curve.first.case.strategy]
     curve = max(same, key=lambda one: len(one.runs))
     rest = [f"{one.name}, {one.setting} ({_flags(one, curve)})" for one in real if one is not curve]
@@ -127,14 +127,14 @@ _FIELDS = (
     *("backend", "algorithm", "schedule", "device", "threads_per_rank", "ranks_per_node", "launcher"),
     *("evaluation", "checkpoint", "seed", "replicate"),
 )
-"""The fields of a case by which a curve may be chosen, and that all of its cases share."""
+"""The fields of a case that can select a curve and that all of its cases share."""
 
 
 def _value(curve: CaseCurve, name: str) -> str | None:
-    """Return a field or option that a curve's cases share; None where they have none of that name."""
+    """Return a field or option that a curve's cases share; None if they have none of that name."""
     case = curve.first.case
     if name == ("global_batch" if case.scaling == "weak" else "local_batch"):
-        return None  # it goes with the ranks
+        return None  # it varies with the ranks
     if name == "ranks_per_node" and case.nodes == 1:
         return None
     if name in _FIELDS:
@@ -144,7 +144,7 @@ def _value(curve: CaseCurve, name: str) -> str | None:
 
 
 def _told(value: object) -> str:
-    """Return a value as it is given on a command line."""
+    """Return a value as it is written on a command line."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -156,7 +156,7 @@ def _names(curves: Sequence[CaseCurve]) -> list[str]:
 
 
 def _unfinished(cases: Sequence[CaseRun]) -> str:
-    """Return of the first case that has too few rounds yet what is to be done; empty where there is none."""
+    """Return what to do about the first case with too few rounds; empty if there is none."""
     early = [one for one in cases if one.status == "unfinished" and not one.planned.oversubscribed]
     if not early:
         return ""
@@ -165,7 +165,7 @@ def _unfinished(cases: Sequence[CaseRun]) -> str:
 
 
 def _at_cap(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -> Sequence[CaseRun]:
-    """Return the cases with the bucket cap that is asked for, those without any beside them."""
+    """Return the cases with the requested bucket cap, and those without any cap."""
     cap = request.where.get("bucket_cap_mb")
     if cap is None:
         return cases
@@ -179,10 +179,10 @@ def _at_cap(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -
 
 
 def _where(curves: Sequence[CaseCurve], request: AllocationRequest, run: RunDir) -> list[CaseCurve]:
-    """Return the curves with all the values that are asked for.
+    """Return the curves with all requested values.
 
     Raises:
-        RequestError: there is none; the sentence says which values there are.
+        RequestError: there is none; the message lists the existing values.
     """
     left = list(curves)
     for name, asked in request.where.items():
@@ -194,15 +194,15 @@ def _where(curves: Sequence[CaseCurve], request: AllocationRequest, run: RunDir)
             known = f"{name} is {' or '.join(values)}"
         else:
             apart = [key for key in _names(left) if len({_value(one, key) for one in left}) > 1]
-            told = f"they differ in {', '.join(apart)}" if apart else "there is one curve, and no choice"
+            choices = f"they differ in {', '.join(apart)}" if apart else "there is one curve, and no choice"
             near = meant(name, _names(left)) if name not in _names(left) else ""
-            known = f"{near}no curve has one {name} for all its ranks; {told}"
+            known = f"{near}no curve has one {name} for all its ranks; {choices}"
         raise RequestError(f"{command('--where', f'{name}={asked}')}: no such curve in {run.path}; {known}")
     return left
 
 
 def _flags(curve: CaseCurve, chosen: CaseCurve) -> str:
-    """Return what chooses a curve in place of the chosen one."""
+    """Return the flags that choose a curve in place of the chosen one."""
     mine, theirs = curve.first.case, chosen.first.case
     words = [
         command(f"--{name}", getattr(mine, name))
@@ -219,7 +219,7 @@ def _flags(curve: CaseCurve, chosen: CaseCurve) -> str:
 
 
 def _other_caps(cases: Sequence[CaseRun], curve: CaseCurve) -> list[float | str]:
-    """Return the bucket caps at which the curve's configuration was run too."""
+    """Return the other bucket caps at which the curve's configuration was run."""
     one = curve.first
     found = {
         run.case.bucket_cap_mb

@@ -1,4 +1,4 @@
-"""How often a job is to save, from what failures and snapshots were measured to cost and how often it fails."""
+"""The best snapshot period of a job, from the measured cost of snapshots and failures and the failure rate."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ddpbench.texts import command
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saving:
-    """The best period between snapshots, seconds of training, and what share of time then trains.
+    """The best period between snapshots, seconds of training, and the share of time that then trains.
 
-    What a snapshot and a failure cost are means over launches, as the formula has them.
+    The costs of a snapshot and a failure are means over launches, as in the formula.
     """
 
     mtbf_s: float
     snapshot_s: float
     restored_s: float | None
-    """From a failure until training goes on; None: not measured, and left out."""
+    """Seconds from a failure until training resumes; None: not measured, and left out."""
     measured: str
-    """With what: strategy, ranks and, where failures were measured, which."""
+    """The measured setup: strategy, ranks and, if failures were measured, their kind."""
     period_s: float
     young_s: float
     daly_s: float
@@ -34,10 +34,10 @@ class Saving:
 
 
 def saving_of(cases: Sequence[CaseRun], workload: str, mtbf_s: float) -> Saving:
-    """Return how often to save, from the case of this workload with the most ranks: failures first, else checkpoints.
+    """Return the snapshot period from this workload's case with the most ranks: failures first, else checkpoints.
 
     Raises:
-        RequestError: no case of it tells what a snapshot takes.
+        RequestError: no case of it measured a snapshot's time.
     """
     able = [run for run in cases if run.status == "ok" and run.case.workload == workload]
     able.sort(key=lambda run: (run.case.recovery != "SIGKILL", -run.case.world_size))

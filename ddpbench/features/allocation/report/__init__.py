@@ -1,4 +1,4 @@
-"""The allocation page as Markdown, LaTeX and a picture: the same words and numbers in each."""
+"""The allocation page as Markdown, LaTeX and a picture, with the same words and numbers in each."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ddpbench.records.files import MOST_NOTES, read_bytes
 from ddpbench.records.held import new_folder
 
 _WRITTEN = ".allocation.sha256"
-"""Beside the files: their digests, by which one that its user has edited is known."""
+"""The file with digests of the pages, from which a page edited by its user is recognized."""
 
 
 def write_allocation(allocation: Allocation, folder: Path) -> list[Path]:
-    """Writes `allocation.md`, `allocation.tex` and `allocation.png`; returns their paths.
+    """Write `allocation.md`, `allocation.tex` and `allocation.png`; return their paths.
 
     Raises:
-        OutputError: the folder cannot be written; or one of the files has been edited, or is another program's.
+        OutputError: the folder cannot be written; or one of the files was edited, or belongs to another program.
     """
     from ddpbench.report.draw.canvas import draw
 
@@ -47,14 +47,14 @@ def _digest(content: bytes) -> str:
 
 
 def _check_unchanged(contents: Mapping[Path, bytes], written: str) -> None:
-    """Refuses to replace a file that is not as ddpbench wrote it: who asks for time edits these texts.
+    """Refuse to replace a file that is not as ddpbench wrote it: users edit these texts for their proposals.
 
     Raises:
-        OutputError: one is not.
-        OSError: one cannot be read.
+        OutputError: a file was changed.
+        OSError: a file cannot be read.
     """
     for path, content in contents.items():
-        with suppress(FileNotFoundError, UnreadableError):  # a link is replaced, and what it leads to stays
+        with suppress(FileNotFoundError, UnreadableError):  # a link is replaced, and its target stays
             old = read_bytes(path, MOST_NOTES)
             if old != content and _digest(old) not in written:
                 raise OutputError(
@@ -63,11 +63,11 @@ def _check_unchanged(contents: Mapping[Path, bytes], written: str) -> None:
 
 
 def _write_all(folder: Path, contents: Mapping[Path, bytes]) -> None:
-    """Write these files; of those that are new none is left where one cannot be written.
+    """Write these files; if one cannot be written, remove the new ones.
 
     Raises:
-        OutputError: one that is there has been edited.
-        OSError: one cannot be written.
+        OutputError: an existing file was edited.
+        OSError: a file cannot be written.
     """
     record, written = folder / _WRITTEN, ""
     with suppress(FileNotFoundError, UnreadableError):

@@ -13,14 +13,14 @@ from ddpbench.units import format_seconds
 
 @dataclass(frozen=True, slots=True)
 class JobColumn:
-    """A column's title, and what it says of a job size."""
+    """A column's title, and its text for a job size."""
 
     title: str
     text: Callable[[Job], str]
 
 
 def columns_of(allocation: Allocation) -> list[JobColumn]:
-    """Return the table's columns: times of epochs and runs where their length is known, waits where they are given."""
+    """Return the table's columns: times of epochs and runs if their length is known, waits if given."""
     head = capital(allocation.unit)
     found = [
         JobColumn("Nodes", lambda job: str(job.nodes)),

@@ -1,4 +1,4 @@
-"""The allocation page's figure: speed-up against ranks, beside the ideal and the efficiency cut."""
+"""The allocation page's figure: speed-up against ranks, with the ideal and the efficiency cut."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def picture(allocation: Allocation) -> Picture:
-    """Speed-up against ranks on logarithmic axes, with the ideal line and the efficiency cut."""
+    """Return speed-up against ranks on logarithmic axes, with the ideal line and the efficiency cut."""
     chosen = allocation.chosen
     heading = f"{allocation.name}: speed-up {chosen.speedup} at {ranks(chosen.world_size)}"
     if chosen.base:
@@ -65,7 +65,7 @@ def _paint(sheet: Sheet, *, allocation: Allocation) -> None:
 
 
 def _draw_references(axes: Axes, cut: float, low: float, high: float) -> None:
-    """Draws the ideal speed-up and that at the efficiency cut, from the fewest ranks to the most."""
+    """Draw the ideal speed-up and the efficiency cut's, from the fewest ranks to the most."""
     for factor, line, name in ((1.0, ":", "ideal"), (cut, "--", f"efficiency {cut:g}")):
         axes.plot(
             [low, high], [factor * low, factor * high], line, color=style.MUTED, linewidth=1.1, zorder=1
@@ -83,7 +83,7 @@ def _draw_references(axes: Axes, cut: float, low: float, high: float) -> None:
 
 
 def _draw_speedups(axes: Axes, allocation: Allocation) -> None:
-    """Draws the base case, and each job size with its whiskers."""
+    """Draw the base case, and each job size with its whiskers."""
     base = style.base_look()
     axes.plot([1], [1], base.marker, color=base.colour, markersize=6, zorder=3)
     look = style.look(allocation.case)
@@ -106,7 +106,7 @@ def _draw_speedups(axes: Axes, allocation: Allocation) -> None:
 
 
 def _mark_chosen(axes: Axes, chosen: Job) -> None:
-    """Draws a ring around the chosen job size."""
+    """Draw a ring around the chosen job size."""
     axes.plot(
         [chosen.world_size],
         [chosen.speedup.value],
@@ -128,7 +128,7 @@ def _mark_chosen(axes: Axes, chosen: Job) -> None:
 
 
 def _heights(allocation: Allocation, low: float, high: float) -> tuple[float, float]:
-    """Return the ends of the speed-up's axis: room for both lines, and for every whisker above 0."""
+    """Return the ends of the speed-up axis, with room for both lines and for every whisker above 0."""
     estimates = [job.speedup for job in allocation.jobs if not job.base]
     values = [bound for e in estimates for bound in (e.value, e.low) if bound and bound > 0]
     bottom = min([low * allocation.cut, *values]) / 1.05
@@ -139,7 +139,7 @@ def _heights(allocation: Allocation, low: float, high: float) -> tuple[float, fl
 def _finish(
     axes: Axes, sizes: Sequence[int], width: tuple[float, float], height: tuple[float, float]
 ) -> None:
-    """Sets both axes: their ends, their names, and ticks at powers of two in plain numbers."""
+    """Set both axes: their ends, their names, and ticks at powers of two in plain numbers."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     axes.set_xlim(*width)

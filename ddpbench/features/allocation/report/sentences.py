@@ -57,7 +57,7 @@ def _efficiency(job: Job) -> str:
 
 
 def _finishing(allocation: Allocation) -> list[str]:
-    """Return which job size finishes first, where queue waits are given."""
+    """Return which job size finishes first, if queue waits are given."""
     first, chosen = allocation.first, allocation.chosen
     if first is None or first.wait_s is None or first.run_s is None or first.finish_s is None:
         return []
@@ -82,7 +82,7 @@ def _finishing(allocation: Allocation) -> list[str]:
 
 
 def _waits(allocation: Allocation) -> str:
-    """Return where the queue waits come from, in one or two sentences."""
+    """Return the source of the queue waits, in one or two sentences."""
     if not allocation.waits_recorded:
         return "Queue waits are given, not measured."
     own = f"Queue waits are those of {counted(allocation.waits_recorded, 'job')} of this run: queues change."
@@ -100,7 +100,7 @@ def _job_name(job: Job, unit: str) -> str:
 
 
 def length(allocation: Allocation) -> str:
-    """Return what an epoch and a run are, in a sentence; empty where neither is known."""
+    """Return the lengths of an epoch and a run, in a sentence; empty if neither is known."""
     words: list[str] = []
     if allocation.samples_per_epoch is not None:
         words.append(
@@ -130,7 +130,7 @@ def length(allocation: Allocation) -> str:
 
 
 def saving(allocation: Allocation) -> str:
-    """Return how often to save, in a few sentences; empty where it is not told how often the job fails."""
+    """Return the best snapshot period, in a few sentences; empty if no time between failures is given."""
     found = allocation.saving
     if found is None:
         return ""
@@ -148,7 +148,7 @@ def saving(allocation: Allocation) -> str:
 
 
 def method(allocation: Allocation) -> str:
-    """Return how the numbers were made, on what, with which programs: a paragraph."""
+    """Return how the numbers were measured, on which hardware and software: a paragraph."""
     identity = allocation.machine.get("identity") or {}
     context = allocation.machine.get("context") or {}
     programs = [
@@ -195,7 +195,7 @@ def method(allocation: Allocation) -> str:
 
 
 def _hardware(identity: Mapping[str, Any]) -> str:
-    """Processor, cores and GPUs: of the machine, or of each of several nodes."""
+    """Return processor, cores and GPUs: of the machine, or of each of several nodes."""
     nodes = len(identity.get("slots") or ())
     cores = sorted({len(one) for one in _by_host(identity.get("cores"))} or {0})
     usable = counted(cores[0], "core") if len(cores) == 1 else f"{cores[0]} to {cores[-1]} cores"
@@ -208,7 +208,7 @@ def _hardware(identity: Mapping[str, Any]) -> str:
 
 
 def _by_host(value: Any) -> list[Any]:
-    """Return a fact's values: one, or one a host where `machine.json` tells it host by host."""
+    """Return a fact's values: one, or one per host if `machine.json` lists it by host."""
     return list(value.values()) if isinstance(value, Mapping) else [value or ()]
 
 
@@ -224,5 +224,5 @@ def base_rate(allocation: Allocation) -> str:
 
 
 def paragraphs(parts: Sequence[str]) -> list[str]:
-    """Return texts as lines of a file, with an empty line between two of them."""
+    """Return texts as lines of a file, with an empty line between each two."""
     return [line for part in parts for line in (part, "")][:-1]

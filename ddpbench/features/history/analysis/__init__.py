@@ -1,4 +1,4 @@
-"""Runs of the same cases in the order in which they were measured: since when is one slower, and by how much."""
+"""Runs of the same cases in the order of their measurement: since when a case is slower, and by how much."""
 
 from ddpbench.features.history.analysis.reading import read_sides
 from ddpbench.features.history.analysis.series import (

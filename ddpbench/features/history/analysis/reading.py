@@ -1,4 +1,4 @@
-"""The runs of a history: found, read, put in order, and refused where they are not what they should be."""
+"""Find, read and order the runs of a history, and refuse those that do not fit."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ddpbench.texts import on_one_line, shortened
 from ddpbench.units import series_of, utc_of
 
 _MOST_LISTED = 12
-"""Differences that a refusal lists."""
+"""The most differences that a refusal lists."""
 _MOST_NAMED = 3
-"""Sources of a merged run that a sentence names."""
+"""The most sources of a merged run that a sentence names."""
 
 
 def read_sides(
@@ -31,21 +31,21 @@ def read_sides(
     across: bool = False,
     on_skip: Callable[[Path, str], None] = lambda *_: None,
 ) -> list[Side]:
-    """Return the runs of these directories, and of those that hold some, in the order in which they were measured.
+    """Return the runs in these directories, or in folders of runs, in the order in which they were measured.
 
-    Each is called by its directory's name, or by its path where several have the same.
+    Each is named by its directory, or by its path if several have the same name.
 
     Args:
         paths: run directories, files of pytest-benchmark, names of saved baselines, or folders of runs or files.
-        as_given: leave them in this order; the runs in a folder are in the order of their names.
-        across: allow runs of different machines, torch and the like.
-        on_skip: called with each folder, given or inside a given one, that holds no run, and for a submission's with
-            why its run cannot be shown; "" for any other. And with each merged run in a folder that has its sources
-            too, or merges of some of them: it is left out, and why.
+        as_given: keep this order; runs within a folder are ordered by name.
+        across: allow runs on different machines, torch versions and the like.
+        on_skip: called with each folder, given or inside a given one, that holds no run, and a reason: for a
+            submission, why its run cannot be shown; otherwise "". Also called with each merged run that is left out
+            because its folder also has its sources, or merges of some of them, and that reason.
 
     Raises:
-        RequestError: there are fewer than two, one is given twice, or it is not known when one was measured.
-        IdentityError: one cannot be read, or machines differ and that was not asked for.
+        RequestError: there are fewer than two, one is given twice, or one has no known time of measurement.
+        IdentityError: one cannot be read, or machines differ and that was not allowed.
     """
     found, inside = _found(paths, on_skip)
     _check_once(found)
@@ -82,7 +82,7 @@ def read_sides(
 
 
 def differences(sides: Sequence[Side]) -> list[str]:
-    """Return in what machines, torch and the like change from one run to the next."""
+    """Return the differences in machine, torch and the like from one run to the next."""
     return [line for before, after in pairwise(sides) for line in unlike(before, after)]
 
 
@@ -91,7 +91,7 @@ def _read(path: Path, name: str) -> Side:
 
 
 def _found(paths: Sequence[Path], on_skip: Callable[[Path, str], None]) -> tuple[list[Path], frozenset[Path]]:
-    """Return the runs and saved files that these paths and names mean; and those that only their folder was given of.
+    """Return the runs and saved files that these paths and names select; and those selected by their folder only.
 
     Raises:
         RequestError: there is none, or a path is not a folder.
@@ -115,13 +115,13 @@ def _found(paths: Sequence[Path], on_skip: Callable[[Path, str], None]) -> tuple
 
 
 def _runs_in(path: Path) -> tuple[list[Path], dict[Path, str]]:
-    """Return the run or saved file that a path or a name means, or those in a folder, by name; and its other folders.
+    """Return the run or saved file that a path or name selects, or those in a folder, by name; and its other folders.
 
-    The directory of a submission means one run, as everywhere: those of its jobs have the same launches. Where that
-    is not there, the folder's reason says why.
+    A submission's directory selects one run, as in every command: the runs of its jobs have the same launches. If that
+    run is missing, the folder's reason says why.
 
     Raises:
-        RequestError: it means none, or cannot be read.
+        RequestError: it selects no run, or cannot be read.
     """
     path = find_side(str(path))
     path = run_at(path).path if path.is_dir() else path
@@ -135,13 +135,13 @@ def _runs_in(path: Path) -> tuple[list[Path], dict[Path, str]]:
     runs = runs or [each for each in inside if each.suffix == ".json" and each.is_file()]
     if (
         not runs and (path / machine_folder()).is_dir()
-    ):  # pytest-benchmark's storage: this machine's part of it
+    ):  # in pytest-benchmark's storage: the part of this machine
         return _runs_in(path / machine_folder())
     return runs, others
 
 
 def _run_directories(folders: Sequence[Path]) -> tuple[list[Path], dict[Path, str]]:
-    """Return the runs that these folders mean, and the folders that mean none, but hidden ones, each with why."""
+    """Return the runs in these folders, and the non-hidden folders without a run, each with the reason."""
     runs: list[Path] = []
     others: dict[Path, str] = {}
     for folder in folders:
@@ -160,10 +160,10 @@ def _run_directories(folders: Sequence[Path]) -> tuple[list[Path], dict[Path, st
 
 
 def _check_once(paths: Sequence[Path]) -> None:
-    """Refuses a directory that is given twice.
+    """Refuse a directory that is given twice.
 
     Raises:
-        RequestError: one is.
+        RequestError: a directory is given twice.
     """
     seen: set[Path] = set()
     for path in paths:
@@ -189,5 +189,5 @@ def _measured_at(side: Side) -> datetime:
 
 
 def started_utc(side: Side) -> str:
-    """Return when a run was started, as its records have it; empty where they do not say."""
+    """Return a run's recorded start time; empty if it has none."""
     return str(side.machine.get("context", {}).get("started_utc") or "")

@@ -1,8 +1,8 @@
-"""Each case's step time over runs: the levels that it had, and between which runs it changed.
+"""Each case's step time over runs: its levels, and between which runs it changed.
 
-A run is one value, the mean over its launches of the log time per sample: what a machine drifts from one session to the
-next is the spread of these values, and no launch counts as a replicate. The runs' drifts are taken to be independent;
-where neighbours are seen to be alike more is asked of a change. A drift that builds up over many runs is a change.
+A run is one value, the mean over its launches of the log time per sample: the spread of these values contains the
+machine's drift between sessions, and no launch counts as a replicate. Drifts of runs are taken to be independent; if
+neighbours are seen to be alike, a change needs more evidence. A drift that builds up over many runs is a change.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ ABSENT = "not"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """A case in one run, which is the `run`-th of the history. Without a `step`, seconds, a `reason` says why.
+    """A case in one run, the `run`-th of the history. `step` is in seconds; if it is None, `reason` says why.
 
-    Its step time is the geometric mean of its launches, unlike that of a report, so that levels are means of runs, and
-    the ratio of two levels is the ratio that is compared.
+    The step time is the geometric mean over launches, unlike in a report, so that levels are means of runs, and the
+    ratio of two levels is the ratio that is compared.
     """
 
     run: int
     status: str = "ok"
-    """`failed` and the like where it has no numbers; `ABSENT` where the run does not plan it."""
+    """`failed` or the like if it has no numbers; `ABSENT` if the run does not plan it."""
     step: Interval | None = None
     launches: int = 0
     log: float = 0.0
-    """Mean over launches of the logarithm of the time per sample: what is compared."""
+    """Mean over launches of the logarithm of the time per sample, the compared quantity."""
     reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Level:
-    """A stretch of a case's runs without a change: from one run to another, and their geometric mean, seconds."""
+    """A stretch of a case's runs without a change: its first and last run, and their geometric mean, seconds."""
 
     first: int
     last: int
@@ -62,9 +62,9 @@ class Level:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChangePoint:
-    """A change of level: after the run `before`, and not later than in the run `after`.
+    """A change of level after the run `before`, at the latest in the run `after`.
 
-    `ratio` is the level after it over the one before, with its 95 % interval over runs.
+    `ratio` is the level after the change over the level before it, with its 95 % interval over runs.
     """
 
     before: int
@@ -73,76 +73,76 @@ class ChangePoint:
 
     @property
     def slower(self) -> bool:
-        """Whether steps take longer after it."""
+        """True if steps take longer after the change."""
         return self.ratio.value > 1
 
     @property
     def size(self) -> float:
-        """How far it is from none, a logarithm."""
+        """The absolute log ratio."""
         return abs(math.log(self.ratio.value))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseHistory:
-    """A case over runs: a point for each from the first that has it to the last."""
+    """A case over runs: one point per run, from the first run that has it to the last run."""
 
     label: str
     key: str
-    """Its name in data."""
+    """The case's name in data files."""
     case: Case
     points: tuple[Point, ...]
     levels: tuple[Level, ...]
     changes: tuple[ChangePoint, ...]
     enough: bool
-    """Whether it has as many runs as a change needs to be shown."""
+    """True if the case has the number of runs that showing a change needs."""
 
     @property
     def measured(self) -> list[Point]:
-        """The runs that have numbers of it."""
+        """The points that have numbers."""
         return [point for point in self.points if point.step is not None]
 
     @property
     def gaps(self) -> list[Point]:
-        """The runs between these that have none."""
+        """The points without numbers between them."""
         return [point for point in self.points if point.step is None]
 
     @property
     def largest(self) -> ChangePoint | None:
-        """The largest change, one that made it slower before all others; None where there is none."""
+        """The largest change, with slower before faster; None if there is none."""
         return max(self.changes, key=lambda one: (one.slower, one.size), default=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class History:
-    """A history whole. With probability `1 - alpha` at least no change is told of a case that has none."""
+    """The whole history. With probability `1 - alpha` at least, no change is reported in a case without one."""
 
     sides: tuple[Side, ...]
     cases: tuple[CaseHistory, ...]
     fewest: int
-    """Runs that a case needs for a change to be shown in it, with as many cases as these."""
+    """Runs that a case needs for a change to be shown, given the number of cases."""
     alone: int
-    """Cases that one run alone has, which are left out."""
+    """Cases that only one run has, which are left out."""
     unlike: tuple[str, ...]
-    """In what machines, torch and the like change from one run to the next."""
+    """Differences in machine, torch and the like from one run to the next."""
 
     @property
     def changed(self) -> list[CaseHistory]:
-        """The cases in which a change is shown, the largest first, and what became slower before what became faster."""
+        """The cases with a change, slower before faster, the largest first."""
         found = [(one.largest, one) for one in self.cases if one.largest is not None]
         found.sort(key=lambda each: (each[0].slower, each[0].size), reverse=True)
         return [one for _, one in found]
 
 
 def history_of(sides: Sequence[Side], *, only: str = "", alpha: float = ALPHA) -> History:
-    """Return what may be said of each case over these runs, which are in order.
+    """Return each case's levels and changes over these runs, which are in order.
 
     Args:
         sides: the runs.
-        only: cases whose label has this text in it, in capitals or not.
-        alpha: the chance that a change is told of any case, where none has one; at most.
+        only: keep cases whose label contains this text, ignoring case.
+        alpha: the largest probability that a change is reported in any case if no case changed.
 
     Raises:
-        RequestError: no case is in two of the runs, or none is called so.
+        RequestError: no case is in two of the runs, or none has such a label.
     """
     every = _over_runs(sides)
     names = Namer(first.case for first, _ in every)
@@ -163,7 +163,7 @@ def history_of(sides: Sequence[Side], *, only: str = "", alpha: float = ALPHA) -
     counts = [sum(point.step is not None for point in points) for _, points in pointed]
     level = level_each(counts, alpha)
     fewest = fewest_values(level)
-    if max(counts) < fewest:  # none is long enough yet: what all of them need, and not what the longest would
+    if max(counts) < fewest:  # none is long enough yet: report what all of them need, not only the longest
         fewest = fewest_values(alpha / len(counts))
     cases = tuple(_case(called[first.case], first.case, points, level, fewest) for first, points in pointed)
     return History(
@@ -176,7 +176,7 @@ def history_of(sides: Sequence[Side], *, only: str = "", alpha: float = ALPHA) -
 
 
 def _over_runs(sides: Sequence[Side]) -> list[tuple[CaseRun, list[CaseRun | None]]]:
-    """Return each case as the first run that has it, and as each run has it; matched as two runs are."""
+    """Return each case as in the first run that has it, and as in each run; matched as between two runs."""
     found: list[tuple[CaseRun, list[CaseRun | None]]] = []
     for number, side in enumerate(sides):
         pairs = matched([first for first, _ in found], side.cases)
@@ -189,7 +189,7 @@ def _over_runs(sides: Sequence[Side]) -> list[tuple[CaseRun, list[CaseRun | None
 
 
 def _points(runs: Sequence[CaseRun | None], sides: Sequence[Side]) -> tuple[Point, ...]:
-    """Return a case's points from the first run that plans it to the last."""
+    """Return a case's points from the first run that plans it to the last run."""
     planned = [number for number, run in enumerate(runs) if run is not None]
     return tuple(
         _point(number, runs[number], sides[number].name) for number in range(planned[0], planned[-1] + 1)

@@ -1,4 +1,4 @@
-"""A history in words: a sentence, a table, what lies at each change, Markdown, and an object for programs."""
+"""A history as text: a sentence, a table, the changes, Markdown, and a JSON object."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from ddpbench.units import counted, decimals_borne, format_number, series_of, ut
 
 HEADS = ("case", "runs", "latest, ms", "95 %, launches", "change-points")
 _MOST_CASES = 4
-"""Cases that changed at one place and are named, the largest changes first; further ones are counted."""
+"""Cases that are named per change, the largest changes first; further cases are counted."""
 _MOST_GAPS = 3
-"""Runs of a case without numbers that are named; further ones are counted."""
+"""Runs without numbers that are named per case; further runs are counted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Two runs between which cases changed: the cases with their changes, and what else differs between the runs."""
+    """Two runs between which cases changed: the changes, and the other differences between the runs."""
 
     before: Side
     after: Side
@@ -38,7 +38,7 @@ class Place:
 
 
 def ratio_words(ratio: Interval, joint: str = " ") -> str:
-    """Return a ratio with its interval: `1.12 [1.08, 1.17]`; `joint` is between the two."""
+    """Return a ratio with its interval: `1.12 [1.08, 1.17]`; `joint` separates the two."""
     decimals = max(2, decimals_borne(ratio.value, ratio.low, ratio.high, nulls=(1.0,)))
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.{decimals}f}"
@@ -51,7 +51,7 @@ def change_words(change: ChangePoint, joint: str = " ") -> str:
 
 
 def between_words(history: History, change: ChangePoint) -> str:
-    """Return where a change lies: `between run-a and run-b (2026-11-02)`."""
+    """Return the place of a change: `between run-a and run-b (2026-11-02)`."""
     before, after = history.sides[change.before], history.sides[change.after]
     return f"between {before.name} and {_dated(after)}"
 
@@ -62,22 +62,22 @@ def since_words(history: History, change: ChangePoint) -> str:
 
 
 def _dated(side: Side) -> str:
-    """Return a run's name and the day on which it was started, unless the name has that in it."""
+    """Return a run's name with its start day, unless the name contains the day."""
     day = day_of(side)
-    told = any(
+    has_day = any(
         one in side.name for one in (day, day.replace("-", ""))
     )  # a run without a day has "" in its name
-    return side.name if told else f"{side.name} ({day})"
+    return side.name if has_day else f"{side.name} ({day})"
 
 
 def day_of(side: Side) -> str:
-    """Return the day on which a run was started, UTC; empty where that is not known."""
+    """Return a run's start day, UTC; empty if unknown."""
     found = utc_of(started_utc(side))
     return "" if found is None else f"{found:%Y-%m-%d}"
 
 
 def verdict_words(history: History, case: CaseHistory) -> str:
-    """Return what is said of a case: of one change where it lies, of several with which run each began."""
+    """Return a case's verdict: one change with its place, or several with the run in which each began."""
     if not case.enough:
         return f"not enough runs to tell: {len(case.measured)} of {history.fewest} at least"
     if not case.changes:
@@ -88,7 +88,7 @@ def verdict_words(history: History, case: CaseHistory) -> str:
 
 
 def rows(history: History) -> list[tuple[str, ...]]:
-    """Return a row for each case, as `HEADS`."""
+    """Return one row per case, with the columns `HEADS`."""
     return [
         (case.label, runs_words(case), *latest_words(case), verdict_words(history, case))
         for case in history.cases
@@ -96,13 +96,13 @@ def rows(history: History) -> list[tuple[str, ...]]:
 
 
 def runs_words(case: CaseHistory) -> str:
-    """Return how many runs have numbers of a case, `18`, and of how many where some lack them, `16 of 18`."""
+    """Return how many runs have numbers of a case: `18`, or `16 of 18` if some lack them."""
     measured = len(case.measured)
     return f"{measured}" if not case.gaps else f"{measured} of {len(case.points)}"
 
 
 def latest_words(case: CaseHistory) -> tuple[str, str]:
-    """Return the step time of a case in its latest run, ms, and its interval over that run's launches."""
+    """Return a case's step time in its latest run, ms, and the interval over that run's launches."""
     if not case.measured or case.measured[-1].step is None:
         return "", ""
     step = case.measured[-1].step.scaled(1e3)
@@ -112,7 +112,7 @@ def latest_words(case: CaseHistory) -> tuple[str, str]:
 
 
 def headline(history: History) -> str:
-    """Return what a history came to, in one sentence."""
+    """Return a history's result, in one sentence."""
     cases, changed = history.cases, history.changed
     tested = [case for case in cases if case.enough]
     if not tested:
@@ -128,16 +128,16 @@ def headline(history: History) -> str:
         return f"No change is shown in {which} {over}{more}."
     first = changed[0]
     assert first.largest is not None
-    told = f"{change_words(first.largest)} {between_words(history, first.largest)}"
+    text = f"{change_words(first.largest)} {between_words(history, first.largest)}"
     if len(cases) == 1:
         further = len(first.changes) - 1
         others = f", and {counted(further, 'more change')}" if further else ""
-        return f"{first.label} changed {over}: {told}{others}."
-    return f"{len(changed)} of {len(cases)} cases changed {over}; the largest change: {first.label}, {told}."
+        return f"{first.label} changed {over}: {text}{others}."
+    return f"{len(changed)} of {len(cases)} cases changed {over}; the largest change: {first.label}, {text}."
 
 
 def _days(history: History) -> str:
-    """Return from when to when runs were started; empty where that is not known of both."""
+    """Return the first and last start day of the runs; empty if either is unknown."""
     first, last = day_of(history.sides[0]), day_of(history.sides[-1])
     if not first or not last:
         return ""
@@ -145,7 +145,7 @@ def _days(history: History) -> str:
 
 
 def places(history: History) -> list[Place]:
-    """Return where cases changed, in the order of runs."""
+    """Return the places where cases changed, in the order of runs."""
     found: dict[tuple[int, int], list[tuple[CaseHistory, ChangePoint]]] = {}
     for case in history.cases:
         for change in case.changes:
@@ -162,7 +162,7 @@ def places(history: History) -> list[Place]:
 
 
 def _differing(before: Side, after: Side) -> Iterator[str]:
-    """Yield in what two runs differ besides the time at which they were measured."""
+    """Yield the differences between two runs other than their time of measurement."""
     versions = [side.machine.get("context", {}).get("ddpbench_version") for side in (before, after)]
     for name, (old, new) in (("commit", (before.commit, after.commit)), ("ddpbench", versions)):
         if old != new and old and new:
@@ -181,23 +181,23 @@ def _differing(before: Side, after: Side) -> Iterator[str]:
 
 
 def _experiment(side: Side) -> str:
-    """Return the text of a run's experiment; empty where only numbers were saved, or it cannot be read."""
+    """Return the text of a run's experiment; empty if only numbers were saved, or it cannot be read."""
     return (RunDir(side.path).experiment_text() if side.path.is_dir() else None) or ""
 
 
 def place_words(place: Place) -> str:
-    """Return a place in one sentence: which cases changed there, and what else did."""
+    """Return a place in one sentence: the cases that changed, and what else changed there."""
     largest = sorted(place.changes, key=lambda each: each[1].size, reverse=True)
     named = [f"{case.label} ({change_words(change)})" for case, change in largest[:_MOST_CASES]]
     more = len(largest) - len(named)
-    told = series_of([*named, *([counted(more, "more case")] if more else [])])
+    cases = series_of([*named, *([counted(more, "more case")] if more else [])])
     differing = "; ".join(place.differing)
     also = f"Also different: {differing}." if differing else "The records show no other difference."
-    return f"Between {_dated(place.before)} and {_dated(place.after)}: {told}. {also}"
+    return f"Between {_dated(place.before)} and {_dated(place.after)}: {cases}. {also}"
 
 
 def remarks(history: History) -> list[str]:
-    """Return what limits a history, a sentence each."""
+    """Return the limits of a history, one sentence each."""
     chance = f"one is told of any case with a chance of {100 * ALPHA:g} % at most"
     found = [
         "Each run counts once. A ratio's interval is over runs: the machine's drift from one to the next is in it.",
@@ -225,7 +225,7 @@ def remarks(history: History) -> list[str]:
 
 
 def gap_words(history: History, case: CaseHistory) -> str:
-    """Return which runs have no numbers of a case; empty where all have."""
+    """Return the runs without numbers of a case; empty if all have them."""
     gaps = case.gaps
     if not gaps:
         return ""
@@ -237,14 +237,14 @@ def gap_words(history: History, case: CaseHistory) -> str:
 
 
 def _named(history: History, points: Sequence[Point]) -> str:
-    """Return the names of these points' runs; those of many are counted."""
+    """Return the names of these points' runs, or their count if there are many."""
     more = len(points) - _MOST_GAPS
     names = [history.sides[point.run].name for point in points[:_MOST_GAPS]]
     return series_of([*names, *([f"{more} more"] if more > 0 else [])])
 
 
 def markdown(history: History) -> str:
-    """Return a history for a page of text."""
+    """Return a history as Markdown."""
     lines = [
         f"**ddpbench**: {escape_markdown(headline(history))}",
         "",
@@ -261,7 +261,7 @@ def markdown(history: History) -> str:
 
 
 def to_json(history: History) -> dict[str, Any]:
-    """Return a history as a JSON object; times are seconds, ratios after over before, runs counted from 0."""
+    """Return a history as a JSON object; times in seconds, ratios after over before, runs counted from 0."""
     return {
         "runs": [
             {

@@ -1,4 +1,4 @@
-"""A history as one HTML page, in the look of a report: the answer, a table, a figure of each case over the runs."""
+"""A history as one HTML page, styled like a report: the answer, a table, and a figure per case over the runs."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from ddpbench.units import counted
 from ddpbench.version import VERSION
 
 MOST_FIGURES = 24
-"""Of the cases that changed first; a page of more would be slow to make and to read."""
+"""The most figures, of the cases that changed first; more would make the page slow to write and to read."""
 
 
 def history_page(history: History) -> str:
-    """Return the page; it loads nothing, and everything from a run is escaped."""
+    """Return the page; it loads nothing, and all text from runs is escaped."""
     changed = history.changed
     ordered = [*changed, *(case for case in history.cases if case.measured and not case.changes)]
     drawn = ordered[:MOST_FIGURES]
@@ -63,7 +63,7 @@ def history_page(history: History) -> str:
 
 
 def write_history(history: History, path: Path) -> None:
-    """Writes the page.
+    """Write the page.
 
     Raises:
         OutputError: it cannot be written.
@@ -93,7 +93,7 @@ def _not_drawn(cases: Sequence[CaseHistory]) -> str:
 
 
 def _cases_table(history: History, figures: Mapping[int, int]) -> Table:
-    """Return a row for each case, which leads to its figure; `figures` has their numbers by case."""
+    """Return a row for each case, linked to its figure; `figures` has the figures' numbers by case."""
     return Table(
         caption="Cases over the runs; step times of the latest run, with 95 % intervals over that run's launches.",
         columns=(
@@ -112,7 +112,7 @@ def _cases_table(history: History, figures: Mapping[int, int]) -> Table:
             for case in history.cases
         ),
         sortable=False,
-        mixed=True,  # cases differ in size, and each is rounded for itself
+        mixed=True,  # cases differ in size, and each is rounded separately
     )
 
 

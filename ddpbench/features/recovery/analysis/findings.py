@@ -1,4 +1,4 @@
-"""Sentences of a sweep in which something fails: how many failures were recovered from, and how long that takes."""
+"""Findings of a sweep with planned failures: how many were recovered from, and how long recovery takes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ddpbench.spec.grouping import RECOVERIES
 from ddpbench.units import counted, format_seconds
 
 DAY_S = 86_400.0
-"""The mean time between failures that is told of: what a job's is, its nodes decide."""
+"""The mean time between failures that findings assume; a job's real one depends on its nodes."""
 
 
 def _costs(cases: Sequence[CaseRun]) -> list[tuple[CaseRun, RecoveryCost]]:
-    """Return what failures cost, of each case in which one came."""
+    """Return the cost of failures for each case in which one happened."""
     costs: list[tuple[CaseRun, RecoveryCost]] = []
     for run in cases:
         cost = run.recovery
@@ -35,7 +35,7 @@ _SETTINGS = ("workload", "strategy", "world_size")
 
 
 def recovery_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return a sentence on each kind of failure, from the cheapest to the dearest."""
+    """Return a sentence on each kind of failure, from the cheapest to the most expensive."""
     able = [
         (run, cost) for run, cost in _costs(cases) if cost.total is not None and cost.restored is not None
     ]
@@ -65,7 +65,7 @@ def recovery_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
 
 
 def snapshot_finding(cases: Sequence[CaseRun]) -> Finding | None:
-    """Return how often a snapshot is worth while, for a job that fails once a day; None where that was not measured."""
+    """Return the best snapshot period for a job that fails once per day; None if snapshots were not measured."""
     able = [
         (run, cost)
         for run, cost in _costs(cases)
@@ -97,14 +97,14 @@ def snapshot_finding(cases: Sequence[CaseRun]) -> Finding | None:
 
 
 def recovery_answer(cases: Sequence[CaseRun]) -> list[Finding]:
-    """Return what failures cost, and how often a snapshot is worth while; empty without a failure."""
+    """Return the cost of failures and the best snapshot period; empty without a failure."""
     found = recovery_finding(cases)
     saving = snapshot_finding(cases) if found is not None else None
     return [one for one in (found, saving) if one is not None]
 
 
 def recovery_finding(cases: Sequence[CaseRun]) -> Finding | None:
-    """Return what failures cost, from the cheapest to the dearest; None where none was planned, or none came."""
+    """Return the cost of failures, cheapest first; None if none was planned, or none happened."""
     costs = _costs(cases)
     if not costs:
         return None

@@ -1,7 +1,7 @@
-"""A training with snapshots in which something fails once, as planned, and which goes on from the last snapshot.
+"""Train with snapshots; fail once, as planned, and continue from the last snapshot. Runs in a rank.
 
-The first gang of ranks has measured before, and plans where to fail; a later one only goes on. What both share is a
-folder: the plan, the snapshots, and marks of what has happened.
+The first gang of ranks measures, then plans the failure; later gangs only continue. They share a folder with the
+plan, the snapshots, and marks of past events.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ from ddpbench.worker.training.randomness import random_bytes, set_random_bytes
 from ddpbench.worker.training.training import DivergedError, StepLoop, Training, all_equal, checksum
 
 AWAY_S = 120.0
-"""How long ranks train on without a node that was called back."""
+"""Seconds that ranks keep training after a node has been called back."""
 NOTED_S = 0.25
-"""Steps are noted this often at least: of a rank that is ended those since are not known."""
+"""The longest interval between notes of steps: the last steps of a killed rank stay unknown."""
 AGENT = "DDPBENCH_AGENT"
 """The process id of the agent that started this rank."""
 NODE = "DDPBENCH_NODE"
-"""That agent's number among all."""
+"""That agent's number among the agents."""
 PLANNED = "a failure that was planned"
 
 
 class PlannedError(RuntimeError):
-    """What `recovery = "exception"` raises."""
+    """The error that `recovery = "exception"` raises."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Where the training fails and ends, in steps made."""
+    """The steps at which the training fails and ends."""
 
     fails: int
     joins: int | None
-    """Where a node that left comes back."""
+    """The step at which a node that left comes back."""
     ends: int
 
     @classmethod
     def of(cls, case: Case, step_s: float, number: int) -> Plan:
-        """Return the plan of launch `number`: some snapshots before the failure, which is anywhere after.
+        """Return the plan of launch `number`: a few snapshots, then the failure at some later step.
 
-        So many that two of them have let go of an old one. A training that nothing befalls goes on for a while, so that
-        it has every step that the others of its round have.
+        Enough snapshots that two of them have deleted an older one. A training without a failure continues for a
+        while, so that it has every step that the others of its round have.
         """
         window, every = window_of(step_s), case.snapshot_every
         drawn = random.Random(f"{case.seed} {number}").randint(1, every)
@@ -81,7 +81,7 @@ class Plan:
 
 
 class Marks:
-    """The folder that all gangs of a launch share."""
+    """The folder shared by all gangs of a launch."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -89,23 +89,23 @@ class Marks:
 
     @property
     def planned(self) -> bool:
-        """Whether a first gang has come as far as to plan a failure."""
+        """True once the first gang has planned a failure."""
         return is_own_folder(self.folder) and self._plan.is_file()
 
     def write(self, plan: Plan) -> None:
-        """Writes the plan, into a folder that is made for it.
+        """Create the folder and write the plan into it.
 
         Raises:
-            OSError: it cannot be written, or the folder is there already.
+            OSError: it cannot be written, or the folder exists already.
         """
         self.folder.mkdir(mode=0o700)
         write_atomically(self._plan, json.dumps(asdict(plan)))
 
     def read(self) -> Plan:
-        """Return the plan that a first gang has made.
+        """Return the first gang's plan.
 
         Raises:
-            CheckpointError: the folder is another user's.
+            CheckpointError: the folder belongs to another user.
         """
         if not is_own_folder(self.folder):
             raise CheckpointError(
@@ -114,7 +114,7 @@ class Marks:
         return Plan(**json.loads(self._plan.read_bytes()))
 
     def first(self, name: str) -> bool:
-        """Return whether nobody has made this mark before; makes it."""
+        """Make this mark; return whether it did not exist before."""
         try:
             create_file(self.folder / name).close()
         except FileExistsError:
@@ -122,7 +122,7 @@ class Marks:
         return True
 
     def next_gang(self) -> int:
-        """Return the number of a gang that begins now."""
+        """Return the number of a gang that starts now."""
         number = 0
         while not self.first(f"gang-{number}"):
             number += 1
@@ -140,14 +140,14 @@ def train(
     heartbeat: Heartbeat,
     writer: RecordWriter,
 ) -> str:
-    """Plans the failure, where this gang has measured, and trains to the plan's end; returns the parameters' checksum.
+    """Plan the failure if this gang has measured, and train to the plan's end; return the parameters' checksum.
 
     `step_s` is the time of a measured step, None in a later gang; `times` are as in `Recovering`.
 
     Raises:
         DivergedError: the ranks' parameters differ at the end, or the loss is not finite.
         CheckpointError: the plan or a snapshot cannot be written, on all ranks.
-        PlannedError: the failure that was planned, where it is one.
+        PlannedError: the planned failure, if it is an exception.
     """
     marks = Marks(directory.checkpoints(training.case.checkpoint_dir, request.run_id))
     if step_s is not None:
@@ -164,7 +164,7 @@ def train(
 
 
 def _plan_the_failure(training: Training, control: Control, marks: Marks, plan: Plan) -> None:
-    """Leaves a plan of where a training with snapshots is to fail, which all ranks read.
+    """Write the plan of the failure, and have all ranks read it.
 
     Raises:
         CheckpointError: it cannot be written, on all ranks.
@@ -181,7 +181,7 @@ def _plan_the_failure(training: Training, control: Control, marks: Marks, plan: 
 
 
 class Recovering:
-    """One rank's part in such a training, from where the last snapshot is, or from the beginning, to its end."""
+    """One rank's part in the training, from the last snapshot, or from the beginning, to the end."""
 
     def __init__(
         self,
@@ -194,9 +194,9 @@ class Recovering:
         heartbeat: Heartbeat,
         writer: RecordWriter,
     ) -> None:
-        """`ranks` is how many there are when all are there.
+        """`ranks` is the full number of ranks.
 
-        `times` are when this rank started, began to meet the others and had met them, nanoseconds of its clock.
+        `times` are when this rank started, entered the rendezvous and completed it, nanoseconds of its clock.
         """
         self._ranks = ranks
         self._training, self._control, self._marks = training, control, marks
@@ -210,17 +210,17 @@ class Recovering:
         self._losses: list[float] = []
         self._start_ns = self._gang = self._called_ns = 0
         self._first = self._samples_before = 0
-        """This gang's first step, and the samples of the job before it."""
+        """This gang's first step, and the samples trained on before it."""
         self._written = 0
         """Bytes of the last snapshot."""
 
     def run(self) -> str:
-        """Trains to the end of the plan; returns the checksum of the parameters.
+        """Train to the end of the plan; return the checksum of the parameters.
 
         Raises:
             DivergedError: the ranks' parameters differ at the end, or the loss is not finite.
             CheckpointError: a snapshot cannot be written.
-            PlannedError: the failure that was planned, where it is one.
+            PlannedError: the planned failure, if it is an exception.
         """
         self._heartbeat.enter("training with snapshots")
         check(self._training)
@@ -254,9 +254,9 @@ class Recovering:
         return _same_on_all_ranks(loop, self._control, self._place.processes)
 
     def _goes_on(self, plan: Plan, first: int) -> Callable[[int], bool]:
-        """Return whether a step is to be made, of a gang whose first is `first`: as far as its ranks can know.
+        """Return the condition for another step in a gang whose first step is `first`, as far as its ranks know.
 
-        While a node is away there is no end: the ranks are stopped when it is there. Those after train for a while.
+        While a node is away there is no last step: the ranks are stopped when it returns. Later gangs train a while.
         """
         away = self._place.processes < self._ranks
         ends = max(plan.ends, first + plan.ends - (plan.joins or plan.ends))
@@ -269,7 +269,7 @@ class Recovering:
         return goes_on
 
     def _resumed(self) -> tuple[StepLoop, int]:
-        """Return the loop that goes on, and how many steps were made before."""
+        """Return the loop that continues, and the number of steps made before."""
         training, case, place = self._training, self._case, self._place
         found, unreadable = self._snapshots.newest() if place.rank == 0 else (None, ())
         found = self._control.agree(-1 if found is None else found)
@@ -292,7 +292,9 @@ class Recovering:
         self._first, self._samples_before = step, samples
         loop = StepLoop(replica, self._batches(samples), NullRecorder(), self._heartbeat, precision)
         if state is not None and place.rank < len(state["generators"]):
-            set_random_bytes(state["generators"][place.rank])  # last: what was built may have drawn
+            set_random_bytes(
+                state["generators"][place.rank]
+            )  # last: building the training may have drawn numbers
         self._control.agree(0)
         self._writer.write(
             Gang(
@@ -315,7 +317,7 @@ class Recovering:
         return loop, step
 
     def _batches(self, first: int) -> Iterator[tuple[Any, Any]]:
-        """The rank's batches from a place in the job's order on; notes what is in each."""
+        """Yield the rank's batches from a position in the job's order; note the samples of each."""
         training, case = self._training, self._case
         dataset: Any = getattr(training.loader, "dataset")  # noqa: B009 - `check` has seen to it
         found = batches_from(
@@ -337,7 +339,7 @@ class Recovering:
             yield (batch, None) if training.workload.whole_batches else batch
 
     def _note(self, made: int) -> None:
-        """Writes the steps since the last note."""
+        """Write the steps since the last note."""
         if not self._ends_ns:
             return
         count = len(self._ends_ns)
@@ -358,7 +360,7 @@ class Recovering:
         self._losses.clear()
 
     def _save(self, made: int, loop: StepLoop, plan: Plan) -> None:
-        """One snapshot: rank 0 writes it, and the others wait.
+        """Save one snapshot: rank 0 writes it, and the others wait.
 
         Raises:
             CheckpointError: it cannot be written, on all ranks.
@@ -392,11 +394,11 @@ class Recovering:
         self._heartbeat.beat()
 
     def _samples(self, made: int) -> int:
-        """Return how many samples the job was trained on by then."""
+        """Return the number of samples that the job had been trained on by then."""
         return self._samples_before + (made - self._first) * self._place.processes * self._case.local_batch
 
     def _is_victim(self) -> bool:
-        """Whether this rank fails, or its agent: of the others' choice it is the last."""
+        """Return whether this rank, or its agent, is the last one, which fails."""
         kind = self._case.recovery
         if kind in ("agent", "leave"):
             return os.environ.get(NODE) == str(self._case.agents - 1) and self._place.local_rank == 0
@@ -406,10 +408,10 @@ class Recovering:
         return Failure(gang=self._gang, what=self._case.recovery, step=made, at_ns=self._clock.now())
 
     def _fail(self, made: int) -> None:
-        """Fails as the case asks for.
+        """Fail in the way that the case plans.
 
         Raises:
-            PlannedError: that is what it asks for.
+            PlannedError: the planned failure is an exception.
         """
         self._writer.write(self._failure(made))
         kind = self._case.recovery
@@ -419,7 +421,7 @@ class Recovering:
             os.kill(os.getpid(), signal.Signals[kind])
             return
         os.kill(int(os.environ[AGENT]), signal.SIGKILL if kind == "agent" else signal.SIGTERM)
-        time.sleep(self._case.collective_timeout)  # it ends with its agent
+        time.sleep(self._case.collective_timeout)  # its agent ends it
 
     def _kill_half_way(self, written: int) -> None:
         if written * 2 > self._written:
@@ -440,7 +442,7 @@ def _same_on_all_ranks(loop: StepLoop, control: Control, processes: int) -> str:
     """Return the checksum of all parameters.
 
     Raises:
-        DivergedError: ranks have others.
+        DivergedError: ranks have different checksums.
     """
     found = checksum(loop.replica.job.model)
     if not all_equal(found, control, processes):
@@ -449,10 +451,10 @@ def _same_on_all_ranks(loop: StepLoop, control: Control, processes: int) -> str:
 
 
 def check(training: Training) -> None:
-    """Whether a training can be saved whole and gone on from.
+    """Check that a training can be saved and resumed completely.
 
     Raises:
-        ValueError: it cannot; the sentence says why.
+        ValueError: it cannot; the message says why.
     """
     case, strategy = training.case, training.strategy
     whole = strategy.whole_state and (strategy.replicas_equal or case.world_size == 1)
@@ -478,5 +480,5 @@ def _told_ns(env: Mapping[str, str], name: str) -> int | None:
 
 
 def _moment(name: str) -> int | None:
-    """Return when this rank's agent has done that, ns of the host's clock; None where it did not."""
+    """Return when this rank's agent did that, ns of the host's clock; None if it did not."""
     return _told_ns(os.environ, f"DDPBENCH_AGENT_{name}_NS")

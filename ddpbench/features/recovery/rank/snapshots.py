@@ -1,7 +1,7 @@
-"""Snapshots of a training that can be gone on from: written by rank 0, whole or not at all, and read by all ranks.
+"""Snapshots from which a training can be resumed: written atomically by rank 0, and read by all ranks.
 
-A snapshot counts once the file beside it that tells its length and checksum is there. torch.load finds out that a file
-is cut short, but not that bytes in it are others (seen with torch 2.13), so that its own word is not enough.
+A snapshot counts once the file next to it with its length and checksum exists. torch.load detects a truncated file but
+not changed bytes (seen with torch 2.13), so loading is no sufficient check.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ddpbench.spec.recoveries import KEPT_SNAPSHOTS
 
 
 class _Summing:
-    """A file that is written once, from its beginning; its length and checksum are known at the end."""
+    """A file written once from start to end; it computes its length and checksum."""
 
     def __init__(self, file: BinaryIO, on_bytes: Callable[[int], None]) -> None:
         self._file, self._on_bytes = file, on_bytes
@@ -42,45 +42,45 @@ class _Summing:
 
 @dataclass(frozen=True, slots=True)
 class Snapshots:
-    """A folder of snapshots, which all ranks see."""
+    """A folder of snapshots that all ranks can read."""
 
     folder: Path
 
     def _data(self, step: int) -> Path:
         return self.folder / f"snapshot-{step:09d}.pt"
 
-    def _told(self, step: int) -> Path:
+    def _checksum_file(self, step: int) -> Path:
         return self._data(step).with_suffix(".json")
 
     def write(
         self, step: int, state: dict[str, Any], on_bytes: Callable[[int], None] = lambda _: None
     ) -> int:
-        """Writes one and lets go of those before the last ones; returns its bytes. `on_bytes` hears of them.
+        """Write a snapshot and delete older ones but the last few; return its bytes. Writing calls `on_bytes`.
 
         Raises:
             OSError: it cannot be written.
         """
-        for stale in (self._told(step), self._data(step)):  # of an earlier gang
+        for stale in (self._checksum_file(step), self._data(step)):  # left by an earlier gang
             stale.unlink(missing_ok=True)
         with create_file(self._data(step)) as file:
             summing = _Summing(file, on_bytes)
-            target: Any = summing  # torch asks for no more than write and flush
+            target: Any = summing  # torch only calls write and flush
             torch.save(state, target)
             file.flush()
             os.fsync(file.fileno())
-        told = {"bytes": summing.length, "crc32": summing.checksum}
-        write_atomically(self._told(step), json.dumps(told))
+        checksums = {"bytes": summing.length, "crc32": summing.checksum}
+        write_atomically(self._checksum_file(step), json.dumps(checksums))
         for old in self._steps()[:-KEPT_SNAPSHOTS]:
-            self._told(old).unlink(missing_ok=True)
+            self._checksum_file(old).unlink(missing_ok=True)
             self._data(old).unlink(missing_ok=True)
         return summing.length
 
     def _steps(self) -> list[int]:
-        """Return the steps of which there are snapshots, finished or not, oldest first."""
+        """Return the steps with a snapshot, complete or not, oldest first."""
         return sorted(int(path.stem.partition("-")[2]) for path in self.folder.glob("snapshot-*.pt"))
 
     def newest(self) -> tuple[int | None, tuple[str, ...]]:
-        """Return the step of the newest that is whole, and what is wrong with later ones; None where there is none."""
+        """Return the step of the newest complete snapshot, and the problems of later ones; None if there is none."""
         unreadable: list[str] = []
         for step in reversed(self._steps()):
             problem = self._problem(step)
@@ -90,9 +90,9 @@ class Snapshots:
         return None, tuple(unreadable)
 
     def _problem(self, step: int) -> str:
-        """Return what is wrong with one; empty where it is as it was written."""
+        """Return what is wrong with a snapshot; empty if it is as written."""
         try:
-            told = json.loads(self._told(step).read_bytes())
+            checksums = json.loads(self._checksum_file(step).read_bytes())
         except FileNotFoundError:
             return "was not finished"
         except (OSError, ValueError) as error:
@@ -104,15 +104,15 @@ class Snapshots:
                     checksum, length = zlib.crc32(part, checksum), length + len(part)
         except (OSError, UnreadableError) as error:
             return f"cannot be read: {error}"
-        if length != told.get("bytes"):
-            return f"is torn: {length:,} of {told.get('bytes', 0):,} bytes"
-        return "" if checksum == told.get("crc32") else "is damaged: its checksum is another"
+        if length != checksums.get("bytes"):
+            return f"is torn: {length:,} of {checksums.get('bytes', 0):,} bytes"
+        return "" if checksum == checksums.get("crc32") else "is damaged: its checksum is another"
 
     def read(self, step: int) -> dict[str, Any]:
-        """Return one that is whole.
+        """Return the content of a complete snapshot.
 
         Raises:
-            OSError, RuntimeError: it is gone, or no snapshot.
+            OSError, RuntimeError: it is gone, or not a snapshot.
         """
         state: dict[str, Any] = torch.load(self._data(step), weights_only=True, map_location="cpu")
         return state

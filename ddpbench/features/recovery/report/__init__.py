@@ -14,7 +14,7 @@ from ddpbench.spec.grouping import RECOVERIES
 
 
 def section(run: RunSummary, rows: Sequence[Row]) -> Section | None:
-    """Return the section on failures; None where none was planned, or none came."""
+    """Return the section on failures; None if none was planned, or none happened."""
     costs = costs_of(run.steps.launches, rows)
     if not costs:
         return None

@@ -1,4 +1,4 @@
-"""What failures cost, by case, from the table of cases; and the tables that show it."""
+"""The cost of failures by case, from the table of cases, and the tables that show it."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ PARTS = {
     "restoring_s": "Restoring",
     "recomputing_s": "Recomputing",
 }
-"""The parts of a recovery, in their order, and what they are called."""
+"""The parts of a recovery in order, with their names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """A case's failures. Times are seconds."""
+    """A case's failures. Times are in seconds."""
 
     row: Row
     name: str
     found: RecoveryCost
     step_mean_s: float
-    """Mean over launches; NaN where none went well."""
+    """Mean over launches; NaN if none was ok."""
 
     @property
     def parts(self) -> tuple[float, ...]:
@@ -44,7 +44,7 @@ class Cost:
 
 
 def costs_of(launches: Sequence[LaunchResult], rows: Sequence[Row]) -> list[Cost]:
-    """Return what failures cost, the least first."""
+    """Return the costs of failures, the lowest first."""
     failed = [(row, row.failed) for row in rows if row.failed is not None and row.failed.failures]
     names = _names([row for row, _ in failed])
     steps_s = {case_id: fmean(times) for case_id, times in raw_launches(launches).items()}
@@ -56,7 +56,7 @@ def costs_of(launches: Sequence[LaunchResult], rows: Sequence[Row]) -> list[Cost
 
 
 def _names(rows: Sequence[Row]) -> dict[str, str]:
-    """Return what fails in each case, and whatever else tells it from others."""
+    """Return, for each case, its failure and the other settings that distinguish it."""
     names = Namer(row.case for row in rows)
     return {
         row.case_id: ", ".join(dict.fromkeys([RECOVERIES[row.case.recovery], *names.apart(row.case)]))
@@ -65,7 +65,7 @@ def _names(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def failures_table(costs: Sequence[Cost]) -> Table:
-    """Return the table of failures: how many, what came of them, and what they cost."""
+    """Return the table of failures: their number, outcome and cost."""
     return Table(
         caption=(
             f"Failures, s: {MEDIAN}, with {MEDIAN_INTERVALS}. Recovery ends when the step that the failure "
@@ -102,7 +102,7 @@ def failures_table(costs: Sequence[Cost]) -> Table:
 
 
 def _at_pace(cost: Cost) -> Cell:
-    """Return when steps were as fast as before, where they were in every launch; else in how many."""
+    """Return when steps were as fast as before, if they were in every launch; else the number of launches."""
     if cost.found.regained_launches == cost.found.recoveries:
         return Cell.estimate(cost.found.regained)
     return Cell(
@@ -118,12 +118,12 @@ def _difference(found: tuple[float, int] | None) -> Cell:
     if found is None:
         return Cell(text="", number=True)
     value, steps = found
-    told = "0" if value == 0 else f"{value:.1g}"
-    return Cell(text=f"{told} in {steps:,} steps", key=value, number=True)
+    text = "0" if value == 0 else f"{value:.1g}"
+    return Cell(text=f"{text} in {steps:,} steps", key=value, number=True)
 
 
 def rates_table(costs: Sequence[Cost]) -> tuple[Table, ...]:
-    """Return the table of throughput before, while a node is away and after; none where no node came back."""
+    """Return the table of throughput before, during and after a node's absence; none if no node came back."""
     left = [cost for cost in costs if cost.found.joined is not None]
     if not left:
         return ()

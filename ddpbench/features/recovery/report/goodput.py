@@ -1,4 +1,4 @@
-"""The figure of how often to save: time lost to failures and snapshots, by the period between two snapshots."""
+"""The figure of the best snapshot period: time lost to failures and snapshots, by the period between snapshots."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
 
 MTBF_S = {"1 h": 3_600.0, "6 h": 21_600.0, "1 day": 86_400.0, "1 week": 604_800.0}
-"""Mean times between failures that are shown: what a job's is depends on its nodes, and is a reader's to know."""
+"""Mean times between failures that are shown; a job's real one depends on its nodes, which the reader knows."""
 _LINES = (("#D55E00", "o"), ("#0072B2", "s"), ("#009E73", "^"), ("#000000", "D"))
 _POINTS = 121
 
 
 def goodput_picture(cost: Cost) -> Picture:
-    """Return the figure for what a failure and a snapshot were measured to cost."""
+    """Return the figure for the measured costs of a failure and a snapshot."""
     assert cost.found.snapshot_mean_s is not None
     assert cost.found.restored_mean_s is not None
     snapshot_s, restored_s = cost.found.snapshot_mean_s, cost.found.restored_mean_s
